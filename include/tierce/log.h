@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_LOG_H
+#define TIERCE_LOG_H
+
+#include <tierce/status.h>
+
+/*
+ * Logging and panics: the library never writes to a stream of the process on its own account.
+ *
+ * Every message is an event with a fixed name and a logfmt tail ("path=/kv err=\"no space\"").
+ * Without a callback, messages of level WARN and above go to stderr and the rest are dropped.
+ * Repeated events are limited to a burst per name and second; what was dropped is said once the
+ * burst is over.
+ */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum tierce_log_level {
+    TIERCE_LOG_DEBUG = 0,
+    TIERCE_LOG_INFO = 1,
+    TIERCE_LOG_WARN = 2,
+    TIERCE_LOG_ERROR = 3,
+};
+
+/*
+ * Receives one event. `event` and `detail` are valid during the call only; neither is NULL and
+ * neither ends with a newline. May be called from any thread, from several at once, and must not
+ * call back into Tierce.
+ */
+typedef void tierce_log_fn(void *arg, enum tierce_log_level level, const char *event,
+                           const char *detail);
+
+/*
+ * Sets the receiver of log events for the process and the lowest level that reaches it.
+ * `fn` NULL restores stderr. Thread: any, but set it before other calls; the previous callback
+ * may still be running in another thread when this returns.
+ */
+TIERCE_API void tierce_set_log_fn(tierce_log_fn *fn, void *arg, enum tierce_log_level lowest);
+
+/*
+ * Receives the text of a broken invariant of Tierce's own (never of bad input, I/O or memory).
+ * If it returns, the process is aborted. Default: print to stderr and abort.
+ */
+typedef void tierce_panic_fn(const char *text);
+
+/* Sets the panic receiver; NULL restores the default. Thread: any, before other calls. */
+TIERCE_API void tierce_set_panic_fn(tierce_panic_fn *fn);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

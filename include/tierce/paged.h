@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_PAGED_H
+#define TIERCE_PAGED_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * An engine's paged KV memory, described as data.
+ *
+ * The engine keeps, per layer, an array of token blocks of equal size. Tierce moves whole blocks
+ * as opaque bytes; what is inside them (axis order, packing) is part of the namespace's layout
+ * text and never looked at. Block b of layer l lies at layers[l].base + b * block_stride.
+ *
+ *     struct tierce_paged_layer layers[2] = {
+ *         {.base = k0, .block_stride = 131072, .block_bytes = 131072},
+ *         {.base = k1, .block_stride = 131072, .block_bytes = 131072}};
+ *     struct tierce_paged paged = {.size = sizeof(paged), .layers = layers, .layer_count = 2,
+ *                                  .block_count = 4096};
+ *
+ * Caveats: the memory belongs to the engine. Tierce reads it only inside a store call and writes
+ * it only inside a load call, on the calling thread; it never keeps a transfer running behind the
+ * caller's back.
+ */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct tierce_paged_layer {
+    void *base;            /* block 0 */
+    uint64_t block_stride; /* bytes from a block to the next one, >= block_bytes */
+    uint32_t block_bytes;  /* bytes that are moved; the namespace's cell_bytes of this layer */
+};
+
+struct tierce_paged {
+    size_t size;                             /* sizeof(struct tierce_paged) */
+    const struct tierce_paged_layer *layers; /* [layer_count] */
+    uint32_t layer_count;
+    uint32_t block_count; /* block ids from outside are checked against it */
+};
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

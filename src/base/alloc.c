@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Atomic uint64_t live;    /* relaxed: a counter that is only read by tests */
+static _Atomic uint64_t made;    /* relaxed: allocations since the hook was set */
+static _Atomic uint64_t fail_at; /* relaxed: the value of `made` that fails, 0 for none */
+
+static bool fails_now(void)
+{
+    uint64_t n = atomic_fetch_add_explicit(&made, 1, memory_order_relaxed) + 1;
+    return n == atomic_load_explicit(&fail_at, memory_order_relaxed);
+}
+
+static void *counted(void *ptr)
+{
+    if (ptr != NULL)
+        atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
+    return ptr;
+}
+
+void *tierce__alloc(size_t size)
+{
+    if (fails_now())
+        return NULL;
+    return counted(malloc(size > 0 ? size : 1));
+}
+
+void *tierce__calloc(size_t count, size_t size)
+{
+    if (fails_now())
+        return NULL;
+    return counted(calloc(count > 0 ? count : 1, size > 0 ? size : 1));
+}
+
+void *tierce__realloc(void *ptr, size_t size)
+{
+    if (ptr == NULL)
+        return tierce__alloc(size);
+    if (fails_now())
+        return NULL;
+    return realloc(ptr, size > 0 ? size : 1);
+}
+
+void *tierce__alloc_aligned(size_t align, size_t size)
+{
+    if (fails_now())
+        return NULL;
+    void *ptr = NULL;
+    if (posix_memalign(&ptr, align, size > 0 ? size : 1) != 0)
+        return NULL;
+    return counted(ptr);
+}
+
+char *tierce__strdup(const char *text)
+{
+    size_t n = strlen(text) + 1;
+    char *copy = tierce__alloc(n);
+    if (copy != NULL)
+        memcpy(copy, text, n);
+    return copy;
+}
+
+void tierce__free(void *ptr)
+{
+    if (ptr == NULL)
+        return;
+    int saved = errno;
+    atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+    free(ptr);
+    errno = saved;
+}
+
+uint64_t tierce__alloc_live(void)
+{
+    return atomic_load_explicit(&live, memory_order_relaxed);
+}
+
+uint64_t tierce__alloc_fail_nth(uint64_t nth)
+{
+    atomic_store_explicit(&fail_at, nth, memory_order_relaxed);
+    return atomic_exchange_explicit(&made, 0, memory_order_relaxed);
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_BASE_ALLOC_H
+#define TIERCE_BASE_ALLOC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * Every heap allocation of the library passes here: it is counted, and a test can make the n-th
+ * one fail. All of these may return NULL, and every caller handles that.
+ */
+
+/* `size` uninitialised bytes, aligned for any type; NULL if there is no memory. size 0 is 1. */
+void *tierce__alloc(size_t size);
+
+/* `count * size` zeroed bytes; NULL if there is no memory or the product overflows. */
+void *tierce__calloc(size_t count, size_t size);
+
+/* Grows or shrinks; on failure NULL and `ptr` is left as it was. ptr NULL allocates. */
+void *tierce__realloc(void *ptr, size_t size);
+
+/* `size` uninitialised bytes at a multiple of `align` (a power of two >= 16). */
+void *tierce__alloc_aligned(size_t align, size_t size);
+
+/* A copy of `text` on the heap, or NULL. */
+char *tierce__strdup(const char *text);
+
+/* Gives memory of any function above back. NULL is accepted; errno is preserved. */
+void tierce__free(void *ptr);
+
+/* Allocations alive now; a test compares it before and after. */
+uint64_t tierce__alloc_live(void);
+
+/*
+ * Torture hook: the `nth` allocation from now (1 = the next one) fails, once; 0 switches it off.
+ * Returns how many allocations were made since the hook was last set. Thread: any.
+ */
+uint64_t tierce__alloc_fail_nth(uint64_t nth);
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/lock.h"
+#include "base/assert.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <time.h>
+
+#ifdef TIERCE_CHECKED
+/* Bit n: this thread holds a lock of class n. One of a class at a time is all the order allows. */
+static _Thread_local uint32_t held_classes;
+_Static_assert(TIERCE__LOCK_COUNT <= 32, "the classes fit a bit mask");
+#endif
+
+void tierce__lock_init(struct tierce__lock *lock, enum tierce__lock_class class_)
+{
+    *lock = (struct tierce__lock){.class_ = class_};
+    int rc = pthread_mutex_init(&lock->mutex, NULL);
+    TIERCE_ASSERT(rc == 0);
+}
+
+void tierce__lock_fini(struct tierce__lock *lock)
+{
+    int rc = pthread_mutex_destroy(&lock->mutex);
+    TIERCE_ASSERT(rc == 0);
+}
+
+static void note_taken(struct tierce__lock *lock)
+{
+#ifdef TIERCE_CHECKED
+    /* Only classes of earlier rows may be held. */
+    TIERCE_ASSERT((held_classes >> lock->class_) == 0);
+    held_classes |= 1u << lock->class_;
+    lock->owner = pthread_self();
+    lock->held = true;
+#else
+    (void)lock;
+#endif
+}
+
+static void note_dropped(struct tierce__lock *lock)
+{
+#ifdef TIERCE_CHECKED
+    tierce__lock_assert_held(lock);
+    lock->held = false;
+    held_classes &= ~(1u << lock->class_);
+#else
+    (void)lock;
+#endif
+}
+
+void tierce__lock_take(struct tierce__lock *lock)
+{
+    int rc = pthread_mutex_lock(&lock->mutex);
+    TIERCE_ASSERT(rc == 0);
+    note_taken(lock);
+}
+
+void tierce__lock_drop(struct tierce__lock *lock)
+{
+    note_dropped(lock);
+    int rc = pthread_mutex_unlock(&lock->mutex);
+    TIERCE_ASSERT(rc == 0);
+}
+
+void tierce__lock_assert_held(const struct tierce__lock *lock)
+{
+#ifdef TIERCE_CHECKED
+    TIERCE_ASSERT(lock->held && pthread_equal(lock->owner, pthread_self()));
+#else
+    (void)lock;
+#endif
+}
+
+void tierce__cond_init(struct tierce__cond *cond)
+{
+    pthread_condattr_t attr;
+    int rc = pthread_condattr_init(&attr);
+    rc |= pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    rc |= pthread_cond_init(&cond->cond, &attr);
+    rc |= pthread_condattr_destroy(&attr);
+    TIERCE_ASSERT(rc == 0);
+}
+
+void tierce__cond_fini(struct tierce__cond *cond)
+{
+    int rc = pthread_cond_destroy(&cond->cond);
+    TIERCE_ASSERT(rc == 0);
+}
+
+void tierce__cond_signal(struct tierce__cond *cond)
+{
+    pthread_cond_signal(&cond->cond);
+}
+
+void tierce__cond_broadcast(struct tierce__cond *cond)
+{
+    pthread_cond_broadcast(&cond->cond);
+}
+
+bool tierce__cond_wait(struct tierce__cond *cond, struct tierce__lock *lock, uint64_t deadline_ns)
+{
+    note_dropped(lock);
+    int rc;
+    if (deadline_ns == TIERCE__DEADLINE_NEVER) {
+        rc = pthread_cond_wait(&cond->cond, &lock->mutex);
+    } else {
+        struct timespec ts = {.tv_sec = (time_t)(deadline_ns / 1000000000ULL),
+                              .tv_nsec = (long)(deadline_ns % 1000000000ULL)};
+        rc = pthread_cond_timedwait(&cond->cond, &lock->mutex, &ts);
+    }
+    TIERCE_ASSERT(rc == 0 || rc == ETIMEDOUT);
+    note_taken(lock);
+    return rc == 0;
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/log.h"
+#include "base/assert.h"
+#include "base/clock.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BURST_PER_SECOND 20
+#define EVENT_SLOTS      64
+
+/* The burst counters of the events seen; a hash collision only makes two names share a burst. */
+struct burst {
+    uint64_t second;
+    uint32_t emitted;
+    uint32_t dropped;
+};
+
+/* A plain mutex, not a tierce__lock: lock.c itself reports through this file. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct burst bursts[EVENT_SLOTS];
+static tierce_log_fn *receiver;
+static void *receiver_arg;
+static enum tierce_log_level lowest_level = TIERCE_LOG_WARN;
+static _Atomic(tierce_panic_fn *) panic_receiver;
+
+static void write_to_stderr(void *arg, enum tierce_log_level level, const char *event,
+                            const char *detail)
+{
+    static const char *const names[] = {"debug", "info", "warn", "error"};
+    (void)arg;
+    fprintf(stderr, "tierce level=%s event=%s %s\n", names[level], event, detail);
+}
+
+void tierce_set_log_fn(tierce_log_fn *fn, void *arg, enum tierce_log_level lowest)
+{
+    pthread_mutex_lock(&mutex);
+    receiver = fn;
+    receiver_arg = arg;
+    lowest_level = lowest;
+    memset(bursts, 0, sizeof(bursts));
+    pthread_mutex_unlock(&mutex);
+}
+
+void tierce_set_panic_fn(tierce_panic_fn *fn)
+{
+    atomic_store_explicit(&panic_receiver, fn, memory_order_release); /* pairs with panic */
+}
+
+static size_t slot_of(const char *event)
+{
+    uint32_t h = 2166136261u;
+    for (; *event != '\0'; event++)
+        h = (h ^ (uint8_t)*event) * 16777619u;
+    return h % EVENT_SLOTS;
+}
+
+/* Whether the event may pass; *dropped gets what an earlier second held back. Under the mutex. */
+static bool admit(const char *event, uint32_t *dropped)
+{
+    struct burst *b = &bursts[slot_of(event)];
+    uint64_t second = tierce__now_ns() / 1000000000ULL;
+    *dropped = 0;
+    if (b->second != second) {
+        *dropped = b->dropped;
+        *b = (struct burst){.second = second};
+    }
+    if (b->emitted >= BURST_PER_SECOND) {
+        b->dropped++;
+        return false;
+    }
+    b->emitted++;
+    return true;
+}
+
+void tierce__log(enum tierce_log_level level, const char *event, const char *format, ...)
+{
+    pthread_mutex_lock(&mutex);
+    tierce_log_fn *fn = receiver != NULL ? receiver : write_to_stderr;
+    void *arg = receiver_arg;
+    uint32_t dropped = 0;
+    bool pass = level >= lowest_level && admit(event, &dropped);
+    pthread_mutex_unlock(&mutex);
+    if (!pass)
+        return;
+
+    char detail[1024];
+    va_list ap;
+    va_start(ap, format);
+    int n = vsnprintf(detail, sizeof(detail), format, ap);
+    va_end(ap);
+    if (dropped > 0 && n >= 0 && (size_t)n < sizeof(detail))
+        snprintf(detail + n, sizeof(detail) - (size_t)n, " dropped_before=%u", dropped);
+    fn(arg, level, event, detail);
+}
+
+_Noreturn void tierce__panic(const char *file, int line, const char *text)
+{
+    char message[512];
+    snprintf(message, sizeof(message), "%s:%d: broken invariant: %s", file, line, text);
+    tierce_panic_fn *fn = atomic_load_explicit(&panic_receiver, memory_order_acquire);
+    if (fn != NULL)
+        fn(message);
+    else
+        fprintf(stderr, "tierce panic: %s\n", message);
+    abort();
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_PAGED_MODULE_H
+#define TIERCE_PAGED_MODULE_H
+
+#include <stdbool.h>
+
+#include <tierce/paged.h>
+
+/*
+ * Gather and scatter between paged KV and the contiguous cells of a chunk, with the checksum
+ * riding on the copy. The sum of a cell is XXH3-64 with seed 0, bit-equal to libxxhash's
+ * XXH3_64bits; the kernels are our own and one is chosen for the machine at first use.
+ *
+ * Thread: any; the caller orders access to the memory. Does not block, does not allocate.
+ */
+
+/* Where copied bytes should end up: in the caches, or past them (non-temporal stores) where they
+ * will not be read soon. A hint: small copies always stay in the caches. */
+enum tierce__store_hint {
+    TIERCE__STORE_CACHED = 0,
+    TIERCE__STORE_STREAM = 1,
+};
+
+/* Copies n bytes (no overlap, any alignment, n may be 0) and returns the XXH3-64 of them. */
+uint64_t tierce__copy_sum(void *dst, const void *src, size_t n, enum tierce__store_hint hint);
+
+/* XXH3-64 of n bytes, by the same kernels without the copy. */
+uint64_t tierce__sum(const void *src, size_t n);
+
+/* The kernels of this build, best first, ending with "portable"; NULL past the end. */
+const char *tierce__kernel_name(unsigned index);
+
+/* Whether the machine can run kernel `index`. */
+bool tierce__kernel_usable(unsigned index);
+
+/* Forces kernel `index` for tests and benchmarks (UINT_MAX: choose again). Returns false if the
+ * machine cannot run it. Not while other threads copy. */
+bool tierce__kernel_force(unsigned index);
+
+/* The kernel in use. */
+const char *tierce__kernel_current(void);
+
+/*
+ * Checks a description from outside: sizes, non-NULL bases, strides, counts.
+ * Errors: TIERCE_E_ARGUMENT.
+ */
+TIERCE_MUSTUSE int tierce__paged_check(const struct tierce_paged *paged);
+
+/*
+ * Copies blocks ids[0..n) of one layer to `cells` (n * block_bytes, contiguous) and writes the
+ * sum of each to sums[0..n). Errors: TIERCE_E_ARGUMENT (an id out of range, or a layer), nothing
+ * copied then.
+ */
+TIERCE_MUSTUSE int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer,
+                                        const int32_t *ids, size_t n, void *cells, uint64_t *sums);
+
+/*
+ * Copies `cells` to blocks ids[0..n) of one layer, verifying each cell against sums[0..n). good[i]
+ * is set to 0 where the sum differs and left alone otherwise; the bytes of such a block are then
+ * in the engine's memory and the caller must have it computed again.
+ * Returns the number of bad cells, or TIERCE_E_ARGUMENT with nothing copied.
+ */
+TIERCE_MUSTUSE int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer,
+                                         const int32_t *ids, size_t n, const void *cells,
+                                         const uint64_t *sums, uint8_t *good);
+
+#endif

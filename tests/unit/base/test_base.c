@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/lock.h"
+#include "base/log.h"
+#include "check_main.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <tierce/status.h>
+
+START_TEST(every_own_error_has_text_and_name)
+{
+#define TIERCE_ERROR(name, value, text)                                                            \
+    ck_assert_str_eq(tierce_strerror(value), text);                                                \
+    ck_assert_str_eq(tierce_error_name(value), "TIERCE_E_" #name);                                 \
+    ck_assert_int_le(value, -5001);
+#include <tierce/errors.def>
+#undef TIERCE_ERROR
+    ck_assert_str_eq(tierce_error_name(-ENOSPC), "ENOSPC");
+    ck_assert_str_eq(tierce_strerror(-ENOSPC), "No space left on device");
+    ck_assert_str_eq(tierce_strerror(-123456), "unknown status");
+    ck_assert_str_eq(tierce_error_name(0), "OK");
+}
+END_TEST
+
+START_TEST(hex_round_trip_and_refusal)
+{
+    uint8_t bytes[4] = {0x00, 0xff, 0x1a, 0xb2}, back[4];
+    char text[9];
+    tierce__hex_encode(text, bytes, 4);
+    ck_assert_str_eq(text, "00ff1ab2");
+    ck_assert(tierce__hex_decode(back, 4, "00FF1aB2"));
+    ck_assert_mem_eq(back, bytes, 4);
+    ck_assert(!tierce__hex_decode(back, 4, "00ff1ab"));
+    ck_assert(!tierce__hex_decode(back, 4, "00ff1ag2"));
+}
+END_TEST
+
+START_TEST(little_endian_loads_and_stores)
+{
+    uint8_t b[8];
+    tierce__store_le64(b, 0x0102030405060708ULL);
+    ck_assert_uint_eq(b[0], 8);
+    ck_assert_uint_eq(tierce__load_le64(b), 0x0102030405060708ULL);
+    ck_assert_uint_eq(tierce__load_le32(b), 0x05060708U);
+    ck_assert_uint_eq(tierce__load_le16(b), 0x0708U);
+    uint64_t out;
+    ck_assert(!tierce__mul_ok(&out, UINT64_MAX, 2));
+    ck_assert(!tierce__add_ok(&out, UINT64_MAX, 1));
+}
+END_TEST
+
+START_TEST(the_nth_allocation_fails_once)
+{
+    uint64_t before = tierce__alloc_live();
+    tierce__alloc_fail_nth(2);
+    void *a = tierce__alloc(10), *b = tierce__calloc(2, 10), *c = tierce__strdup("x");
+    ck_assert_ptr_nonnull(a);
+    ck_assert_ptr_null(b);
+    ck_assert_ptr_nonnull(c);
+    ck_assert_uint_eq(tierce__alloc_fail_nth(0), 3);
+    tierce__free(a);
+    tierce__free(b);
+    tierce__free(c);
+    ck_assert_uint_eq(tierce__alloc_live(), before);
+    ck_assert_ptr_null(tierce__calloc(SIZE_MAX, 16));
+}
+END_TEST
+
+START_TEST(list_keeps_order)
+{
+    struct tierce__list head, n[3];
+    tierce__list_init(&head);
+    for (int i = 0; i < 3; i++)
+        tierce__list_push_back(&head, &n[i]);
+    tierce__list_remove(&n[1]);
+    tierce__list_remove(&n[1]);
+    ck_assert_ptr_eq(head.next, &n[0]);
+    ck_assert_ptr_eq(head.prev, &n[2]);
+    int seen = 0;
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &head) {
+        tierce__list_remove(it);
+        seen++;
+    }
+    ck_assert_int_eq(seen, 2);
+    ck_assert(tierce__list_empty(&head));
+}
+END_TEST
+
+START_TEST(a_wait_ends_at_its_deadline)
+{
+    struct tierce__lock lock;
+    struct tierce__cond cond;
+    tierce__lock_init(&lock, TIERCE__LOCK_POOL);
+    tierce__cond_init(&cond);
+    tierce__lock_take(&lock);
+    uint64_t start = tierce__now_ns();
+    while (tierce__cond_wait(&cond, &lock, start + 20 * TIERCE__MS_NS))
+        ;
+    ck_assert_uint_ge(tierce__now_ns() - start, 20 * TIERCE__MS_NS);
+    tierce__lock_drop(&lock);
+    tierce__cond_fini(&cond);
+    tierce__lock_fini(&lock);
+}
+END_TEST
+
+#ifdef TIERCE_CHECKED
+START_TEST(taking_locks_in_the_wrong_order_panics)
+{
+    struct tierce__lock inner, outer;
+    tierce__lock_init(&inner, TIERCE__LOCK_POOL);
+    tierce__lock_init(&outer, TIERCE__LOCK_ENGINE);
+    tierce__lock_take(&inner);
+    tierce__lock_take(&outer);
+}
+END_TEST
+#endif
+
+static int events, last_level;
+static char last_detail[2048];
+
+static void count_event(void *arg, enum tierce_log_level level, const char *event,
+                        const char *detail)
+{
+    (void)arg;
+    (void)event;
+    events++;
+    last_level = (int)level;
+    snprintf(last_detail, sizeof(last_detail), "%s", detail);
+}
+
+START_TEST(log_filters_formats_and_limits)
+{
+    tierce_set_log_fn(count_event, NULL, TIERCE_LOG_INFO);
+    tierce__log(TIERCE_LOG_DEBUG, "quiet", "x=%d", 1);
+    ck_assert_int_eq(events, 0);
+    tierce__log(TIERCE_LOG_ERROR, "loud", "x=%d", 7);
+    ck_assert_int_eq(events, 1);
+    ck_assert_int_eq(last_level, TIERCE_LOG_ERROR);
+    ck_assert_str_eq(last_detail, "x=7");
+    for (int i = 0; i < 1000; i++)
+        tierce__log(TIERCE_LOG_WARN, "storm", "i=%d", i);
+    ck_assert_int_lt(events, 100);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("base");
+    TCase *t = tcase_create("base");
+    tcase_add_test(t, every_own_error_has_text_and_name);
+    tcase_add_test(t, hex_round_trip_and_refusal);
+    tcase_add_test(t, little_endian_loads_and_stores);
+    tcase_add_test(t, the_nth_allocation_fails_once);
+    tcase_add_test(t, list_keeps_order);
+    tcase_add_test(t, a_wait_ends_at_its_deadline);
+#ifdef TIERCE_CHECKED
+    tcase_add_test_raise_signal(t, taking_locks_in_the_wrong_order_panics, SIGABRT);
+#endif
+    tcase_add_test(t, log_filters_formats_and_limits);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}
