@@ -48,24 +48,37 @@ AVX2_INLINE __m256i scramble_half(__m256i acc, const uint8_t *key)
     return _mm256_add_epi64(low, _mm256_slli_epi64(high, 32));
 }
 
-AVX2 static void avx2_run(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src,
-                          size_t stripes)
+enum store { STORE_NONE, STORE_PLAIN, STORE_STREAM };
+
+/* One loop for the three ways to store; `store` is a constant at each call. */
+AVX2_INLINE void take_stripes(uint64_t *acc, uint8_t *dst, const uint8_t *src, size_t begin,
+                              size_t end, size_t shift, enum store store)
 {
     __m256i low = load_half((const uint8_t *)acc);
     __m256i high = load_half((const uint8_t *)acc + HALF_BYTES);
     const uint8_t *mix = tierce__secret + TIERCE__SCRAMBLE_KEY;
-    for (size_t i = 0; i < stripes; i++) {
-        size_t in_block = i % TIERCE__BLOCK_STRIPES;
-        const uint8_t *key = tierce__secret + in_block * TIERCE__KEY_STEP;
-        __m256i first = load_half(src + i * TIERCE__STRIPE_BYTES);
-        __m256i second = load_half(src + i * TIERCE__STRIPE_BYTES + HALF_BYTES);
-        if (dst != NULL) {
-            store_half(dst + i * TIERCE__STRIPE_BYTES, first);
-            store_half(dst + i * TIERCE__STRIPE_BYTES + HALF_BYTES, second);
+    size_t i = begin;
+    while (i < end) {
+        size_t stop = tierce__block_end(i, end);
+        for (; i < stop; i++) {
+            size_t at = i * TIERCE__STRIPE_BYTES, after = at + shift;
+            const uint8_t *key = tierce__secret + i % TIERCE__BLOCK_STRIPES * TIERCE__KEY_STEP;
+            if (store == STORE_NONE)
+                tierce__prefetch_ahead(src + at);
+            __m256i first = load_half(src + at);
+            __m256i second = load_half(src + at + HALF_BYTES);
+            if (store == STORE_PLAIN) {
+                store_half(dst + at, first);
+                store_half(dst + at + HALF_BYTES, second);
+            }
+            if (store == STORE_STREAM) {
+                stream_half(dst + after, load_half(src + after));
+                stream_half(dst + after + HALF_BYTES, load_half(src + after + HALF_BYTES));
+            }
+            low = take_half(low, first, key);
+            high = take_half(high, second, key + HALF_BYTES);
         }
-        low = take_half(low, first, key);
-        high = take_half(high, second, key + HALF_BYTES);
-        if (in_block == TIERCE__BLOCK_STRIPES - 1) {
+        if (i % TIERCE__BLOCK_STRIPES == 0) {
             low = scramble_half(low, mix);
             high = scramble_half(high, mix + HALF_BYTES);
         }
@@ -74,28 +87,19 @@ AVX2 static void avx2_run(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8
     store_half((uint8_t *)acc + HALF_BYTES, high);
 }
 
-AVX2 static void avx2_stream(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src,
-                             size_t blocks, size_t shift)
+AVX2 static void avx2_run(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src,
+                          size_t begin, size_t end)
 {
-    __m256i low = load_half((const uint8_t *)acc);
-    __m256i high = load_half((const uint8_t *)acc + HALF_BYTES);
-    const uint8_t *mix = tierce__secret + TIERCE__SCRAMBLE_KEY;
-    for (size_t i = 0; i < blocks; i++) {
-        const uint8_t *key = tierce__secret;
-        for (size_t j = 0; j < TIERCE__BLOCK_STRIPES; j++) {
-            stream_half(dst + shift, load_half(src + shift));
-            stream_half(dst + shift + HALF_BYTES, load_half(src + shift + HALF_BYTES));
-            low = take_half(low, load_half(src), key);
-            high = take_half(high, load_half(src + HALF_BYTES), key + HALF_BYTES);
-            src += TIERCE__STRIPE_BYTES;
-            dst += TIERCE__STRIPE_BYTES;
-            key += TIERCE__KEY_STEP;
-        }
-        low = scramble_half(low, mix);
-        high = scramble_half(high, mix + HALF_BYTES);
-    }
-    store_half((uint8_t *)acc, low);
-    store_half((uint8_t *)acc + HALF_BYTES, high);
+    if (dst != NULL)
+        take_stripes(acc, dst, src, begin, end, 0, STORE_PLAIN);
+    else
+        take_stripes(acc, NULL, src, begin, end, 0, STORE_NONE);
+}
+
+AVX2 static void avx2_stream(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src,
+                             size_t end, size_t shift)
+{
+    take_stripes(acc, dst, src, 0, end, shift, STORE_STREAM);
 }
 
 static void avx2_fence(void)

@@ -34,27 +34,29 @@ static inline uint64x2_t scramble_quarter(uint64x2_t acc, const uint8_t *key)
     return vmlal_u32(high, vmovn_u64(acc), prime);
 }
 
-static void neon_run(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src, size_t stripes)
+static void neon_run(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src, size_t begin,
+                     size_t end)
 {
+    const uint8_t *mix = tierce__secret + TIERCE__SCRAMBLE_KEY;
     uint64x2_t lanes[QUARTERS];
     for (size_t q = 0; q < QUARTERS; q++)
         lanes[q] = vld1q_u64(acc + 2 * q);
-    for (size_t i = 0; i < stripes; i++) {
-        size_t in_block = i % TIERCE__BLOCK_STRIPES;
-        const uint8_t *key = tierce__secret + in_block * TIERCE__KEY_STEP;
-        for (size_t q = 0; q < QUARTERS; q++) {
-            uint64x2_t words = load_quarter(src + q * QUARTER_BYTES);
-            if (dst != NULL)
-                vst1q_u8(dst + q * QUARTER_BYTES, vreinterpretq_u8_u64(words));
-            lanes[q] = take_quarter(lanes[q], words, key + q * QUARTER_BYTES);
+    size_t i = begin;
+    while (i < end) {
+        size_t stop = tierce__block_end(i, end);
+        for (; i < stop; i++) {
+            const uint8_t *key = tierce__secret + i % TIERCE__BLOCK_STRIPES * TIERCE__KEY_STEP;
+            for (size_t q = 0; q < QUARTERS; q++) {
+                size_t at = i * TIERCE__STRIPE_BYTES + q * QUARTER_BYTES;
+                uint64x2_t words = load_quarter(src + at);
+                if (dst != NULL)
+                    vst1q_u8(dst + at, vreinterpretq_u8_u64(words));
+                lanes[q] = take_quarter(lanes[q], words, key + q * QUARTER_BYTES);
+            }
         }
-        if (in_block == TIERCE__BLOCK_STRIPES - 1)
+        if (i % TIERCE__BLOCK_STRIPES == 0)
             for (size_t q = 0; q < QUARTERS; q++)
-                lanes[q] = scramble_quarter(lanes[q], tierce__secret + TIERCE__SCRAMBLE_KEY +
-                                                          q * QUARTER_BYTES);
-        src += TIERCE__STRIPE_BYTES;
-        if (dst != NULL)
-            dst += TIERCE__STRIPE_BYTES;
+                lanes[q] = scramble_quarter(lanes[q], mix + q * QUARTER_BYTES);
     }
     for (size_t q = 0; q < QUARTERS; q++)
         vst1q_u64(acc + 2 * q, lanes[q]);

@@ -36,16 +36,18 @@ static void scramble(uint64_t *acc)
 }
 
 static void portable_run(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src,
-                         size_t stripes)
+                         size_t begin, size_t end)
 {
-    for (size_t i = 0; i < stripes; i++) {
-        size_t in_block = i % TIERCE__BLOCK_STRIPES;
-        take_stripe(acc, dst, src, tierce__secret + in_block * TIERCE__KEY_STEP);
-        if (in_block == TIERCE__BLOCK_STRIPES - 1)
+    size_t i = begin;
+    while (i < end) {
+        size_t stop = tierce__block_end(i, end);
+        for (; i < stop; i++) {
+            size_t at = i * TIERCE__STRIPE_BYTES;
+            const uint8_t *key = tierce__secret + i % TIERCE__BLOCK_STRIPES * TIERCE__KEY_STEP;
+            take_stripe(acc, dst != NULL ? dst + at : NULL, src + at, key);
+        }
+        if (i % TIERCE__BLOCK_STRIPES == 0)
             scramble(acc);
-        src += TIERCE__STRIPE_BYTES;
-        if (dst != NULL)
-            dst += TIERCE__STRIPE_BYTES;
     }
 }
 

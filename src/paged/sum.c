@@ -73,18 +73,18 @@ static uint64_t finish_sum(uint64_t acc[TIERCE__LANES], const uint8_t *src, size
 }
 
 /*
- * Streams whole blocks and returns the bytes that are done. The first bytes of dst, up to its next
- * multiple of 64, are copied plainly; the streamed stores run that much ahead of the sum.
+ * Streams what can be streamed and returns the number of stripes that are done. The first bytes of
+ * dst, up to its next multiple of 64, are copied plainly; the stores run that much ahead of the
+ * sum, so that many bytes must be left behind the last stripe.
  */
-static size_t stream_blocks(const struct tierce__kernel *kernel, uint64_t acc[TIERCE__LANES],
-                            uint8_t *dst, const uint8_t *src, size_t n)
+static size_t stream_stripes(const struct tierce__kernel *kernel, uint64_t acc[TIERCE__LANES],
+                             uint8_t *dst, const uint8_t *src, size_t n)
 {
     size_t shift = -(uintptr_t)dst % TIERCE__STRIPE_BYTES;
-    /* shift bytes behind the blocks must still be inside. */
-    size_t blocks = (n - TIERCE__STRIPE_BYTES) / TIERCE__BLOCK_BYTES;
+    size_t end = (n - 1 - shift) / TIERCE__STRIPE_BYTES;
     memcpy(dst, src, shift);
-    kernel->stream(acc, dst, src, blocks, shift);
-    return blocks * TIERCE__BLOCK_BYTES;
+    kernel->stream(acc, dst, src, end, shift);
+    return end;
 }
 
 uint64_t tierce__copy_sum_unfenced(const struct tierce__kernel *kernel, void *dst, const void *src,
@@ -101,12 +101,12 @@ uint64_t tierce__copy_sum_unfenced(const struct tierce__kernel *kernel, void *ds
     const uint8_t *from = src;
     size_t done = 0;
     if (hint == TIERCE__STORE_STREAM && n >= STREAM_BYTES_MIN && kernel->stream != NULL)
-        done = stream_blocks(kernel, acc, to, from, n);
+        done = stream_stripes(kernel, acc, to, from, n);
     /* The last stripe is never a part of the row, also where n is a multiple of 64. */
-    size_t stripes = (n - done - 1) / TIERCE__STRIPE_BYTES;
-    kernel->run(acc, to + done, from + done, stripes);
-    done += stripes * TIERCE__STRIPE_BYTES;
-    memcpy(to + done, from + done, n - done);
+    size_t stripes = (n - 1) / TIERCE__STRIPE_BYTES;
+    kernel->run(acc, to, from, done, stripes);
+    size_t tail = stripes * TIERCE__STRIPE_BYTES;
+    memcpy(to + tail, from + tail, n - tail);
     return finish_sum(acc, from, n);
 }
 
@@ -130,6 +130,6 @@ uint64_t tierce__sum(const void *src, size_t n)
         return XXH3_64bits(src, n);
     uint64_t acc[TIERCE__LANES];
     memcpy(acc, start_lanes, sizeof(acc));
-    tierce__kernel()->run(acc, NULL, src, (n - 1) / TIERCE__STRIPE_BYTES);
+    tierce__kernel()->run(acc, NULL, src, 0, (n - 1) / TIERCE__STRIPE_BYTES);
     return finish_sum(acc, src, n);
 }

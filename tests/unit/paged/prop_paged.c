@@ -22,13 +22,19 @@ struct world {
     size_t span[LAYERS];
 };
 
+/* Short cells, whole cache lines, anything, and cells so large that a scatter of most is streamed.
+ */
 static size_t random_length(uint64_t *state)
 {
     size_t n = 1 + random_below(state, BLOCK_BYTES_MAX);
-    switch (random_below(state, 3)) {
+    switch (random_below(state, 8)) {
     case 0:
-        return 1 + n % 600;
+        return 100000 + n;
     case 1:
+    case 2:
+        return 1 + n % 600;
+    case 3:
+    case 4:
         return (n + 255) & ~(size_t)255;
     default:
         return n;
