@@ -196,7 +196,8 @@ START_TEST(options_are_checked_and_memory_may_fail)
     struct tierce__pool_opts opts = {.size = sizeof(opts), .cap_bytes = MIB - 1};
     struct tierce__pool *none = NULL;
     ck_assert_int_eq(tierce__pool_create(&none, &opts), TIERCE_E_ARGUMENT);
-    opts.cap_bytes = 1ULL << 62;
+    opts.cap_bytes = 1ULL << 62; /* more than any address space holds */
+    opts.buf_count_max = 8;
     ck_assert_int_eq(tierce__pool_create(&none, &opts), -ENOMEM);
     opts.size--;
     ck_assert_int_eq(tierce__pool_create(&none, &opts), TIERCE_E_ARGUMENT);
