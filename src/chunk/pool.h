@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CHUNK_POOL_H
+#define TIERCE_CHUNK_POOL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * The memory that chunks live in, and counted references to it.
+ *
+ * One anonymous mapping of the cap's size with transparent huge pages, touched in the background
+ * so that no store pays for a page fault; ranges come from chunk/space.h. A buffer is a range with
+ * a reference count. It is created with one reference; whoever wants to read or write it later
+ * holds one of his own, and the range is free when the last is released. The bytes of all live
+ * buffers, rounding included, never exceed the cap.
+ *
+ *     struct tierce__buf *buf;
+ *     rc = tierce__pool_alloc(pool, &buf, object_bytes);     // TIERCE_E_FULL: evict, or skip
+ *     ... write buf->data[0 .. object_bytes) ...
+ *     tierce__buf_release(buf);
+ */
+
+struct tierce__pool;
+
+struct tierce__buf {
+    uint32_t magic;
+    uint32_t reserved;
+    uint8_t *data;  /* 4096-byte aligned */
+    uint64_t bytes; /* as asked for */
+    struct tierce__pool *pool;
+    /*
+     * References. Acquire is relaxed (the caller holds one already); release is acq_rel, so that
+     * the thread that frees or evicts sees all that others did with the bytes.
+     */
+    _Atomic uint32_t refs;
+    /*
+     * Set by a tier that keeps the buffer (its own reference is one of `refs`): called after a
+     * release that left exactly one reference, with the values read before it. The buffer may be
+     * gone by then; the tier finds out by slot and generation. Set before the buffer is shared.
+     */
+    void (*idle)(void *arg, uint32_t slot, uint32_t generation);
+    void *idle_arg;
+    uint32_t idle_slot;
+    uint32_t idle_generation;
+};
+
+struct tierce__pool_opts {
+    size_t size;            /* sizeof(struct tierce__pool_opts) */
+    uint64_t cap_bytes;     /* hard cap, >= 1 MiB; rounded down to 4096 */
+    uint32_t buf_count_max; /* 0: cap_bytes / 64 KiB, at least 1024 */
+    bool no_touch;          /* do not touch pages in the background (tests) */
+    bool no_huge_pages;
+};
+
+/*
+ * Creates a pool. Reserves address space and bookkeeping at once; memory is touched by a
+ * background thread. Errors: -ENOMEM, TIERCE_E_ARGUMENT; errno of thread creation.
+ */
+TIERCE_MUSTUSE int tierce__pool_create(struct tierce__pool **out,
+                                       const struct tierce__pool_opts *opts);
+
+/*
+ * Ends the pool. Buffers still referenced are reported (event "pool_leak") and the mapping is
+ * kept, because somebody may still write to it. NULL is accepted.
+ */
+void tierce__pool_destroy(struct tierce__pool *pool);
+
+/*
+ * A new buffer of `bytes` with one reference; its content is undefined.
+ * Errors: TIERCE_E_FULL (no range or no buffer object free now), TIERCE_E_LIMIT (larger than the
+ * pool). Thread: any. Does not block, makes no system call, allocates nothing per call.
+ */
+TIERCE_MUSTUSE int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out,
+                                      uint64_t bytes);
+
+/* One more reference for a buffer the caller already has one of. Thread: any. */
+void tierce__buf_acquire(struct tierce__buf *buf);
+
+/* Ends one reference. NULL is accepted. Thread: any; the idle hook may run inside. */
+void tierce__buf_release(struct tierce__buf *buf);
+
+/* The whole mapping, for registering it with io_uring. */
+void tierce__pool_mapping(const struct tierce__pool *pool, uint8_t **base, uint64_t *bytes);
+
+struct tierce__pool_stats {
+    uint64_t cap_bytes;
+    uint64_t used_bytes;  /* live buffers, rounding included */
+    uint64_t asked_bytes; /* live buffers as asked for */
+    uint64_t touched_bytes;
+    uint32_t bufs;
+};
+
+void tierce__pool_stats(struct tierce__pool *pool, struct tierce__pool_stats *out);
+
+#endif

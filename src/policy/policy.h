@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_POLICY_H
+#define TIERCE_POLICY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * Which entry leaves first. One interface, driven alike by the memory tier, the disk tier, a
+ * reclaimer and a simulator: what is simulated is what runs.
+ *
+ * The owner numbers its entries with dense slots below slot_count and keeps the map from keys to
+ * slots; the policy keeps order among the slots. A policy does no I/O, reads no clock (time is
+ * passed in), holds no hidden randomness (a seed is passed in) and allocates only in create, so
+ * that no call below can fail. Single owner: one thread at a time.
+ *
+ *     policy->ops->insert(policy, slot, &(struct tierce__policy_entry){.key = k, ...});
+ *     policy->ops->touch(policy, slot, now);
+ *     while (too_full && policy->ops->victim(policy, now, &slot))
+ *         evict(slot);                       // calls ops->remove(policy, slot, true)
+ *
+ * After a request, its chunks are touched in reverse order, so that a prefix is newer than its
+ * suffix; that is the owner's duty, not the policy's.
+ */
+
+#define TIERCE__NO_SLOT UINT32_MAX
+
+struct tierce__policy_entry {
+    uint64_t key; /* identity for ghost lists; a spread of the real key */
+    uint64_t bytes;
+    uint64_t now;    /* time in any unit that does not decrease */
+    uint32_t parent; /* slot of the entry whose suffix this is, or TIERCE__NO_SLOT */
+};
+
+struct tierce__policy;
+
+struct tierce__policy_opts {
+    size_t size;         /* sizeof(struct tierce__policy_opts) */
+    uint32_t slot_count; /* slots run from 0 to slot_count - 1; >= 1 */
+    uint64_t capacity;   /* what the owner may hold, in the unit of `bytes`; for policies that
+                            split it (0: not bounded) */
+    uint64_t seed;       /* for policies that draw */
+    uint64_t ttl;        /* for policies that expire, in the unit of `now`; 0 for never */
+};
+
+struct tierce__policy_ops {
+    const char *name;
+    const char *summary; /* one line for help and docs */
+    TIERCE_MUSTUSE int (*create)(struct tierce__policy **out,
+                                 const struct tierce__policy_opts *opts); /* -ENOMEM, E_ARGUMENT */
+    void (*destroy)(struct tierce__policy *policy);
+    /* A slot that is not in. It is evictable from the start. */
+    void (*insert)(struct tierce__policy *policy, uint32_t slot,
+                   const struct tierce__policy_entry *entry);
+    /* A use of a slot that is in. */
+    void (*touch)(struct tierce__policy *policy, uint32_t slot, uint64_t now);
+    /* Pinned and leased entries are not evictable and never victims. Keeps the entry's place in
+     * the order. Setting what is set already does nothing. */
+    void (*set_evictable)(struct tierce__policy *policy, uint32_t slot, bool evictable);
+    /* Takes a slot out. `evicted` tells an eviction (which ghost lists remember) from a removal
+     * for any other reason. */
+    void (*remove)(struct tierce__policy *policy, uint32_t slot, bool evicted);
+    /* *slot = the entry to evict now, which stays in until remove; false if none is evictable. */
+    bool (*victim)(struct tierce__policy *policy, uint64_t now, uint32_t *slot);
+};
+
+/* First member of every implementation. */
+struct tierce__policy {
+    const struct tierce__policy_ops *ops;
+};
+
+/* The policies of this build in the order of policies.def; NULL past the end. */
+const struct tierce__policy_ops *tierce__policy_at(size_t index);
+
+/* The policy of that name, or NULL. */
+const struct tierce__policy_ops *tierce__policy_find(const char *name);
+
+#endif

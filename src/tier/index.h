@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TIER_INDEX_H
+#define TIERCE_TIER_INDEX_H
+
+#include "key/key.h"
+
+/*
+ * Keys to dense slots: the table under the memory tier and the disk tier.
+ *
+ * Open addressing with a tag per bucket; the full key is compared before a slot is returned. The
+ * owner keeps what belongs to a slot (buffer, place on disk) in arrays of its own, and hands the
+ * same slots to a policy. All memory is reserved at create, in pages that are touched on use.
+ *
+ * Thread: one at a time; the owner locks. Nothing blocks, and only create can fail for memory.
+ */
+
+struct tierce__index;
+
+/* For at most `slot_count` keys. Errors: -ENOMEM, TIERCE_E_ARGUMENT (0, or above 2^31). */
+TIERCE_MUSTUSE int tierce__index_create(struct tierce__index **out, uint32_t slot_count);
+void tierce__index_destroy(struct tierce__index *index);
+
+/* The slot of `key`, or TIERCE__INDEX_NONE. */
+#define TIERCE__INDEX_NONE UINT32_MAX
+uint32_t tierce__index_find(const struct tierce__index *index, const struct tierce__key *key);
+
+/*
+ * Slots of the leading keys that are there, up to the first that is not: slots[0 .. returned).
+ * Memory latency is overlapped over the batch: 128 keys in a table of 512k cost about as much as
+ * a handful of cache misses.
+ */
+size_t tierce__index_find_prefix(const struct tierce__index *index, uint32_t *slots,
+                                 const struct tierce__key *keys, size_t count);
+
+/* A slot for a key that is not there, or TIERCE__INDEX_NONE when all slots are in use. Slots are
+ * reused last-given first. */
+uint32_t tierce__index_insert(struct tierce__index *index, const struct tierce__key *key);
+
+/* Takes a slot out that is in. */
+void tierce__index_erase(struct tierce__index *index, uint32_t slot);
+
+/* The key of a slot that is in; [borrow until it is erased]. */
+const struct tierce__key *tierce__index_key(const struct tierce__index *index, uint32_t slot);
+
+/* Whether the slot is in. */
+bool tierce__index_has(const struct tierce__index *index, uint32_t slot);
+
+/* Keys that are in. */
+uint32_t tierce__index_count(const struct tierce__index *index);
+
+#endif

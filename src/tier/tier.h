@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TIER_H
+#define TIERCE_TIER_H
+
+#include <stdbool.h>
+
+#include "base/list.h"
+#include "chunk/pool.h"
+#include "key/key.h"
+
+/*
+ * A place that holds chunks. Memory, disk, peers and remote stores all stand behind this table of
+ * functions, and so do the wrappers that inject faults.
+ *
+ * Everything is a request. submit() returns nothing: the answer is always done(req), exactly
+ * once, perhaps before submit returns, perhaps from a thread of the tier, never under a lock of
+ * the tier. `done` must not block. The request's memory is the caller's and stays valid until
+ * done. A tier that cannot answer by the deadline answers TIERCE_E_DEADLINE then; it keeps its own
+ * reference on the buffer for as long as the device may still touch it.
+ *
+ * A tier serves whatever bytes it was given: identity and sums are verified by the reader
+ * (chunk/header.h). It must only never serve a chunk whose put has not completed.
+ */
+
+struct tierce__tier;
+struct tierce__tier_req;
+
+typedef void tierce__tier_done_fn(struct tierce__tier_req *req);
+
+enum tierce__tier_op {
+    TIERCE__TIER_LOOKUP, /* how many leading keys are there? */
+    TIERCE__TIER_GET,    /* a range of a chunk into a buffer, or a reference on a buffer */
+    TIERCE__TIER_PUT,    /* keep a sealed chunk */
+    TIERCE__TIER_DELETE, /* forget a chunk */
+    TIERCE__TIER_FLUSH,  /* make durable every put that was done before */
+};
+
+/* Smaller is more urgent. */
+enum tierce__tier_prio {
+    TIERCE__PRIO_PREFETCH = 0,
+    TIERCE__PRIO_DELETE = 1,
+    TIERCE__PRIO_PUT = 2,
+};
+
+struct tierce__tier_req {
+    enum tierce__tier_op op;
+    enum tierce__tier_prio prio;
+    uint64_t deadline_ns; /* clock.h; TIERCE__DEADLINE_NEVER for none */
+    tierce__tier_done_fn *done;
+    void *arg; /* the caller's */
+
+    /* LOOKUP [in] keys of consecutive chunks, [out] found: the leading ones that are there.
+     * All other operations look at keys[0] only. [borrow until done] */
+    const struct tierce__key *keys;
+    size_t key_count;
+    size_t found;
+
+    /*
+     * GET from a lending tier (TIERCE__TIER_LENDS): [in] NULL, [out] a buffer with a reference that
+     * is the caller's now; offset and length are ignored. GET from any other tier: [in] the
+     * destination; bytes [offset, offset + length) of the object land at buf->data + offset. Both
+     * are multiples of 4096 and lie inside the object; a range beyond what is stored is
+     * TIERCE_E_MISS. The caller keeps its reference until done. PUT: [in] the sealed object,
+     * object_bytes long. The tier takes references of its own.
+     */
+    struct tierce__buf *buf;
+    uint64_t offset;
+    uint64_t length;
+
+    /* PUT: what tiers index beside the key. */
+    const struct tierce__key *parent; /* chunk before this one; NULL for the first */
+    const uint8_t *first_block;       /* hash of the chunk's first block, 32 bytes */
+    uint64_t object_bytes;
+    uint64_t token_start;
+    uint32_t block_count;
+
+    /*
+     * [out] 0, or: TIERCE_E_MISS (not there), TIERCE_E_FULL (PUT: nothing can be evicted),
+     * TIERCE_E_REFUSED (PUT: admission rule), TIERCE_E_DEADLINE, TIERCE_E_DOWN, TIERCE_E_CLOSED,
+     * or a negative errno of the device. A PUT of what is there already is 0.
+     */
+    int status;
+
+    struct tierce__list node; /* the tier's while the request is with it */
+    uint64_t scratch[8];      /* the tier's while the request is with it; wrappers allocate none */
+};
+
+#define TIERCE__TIER_LENDS   1u /* GET gives references on the tier's own buffers */
+#define TIERCE__TIER_DURABLE 2u /* FLUSH makes chunks survive the process */
+
+struct tierce__tier_stats {
+    uint64_t chunks;
+    uint64_t used_bytes; /* all that counts against the cap */
+    uint64_t cap_bytes;
+    uint64_t queued_bytes;   /* puts accepted and not done */
+    uint64_t durable_chunks; /* 0 for tiers that are not durable */
+    uint64_t put_chunks;
+    uint64_t put_bytes;
+    uint64_t get_chunks; /* GETs that were served */
+    uint64_t get_bytes;
+    uint64_t evicted_chunks;
+    uint64_t dropped_puts;        /* queue overflow */
+    uint64_t errors;              /* device errors */
+    uint64_t written_bytes_today; /* device writes since midnight UTC, metadata included */
+};
+
+struct tierce__tier_ops {
+    const char *name;
+    unsigned caps;
+    /* Thread: any. Does not block on the device. After close has begun: TIERCE_E_CLOSED. */
+    void (*submit)(struct tierce__tier *tier, struct tierce__tier_req *req);
+    /* A use of chunks: updates the eviction order, last key first, so that the first key ends up
+     * newest. Keys that are not there are skipped. Thread: any. Does not block. */
+    void (*touch)(struct tierce__tier *tier, const struct tierce__key *keys, size_t count);
+    /*
+     * Frees pool memory for `bytes` more, by policy; only tiers that hold pool buffers have it.
+     * Returns the bytes freed, 0 when nothing can be evicted. Thread: any.
+     */
+    uint64_t (*evict)(struct tierce__tier *tier, uint64_t bytes);
+    void (*stats)(struct tierce__tier *tier, struct tierce__tier_stats *out);
+    /* Completes or cancels every request, makes durable what it can within the deadline, frees
+     * the tier. Blocks. */
+    void (*close)(struct tierce__tier *tier, uint64_t deadline_ns);
+};
+
+/* First member of every implementation. */
+struct tierce__tier {
+    const struct tierce__tier_ops *ops;
+};
+
+#endif
