@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_H
+#define TIERCE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/config.h>
+#include <tierce/key.h>
+#include <tierce/paged.h>
+#include <tierce/status.h>
+
+/*
+ * The engine: token chains in, KV out. It owns the memory pool and the tiers and moves chunks
+ * between them and an inference engine's paged memory.
+ *
+ *     struct tierce_engine *engine;
+ *     struct tierce_view *view;
+ *     rc = tierce_engine_open(&engine, config, why);
+ *     rc = tierce_view_open(&view, engine, &ns, &(struct tierce_shard){0, 1, 0, 1});
+ *
+ *     struct tierce_transfer_opts what = {
+ *         .size = sizeof(what), .chain = chain, .to_block = tierce_chain_blocks(chain),
+ *         .paged = &paged, .block_ids = ids};
+ *     int64_t stored = tierce_store(view, &what);           // blocks stored
+ *     ...
+ *     struct tierce_found found;
+ *     rc = tierce_lookup(view, chain, blocks, &(struct tierce_lookup_opts){...}, &found);
+ *     int64_t loaded = tierce_load(view, &what, origins);   // blocks loaded
+ *
+ * A cache failure is a miss: a dead disk, a full pool or a damaged chunk shows as fewer blocks
+ * found or loaded, never as an error of these calls. Errors are kept for broken contracts and for
+ * memory.
+ *
+ * Caveats: load reports per block what is really there, verified; a block whose origin is FAILED
+ * may have been overwritten with bytes that did not verify, and must be computed again. Everything
+ * is counted in blocks of the engine (namespace.block_tokens tokens each).
+ *
+ * Threads: an engine and a view may be used from any thread at once. A chain, a load and a store
+ * belong to one thread at a time.
+ */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct tierce_engine;
+struct tierce_view;
+
+/*
+ * Opens the engine of a configuration; within a process, equal configurations share one engine,
+ * counted by reference. If the store folder cannot be used (held by another process, not
+ * writable, of a newer format), the engine runs on memory only: one error event is logged,
+ * tierce_engine_stats tells it (disk_open_status), and that is no failure of this call.
+ *
+ * [borrow] config for the call. `why` gets a sentence on failure.
+ * Errors, *out untouched: -ENOMEM; TIERCE_E_CONFIG (a policy that does not exist, a second engine
+ * on the same folder with another configuration). Blocks while the store's index is read.
+ */
+TIERCE_API TIERCE_MUSTUSE int tierce_engine_open(struct tierce_engine **out,
+                                                 const struct tierce_config *config,
+                                                 char why[TIERCE_CONFIG_ERROR_BYTES]);
+
+/*
+ * Gives one reference back. The last one waits up to timeout.close for queued chunks to become
+ * durable and frees the engine; views, loads and stores must be gone by then. NULL is accepted.
+ */
+TIERCE_API void tierce_engine_close(struct tierce_engine *engine);
+
+/*
+ * Makes durable all chunks whose store has ended before this call, on every tier that can.
+ * Returns 0, TIERCE_E_DEADLINE after `timeout_ms`, or the first error of a tier (chunks that were
+ * dropped by a full queue or refused by an admission rule are not durable and not an error).
+ */
+TIERCE_API TIERCE_MUSTUSE int tierce_engine_flush(struct tierce_engine *engine,
+                                                  uint32_t timeout_ms);
+
+/* Counters since the engine was opened, and levels now. Rows: stats.def. */
+struct tierce_engine_stats {
+    size_t size; /* [in] sizeof(struct tierce_engine_stats) */
+#define TIERCE_STAT(name, text) int64_t name;
+#include <tierce/stats.def>
+#undef TIERCE_STAT
+};
+
+/* Thread: any. Does not block. */
+TIERCE_API void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stats *out);
+
+/*
+ * Opens a namespace and shard of an engine. [borrow] ns and shard for the call; the engine until
+ * the view is closed. Errors, *out untouched: TIERCE_E_ARGUMENT (bounds; shard ranks not below
+ * sizes), TIERCE_E_LIMIT (a chunk would be larger than memory.size allows), -ENOMEM.
+ */
+TIERCE_API TIERCE_MUSTUSE int tierce_view_open(struct tierce_view **out,
+                                               struct tierce_engine *engine,
+                                               const struct tierce_namespace *ns,
+                                               const struct tierce_shard *shard);
+
+/* NULL is accepted. No load or store of the view may be alive. */
+TIERCE_API void tierce_view_close(struct tierce_view *view);
+
+/* The canonical text of the view's namespace; [borrow until the view is closed]. */
+TIERCE_API const char *tierce_view_namespace(const struct tierce_view *view);
+
+/* A chain of the view's algorithm and block size. Errors as tierce_chain_create's. */
+TIERCE_API TIERCE_MUSTUSE int tierce_view_chain(struct tierce_chain **out,
+                                                const struct tierce_view *view,
+                                                const struct tierce_chain_root *root);
+
+/* ---- lookup --------------------------------------------------------------------------------- */
+
+/* Keep what was found in memory from being evicted, in the name of `session`. */
+#define TIERCE_LOOKUP_PIN 1u
+/* Ask the memory tier only. */
+#define TIERCE_LOOKUP_MEMORY_ONLY 2u
+
+struct tierce_lookup_opts {
+    size_t size; /* sizeof(struct tierce_lookup_opts) */
+    unsigned flags;
+    uint64_t session; /* the caller's name for the request; for PIN */
+};
+
+struct tierce_found {
+    uint64_t blocks;        /* leading blocks that some tier holds */
+    uint64_t memory_blocks; /* leading blocks that memory holds (with PIN: and that are pinned) */
+};
+
+/*
+ * How many leading blocks of chain[0, to_block) could be loaded: whole chunks, and the unfull
+ * tail that ends exactly at to_block, if it was stored. Never promises what it does not see; what
+ * it sees on disk may still fail to load. With PIN, earlier pins of the session are replaced; they
+ * end with tierce_unpin, with a load that names the session, or after timeout.pin.
+ *
+ * Errors: TIERCE_E_ARGUMENT (to_block beyond the chain), -ENOMEM; *out is zeroed then.
+ * Thread: any. Blocks at most timeout.lookup; with memory and disk tiers not at all.
+ */
+TIERCE_API TIERCE_MUSTUSE int tierce_lookup(struct tierce_view *view,
+                                            const struct tierce_chain *chain, uint64_t to_block,
+                                            const struct tierce_lookup_opts *opts,
+                                            struct tierce_found *out);
+
+/* Ends the pins of a session; none is fine. Thread: any. */
+TIERCE_API void tierce_unpin(struct tierce_view *view, uint64_t session);
+
+/* ---- store and load ------------------------------------------------------------------------- */
+
+struct tierce_transfer_opts {
+    size_t size;                      /* sizeof(struct tierce_transfer_opts) */
+    const struct tierce_chain *chain; /* [borrow until begin returns] */
+    uint64_t from_block;              /* load: first block to write; store: must be 0 */
+    uint64_t to_block;                /* end, at most the blocks of the chain */
+    const struct tierce_paged *paged; /* [borrow until end or abort] */
+    const int32_t *block_ids;         /* [to_block] the engine's block of each chain block;
+                                         [borrow until begin returns] */
+    uint64_t session;                 /* load: whose pins to use and end; 0 for none */
+    uint32_t timeout_ms;              /* load: 0 for timeout.load */
+    bool tail;                        /* store: keep the unfull chunk at the end too */
+};
+
+struct tierce_store;
+
+/*
+ * Begins to store what the tiers lack of chain[0, to_block): whole chunks, in order, and the tail
+ * if asked for. Chunks after a hole that cannot be filled are not stored. Memory for them is
+ * reserved now, evicting by policy; what does not fit is not stored.
+ *
+ * *out is NULL when there is nothing to store. The caller then calls layer for every layer in
+ * ascending order, when the engine has computed it for all blocks, and ends or aborts. The
+ * chunks become visible at end, all or none of each.
+ * Errors, *out NULL: TIERCE_E_ARGUMENT (ids out of range, geometry unlike the namespace's),
+ * -ENOMEM. Does not block on any device.
+ */
+TIERCE_API TIERCE_MUSTUSE int tierce_store_begin(struct tierce_store **out,
+                                                 struct tierce_view *view,
+                                                 const struct tierce_transfer_opts *opts);
+
+/* Copies one layer out of the engine's memory. The layers come in ascending order, each once.
+ * Errors: TIERCE_E_ARGUMENT (order). */
+TIERCE_API TIERCE_MUSTUSE int tierce_store_layer(struct tierce_store *store, uint32_t layer);
+
+/* Seals and publishes; frees `store`. Returns the blocks stored; 0 if a layer is missing. */
+TIERCE_API int64_t tierce_store_end(struct tierce_store *store);
+
+/* Frees `store` without publishing. NULL is accepted. */
+TIERCE_API void tierce_store_abort(struct tierce_store *store);
+
+/* begin, every layer, end. Returns the blocks stored or begin's error. */
+TIERCE_API TIERCE_MUSTUSE int64_t tierce_store(struct tierce_view *view,
+                                               const struct tierce_transfer_opts *opts);
+
+/* Where a loaded block came from. Values are stable. */
+enum tierce_origin {
+    TIERCE_ORIGIN_FAILED = 0, /* not loaded: must be computed */
+    TIERCE_ORIGIN_MEMORY = 1,
+    TIERCE_ORIGIN_DISK = 2,
+};
+
+struct tierce_load;
+
+/*
+ * Begins to load chain[from_block, to_block) into the engine's memory. Finds the chunks, uses and
+ * ends the session's pins, and starts reading what is not in memory, two layers or more ahead of
+ * the one that is asked for. from_block may lie inside a chunk: blocks before it are not written.
+ *
+ * The caller then calls layer for every layer in ascending order, before the engine uses it, and
+ * ends or aborts. Errors, *out untouched: TIERCE_E_ARGUMENT, -ENOMEM.
+ * Does not wait for any device.
+ */
+TIERCE_API TIERCE_MUSTUSE int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
+                                                const struct tierce_transfer_opts *opts);
+
+/* Waits until the layer's bytes are there (at most until the deadline), verifies them and writes
+ * them to the engine's memory. Blocks that fail are remembered. Errors: TIERCE_E_ARGUMENT. */
+TIERCE_API TIERCE_MUSTUSE int tierce_load_layer(struct tierce_load *load, uint32_t layer);
+
+/*
+ * Ends the load and frees `load`. origins[i] (NULL, or to_block - from_block entries) gets the
+ * enum tierce_origin of each block; a block counts as loaded if every layer of it was verified and
+ * written. Chunks from slower tiers are promoted to memory. Returns the number of blocks loaded.
+ */
+TIERCE_API int64_t tierce_load_end(struct tierce_load *load, uint8_t *origins);
+
+/* Frees `load`; the engine's memory may hold any part of it. NULL is accepted. */
+TIERCE_API void tierce_load_abort(struct tierce_load *load);
+
+/* begin, every layer, end. Returns the blocks loaded or begin's error. */
+TIERCE_API TIERCE_MUSTUSE int64_t tierce_load(struct tierce_view *view,
+                                              const struct tierce_transfer_opts *opts,
+                                              uint8_t *origins);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

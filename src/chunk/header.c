@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "chunk/header.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define XXH_STATIC_LINKING_ONLY /* the streaming state lies on the stack */
+#include <xxhash.h>
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the table of sums is used in place, which needs a little-endian machine"
+#endif
+
+/* Offsets of the fixed part; docs/format/chunk.md is the specification. */
+enum {
+    AT_MAGIC = 0,
+    AT_VERSION = 8,
+    AT_HEADER_BYTES = 12,
+    AT_PAYLOAD_BYTES = 16,
+    AT_HEADER_SUM = 24,
+    AT_NS_DIGEST = 32,
+    AT_HASH = 64,
+    AT_PARENT = 96,
+    AT_SHARD = 128,
+    AT_TOKEN_START = 136,
+    AT_CREATED = 144,
+    AT_LAYER_COUNT = 152,
+    AT_BLOCK_COUNT = 156,
+    AT_BLOCK_TOKENS = 160,
+    AT_ALGO = 164,
+    AT_CODEC = 168,
+    AT_FLAGS = 172,
+    AT_RESERVED = 176,
+};
+
+static const uint8_t MAGIC[8] = {'T', 'I', 'E', 'R', 'C', 'E', 'C', 'K'};
+
+#define LAYERS_MAX       4096u
+#define BLOCKS_MAX       65536u
+#define BLOCK_TOKENS_MAX 65536u
+#define CELL_BYTES_MAX   (1u << 30)
+#define HEADER_BYTES_MAX (64u << 20)
+
+static uint64_t hashes_offset(uint32_t layer_count)
+{
+    return tierce__round_up(TIERCE__CHUNK_FIXED + 4ULL * layer_count, 8);
+}
+
+static uint64_t sums_offset(uint32_t layer_count, uint32_t block_count)
+{
+    return hashes_offset(layer_count) + (uint64_t)TIERCE_HASH_BYTES * block_count;
+}
+
+static bool counts_in_bounds(uint32_t layers, uint32_t blocks, uint32_t block_tokens)
+{
+    return layers >= 1 && layers <= LAYERS_MAX && blocks >= 1 && blocks <= BLOCKS_MAX &&
+           block_tokens >= 1 && block_tokens <= BLOCK_TOKENS_MAX;
+}
+
+/* Header size of counts in bounds; cannot overflow. */
+static uint64_t header_size(uint32_t layers, uint32_t blocks)
+{
+    return tierce__round_up(sums_offset(layers, blocks) + 8ULL * layers * blocks,
+                            TIERCE__CHUNK_ALIGN);
+}
+
+int tierce__chunk_extent(struct tierce__extent *out, const struct tierce__geometry *geometry)
+{
+    if (!counts_in_bounds(geometry->layer_count, geometry->block_count, geometry->block_tokens))
+        return TIERCE_E_LIMIT;
+    uint64_t cells = 0;
+    for (uint32_t i = 0; i < geometry->layer_count; i++) {
+        if (geometry->cell_bytes[i] == 0 || geometry->cell_bytes[i] > CELL_BYTES_MAX)
+            return TIERCE_E_LIMIT;
+        cells += geometry->cell_bytes[i];
+    }
+    uint64_t header = header_size(geometry->layer_count, geometry->block_count);
+    uint64_t payload = cells * geometry->block_count; /* < 2^42 * 2^16: fits */
+    uint64_t object = header + tierce__round_up(payload, TIERCE__CHUNK_ALIGN);
+    if (header > HEADER_BYTES_MAX || object > TIERCE__CHUNK_BYTES_MAX)
+        return TIERCE_E_LIMIT;
+    *out = (struct tierce__extent){header, payload, object};
+    return 0;
+}
+
+uint64_t tierce__chunk_layer_offset(const struct tierce__geometry *geometry, uint32_t layer)
+{
+    TIERCE_ASSERT(layer <= geometry->layer_count);
+    uint64_t cells = 0;
+    for (uint32_t i = 0; i < layer; i++)
+        cells += geometry->cell_bytes[i];
+    return header_size(geometry->layer_count, geometry->block_count) +
+           cells * geometry->block_count;
+}
+
+static void store_shard(uint8_t *p, const struct tierce_shard *shard)
+{
+    tierce__store_le16(p, shard->tp_rank);
+    tierce__store_le16(p + 2, shard->tp_size);
+    tierce__store_le16(p + 4, shard->pp_rank);
+    tierce__store_le16(p + 6, shard->pp_size);
+}
+
+void tierce__chunk_begin(uint8_t *object, const struct tierce__chunk_info *info,
+                         const uint8_t *block_hashes)
+{
+    const struct tierce__geometry *g = &info->geometry;
+    TIERCE_ASSERT(info->extent.header_bytes == header_size(g->layer_count, g->block_count));
+
+    memset(object, 0, info->extent.header_bytes);
+    memcpy(object + AT_MAGIC, MAGIC, sizeof(MAGIC));
+    tierce__store_le32(object + AT_VERSION, TIERCE__CHUNK_VERSION);
+    tierce__store_le32(object + AT_HEADER_BYTES, (uint32_t)info->extent.header_bytes);
+    tierce__store_le64(object + AT_PAYLOAD_BYTES, info->extent.payload_bytes);
+    memcpy(object + AT_NS_DIGEST, info->ns_digest, TIERCE_HASH_BYTES);
+    memcpy(object + AT_HASH, info->hash, TIERCE_HASH_BYTES);
+    memcpy(object + AT_PARENT, info->parent, TIERCE_HASH_BYTES);
+    store_shard(object + AT_SHARD, &info->shard);
+    tierce__store_le64(object + AT_TOKEN_START, info->token_start);
+    tierce__store_le64(object + AT_CREATED, info->created_s);
+    tierce__store_le32(object + AT_LAYER_COUNT, g->layer_count);
+    tierce__store_le32(object + AT_BLOCK_COUNT, g->block_count);
+    tierce__store_le32(object + AT_BLOCK_TOKENS, g->block_tokens);
+    tierce__store_le32(object + AT_ALGO, (uint32_t)info->algo);
+    for (uint32_t i = 0; i < g->layer_count; i++)
+        tierce__store_le32(object + TIERCE__CHUNK_FIXED + 4 * (size_t)i, g->cell_bytes[i]);
+    memcpy(object + hashes_offset(g->layer_count), block_hashes,
+           (size_t)TIERCE_HASH_BYTES * g->block_count);
+
+    /* The padding behind the payload goes to disk too, and must not carry old memory there. */
+    uint64_t end = info->extent.header_bytes + info->extent.payload_bytes;
+    memset(object + end, 0, info->extent.object_bytes - end);
+}
+
+uint64_t *tierce__chunk_sums(uint8_t *object, const struct tierce__geometry *geometry,
+                             uint32_t layer)
+{
+    TIERCE_ASSERT(layer < geometry->layer_count);
+    uint64_t at = sums_offset(geometry->layer_count, geometry->block_count) +
+                  8ULL * layer * geometry->block_count;
+    return (uint64_t *)(void *)(object + at);
+}
+
+/* The header's sum covers all of it with the field of the sum itself as zero. */
+static uint64_t header_sum(const uint8_t *object, uint64_t header_bytes)
+{
+    static const uint8_t zero[8];
+    XXH3_state_t state;
+    XXH3_64bits_reset(&state);
+    XXH3_64bits_update(&state, object, AT_HEADER_SUM);
+    XXH3_64bits_update(&state, zero, sizeof(zero));
+    XXH3_64bits_update(&state, object + AT_NS_DIGEST, header_bytes - AT_NS_DIGEST);
+    return XXH3_64bits_digest(&state);
+}
+
+void tierce__chunk_seal(uint8_t *object)
+{
+    uint64_t header_bytes = tierce__load_le32(object + AT_HEADER_BYTES);
+    tierce__store_le64(object + AT_HEADER_SUM, header_sum(object, header_bytes));
+}
+
+static bool all_zero(const uint8_t *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (p[i] != 0)
+            return false;
+    }
+    return true;
+}
+
+/* The cell table of a header whose counts fit; *payload = what it adds up to. */
+static bool cells_in_bounds(const uint8_t *object, uint32_t layers, uint32_t blocks,
+                            uint64_t *payload)
+{
+    uint64_t cells = 0;
+    for (uint32_t i = 0; i < layers; i++) {
+        uint32_t bytes = tierce__chunk_cell_bytes(object, i);
+        if (bytes == 0 || bytes > CELL_BYTES_MAX)
+            return false;
+        cells += bytes;
+    }
+    *payload = cells * blocks;
+    return true;
+}
+
+/* Magic, version and the length of the header: what says whether the rest may be looked at. */
+static int check_frame(const uint8_t *object, uint64_t available)
+{
+    if (available < TIERCE__CHUNK_FIXED)
+        return TIERCE_E_LIMIT;
+    if (memcmp(object + AT_MAGIC, MAGIC, sizeof(MAGIC)) != 0)
+        return TIERCE_E_FORMAT;
+    if (tierce__load_le32(object + AT_VERSION) != TIERCE__CHUNK_VERSION)
+        return TIERCE_E_VERSION;
+    uint32_t layers = tierce__load_le32(object + AT_LAYER_COUNT);
+    uint32_t blocks = tierce__load_le32(object + AT_BLOCK_COUNT);
+    if (!counts_in_bounds(layers, blocks, tierce__load_le32(object + AT_BLOCK_TOKENS)))
+        return TIERCE_E_FORMAT;
+    uint64_t header_bytes = tierce__load_le32(object + AT_HEADER_BYTES);
+    if (header_bytes != header_size(layers, blocks) || header_bytes > HEADER_BYTES_MAX)
+        return TIERCE_E_FORMAT;
+    return available < header_bytes ? TIERCE_E_LIMIT : 0;
+}
+
+int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object, uint64_t available)
+{
+    int rc = check_frame(object, available);
+    if (rc < 0)
+        return rc;
+    uint64_t header_bytes = tierce__load_le32(object + AT_HEADER_BYTES);
+    if (tierce__load_le64(object + AT_HEADER_SUM) != header_sum(object, header_bytes))
+        return TIERCE_E_CHECKSUM;
+
+    struct tierce__chunk_info info = {
+        .shard = {tierce__load_le16(object + AT_SHARD), tierce__load_le16(object + AT_SHARD + 2),
+                  tierce__load_le16(object + AT_SHARD + 4),
+                  tierce__load_le16(object + AT_SHARD + 6)},
+        .algo = (enum tierce_chain_algo)tierce__load_le32(object + AT_ALGO),
+        .token_start = tierce__load_le64(object + AT_TOKEN_START),
+        .created_s = tierce__load_le64(object + AT_CREATED),
+        .geometry = {.layer_count = tierce__load_le32(object + AT_LAYER_COUNT),
+                     .block_count = tierce__load_le32(object + AT_BLOCK_COUNT),
+                     .block_tokens = tierce__load_le32(object + AT_BLOCK_TOKENS)},
+        .extent = {.header_bytes = header_bytes,
+                   .payload_bytes = tierce__load_le64(object + AT_PAYLOAD_BYTES)},
+    };
+    uint64_t payload;
+    if (!cells_in_bounds(object, info.geometry.layer_count, info.geometry.block_count, &payload) ||
+        payload != info.extent.payload_bytes)
+        return TIERCE_E_FORMAT;
+    info.extent.object_bytes = header_bytes + tierce__round_up(payload, TIERCE__CHUNK_ALIGN);
+    /* A codec, a flag or a reserved byte that is set comes from a later writer. */
+    if (info.extent.object_bytes > TIERCE__CHUNK_BYTES_MAX ||
+        !all_zero(object + AT_CODEC, TIERCE__CHUNK_FIXED - AT_CODEC))
+        return TIERCE_E_FORMAT;
+    memcpy(info.ns_digest, object + AT_NS_DIGEST, TIERCE_HASH_BYTES);
+    memcpy(info.hash, object + AT_HASH, TIERCE_HASH_BYTES);
+    memcpy(info.parent, object + AT_PARENT, TIERCE_HASH_BYTES);
+    *out = info;
+    return 0;
+}
+
+const uint8_t *tierce__chunk_block_hashes(const uint8_t *object, uint32_t layer_count)
+{
+    return object + hashes_offset(layer_count);
+}
+
+uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer)
+{
+    return tierce__load_le32(object + TIERCE__CHUNK_FIXED + 4 * (size_t)layer);
+}
+
+static bool same_cells(const uint8_t *object, const struct tierce__geometry *want)
+{
+    for (uint32_t i = 0; i < want->layer_count; i++) {
+        if (tierce__chunk_cell_bytes(object, i) != want->cell_bytes[i])
+            return false;
+    }
+    return true;
+}
+
+int tierce__chunk_match(const uint8_t *object, const struct tierce__chunk_info *got,
+                        const struct tierce__chunk_info *want, const uint8_t *want_block_hashes)
+{
+    const struct tierce__geometry *g = &got->geometry, *w = &want->geometry;
+    bool same = memcmp(got->ns_digest, want->ns_digest, TIERCE_HASH_BYTES) == 0 &&
+                memcmp(got->hash, want->hash, TIERCE_HASH_BYTES) == 0 &&
+                memcmp(got->parent, want->parent, TIERCE_HASH_BYTES) == 0 &&
+                memcmp(&got->shard, &want->shard, sizeof(got->shard)) == 0 &&
+                got->algo == want->algo && got->token_start == want->token_start &&
+                g->layer_count == w->layer_count && g->block_count == w->block_count &&
+                g->block_tokens == w->block_tokens && same_cells(object, w) &&
+                memcmp(tierce__chunk_block_hashes(object, g->layer_count), want_block_hashes,
+                       (size_t)TIERCE_HASH_BYTES * g->block_count) == 0;
+    return same ? 0 : TIERCE_E_IDENTITY;
+}
+
+uint64_t tierce__chunk_verify_cells(const uint8_t *object, const struct tierce__chunk_info *info)
+{
+    uint32_t layers = info->geometry.layer_count, blocks = info->geometry.block_count;
+    const uint8_t *sum = object + sums_offset(layers, blocks);
+    const uint8_t *cell = object + info->extent.header_bytes;
+    uint64_t bad = 0;
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        uint32_t bytes = tierce__chunk_cell_bytes(object, layer);
+        for (uint32_t block = 0; block < blocks; block++, cell += bytes, sum += 8)
+            bad += XXH3_64bits(cell, bytes) != tierce__load_le64(sum);
+    }
+    return bad;
+}
