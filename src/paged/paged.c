@@ -90,11 +90,12 @@ int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const
 }
 
 /*
- * The engine reads the blocks soon, but a load of that size is a part of a larger one and the
- * caches have lost its start before it ends. The copy alone is 1.15 to 1.2 times as fast streamed
- * (21 against 18 GB/s, any size from 1 MiB). Copy and an immediate read of everything together:
- * 1 MiB 12.2 streamed against 14.9 GB/s cached, 4 MiB 12.0 against 13.7, 16 MiB 11.8 against 10.8.
- * So only small calls, which may be the whole load, stay in the caches (Zen 5, 2026-11).
+ * The engine reads the blocks soon, but a large call is a part of a larger load, whose start the
+ * caches have lost before its end. The copy alone is 1.12 (1 MiB) to 1.25 times (16 MiB) as fast
+ * streamed. A core that reads all of it back at once would be faster with the caches up to 4 MiB,
+ * copy and read together: 16.3 against 13.3 GB/s for 1 MiB, 16.0 against 13.5 for 4 MiB, but 12.3
+ * against 12.8 for 16 MiB. So small calls, which may be the whole load, stay in the caches
+ * (cold cells of 128 KiB, Zen 5, 2026-11).
  */
 static enum tierce__store_hint scatter_hint(size_t n, uint32_t block_bytes)
 {
