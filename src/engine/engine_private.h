@@ -114,6 +114,11 @@ static inline void tierce__count(struct tierce_engine *engine, enum tierce__stat
     atomic_fetch_add_explicit(&engine->counters[stat], n, memory_order_relaxed);
 }
 
+/* ---- engine.c ---- */
+
+/* One more reference, ended by tierce_engine_close. */
+void tierce__engine_ref(struct tierce_engine *engine);
+
 /* ---- view.c ---- */
 
 /* A shape for chunks of `blocks` blocks. Errors: TIERCE_E_LIMIT, -ENOMEM. */

@@ -103,6 +103,7 @@ int tierce_view_open(struct tierce_view **out, struct tierce_engine *engine,
         return -ENOMEM;
     view->magic = TIERCE__VIEW_MAGIC;
     view->engine = engine;
+    tierce__engine_ref(engine);
     view->key.shard = *shard;
     rc = fill_view(view, ns);
     if (rc < 0) {
@@ -122,8 +123,10 @@ void tierce_view_close(struct tierce_view *view)
     tierce__shape_fini(&view->full);
     tierce__free(view->cell_bytes);
     tierce__free(view->text);
+    struct tierce_engine *engine = view->engine;
     view->magic = 0;
     tierce__free(view);
+    tierce_engine_close(engine);
 }
 
 const char *tierce_view_namespace(const struct tierce_view *view)
