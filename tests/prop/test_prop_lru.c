@@ -38,12 +38,32 @@ static void check_victim(const struct model *model, struct tierce__policy *lru, 
     }
 }
 
+/* Pins all, lets a search pass over them, and unpins most in random order: many slots are then
+ * evictable that had been passed over. */
+static void storm(struct model *model, struct tierce__policy *lru, struct test_random *random)
+{
+    for (uint32_t i = 0; i < model->slots; i++) {
+        model->pinned[i] = model->used_at[i] != 0;
+        if (model->pinned[i])
+            lru->ops->set_evictable(lru, i, false);
+    }
+    check_victim(model, lru, false, model->used_at);
+    for (uint32_t i = 0; i < 2 * model->slots; i++) {
+        uint32_t slot = test_random_below(random, model->slots);
+        if (model->used_at[slot] != 0)
+            lru->ops->set_evictable(lru, slot, true);
+        model->pinned[slot] = false;
+    }
+}
+
 static void step(struct model *model, struct tierce__policy *lru, struct test_random *random,
                  uint32_t pin_share)
 {
     uint32_t slot = test_random_below(random, model->slots);
     uint32_t dice = test_random_below(random, 100);
-    if (dice >= 85) {
+    if (test_random_below(random, 200) == 0) {
+        storm(model, lru, random);
+    } else if (dice >= 85) {
         check_victim(model, lru, dice >= 93, model->used_at);
     } else if (model->used_at[slot] == 0) {
         lru->ops->insert(lru, slot, &(struct tierce__policy_entry){.key = slot, .bytes = 1});

@@ -124,12 +124,16 @@ START_TEST(leases_and_pins_are_not_evicted)
 {
     start(0);
     struct tierce__buf *held[16];
-    for (unsigned i = 0; i < 16; i++)
+    for (unsigned i = 0; i < 15; i++)
         ck_assert_int_eq(put(i), 0);
     for (unsigned i = 0; i < 15; i++)
         held[i] = get(i);
-    held[15] = get(3); /* a second reference on the same chunk */
+    struct tierce__buf *fresh = alloc(); /* still its writer's after the put */
+    ck_assert_int_eq(request(TIERCE__TIER_PUT, 15, &fresh), 0);
+    ck_assert_uint_eq(tier->ops->evict(tier, MIB), 0);
+    tierce__buf_release(fresh);
     ck_assert_uint_eq(tier->ops->evict(tier, MIB), BYTES);
+    held[15] = get(3); /* a second reference on the same chunk */
     ck_assert_uint_eq(tier->ops->evict(tier, MIB), 0);
     tierce__buf_release(held[15]);
     ck_assert_uint_eq(tier->ops->evict(tier, MIB), 0);
@@ -284,6 +288,37 @@ START_TEST(a_put_races_with_releases_by_others)
 }
 END_TEST
 
+static void *get_and_release(void *arg)
+{
+    (void)arg;
+    while (!atomic_load(&stop)) {
+        struct tierce__buf *buf = NULL;
+        (void)request(TIERCE__TIER_GET, 1, &buf);
+        tierce__buf_release(buf);
+    }
+    return NULL;
+}
+
+/* Between a release that leaves the tier alone and its hook, somebody else gets the chunk: it
+ * must not be evicted then. The tier itself asserts that nobody holds what it evicts. */
+START_TEST(a_get_races_with_the_hook_of_a_release)
+{
+    pthread_t threads[3];
+    start(0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, get_and_release, NULL), 0);
+    for (unsigned i = 0; i < 40000; i++) {
+        if (!has(1))
+            ck_assert_int_eq(put(1), 0);
+        tier->ops->evict(tier, 1);
+    }
+    atomic_store(&stop, true);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    end();
+}
+END_TEST
+
 /* The last lease goes while the tier, and then the pool, is taken down. */
 START_TEST(closing_races_with_the_last_release)
 {
@@ -319,6 +354,7 @@ int main(void)
     tcase_add_test(t, requests_are_checked);
     tcase_add_test(t, each_allocation_of_open_may_fail);
     tcase_add_test(t, a_put_races_with_releases_by_others);
+    tcase_add_test(t, a_get_races_with_the_hook_of_a_release);
     tcase_add_test(t, closing_races_with_the_last_release);
     suite_add_tcase(suite, t);
     return check_main(suite);
