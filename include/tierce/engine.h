@@ -129,8 +129,9 @@ struct tierce_found {
 };
 
 /*
- * How many leading blocks of chain[0, to_block) could be loaded: whole chunks, and the unfull
- * tail that ends exactly at to_block, if it was stored. Never promises what it does not see; what
+ * How many leading blocks of chain[0, to_block) could be loaded: from whole chunks, and from the
+ * unfull tail that ends exactly where the chain ends, if it was stored. The last chunk may reach
+ * beyond to_block; give the chain all its blocks. Never promises what it does not see; what
  * it sees on disk may still fail to load. With PIN, earlier pins of the session are replaced; they
  * end with tierce_unpin, with a load that names the session, or after timeout.pin.
  *
