@@ -118,7 +118,9 @@ TIERCE_API TIERCE_MUSTUSE int tierce_view_chain(struct tierce_chain **out,
 struct tierce_lookup_opts {
     size_t size; /* sizeof(struct tierce_lookup_opts) */
     unsigned flags;
-    uint64_t session; /* the caller's name for the request; for PIN */
+    uint64_t session;    /* the caller's name for the request; for PIN */
+    uint64_t from_block; /* blocks before it the engine holds itself: chunks that end there or
+                            earlier are not asked for, and count as found */
 };
 
 struct tierce_found {

@@ -12,9 +12,9 @@
 /*
  * Configuration from a table of parameters: a YAML file, then environment variables, then flags.
  *
- * A parameter has a dotted name ("disk.size"). In YAML it is a nested mapping or the dotted name
- * itself; in the environment it is PREFIX_ and the name in upper case with '_' for '.'
- * (TIERCE_DISK_SIZE); as a flag it is --disk.size=VALUE. An unknown name is refused and the
+ * A parameter has a name with at most one dot ("disk.size"). In YAML it is a nested mapping or the
+ * dotted name itself; in the environment it is PREFIX, '_' and the name in upper case with '_' for
+ * '.' (TIERCE_DISK_SIZE); as a flag it is --disk.size=VALUE. An unknown name is refused and the
  * nearest known name suggested; so is a value out of bounds, with the bounds. Later sources
  * override earlier ones, and where a value came from can be told.
  *
@@ -62,6 +62,10 @@ void tierce__config_destroy(struct tierce__config *config);
  */
 TIERCE_MUSTUSE int tierce__config_load_file(struct tierce__config *config, const char *path,
                                             struct tierce__config_error *error);
+/* The same for bytes in memory, [borrow] for the call; `name` stands for the path. */
+TIERCE_MUSTUSE int tierce__config_load_text(struct tierce__config *config, const char *name,
+                                            const char *text, size_t len,
+                                            struct tierce__config_error *error);
 TIERCE_MUSTUSE int tierce__config_load_env(struct tierce__config *config, char *const *env,
                                            const char *const *ignore,
                                            struct tierce__config_error *error);
@@ -69,11 +73,22 @@ TIERCE_MUSTUSE int tierce__config_set(struct tierce__config *config, const char 
                                       const char *value, const char *source,
                                       struct tierce__config_error *error);
 
+/* The row of a name, or TIERCE__CONFIG_NONE. */
+#define TIERCE__CONFIG_NONE SIZE_MAX
+size_t tierce__config_find(const struct tierce__config *config, const char *name);
+
+/* The table that create was given, and its number of rows. */
+const struct tierce__param *tierce__config_table(const struct tierce__config *config,
+                                                 size_t *count);
+
 /* Values by the row of the table; the type must be the row's. Text: [borrow until set]. */
 uint64_t tierce__config_number(const struct tierce__config *config, size_t row);
 double tierce__config_share(const struct tierce__config *config, size_t row);
 bool tierce__config_bool(const struct tierce__config *config, size_t row);
 const char *tierce__config_text(const struct tierce__config *config, size_t row);
+
+/* The value of a row of any type as the text that set reads back; [borrow until set]. */
+const char *tierce__config_canonical(const struct tierce__config *config, size_t row);
 
 /* "default", "file PATH:LINE", "environment NAME", or the source given to set. */
 const char *tierce__config_source(const struct tierce__config *config, size_t row);

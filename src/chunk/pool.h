@@ -26,11 +26,13 @@
 
 struct tierce__pool;
 
+/* The object stays where it is for the life of the pool; only its use ends with the last
+ * reference. A cache line of its own, because `refs` is written by many threads. */
 struct tierce__buf {
-    uint32_t magic;
-    uint32_t reserved;
-    uint8_t *data;  /* 4096-byte aligned */
-    uint64_t bytes; /* as asked for */
+    _Alignas(64) uint32_t magic;
+    uint32_t next_free; /* the pool's, while nobody uses the buffer */
+    uint8_t *data;      /* 4096-byte aligned */
+    uint64_t bytes;     /* as asked for */
     struct tierce__pool *pool;
     /*
      * References. Acquire is relaxed (the caller holds one already); release is acq_rel, so that
@@ -38,14 +40,11 @@ struct tierce__buf {
      */
     _Atomic uint32_t refs;
     /*
-     * Set by a tier that keeps the buffer (its own reference is one of `refs`): called after a
-     * release that left exactly one reference, with the values read before it. The buffer may be
-     * gone by then; the tier finds out by slot and generation. Set before the buffer is shared.
+     * The keeper's note: 0, or its slot + 1. Set under the keeper's lock before it acquires a
+     * reference of its own, cleared under that lock before it releases it; so whoever leaves the
+     * keeper's reference as the last one sees it set.
      */
-    void (*idle)(void *arg, uint32_t slot, uint32_t generation);
-    void *idle_arg;
-    uint32_t idle_slot;
-    uint32_t idle_generation;
+    _Atomic uint32_t kept;
 };
 
 struct tierce__pool_opts {
@@ -72,7 +71,8 @@ void tierce__pool_destroy(struct tierce__pool *pool);
 /*
  * A new buffer of `bytes` with one reference; its content is undefined.
  * Errors: TIERCE_E_FULL (no range or no buffer object free now), TIERCE_E_LIMIT (larger than the
- * pool). Thread: any. Does not block, makes no system call, allocates nothing per call.
+ * pool), TIERCE_E_ARGUMENT (0 bytes). Thread: any. Does not block, makes no system call, allocates
+ * nothing per call.
  */
 TIERCE_MUSTUSE int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out,
                                       uint64_t bytes);
@@ -83,6 +83,23 @@ void tierce__buf_acquire(struct tierce__buf *buf);
 /* Ends one reference. NULL is accepted. Thread: any; the idle hook may run inside. */
 void tierce__buf_release(struct tierce__buf *buf);
 
+/*
+ * The keeper: the one tier that keeps references on buffers of the pool and evicts them.
+ * Its hook runs after a release that may have left the keeper's reference as the only one, in the
+ * releasing thread, under no lock of the pool. By then the buffer may be used again, or be a new
+ * one: under its own lock the keeper looks at `kept` and at `refs`. If `refs` is 1 there and the
+ * reference is its own, nobody else can get one but through the keeper.
+ */
+typedef void tierce__pool_idle_fn(void *arg, struct tierce__buf *buf);
+
+/* Errors: -EBUSY (there is a keeper). Thread: any. */
+TIERCE_MUSTUSE int tierce__pool_set_keeper(struct tierce__pool *pool, tierce__pool_idle_fn *idle,
+                                           void *arg);
+
+/* Ends the keeper; when this returns its hook has run for the last time. Waits for running hooks:
+ * the caller holds no lock that the hook takes. */
+void tierce__pool_clear_keeper(struct tierce__pool *pool);
+
 /* The whole mapping, for registering it with io_uring. */
 void tierce__pool_mapping(const struct tierce__pool *pool, uint8_t **base, uint64_t *bytes);
 
@@ -91,7 +108,8 @@ struct tierce__pool_stats {
     uint64_t used_bytes;  /* live buffers, rounding included */
     uint64_t asked_bytes; /* live buffers as asked for */
     uint64_t touched_bytes;
-    uint32_t bufs;
+    uint32_t bufs; /* live */
+    uint32_t buf_count_max;
 };
 
 void tierce__pool_stats(struct tierce__pool *pool, struct tierce__pool_stats *out);

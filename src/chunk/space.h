@@ -11,14 +11,22 @@
  * Allocation of ranges in an address space of fixed size: the offsets of a pool's memory and of a
  * disk tier's data file come from the same code.
  *
- * Objects of one size class share spans (runs of 4096-byte pages that hold several objects of the
- * class); a span whose last object goes is given back and may serve another class. An allocation
- * wastes at most 12.5 % of itself in rounding and span remainders, except in spaces too small
- * to hold a well-filled span. Allocation and release cost O(log n) at most. A hole of the right
- * class is always reused first, so evicting one object makes room for one of its class.
+ * The space is a set of free extents, always coalesced. A range is taken from the smallest extent
+ * that holds it, the lowest of equals, and costs its bytes rounded up to 4096 and nothing else.
+ * So a hole left by an object is found again by the next object of its size before any larger
+ * extent is broken, and releasing an object of some size always makes room for one of that size.
+ * Which ranges are taken is the whole state: an owner that knows his objects, and nothing else,
+ * rebuilds it in any order with claim, even in a space that has grown or shrunk since.
  *
- * Thread: one at a time; the owner locks. Does not block. The memory for the bookkeeping grows
- * with the number of spans, never per object.
+ * Why no spans of size classes: chunks are large (hundreds of KiB to tens of MiB) and a process
+ * sees few sizes, so spans that keep their remainder below an eighth would be as long as many
+ * chunks each, would have to empty wholly before another size could use them, and could not be
+ * found again from their objects alone after a restart. What mixed sizes cost is measured in
+ * tests/prop/test_prop_space.c.
+ *
+ * Thread: one at a time; the owner locks. Does not block. Every call costs O(log n) in the number
+ * of free extents. Bookkeeping: 40 bytes per free extent, of which there are never more than
+ * live objects plus one.
  */
 
 struct tierce__space;
@@ -28,30 +36,43 @@ TIERCE_MUSTUSE int tierce__space_create(struct tierce__space **out, uint64_t byt
 void tierce__space_destroy(struct tierce__space *space);
 
 /*
+ * Reserves the bookkeeping for `objects` live objects, so that take and claim allocate nothing
+ * and cannot fail for memory up to there. Errors: -ENOMEM; nothing is changed then.
+ */
+TIERCE_MUSTUSE int tierce__space_reserve(struct tierce__space *space, uint32_t objects);
+
+/*
  * *offset = start of a free range of `bytes` (> 0), a multiple of 4096.
  * Errors: TIERCE_E_FULL (no room now), TIERCE_E_LIMIT (larger than the space), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__space_take(struct tierce__space *space, uint64_t *offset,
                                       uint64_t bytes);
 
-/* Gives a range back that take or claim gave; the same `bytes`. Panics on a range that is not. */
+/*
+ * Gives a range back that take or claim gave; the same `bytes`. Cannot fail. Panics on a range
+ * that is free in part already, or not inside the space; the cutting in two of somebody else's
+ * range cannot be seen.
+ */
 void tierce__space_give(struct tierce__space *space, uint64_t offset, uint64_t bytes);
 
 /*
  * Marks a range as taken that was taken in an earlier life (a disk index being read back).
- * Ranges come in any order. Errors: TIERCE_E_FORMAT (overlaps another, or off the end, or not
- * aligned as take would have), -ENOMEM; nothing is changed then.
+ * Ranges come in any order. Errors: TIERCE_E_FORMAT (overlaps another, or off the end, or no
+ * bytes, or not at a multiple of 4096), -ENOMEM; nothing is changed then.
  */
 TIERCE_MUSTUSE int tierce__space_claim(struct tierce__space *space, uint64_t offset,
                                        uint64_t bytes);
 
-/* Bytes taken including all rounding and span remainders; never above the size of the space. */
+/* Bytes taken including all rounding; never above the size of the space. */
 uint64_t tierce__space_used(const struct tierce__space *space);
 
 /* Bytes of the live objects as asked for. */
 uint64_t tierce__space_asked(const struct tierce__space *space);
 
-/* The end of the highest span in use: a file needs to be no longer than that. */
+/* The end of the highest range in use: a file needs to be no longer than that. */
 uint64_t tierce__space_high(const struct tierce__space *space);
+
+/* The longest range that take could give now. */
+uint64_t tierce__space_longest(const struct tierce__space *space);
 
 #endif

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "chunk/pool.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/lock.h"
+#include "base/log.h"
+#include "chunk/space.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+#define POOL_MAGIC       0x504f4f31u
+#define BUF_LIVE         0x42554631u
+#define BUF_FREE         0x62756631u
+#define NO_BUF           UINT32_MAX
+#define PAGE             4096u
+#define HUGE_PAGE        (2u << 20)
+#define CAP_MIN          (1u << 20)
+#define BUF_COUNT_MIN    1024u
+#define BYTES_PER_BUF    (64u << 10)
+#define TOUCH_SLICE      (16u << 20) /* some milliseconds: destroy waits for no more than one */
+#define POPULATE_UNKNOWN 23          /* MADV_POPULATE_WRITE, where the C library lacks it */
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE POPULATE_UNKNOWN
+#endif
+
+struct tierce__pool {
+    uint32_t magic;
+    uint32_t buf_count;
+    uint8_t *base;
+    uint64_t cap_bytes;
+    struct tierce__buf *bufs;
+
+    struct tierce__lock lock;    /* class POOL: space, free list, live */
+    struct tierce__space *space; /* [lock] */
+    uint32_t free_first;         /* [lock] index of the buffer freed last, or NO_BUF */
+    uint32_t fresh;              /* [lock] buffers from here on were never used */
+    uint32_t live;               /* [lock] */
+
+    /*
+     * Threads inside a release. Entered before the reference goes and left as the very last act,
+     * so that clear_keeper and destroy can wait until no thread is between the two. Sequentially
+     * consistent, together with `idle`: either a release sees the keeper gone, or clear_keeper
+     * sees the release.
+     */
+    _Atomic uint32_t releasing;
+    _Atomic(tierce__pool_idle_fn *) idle;
+    void *idle_arg; /* written before `idle` is set, read after it is seen */
+
+    pthread_t toucher;
+    bool toucher_runs;
+    _Atomic bool toucher_stop;      /* relaxed: a hint to stop early */
+    _Atomic uint64_t touched_bytes; /* relaxed: a counter */
+};
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Maps `bytes` at a multiple of a huge page, or returns NULL. */
+static uint8_t *map_memory(uint64_t bytes, bool huge)
+{
+    size_t whole = (size_t)bytes + HUGE_PAGE;
+    void *map = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED)
+        return NULL;
+    uint8_t *start = (uint8_t *)map;
+    size_t before = (size_t)(-(uintptr_t)start & (HUGE_PAGE - 1));
+    if (before > 0)
+        (void)munmap(start, before);
+    (void)munmap(start + before + bytes, HUGE_PAGE - before);
+    /* Advice: without huge pages everything works, more slowly. */
+    (void)madvise(start + before, (size_t)bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    return start + before;
+}
+
+/*
+ * Populating writes nothing: pages that somebody has filled already are left as they are. Where
+ * the kernel cannot do it, pages are touched by their first user.
+ */
+static void *touch_pages(void *arg)
+{
+    struct tierce__pool *pool = (struct tierce__pool *)arg;
+    for (uint64_t at = 0; at < pool->cap_bytes; at += TOUCH_SLICE) {
+        uint64_t left = pool->cap_bytes - at;
+        uint64_t slice = left < TOUCH_SLICE ? left : TOUCH_SLICE;
+        if (atomic_load_explicit(&pool->toucher_stop, memory_order_relaxed))
+            break;
+        if (madvise(pool->base + at, (size_t)slice, MADV_POPULATE_WRITE) != 0)
+            break;
+        atomic_fetch_add_explicit(&pool->touched_bytes, slice, memory_order_relaxed);
+    }
+    return NULL;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static void destroy_parts(struct tierce__pool *pool)
+{
+    pool->magic = 0;
+    if (pool->base != NULL)
+        (void)munmap(pool->base, (size_t)pool->cap_bytes);
+    tierce__space_destroy(pool->space);
+    tierce__free(pool->bufs);
+    tierce__lock_fini(&pool->lock);
+    tierce__free(pool);
+}
+
+static uint32_t buf_count_for(const struct tierce__pool_opts *opts)
+{
+    if (opts->buf_count_max > 0)
+        return opts->buf_count_max;
+    uint64_t count = opts->cap_bytes / BYTES_PER_BUF;
+    if (count < BUF_COUNT_MIN)
+        return BUF_COUNT_MIN;
+    return count < (1u << 30) ? (uint32_t)count : 1u << 30;
+}
+
+static int reserve_parts(struct tierce__pool *pool, const struct tierce__pool_opts *opts)
+{
+    pool->bufs = tierce__alloc_aligned(_Alignof(struct tierce__buf),
+                                       (size_t)pool->buf_count * sizeof(*pool->bufs));
+    if (pool->bufs == NULL)
+        return -ENOMEM;
+    int rc = tierce__space_create(&pool->space, pool->cap_bytes);
+    if (rc == 0)
+        rc = tierce__space_reserve(pool->space, pool->buf_count);
+    if (rc < 0)
+        return rc;
+    pool->base = map_memory(pool->cap_bytes, !opts->no_huge_pages);
+    if (pool->base == NULL)
+        return -ENOMEM;
+    if (!opts->no_touch) {
+        rc = pthread_create(&pool->toucher, NULL, touch_pages, pool);
+        pool->toucher_runs = rc == 0;
+    }
+    return -rc;
+}
+
+int tierce__pool_create(struct tierce__pool **out, const struct tierce__pool_opts *opts)
+{
+    if (opts->size != sizeof(*opts) || opts->cap_bytes < CAP_MIN ||
+        opts->cap_bytes > SIZE_MAX / 2 || opts->buf_count_max == NO_BUF)
+        return TIERCE_E_ARGUMENT;
+    struct tierce__pool *pool = tierce__calloc(1, sizeof(*pool));
+    if (pool == NULL)
+        return -ENOMEM;
+    pool->magic = POOL_MAGIC;
+    pool->cap_bytes = opts->cap_bytes & ~(uint64_t)(PAGE - 1);
+    pool->buf_count = buf_count_for(opts);
+    pool->free_first = NO_BUF;
+    tierce__lock_init(&pool->lock, TIERCE__LOCK_POOL);
+    int rc = reserve_parts(pool, opts);
+    if (rc < 0) {
+        destroy_parts(pool);
+        return rc;
+    }
+    *out = pool;
+    return 0;
+}
+
+static void wait_for_releases(struct tierce__pool *pool)
+{
+    while (atomic_load(&pool->releasing) != 0)
+        sched_yield();
+}
+
+void tierce__pool_destroy(struct tierce__pool *pool)
+{
+    if (pool == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
+    atomic_store_explicit(&pool->toucher_stop, true, memory_order_relaxed);
+    if (pool->toucher_runs)
+        pthread_join(pool->toucher, NULL);
+    pool->toucher_runs = false;
+    wait_for_releases(pool);
+    struct tierce__pool_stats stats;
+    tierce__pool_stats(pool, &stats);
+    if (stats.bufs > 0) {
+        tierce__log(TIERCE_LOG_ERROR, "pool_leak", "bufs=%u bytes=%llu", stats.bufs,
+                    (unsigned long long)stats.used_bytes);
+        return;
+    }
+    destroy_parts(pool);
+}
+
+/* ---- buffers --------------------------------------------------------------------------------- */
+
+/* A buffer object that nobody uses, or NULL. */
+static struct tierce__buf *find_unused(struct tierce__pool *pool)
+{
+    tierce__lock_assert_held(&pool->lock);
+    if (pool->free_first != NO_BUF)
+        return &pool->bufs[pool->free_first];
+    if (pool->fresh == pool->buf_count)
+        return NULL;
+    struct tierce__buf *buf = &pool->bufs[pool->fresh++];
+    *buf = (struct tierce__buf){.magic = BUF_FREE, .next_free = NO_BUF, .pool = pool};
+    pool->free_first = (uint32_t)(buf - pool->bufs);
+    return buf;
+}
+
+int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out, uint64_t bytes)
+{
+    TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
+    if (bytes == 0)
+        return TIERCE_E_ARGUMENT;
+    if (bytes > pool->cap_bytes)
+        return TIERCE_E_LIMIT;
+    uint64_t offset;
+    tierce__lock_take(&pool->lock);
+    struct tierce__buf *buf = find_unused(pool);
+    int rc = buf == NULL ? TIERCE_E_FULL : tierce__space_take(pool->space, &offset, bytes);
+    if (rc == 0) {
+        TIERCE_CHECK_MAGIC(buf, BUF_FREE);
+        pool->free_first = buf->next_free;
+        pool->live++;
+    }
+    tierce__lock_drop(&pool->lock);
+    if (rc < 0)
+        return rc;
+    buf->magic = BUF_LIVE;
+    buf->data = pool->base + offset;
+    buf->bytes = bytes;
+    atomic_store_explicit(&buf->kept, 0, memory_order_relaxed);
+    atomic_store_explicit(&buf->refs, 1, memory_order_relaxed);
+    *out = buf;
+    return 0;
+}
+
+static void free_buf(struct tierce__pool *pool, struct tierce__buf *buf)
+{
+    TIERCE_ASSERT(atomic_load_explicit(&buf->kept, memory_order_relaxed) == 0);
+    uint64_t offset = (uint64_t)(buf->data - pool->base);
+    buf->magic = BUF_FREE;
+    tierce__lock_take(&pool->lock);
+    tierce__space_give(pool->space, offset, buf->bytes);
+    buf->next_free = pool->free_first;
+    pool->free_first = (uint32_t)(buf - pool->bufs);
+    pool->live--;
+    tierce__lock_drop(&pool->lock);
+}
+
+void tierce__buf_acquire(struct tierce__buf *buf)
+{
+    TIERCE_CHECK_MAGIC(buf, BUF_LIVE);
+    uint32_t before = atomic_fetch_add_explicit(&buf->refs, 1, memory_order_relaxed);
+    TIERCE_ASSERT(before > 0 && before < UINT32_MAX);
+}
+
+static void tell_keeper(struct tierce__pool *pool, struct tierce__buf *buf)
+{
+    /* The keeper set `kept` before it acquired its reference, and the decrement that came here
+     * read a value from after that. */
+    if (atomic_load_explicit(&buf->kept, memory_order_relaxed) == 0)
+        return;
+    tierce__pool_idle_fn *idle = atomic_load(&pool->idle);
+    if (idle != NULL)
+        idle(pool->idle_arg, buf);
+}
+
+void tierce__buf_release(struct tierce__buf *buf)
+{
+    if (buf == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(buf, BUF_LIVE);
+    struct tierce__pool *pool = buf->pool;
+    atomic_fetch_add(&pool->releasing, 1);
+    uint32_t before = atomic_fetch_sub_explicit(&buf->refs, 1, memory_order_acq_rel);
+    TIERCE_ASSERT(before > 0);
+    if (before == 1)
+        free_buf(pool, buf);
+    else if (before == 2)
+        tell_keeper(pool, buf);
+    atomic_fetch_sub(&pool->releasing, 1);
+}
+
+int tierce__pool_set_keeper(struct tierce__pool *pool, tierce__pool_idle_fn *idle, void *arg)
+{
+    TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
+    tierce__lock_take(&pool->lock);
+    int rc = atomic_load(&pool->idle) != NULL ? -EBUSY : 0;
+    if (rc == 0) {
+        pool->idle_arg = arg;
+        atomic_store(&pool->idle, idle);
+    }
+    tierce__lock_drop(&pool->lock);
+    return rc;
+}
+
+void tierce__pool_clear_keeper(struct tierce__pool *pool)
+{
+    TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
+    atomic_store(&pool->idle, NULL);
+    wait_for_releases(pool);
+}
+
+void tierce__pool_mapping(const struct tierce__pool *pool, uint8_t **base, uint64_t *bytes)
+{
+    TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
+    *base = pool->base;
+    *bytes = pool->cap_bytes;
+}
+
+void tierce__pool_stats(struct tierce__pool *pool, struct tierce__pool_stats *out)
+{
+    TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
+    tierce__lock_take(&pool->lock);
+    *out = (struct tierce__pool_stats){
+        .cap_bytes = pool->cap_bytes,
+        .used_bytes = tierce__space_used(pool->space),
+        .asked_bytes = tierce__space_asked(pool->space),
+        .touched_bytes = atomic_load_explicit(&pool->touched_bytes, memory_order_relaxed),
+        .bufs = pool->live,
+        .buf_count_max = pool->buf_count,
+    };
+    tierce__lock_drop(&pool->lock);
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "paged/paged_private.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define AVX512        __attribute__((target("avx512f")))
+#define AVX512_INLINE __attribute__((target("avx512f"), always_inline)) static inline
+
+static bool avx512_usable(void)
+{
+    return __builtin_cpu_supports("avx512f");
+}
+
+AVX512_INLINE __m512i take_stripe(__m512i acc, __m512i words, size_t in_block)
+{
+    __m512i key = _mm512_loadu_si512(tierce__secret + in_block * TIERCE__KEY_STEP);
+    __m512i keyed = _mm512_xor_si512(words, key);
+    __m512i product = _mm512_mul_epu32(keyed, _mm512_srli_epi64(keyed, 32));
+    __m512i crossed = _mm512_shuffle_epi32(words, _MM_PERM_BADC);
+    return _mm512_add_epi64(acc, _mm512_add_epi64(product, crossed));
+}
+
+AVX512_INLINE __m512i scramble(__m512i acc)
+{
+    __m512i prime = _mm512_set1_epi64(TIERCE__PRIME32_1);
+    acc = _mm512_xor_si512(acc, _mm512_srli_epi64(acc, 47));
+    acc = _mm512_xor_si512(acc, _mm512_loadu_si512(tierce__secret + TIERCE__SCRAMBLE_KEY));
+    __m512i low = _mm512_mul_epu32(acc, prime);
+    __m512i high = _mm512_mul_epu32(_mm512_srli_epi64(acc, 32), prime);
+    return _mm512_add_epi64(low, _mm512_slli_epi64(high, 32));
+}
+
+enum store { STORE_NONE, STORE_PLAIN, STORE_STREAM };
+
+/*
+ * One loop for the three ways to store; `store` is a constant at each call, and so is a shift of 0:
+ * aligned cells are loaded once (AVX2 gather of 64 KiB cells: 0.73 to 0.87 of the best plain copy).
+ */
+AVX512_INLINE void take_stripes(uint64_t *acc, uint8_t *dst, const uint8_t *src, size_t begin,
+                                size_t end, size_t shift, enum store store)
+{
+    __m512i lanes = _mm512_loadu_si512(acc);
+    size_t i = begin;
+    while (i < end) {
+        size_t stop = tierce__block_end(i, end);
+        for (; i < stop; i++) {
+            size_t at = i * TIERCE__STRIPE_BYTES;
+            if (store == STORE_NONE)
+                tierce__prefetch_ahead(src + at);
+            __m512i words = _mm512_loadu_si512(src + at);
+            if (store == STORE_PLAIN)
+                _mm512_storeu_si512(dst + at, words);
+            if (store == STORE_STREAM)
+                _mm512_stream_si512((void *)(dst + at + shift),
+                                    shift == 0 ? words : _mm512_loadu_si512(src + at + shift));
+            lanes = take_stripe(lanes, words, i % TIERCE__BLOCK_STRIPES);
+        }
+        if (i % TIERCE__BLOCK_STRIPES == 0)
+            lanes = scramble(lanes);
+    }
+    _mm512_storeu_si512(acc, lanes);
+}
+
+AVX512 static void avx512_run(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src,
+                              size_t begin, size_t end)
+{
+    if (dst != NULL)
+        take_stripes(acc, dst, src, begin, end, 0, STORE_PLAIN);
+    else
+        take_stripes(acc, NULL, src, begin, end, 0, STORE_NONE);
+}
+
+AVX512 static void avx512_stream(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src,
+                                 size_t end, size_t shift)
+{
+    if (shift == 0)
+        take_stripes(acc, dst, src, 0, end, 0, STORE_STREAM);
+    else
+        take_stripes(acc, dst, src, 0, end, shift, STORE_STREAM);
+}
+
+static void avx512_fence(void)
+{
+    _mm_sfence();
+}
+
+const struct tierce__kernel tierce__kernel_avx512 = {.name = "avx512",
+                                                     .usable = avx512_usable,
+                                                     .run = avx512_run,
+                                                     .stream = avx512_stream,
+                                                     .fence = avx512_fence};
+#endif

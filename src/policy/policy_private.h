@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_POLICY_PRIVATE_H
+#define TIERCE_POLICY_PRIVATE_H
+
+#include "policy/policy.h"
+
+/* One table of operations per row; each is defined in the file of its policy. */
+#define TIERCE_POLICY(name) extern const struct tierce__policy_ops tierce__policy_##name##_ops;
+#include "policy/policies.def"
+#undef TIERCE_POLICY
+
+#endif

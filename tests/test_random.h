@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TESTS_RANDOM_H
+#define TIERCE_TESTS_RANDOM_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/*
+ * Random numbers for property tests. The seed is drawn from the clock and printed, so that a
+ * failure can be played again: TIERCE_TEST_SEED=n sets it. TIERCE_TEST_SCALE=n makes the tests
+ * that ask for it n times as long.
+ */
+struct test_random {
+    uint64_t state;
+};
+
+static inline struct test_random test_random_start(const char *test)
+{
+    const char *text = getenv("TIERCE_TEST_SEED");
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t seed = text != NULL ? strtoull(text, NULL, 10)
+                                 : (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    printf("%s: TIERCE_TEST_SEED=%llu\n", test, (unsigned long long)seed);
+    fflush(stdout);
+    return (struct test_random){seed};
+}
+
+/* 64 random bits (splitmix64). */
+static inline uint64_t test_random_u64(struct test_random *random)
+{
+    uint64_t z = (random->state += 0x9e3779b97f4a7c15ULL);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31);
+}
+
+/* A number below `bound` (> 0). */
+static inline uint32_t test_random_below(struct test_random *random, uint32_t bound)
+{
+    return (uint32_t)(((test_random_u64(random) >> 32) * bound) >> 32);
+}
+
+static inline unsigned test_scale(void)
+{
+    const char *text = getenv("TIERCE_TEST_SCALE");
+    unsigned scale = text != NULL ? (unsigned)strtoul(text, NULL, 10) : 1;
+    return scale > 0 ? scale : 1;
+}
+
+#endif

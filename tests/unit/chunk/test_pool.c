@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "check_main.h"
+#include "chunk/pool.h"
+#include "tierce/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MIB = 1 << 20 };
+
+static struct tierce__pool *pool;
+
+static void start(uint64_t cap, uint32_t bufs)
+{
+    struct tierce__pool_opts opts = {.size = sizeof(opts),
+                                     .cap_bytes = cap,
+                                     .buf_count_max = bufs,
+                                     .no_touch = true,
+                                     .no_huge_pages = true};
+    ck_assert_int_eq(tierce__pool_create(&pool, &opts), 0);
+}
+
+static struct tierce__buf *alloc(uint64_t bytes)
+{
+    struct tierce__buf *buf = NULL;
+    ck_assert_int_eq(tierce__pool_alloc(pool, &buf, bytes), 0);
+    ck_assert_uint_eq((uintptr_t)buf->data % 4096, 0);
+    ck_assert_uint_eq(buf->bytes, bytes);
+    return buf;
+}
+
+static struct tierce__pool_stats stats_now(void)
+{
+    struct tierce__pool_stats stats;
+    tierce__pool_stats(pool, &stats);
+    return stats;
+}
+
+START_TEST(a_buffer_lives_until_its_last_reference)
+{
+    uint64_t live = tierce__alloc_live();
+    start(MIB, 0);
+    struct tierce__buf *buf = alloc(5000), *none = NULL;
+    memset(buf->data, 1, 8192);
+    ck_assert_uint_eq(stats_now().used_bytes, 8192);
+    ck_assert_uint_eq(stats_now().asked_bytes, 5000);
+    tierce__buf_acquire(buf);
+    tierce__buf_release(buf);
+    ck_assert_uint_eq(stats_now().bufs, 1);
+    ck_assert_int_eq(tierce__pool_alloc(pool, &none, MIB), TIERCE_E_FULL);
+    tierce__buf_release(buf);
+    ck_assert_uint_eq(stats_now().bufs, 0);
+    ck_assert_uint_eq(stats_now().used_bytes, 0);
+    tierce__buf_release(alloc(MIB));
+    ck_assert_int_eq(tierce__pool_alloc(pool, &none, MIB + 1), TIERCE_E_LIMIT);
+    ck_assert_int_eq(tierce__pool_alloc(pool, &none, UINT64_MAX), TIERCE_E_LIMIT);
+    ck_assert_int_eq(tierce__pool_alloc(pool, &none, 0), TIERCE_E_ARGUMENT);
+    ck_assert_ptr_null(none);
+    tierce__buf_release(NULL);
+    tierce__pool_destroy(pool);
+    tierce__pool_destroy(NULL);
+    ck_assert_uint_eq(tierce__alloc_live(), live);
+}
+END_TEST
+
+START_TEST(bytes_and_buffers_are_capped)
+{
+    struct tierce__buf *bufs[4], *none = NULL;
+    start(MIB + 4095, 3);
+    for (int i = 0; i < 3; i++)
+        bufs[i] = alloc(4096);
+    ck_assert_int_eq(tierce__pool_alloc(pool, &none, 1), TIERCE_E_FULL);
+    for (int i = 0; i < 3; i++)
+        tierce__buf_release(bufs[i]);
+    bufs[0] = alloc(MIB / 2);
+    bufs[1] = alloc(MIB / 2);
+    ck_assert_uint_eq(stats_now().used_bytes, stats_now().cap_bytes);
+    ck_assert_int_eq(tierce__pool_alloc(pool, &none, 1), TIERCE_E_FULL);
+    tierce__buf_release(bufs[1]);
+    tierce__buf_release(bufs[0]);
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
+START_TEST(allocation_makes_no_heap_allocation)
+{
+    start(16 * MIB, 0);
+    static struct tierce__buf *bufs[1024];
+    tierce__alloc_fail_nth(1);
+    for (int i = 0; i < 1024; i++)
+        bufs[i] = alloc(8192);
+    for (int i = 0; i < 1024; i += 2)
+        tierce__buf_release(bufs[i]);
+    for (int i = 1; i < 1024; i += 2)
+        tierce__buf_release(bufs[i]);
+    ck_assert_uint_eq(tierce__alloc_fail_nth(0), 0);
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
+static struct tierce__buf *idle_buf;
+static int idle_calls;
+
+static void note_idle(void *arg, struct tierce__buf *buf)
+{
+    ck_assert_ptr_eq(arg, &idle_calls);
+    idle_buf = buf;
+    idle_calls++;
+}
+
+START_TEST(the_keeper_hears_when_it_is_alone)
+{
+    start(MIB, 0);
+    ck_assert_int_eq(tierce__pool_set_keeper(pool, note_idle, &idle_calls), 0);
+    ck_assert_int_eq(tierce__pool_set_keeper(pool, note_idle, &idle_calls), -EBUSY);
+    struct tierce__buf *kept = alloc(1), *other = alloc(1);
+    atomic_store(&kept->kept, 1);
+    tierce__buf_acquire(kept);
+    tierce__buf_acquire(kept);
+    tierce__buf_acquire(other);
+    tierce__buf_release(other); /* leaves one, but nobody keeps it */
+    tierce__buf_release(kept);  /* leaves two */
+    ck_assert_int_eq(idle_calls, 0);
+    tierce__buf_release(kept);
+    ck_assert_int_eq(idle_calls, 1);
+    ck_assert_ptr_eq(idle_buf, kept);
+    tierce__buf_acquire(kept);
+    tierce__pool_clear_keeper(pool);
+    tierce__buf_release(kept);
+    ck_assert_int_eq(idle_calls, 1);
+    atomic_store(&kept->kept, 0);
+    tierce__buf_release(kept);
+    tierce__buf_release(other);
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
+/* Populating under the feet of a writer changes nothing that was written. */
+START_TEST(touching_pages_leaves_data_alone)
+{
+    struct tierce__pool_opts opts = {.size = sizeof(opts), .cap_bytes = 64 * MIB};
+    ck_assert_int_eq(tierce__pool_create(&pool, &opts), 0);
+    struct tierce__buf *buf = alloc(64 * MIB);
+    for (uint64_t i = 0; i < buf->bytes; i += 4096)
+        buf->data[i] = (uint8_t)(i >> 12 | 1);
+    uint64_t give_up = tierce__now_ns() + 5000 * TIERCE__MS_NS, before = 0;
+    while (stats_now().touched_bytes < buf->bytes && tierce__now_ns() < give_up) {
+        if (stats_now().touched_bytes == before)
+            usleep(1000);
+        before = stats_now().touched_bytes;
+    }
+    for (uint64_t i = 0; i < buf->bytes; i += 4096)
+        ck_assert_uint_eq(buf->data[i], (uint8_t)(i >> 12 | 1));
+    uint8_t *base;
+    uint64_t bytes;
+    tierce__pool_mapping(pool, &base, &bytes);
+    ck_assert_ptr_eq(base, buf->data);
+    ck_assert_uint_eq(bytes, 64 * MIB);
+    tierce__buf_release(buf);
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
+static int leaks;
+
+static void count_leak(void *arg, enum tierce_log_level level, const char *event,
+                       const char *detail)
+{
+    (void)arg;
+    (void)level;
+    leaks += strcmp(event, "pool_leak") == 0 && strcmp(detail, "bufs=1 bytes=4096") == 0;
+}
+
+START_TEST(a_leak_is_reported_and_stays_valid)
+{
+    tierce_set_log_fn(count_leak, NULL, TIERCE_LOG_WARN);
+    start(MIB, 0);
+    struct tierce__buf *buf = alloc(10);
+    tierce__pool_destroy(pool);
+    ck_assert_int_eq(leaks, 1);
+    memset(buf->data, 1, 10);
+    tierce__buf_release(buf);
+    tierce__pool_destroy(pool); /* nothing is referenced any more */
+    ck_assert_int_eq(leaks, 1);
+}
+END_TEST
+
+START_TEST(options_are_checked_and_memory_may_fail)
+{
+    struct tierce__pool_opts opts = {.size = sizeof(opts), .cap_bytes = MIB - 1};
+    struct tierce__pool *none = NULL;
+    ck_assert_int_eq(tierce__pool_create(&none, &opts), TIERCE_E_ARGUMENT);
+    opts.cap_bytes = 1ULL << 62; /* more than any address space holds */
+    opts.buf_count_max = 8;
+    ck_assert_int_eq(tierce__pool_create(&none, &opts), -ENOMEM);
+    opts.size--;
+    ck_assert_int_eq(tierce__pool_create(&none, &opts), TIERCE_E_ARGUMENT);
+    opts = (struct tierce__pool_opts){.size = sizeof(opts), .cap_bytes = MIB};
+    uint64_t live = tierce__alloc_live(), made;
+    tierce__alloc_fail_nth(0);
+    ck_assert_int_eq(tierce__pool_create(&pool, &opts), 0);
+    made = tierce__alloc_fail_nth(0);
+    tierce__pool_destroy(pool);
+    for (uint64_t n = 1; n <= made; n++) {
+        tierce__alloc_fail_nth(n);
+        ck_assert_int_eq(tierce__pool_create(&none, &opts), -ENOMEM);
+        tierce__alloc_fail_nth(0);
+        ck_assert_uint_eq(tierce__alloc_live(), live);
+    }
+    ck_assert_ptr_null(none);
+}
+END_TEST
+
+START_TEST(one_release_too_many_panics)
+{
+    start(MIB, 0);
+    struct tierce__buf *buf = alloc(1);
+    tierce__buf_release(buf);
+    tierce__buf_release(buf);
+}
+END_TEST
+
+/* ---- many threads ---------------------------------------------------------------------------- */
+
+enum { THREADS = 4, ROUNDS = 4000 };
+
+static _Atomic uint32_t failures;
+
+/* Fills buffers with its own mark and finds it whole: no two live buffers share a byte. */
+static void *use_buffers(void *arg)
+{
+    uint8_t mark = (uint8_t)(uintptr_t)arg;
+    struct tierce__buf *held[8] = {NULL};
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        unsigned k = (i * 7 + mark) % 8;
+        if (held[k] != NULL) {
+            uint64_t last = held[k]->bytes - 1;
+            if (held[k]->data[0] != mark || held[k]->data[last] != mark)
+                atomic_fetch_add(&failures, 1);
+            tierce__buf_acquire(held[k]);
+            tierce__buf_release(held[k]);
+            tierce__buf_release(held[k]);
+            held[k] = NULL;
+        } else if (tierce__pool_alloc(pool, &held[k], 1 + (i * 977) % 60000) == 0) {
+            held[k]->data[0] = mark;
+            held[k]->data[held[k]->bytes - 1] = mark;
+        }
+    }
+    for (unsigned k = 0; k < 8; k++)
+        tierce__buf_release(held[k]);
+    return NULL;
+}
+
+START_TEST(threads_share_a_pool)
+{
+    pthread_t threads[THREADS];
+    start(MIB, 0);
+    for (uintptr_t i = 0; i < THREADS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, use_buffers, (void *)(i + 1)), 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    ck_assert_uint_eq(atomic_load(&failures), 0);
+    ck_assert_uint_eq(stats_now().bufs, 0);
+    ck_assert_uint_eq(stats_now().used_bytes, 0);
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("pool");
+    TCase *t = tcase_create("pool");
+    tcase_set_timeout(t, 30);
+    tcase_add_test(t, a_buffer_lives_until_its_last_reference);
+    tcase_add_test(t, bytes_and_buffers_are_capped);
+    tcase_add_test(t, allocation_makes_no_heap_allocation);
+    tcase_add_test(t, the_keeper_hears_when_it_is_alone);
+    tcase_add_test(t, touching_pages_leaves_data_alone);
+    tcase_add_test(t, a_leak_is_reported_and_stays_valid);
+    tcase_add_test(t, options_are_checked_and_memory_may_fail);
+    tcase_add_test_raise_signal(t, one_release_too_many_panics, SIGABRT);
+    tcase_add_test(t, threads_share_a_pool);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}
