@@ -5,6 +5,7 @@
 #include "check_main.h"
 #include "engine_fixture.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <time.h>
 
@@ -103,7 +104,7 @@ START_TEST(blocks_the_engine_holds_need_not_be_held)
     struct tierce_chain *chain = fx_chain(&fx, 5, 12, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 12, fx_ids, false), 12);
     struct tierce__keys keys;
-    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, 12, false), 0);
+    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, 12, 12, false), 0);
     tierce__storage_quarantine(fx.engine, 0, &keys.keys[0], TIERCE_E_CHECKSUM);
     tierce__keys_fini(&keys);
     ck_assert_uint_eq(fx_found(&fx, chain, 12, 0, 0, NULL), 0);
@@ -155,7 +156,11 @@ START_TEST(an_unfull_tail_is_kept_if_asked)
     struct tierce_chain *chain = fx_chain(&fx, 21, 11, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 11, fx_ids, true), 11);
     ck_assert_uint_eq(fx_found(&fx, chain, 11, 0, 0, NULL), 11);
-    ck_assert_uint_eq(fx_found(&fx, chain, 10, 0, 0, NULL), 8);
+    ck_assert_uint_eq(fx_found(&fx, chain, 10, 0, 0, NULL), 10);
+    expect_loaded(chain, 0, 10, TIERCE_ORIGIN_MEMORY);
+    struct tierce_chain *shorter = fx_chain(&fx, 21, 10, 0);
+    ck_assert_uint_eq(fx_found(&fx, shorter, 10, 0, 0, NULL), 8);
+    tierce_chain_destroy(shorter);
     expect_loaded(chain, 0, 11, TIERCE_ORIGIN_MEMORY);
     expect_loaded(chain, 9, 11, TIERCE_ORIGIN_MEMORY);
     tierce_chain_destroy(chain);
@@ -237,7 +242,7 @@ START_TEST(a_flipped_bit_in_memory_fails_its_block_only)
     struct tierce_chain *chain = fx_chain(&fx, 3, 8, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
     struct tierce__keys keys;
-    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, 8, false), 0);
+    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, 8, 8, false), 0);
     struct tierce__buf *buf = tierce__storage_lease(fx.engine, &keys.keys[1]);
     /* Layer 2, block 3 of chunk 1. */
     buf->data[fx.view->full.layer_offset[2] + 3 * fx_cells[2] + 5] ^= 4;
@@ -264,7 +269,7 @@ START_TEST(every_flipped_header_byte_in_memory_is_a_miss)
     fx_open(&fx, false, NULL);
     struct tierce_chain *chain = fx_chain(&fx, 3, 4, 0);
     struct tierce__keys keys;
-    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, 4, false), 0);
+    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, 4, 4, false), 0);
     for (size_t byte = 0; byte < fx.view->full.extent.header_bytes; byte += 3) {
         ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
         struct tierce__buf *buf = tierce__storage_lease(fx.engine, &keys.keys[0]);
