@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 FRAME_MAX = 64 << 20
 OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET = 1, 2, 3, 4
 STATUS_OK, STATUS_FROM_START, STATUS_FAILED = 0, 1, 2
-LOOKUP_HEAD = struct.Struct("<BQIIIBI")
+LOOKUP_HEAD = struct.Struct("<BQIIIIBI")
 LENGTH = struct.Struct("<I")
 ANSWER = struct.Struct("<iII")
 RELEASE = struct.Struct("<BQ?")
@@ -58,9 +58,9 @@ class Facts:
 # ---- frames ---------------------------------------------------------------------------------
 
 
-def pack_lookup(session, part: ChainPart, to_block: int, flags: int) -> bytes:
-    pieces = [LOOKUP_HEAD.pack(OP_LOOKUP, session, part.from_block, to_block, flags, part.hashed,
-                               len(part.extras or ()))]
+def pack_lookup(session, part: ChainPart, from_block: int, to_block: int, flags: int) -> bytes:
+    pieces = [LOOKUP_HEAD.pack(OP_LOOKUP, session, part.from_block, from_block, to_block, flags,
+                               part.hashed, len(part.extras or ()))]
     for data in (part.root.lora, part.root.salt, part.root.other, part.data):
         pieces += LENGTH.pack(len(data)), data
     for block, data in part.extras or ():
@@ -86,7 +86,7 @@ def unpack_lookup(frame: memoryview):
         return bytes(frame[at - count:at])
 
     at = 0
-    _, session, from_block, to_block, flags, hashed, extra_count = take(LOOKUP_HEAD)
+    _, session, part_from, from_block, to_block, flags, hashed, extra_count = take(LOOKUP_HEAD)
     lora, salt, other, data = (take_bytes(take(LENGTH)[0]) for _ in range(4))
     extras = []
     for _ in range(extra_count):
@@ -94,8 +94,8 @@ def unpack_lookup(frame: memoryview):
         extras.append((block, take_bytes(length)))
     if at != len(frame):
         raise LinkError("long frame")
-    part = ChainPart(ChainRoot(lora, salt, other), from_block, data, bool(hashed), extras or None)
-    return session, part, to_block, flags
+    part = ChainPart(ChainRoot(lora, salt, other), part_from, data, bool(hashed), extras or None)
+    return session, part, from_block, to_block, flags
 
 
 def send_frame(sock, body: bytes) -> None:
@@ -205,9 +205,9 @@ class LinkServer:
             return ANSWER.pack(STATUS_OK if self.worker.reset() else STATUS_FAILED, 0, 0)
         raise LinkError(f"unknown question {frame[0]}")
 
-    def lookup(self, session, part, to_block, flags):
+    def lookup(self, *question):
         try:
-            return STATUS_OK, *self.worker.lookup(session, part, to_block, flags)
+            return STATUS_OK, *self.worker.lookup(*question)
         except FromStart:
             return STATUS_FROM_START, 0, 0
         except Exception:
@@ -265,8 +265,8 @@ class RemoteWorker:
     def facts(self) -> Facts:
         return Facts(**json.loads(bytes(self.ask(bytes([OP_FACTS])))))
 
-    def lookup(self, session, part, to_block, flags):
-        answer = self.ask(pack_lookup(session, part, to_block, flags))
+    def lookup(self, session, part, from_block, to_block, flags):
+        answer = self.ask(pack_lookup(session, part, from_block, to_block, flags))
         if len(answer) != ANSWER.size:
             raise LinkError("an answer of the wrong size")
         status, total, memory = ANSWER.unpack(answer)

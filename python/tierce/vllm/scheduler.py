@@ -105,21 +105,23 @@ class SchedulerHalf:
         if (tracker.skip_load or not self.can_load or request.skip_reading_prefix_cache
                 or limit * self.block_tokens <= local_tokens):
             return 0, False
-        found, in_memory = self.lookup(request, tracker, limit)
+        local = self.rules.whole_blocks(local_tokens)
+        found, in_memory = self.lookup(request, tracker, local, limit)
         tokens = tracker.plan_load(self.rules, local_tokens, found, in_memory)
-        self.count("lookup_tokens", limit * self.block_tokens - local_tokens)
-        self.count("hit_tokens", tokens)
+        # vLLM asks again while the request waits; what is counted is the last answer.
+        tracker.asked_tokens, tracker.hit_tokens = limit * self.block_tokens - local_tokens, tokens
         if tokens == 0 and found:
             self.link.release(tracker.session, True)
         return tokens, tokens > 0 and self.rules.load_async
 
-    def lookup(self, request, tracker, to_block: int) -> tuple[int, int]:
+    def lookup(self, request, tracker, from_block: int, to_block: int) -> tuple[int, int]:
         flags = LOOKUP_PIN | (LOOKUP_MEMORY_ONLY if self.memory_only else 0)
         for _ in range(2):
             part = self.chain_part(request, tracker, to_block) or ChainPart(
                 tracker.root, to_block, b"", self.facts.hashed)
             try:
-                answer = self.link.lookup(tracker.session, part, to_block, flags)
+                answer = self.link.lookup(
+                    tracker.session, part, from_block, to_block, flags)
                 tracker.sent_blocks = max(tracker.sent_blocks, to_block)
                 return answer
             except FromStart:
@@ -134,6 +136,9 @@ class SchedulerHalf:
         if known is None:
             return
         tracker = known[1]
+        self.count("lookup_tokens", tracker.asked_tokens)
+        self.count("hit_tokens", tracker.hit_tokens)
+        tracker.asked_tokens = tracker.hit_tokens = 0
         if tracker.allow_load(self.rules, tokens, block_ids):
             if tracker.load.asynchronous:
                 self.waiting.append(request.request_id)

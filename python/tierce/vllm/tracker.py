@@ -117,6 +117,8 @@ class RequestTracker:
     sent_blocks: int = 0  # blocks of the chain that the worker half was given
     saved_blocks: int = 0  # leading blocks that need no further save
     load: LoadSpec | None = None
+    asked_tokens: int = 0  # of the last lookup, not yet counted
+    hit_tokens: int = 0
     local_tokens: int = 0  # what vLLM held itself at the last lookup
     loaded: LoadResult = field(default_factory=LoadResult)
 
@@ -131,8 +133,9 @@ class RequestTracker:
         local = rules.whole_blocks(local_tokens)
         self.local_tokens = local_tokens
         self.load = None
-        # What the store holds needs no save.
-        self.saved_blocks = rules.whole_chunks(found)
+        # What the store holds needs no save. What vLLM holds itself it was not asked for, so the
+        # first save offers everything; only what is missing is copied.
+        self.saved_blocks = rules.whole_chunks(found) if local == 0 else 0
         if rules.memory_only:
             found = min(found, in_memory)
         tokens = max(0, found - local) * rules.block_tokens

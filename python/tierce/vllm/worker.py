@@ -52,12 +52,6 @@ class Settings:
         values = {k: text(v) for k, v in extra.items() if k != "config"}
         return cls(extra.get("config"), values)
 
-    def get(self, engine, name: str, default: str) -> str:
-        """The effective value, from the store's configuration where it can tell."""
-        if hasattr(engine, "config"):
-            return engine.config(name)
-        return self.values.get(name, default)
-
 
 @dataclass
 class Geometry:
@@ -117,6 +111,11 @@ def is_one_run(block) -> bool:
             return False
         run *= size
     return True
+
+
+def int32(data) -> memoryview:
+    """Bytes as the numbers that they hold."""
+    return memoryview(data).cast("i")
 
 
 def layer_order(name: str):
@@ -188,8 +187,10 @@ class WorkerHalf:
 
         self.geometry = Geometry.of(kv_caches, block_count)
         self.engine = _core.Engine.open(self.settings.config_path, self.settings.values)
-        for warning in self.engine.warnings:
-            log.warning("%s", warning)
+        status = self.engine.stats().get("disk_open_status", 0)
+        if status:
+            log.error("the store folder cannot be used (status %d): Tierce keeps chunks in memory "
+                      "only", status)
         self.namespace = self.make_namespace(_core, backend)
         self.open_view()
         self.off = None
@@ -197,11 +198,11 @@ class WorkerHalf:
     def make_namespace(self, core, backend: str) -> dict:
         config, geometry = self.vllm_config, self.geometry
         block_tokens = config.cache_config.block_size
-        chunk_tokens = int(self.settings.get(self.engine, "chunk.tokens", "256"))
+        chunk_tokens = int(self.engine.param("chunk.tokens"))
         if chunk_tokens % block_tokens:
             raise Unsupported(f"chunk.tokens {chunk_tokens} is not a multiple of vLLM's block of "
                               f"{block_tokens} tokens")
-        wanted = self.settings.get(self.engine, "chunk.hash", "auto")
+        wanted = self.engine.param("chunk.hash")
         constant = identity.engine_hashes_are_constant(
             config.cache_config.prefix_caching_hash_algo)
         self.hashed = (wanted in ("auto", "vllm-sha256-cbor") and constant
@@ -228,7 +229,7 @@ class WorkerHalf:
 
     def open_view(self) -> None:
         geometry = self.geometry
-        view = self.engine.view(self.namespace, shard=(0, 1, 0, 1))
+        view = self.engine.view(self.namespace, (0, 1, 0, 1))
         view.set_paged(geometry.bases, geometry.strides, geometry.block_count)
         with self.lock:
             self.view = view
@@ -239,11 +240,11 @@ class WorkerHalf:
             return Facts(off=self.off)
 
         def flag(name):
-            return self.settings.get(self.engine, name, "false") == "true"
+            return self.engine.param(name) == "true"
 
         return Facts(None, self.namespace["chunk_blocks"], self.hashed, flag("save.decode"),
                      flag("chunk.tail"), flag("load.async"),
-                     int(self.settings.get(self.engine, "load.min_tokens", "0")))
+                     int(self.engine.param("load.min_tokens")))
 
     def reset(self) -> bool:
         """The engine's weights may have changed under us: from now on nothing that was stored
@@ -273,13 +274,14 @@ class WorkerHalf:
 
     # ---- questions of the scheduler half
 
-    def lookup(self, session: int, part: ChainPart, to_block: int, flags: int) -> tuple[int, int]:
+    def lookup(self, session: int, part: ChainPart, from_block: int, to_block: int,
+               flags: int) -> tuple[int, int]:
         """Raises FromStart if the chain's beginning is missing here."""
         with self.lock:
             chain = self.extend_chain(session, part)
             if to_block > chain.blocks:
                 raise FromStart
-            total, memory = self.view.lookup(chain, 0, to_block, flags, session)
+            total, memory = self.view.lookup(chain, from_block, to_block, flags, session)
         return total, memory
 
     def extend_chain(self, session: int, part: ChainPart | None):
@@ -305,7 +307,7 @@ class WorkerHalf:
         if len(news) and part.hashed:
             chain.append_hashes(news)
         elif len(news):
-            chain.append(news, part.extras)
+            chain.append(int32(news), part.extras)
         return chain
 
     def release(self, session: int, keep_chain: bool) -> None:
@@ -350,7 +352,7 @@ class WorkerHalf:
                 chain = self.extend_chain(request.session, request.chain)
                 handle = self.view.load_begin(
                     chain, load.from_block, load.to_block,
-                    memoryview(request.block_ids)[:load.to_block * 4], request.session, 0)
+                    int32(request.block_ids)[:load.to_block], request.session, 0)
             return Transfer(request, handle)
         except Exception as error:
             log.warning("a load for request %s could not begin: %r", request.req_id, error)
@@ -383,8 +385,8 @@ class WorkerHalf:
                 with self.lock:
                     chain = self.extend_chain(request.session, request.chain)
                     handle = self.view.store_begin(
-                        chain, 0, to_block, memoryview(request.block_ids)[:to_block * 4],
-                        request.session)
+                        chain, to_block, int32(request.block_ids)[:to_block],
+                        request.save.tail)
                 if handle is not None:
                     self.stores.append(Transfer(request, handle))
             except Exception as error:
@@ -445,7 +447,7 @@ class WorkerHalf:
     def count_load(self, request: ReqMeta, origins: bytes) -> None:
         """Takes one byte per block of the load; no bytes if all of it failed."""
         load, result = request.load, LoadResult()
-        ids = memoryview(request.block_ids).cast("i")
+        ids = int32(request.block_ids)
         for index, block in enumerate(range(load.from_block, load.to_block)):
             origin = origins[index] if index < len(origins) else ORIGIN_FAILED
             if origin == ORIGIN_FAILED:
