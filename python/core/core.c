@@ -350,8 +350,10 @@ static PyType_Slot load_slots[] = {
 static void view_dealloc(PyObject *self)
 {
     ViewObject *v = (ViewObject *)self;
-    tierce_view_close(v->view);
-    free(v->cell_bytes);
+    struct tierce_view *view = v->view;
+    Py_BEGIN_ALLOW_THREADS /* closing the last view of a closed engine waits for its disk */
+        tierce_view_close(view);
+    Py_END_ALLOW_THREADS free(v->cell_bytes);
     free(v->layers);
     Py_XDECREF(v->engine);
     free_object(self);
@@ -810,7 +812,7 @@ static PyMethodDef engine_methods[] = {
      "open(config_path: str | None, overrides: dict[str, str] = {}) -> Engine\n\n"
      "File, then TIERCE_* environment, then overrides. Equal configurations share one engine."},
     {"close", engine_close, METH_NOARGS,
-     "close() -> None\n\nGives the engine back; its views must be gone."},
+     "close() -> None\n\nGives the engine back; it lives on until its views are gone."},
     {"flush", engine_flush, METH_O,
      "flush(timeout_ms: int) -> bool\n\nTrue when all that was stored before is durable."},
     {"stats", engine_stats, METH_NOARGS, "stats() -> dict[str, int]"},
@@ -877,6 +879,8 @@ static bool add_type(PyObject *module, const char *name, size_t size, PyType_Slo
     *out = (PyTypeObject *)type;
     return PyModule_AddObjectRef(module, name, type) == 0;
 }
+
+PyMODINIT_FUNC PyInit__core(void);
 
 PyMODINIT_FUNC PyInit__core(void)
 {

@@ -302,6 +302,13 @@ out:
     return rc;
 }
 
+void tierce__engine_ref(struct tierce_engine *engine)
+{
+    tierce__lock_take(&registry_lock);
+    engine->refs++;
+    tierce__lock_drop(&registry_lock);
+}
+
 void tierce_engine_close(struct tierce_engine *engine)
 {
     if (engine == NULL)

@@ -114,6 +114,11 @@ static inline void tierce__count(struct tierce_engine *engine, enum tierce__stat
     atomic_fetch_add_explicit(&engine->counters[stat], n, memory_order_relaxed);
 }
 
+/* ---- engine.c ---- */
+
+/* One more reference, ended by tierce_engine_close. */
+void tierce__engine_ref(struct tierce_engine *engine);
+
 /* ---- view.c ---- */
 
 /* A shape for chunks of `blocks` blocks. Errors: TIERCE_E_LIMIT, -ENOMEM. */
@@ -121,18 +126,24 @@ TIERCE_MUSTUSE int tierce__shape_init(struct tierce__shape *shape, const struct 
                                       uint32_t blocks);
 void tierce__shape_fini(struct tierce__shape *shape);
 
-/* The chunks of chain[0, to_block): keys of the whole ones and, last, of the tail if asked. */
+/*
+ * The chunks that hold chain[0, to_block): keys of the whole ones and, last, of the unfull tail
+ * that ends at end_block, if asked for one. A store's chunks end where its blocks end
+ * (end_block == to_block); a lookup or load may want only the first blocks of the last chunk, whose
+ * name then comes from blocks behind to_block, up to the end of the chain.
+ */
 struct tierce__keys {
     struct tierce__key *keys;
     size_t count; /* with the tail */
     size_t full_count;
     uint32_t tail_blocks; /* 0: no tail among the keys */
+    size_t block_count;   /* blocks of all these chunks */
     struct tierce__key small[64];
 };
 
 TIERCE_MUSTUSE int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
                                      const struct tierce_chain *chain, uint64_t to_block,
-                                     bool tail);
+                                     uint64_t end_block, bool tail);
 void tierce__keys_fini(struct tierce__keys *keys);
 
 /* What the header of chunk `index` of the chain must say; its block hashes start at *hashes. */
@@ -207,8 +218,8 @@ TIERCE_MUSTUSE int tierce__session_hold(struct tierce_view *view, uint64_t id,
                                         const struct tierce__key *keys, struct tierce__buf **bufs,
                                         size_t count);
 
-/* Bytes that may still be pinned. */
-uint64_t tierce__session_room(struct tierce_engine *engine);
+/* Bytes that this session may pin, those that it pins already included. */
+uint64_t tierce__session_room(struct tierce_view *view, uint64_t id);
 
 /* The buffers a session held, in the order of its keys. */
 struct tierce__session {

@@ -61,7 +61,7 @@ struct tierce_load {
     uint8_t *hashes; /* [to_block * 32] block hashes of the sequence */
     uint8_t root[TIERCE_HASH_BYTES];
     int32_t *block_ids; /* [to_block] */
-    uint8_t *good;      /* [to_block] 1 until a block fails */
+    uint8_t *good;      /* [keys.block_count] 1 until a block fails */
     struct tierce__shape tail_shape;
     struct tierce__keys keys;
     struct segment *segments;
@@ -284,9 +284,9 @@ static int alloc_segments(struct tierce_load *load)
 /* Copies what the load needs of the caller's chain and ids, so that both may change after begin. */
 static int copy_sequence(struct tierce_load *load, const struct tierce_transfer_opts *opts)
 {
-    size_t blocks = (size_t)opts->to_block;
+    size_t blocks = load->keys.block_count, ids = (size_t)opts->to_block;
     load->hashes = tierce__alloc(blocks * TIERCE_HASH_BYTES);
-    load->block_ids = tierce__calloc(blocks, sizeof(*load->block_ids));
+    load->block_ids = tierce__calloc(ids, sizeof(*load->block_ids));
     load->good = tierce__alloc(blocks);
     load->chunks = tierce__calloc(load->keys.count, sizeof(*load->chunks));
     if (load->hashes == NULL || load->block_ids == NULL || load->good == NULL ||
@@ -294,9 +294,10 @@ static int copy_sequence(struct tierce_load *load, const struct tierce_transfer_
         return -ENOMEM;
     if (blocks > 0) {
         memcpy(load->hashes, tierce_chain_hash(opts->chain, 0), blocks * TIERCE_HASH_BYTES);
-        memcpy(load->block_ids, opts->block_ids, blocks * sizeof(*load->block_ids));
         memset(load->good, 1, blocks);
     }
+    if (ids > 0)
+        memcpy(load->block_ids, opts->block_ids, ids * sizeof(*load->block_ids));
     memcpy(load->root, tierce_chain_root_hash(opts->chain), TIERCE_HASH_BYTES);
     return 0;
 }
@@ -304,7 +305,8 @@ static int copy_sequence(struct tierce_load *load, const struct tierce_transfer_
 static int plan(struct tierce_load *load, const struct tierce_transfer_opts *opts)
 {
     struct tierce_engine *engine = load->engine;
-    int rc = tierce__keys_init(&load->keys, load->view, opts->chain, opts->to_block, true);
+    int rc = tierce__keys_init(&load->keys, load->view, opts->chain, opts->to_block,
+                               tierce_chain_blocks(opts->chain), true);
     if (rc < 0)
         return rc;
     if (load->keys.tail_blocks > 0) {

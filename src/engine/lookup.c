@@ -5,13 +5,13 @@
 #include "base/assert.h"
 #include "engine/engine_private.h"
 
-/* Blocks that the first `chunks` keys stand for. */
+/* Wanted blocks that the first `chunks` keys hold. */
 static uint64_t blocks_of(const struct tierce_view *view, const struct tierce__keys *keys,
-                          size_t chunks)
+                          size_t chunks, uint64_t to_block)
 {
-    if (chunks <= keys->full_count)
-        return (uint64_t)chunks * view->chunk_blocks;
-    return (uint64_t)keys->full_count * view->chunk_blocks + keys->tail_blocks;
+    uint64_t blocks =
+        chunks > keys->full_count ? keys->block_count : (uint64_t)chunks * view->chunk_blocks;
+    return blocks < to_block ? blocks : to_block;
 }
 
 /* Leases the leading chunks that memory holds, as far as the bound on pins allows, and gives the
@@ -27,7 +27,7 @@ static int pin_prefix(struct tierce_view *view, uint64_t session, const struct t
     struct tierce__buf **bufs = tierce__calloc(count, sizeof(struct tierce__buf *));
     if (bufs == NULL)
         return -ENOMEM;
-    uint64_t room = tierce__session_room(view->engine);
+    uint64_t room = tierce__session_room(view, session);
     size_t n = 0;
     for (; n < count; n++) {
         struct tierce__buf *buf = tierce__storage_lease(view->engine, &keys[n]);
@@ -60,7 +60,7 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     if (opts->size != sizeof(*opts))
         return TIERCE_E_ARGUMENT;
     struct tierce__keys keys;
-    int rc = tierce__keys_init(&keys, view, chain, to_block, true);
+    int rc = tierce__keys_init(&keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
         return rc;
 
@@ -79,8 +79,8 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
         found += tierce__storage_find(engine, keys.keys + found, keys.count - found,
                                       engine->rung_count, NULL);
     if (rc == 0) {
-        out->blocks = blocks_of(view, &keys, found);
-        out->memory_blocks = blocks_of(view, &keys, in_memory);
+        out->blocks = blocks_of(view, &keys, found, to_block);
+        out->memory_blocks = blocks_of(view, &keys, in_memory, to_block);
         tierce__count(engine, TIERCE__STAT_lookups, 1);
         tierce__count(engine, TIERCE__STAT_lookup_blocks, (int64_t)to_block);
         tierce__count(engine, TIERCE__STAT_lookup_hit_blocks, (int64_t)out->blocks);

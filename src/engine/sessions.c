@@ -22,12 +22,26 @@ static void release_all(struct tierce__buf **bufs, size_t count)
         tierce__buf_release(bufs[i]);
 }
 
-uint64_t tierce__session_room(struct tierce_engine *engine)
+/* Under the lock. */
+static struct tierce__session *find_session(struct tierce_view *view, uint64_t id)
 {
+    TIERCE__LIST_FOR_EACH (it, bin_of(view->engine, id)) {
+        struct tierce__session *s = TIERCE__CONTAINER_OF(it, struct tierce__session, node);
+        if (s->id == id && s->view == view)
+            return s;
+    }
+    return NULL;
+}
+
+uint64_t tierce__session_room(struct tierce_view *view, uint64_t id)
+{
+    struct tierce_engine *engine = view->engine;
+    uint64_t max = engine->settings.pin_bytes_max;
     tierce__lock_take(&engine->lock);
-    uint64_t pinned = engine->pinned_bytes, max = engine->settings.pin_bytes_max;
+    struct tierce__session *own = find_session(view, id);
+    uint64_t others = engine->pinned_bytes - (own != NULL ? own->bytes : 0);
     tierce__lock_drop(&engine->lock);
-    return pinned < max ? max - pinned : 0;
+    return others < max ? max - others : 0;
 }
 
 /* Under the lock. */
@@ -74,15 +88,8 @@ int tierce__session_hold(struct tierce_view *view, uint64_t id, const struct tie
 struct tierce__session *tierce__session_take(struct tierce_view *view, uint64_t id)
 {
     struct tierce_engine *engine = view->engine;
-    struct tierce__session *found = NULL;
     tierce__lock_take(&engine->lock);
-    TIERCE__LIST_FOR_EACH (it, bin_of(engine, id)) {
-        struct tierce__session *s = TIERCE__CONTAINER_OF(it, struct tierce__session, node);
-        if (s->id == id && s->view == view) {
-            found = s;
-            break;
-        }
-    }
+    struct tierce__session *found = find_session(view, id);
     if (found != NULL)
         unlink_session(engine, found);
     tierce__lock_drop(&engine->lock);

@@ -104,7 +104,8 @@ static void reserve_missing(struct tierce_store *store, const struct tierce_chai
 
 static int prepare(struct tierce_store *store, const struct tierce_transfer_opts *opts)
 {
-    int rc = tierce__keys_init(&store->keys, store->view, opts->chain, opts->to_block, opts->tail);
+    int rc = tierce__keys_init(&store->keys, store->view, opts->chain, opts->to_block,
+                               opts->to_block, opts->tail);
     if (rc < 0)
         return rc;
     size_t held = tierce__storage_find(store->view->engine, store->keys.keys, store->keys.count,

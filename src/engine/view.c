@@ -103,6 +103,7 @@ int tierce_view_open(struct tierce_view **out, struct tierce_engine *engine,
         return -ENOMEM;
     view->magic = TIERCE__VIEW_MAGIC;
     view->engine = engine;
+    tierce__engine_ref(engine);
     view->key.shard = *shard;
     rc = fill_view(view, ns);
     if (rc < 0) {
@@ -122,8 +123,10 @@ void tierce_view_close(struct tierce_view *view)
     tierce__shape_fini(&view->full);
     tierce__free(view->cell_bytes);
     tierce__free(view->text);
+    struct tierce_engine *engine = view->engine;
     view->magic = 0;
     tierce__free(view);
+    tierce_engine_close(engine);
 }
 
 const char *tierce_view_namespace(const struct tierce_view *view)
@@ -144,14 +147,17 @@ int tierce_view_chain(struct tierce_chain **out, const struct tierce_view *view,
 }
 
 int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
-                      const struct tierce_chain *chain, uint64_t to_block, bool tail)
+                      const struct tierce_chain *chain, uint64_t to_block, uint64_t end_block,
+                      bool tail)
 {
-    if (to_block > tierce_chain_blocks(chain))
+    if (to_block > end_block || end_block > tierce_chain_blocks(chain))
         return TIERCE_E_ARGUMENT;
-    size_t step = view->chunk_blocks;
-    keys->full_count = (size_t)to_block / step;
-    keys->tail_blocks = tail ? (uint32_t)(to_block % step) : 0;
+    size_t step = view->chunk_blocks, to = (size_t)to_block, end = (size_t)end_block;
+    size_t wanted = (to + step - 1) / step;
+    keys->full_count = end / step < wanted ? end / step : wanted;
+    keys->tail_blocks = tail && wanted > keys->full_count ? (uint32_t)(end % step) : 0;
     keys->count = keys->full_count + (keys->tail_blocks > 0);
+    keys->block_count = keys->full_count * step + keys->tail_blocks;
     keys->keys = keys->small;
     if (keys->count > sizeof(keys->small) / sizeof(keys->small[0])) {
         keys->keys = tierce__calloc(keys->count, sizeof(*keys->keys));
@@ -159,9 +165,9 @@ int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
             return -ENOMEM;
     }
     for (size_t i = 0; i < keys->count; i++) {
-        size_t end = i < keys->full_count ? (i + 1) * step : (size_t)to_block;
+        size_t last = i < keys->full_count ? (i + 1) * step : keys->block_count;
         keys->keys[i] = view->key;
-        memcpy(keys->keys[i].hash, tierce_chain_hash(chain, end - 1), TIERCE_HASH_BYTES);
+        memcpy(keys->keys[i].hash, tierce_chain_hash(chain, last - 1), TIERCE_HASH_BYTES);
     }
     return 0;
 }

@@ -156,11 +156,12 @@ uint32_t tierce__index_find(const struct tierce__index *index, const struct tier
 }
 
 /*
- * Three passes over a batch: hash and fetch the buckets, find candidates and fetch their keys,
- * compare. In each, the misses of the batch are in flight together.
+ * Three passes over a batch of at most INDEX_BATCH keys: hash and fetch the buckets, find
+ * candidates and fetch their keys, compare. In each, the misses of the batch are in flight
+ * together. If `prefix`, it ends at the first key that is not there. Returns the keys answered.
  */
 static size_t find_batch(const struct tierce__index *index, uint32_t *slots,
-                         const struct tierce__key *keys, size_t count)
+                         const struct tierce__key *keys, size_t count, bool prefix)
 {
     uint32_t tags[INDEX_BATCH];
     uint64_t places[INDEX_BATCH];
@@ -172,17 +173,23 @@ static size_t find_batch(const struct tierce__index *index, uint32_t *slots,
     size_t candidates = 0;
     for (; candidates < count; candidates++) {
         uint32_t slot = next_candidate(index, &places[candidates], tags[candidates]);
-        if (slot == TIERCE__INDEX_NONE)
+        if (slot != TIERCE__INDEX_NONE)
+            __builtin_prefetch(&index->keys[slot]);
+        else if (prefix)
             break;
         slots[candidates] = slot;
-        __builtin_prefetch(&index->keys[slot]);
     }
     for (size_t i = 0; i < candidates; i++) {
         slots[i] = confirm(index, places[i], slots[i], tags[i], &keys[i]);
-        if (slots[i] == TIERCE__INDEX_NONE)
+        if (prefix && slots[i] == TIERCE__INDEX_NONE)
             return i;
     }
     return candidates;
+}
+
+static size_t batch_of(size_t left)
+{
+    return left < INDEX_BATCH ? left : INDEX_BATCH;
 }
 
 size_t tierce__index_find_prefix(const struct tierce__index *index, uint32_t *slots,
@@ -191,13 +198,21 @@ size_t tierce__index_find_prefix(const struct tierce__index *index, uint32_t *sl
     TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
     size_t found = 0;
     while (found < count) {
-        size_t batch = count - found < INDEX_BATCH ? count - found : INDEX_BATCH;
-        size_t got = find_batch(index, slots + found, keys + found, batch);
+        size_t batch = batch_of(count - found);
+        size_t got = find_batch(index, slots + found, keys + found, batch, true);
         found += got;
         if (got < batch)
             break;
     }
     return found;
+}
+
+void tierce__index_find_each(const struct tierce__index *index, uint32_t *slots,
+                             const struct tierce__key *keys, size_t count)
+{
+    TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
+    for (size_t at = 0; at < count; at += INDEX_BATCH)
+        find_batch(index, slots + at, keys + at, batch_of(count - at), false);
 }
 
 static uint32_t take_slot(struct tierce__index *index)

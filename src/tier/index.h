@@ -32,6 +32,10 @@ uint32_t tierce__index_find(const struct tierce__index *index, const struct tier
 size_t tierce__index_find_prefix(const struct tierce__index *index, uint32_t *slots,
                                  const struct tierce__key *keys, size_t count);
 
+/* The slot of every key, or TIERCE__INDEX_NONE: slots[0 .. count). As fast as find_prefix. */
+void tierce__index_find_each(const struct tierce__index *index, uint32_t *slots,
+                             const struct tierce__key *keys, size_t count);
+
 /* A slot for a key that is not there, or TIERCE__INDEX_NONE when all slots are in use. Slots are
  * reused last-given first. */
 uint32_t tierce__index_insert(struct tierce__index *index, const struct tierce__key *key);

@@ -10,7 +10,15 @@
  *
  * It lends: GET gives a reference on the buffer, nothing is copied. A buffer with references other
  * than the tier's own (leases, pins, a disk queue) is not evictable. PUT takes a reference on the
- * sealed buffer and completes inside submit, as does everything else here.
+ * sealed buffer and completes inside submit, as does everything else here; deadlines therefore
+ * never pass. A buffer serves one key: a PUT of a buffer that is kept already under another key
+ * is TIERCE_E_ARGUMENT. FLUSH has nothing to do and answers 0.
+ *
+ * `evict` drops by policy; a PUT into a full index evicts one chunk. An entry that was taken out
+ * leaves its bytes to whoever still holds a reference; they go back to the pool with the last.
+ * Closing waits for nobody but threads that are inside a call at that moment.
+ *
+ * Thread: any; one lock of class MEMORY, taken for microseconds. The tier is the pool's keeper.
  */
 
 struct tierce__memory_opts {
@@ -21,7 +29,7 @@ struct tierce__memory_opts {
     uint64_t seed;
 };
 
-/* Errors: -ENOMEM, TIERCE_E_ARGUMENT. */
+/* Errors: -ENOMEM, TIERCE_E_ARGUMENT, -EBUSY (the pool has a keeper already). */
 TIERCE_MUSTUSE int tierce__memory_open(struct tierce__tier **out,
                                        const struct tierce__memory_opts *opts);
 

@@ -1,36 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/bytes.h"
 #include "check_main.h"
+#include "test_random.h"
 
 #include <openssl/evp.h>
-#include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <tierce/key.h>
 #include <xxhash.h>
 
 /*
  * Chains against a model: whatever the steps in which tokens and extras arrive, the hashes are
  * those of a plain loop over whole blocks that uses other people's hash functions.
- * TIERCE_PROP_SEED repeats a run.
  */
 
 #define TOKENS_MAX 4000
 #define EXTRAS_MAX 40
 
-static uint64_t random_state;
+static struct test_random rnd;
 
-static uint64_t next_random(void)
+static size_t below(uint32_t n)
 {
-    uint64_t z = random_state += 0x9e3779b97f4a7c15ULL;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31);
-}
-
-static size_t below(size_t n)
-{
-    return (size_t)(next_random() % n);
+    return test_random_below(&rnd, n);
 }
 
 static int32_t tokens[TOKENS_MAX];
@@ -41,7 +31,7 @@ static void make_tokens(void)
 {
     for (size_t i = 0; i < TOKENS_MAX; i++) {
         unsigned bits = 1 + (unsigned)below(32);
-        tokens[i] = (int32_t)(uint32_t)(next_random() >> (64 - bits));
+        tokens[i] = (int32_t)(uint32_t)(test_random_u64(&rnd) >> (64 - bits));
     }
 }
 
@@ -52,7 +42,7 @@ static size_t make_extras(void)
     for (size_t i = 0; i < count; i++) {
         size_t size = 1 + below(sizeof(extra_bytes[0]));
         for (size_t k = 0; k < size; k++)
-            extra_bytes[i][k] = (uint8_t)next_random();
+            extra_bytes[i][k] = (uint8_t)test_random_u64(&rnd);
         extras[i] = (struct tierce_chain_extra){block, extra_bytes[i], size};
         block += 1 + below(5);
     }
@@ -163,11 +153,9 @@ static void one_round(void)
 
 START_TEST(chains_are_as_the_model)
 {
-    const char *given = getenv("TIERCE_PROP_SEED");
-    random_state = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    printf("seed %llu\n", (unsigned long long)random_state);
-    fflush(stdout);
-    for (int i = 0; i < 400; i++)
+    rnd = test_random_start("key");
+    unsigned rounds = 400 * test_scale();
+    for (unsigned i = 0; i < rounds; i++)
         one_round();
 }
 END_TEST

@@ -135,6 +135,31 @@ START_TEST(the_format_is_as_written_down)
 }
 END_TEST
 
+/* Whatever order the folder lists them in, which is often that of their making. */
+START_TEST(files_are_taken_by_name)
+{
+    char text[65], expected[65], name[32], content[8];
+    uint8_t digest[32];
+    struct tierce__sha256 sha;
+    for (int i = 0; i < 12; i++) {
+        snprintf(name, sizeof(name), "%02d.safetensors", i * 7 % 12);
+        snprintf(content, sizeof(content), "%d", i * 7 % 12);
+        write_file(model, name, content);
+    }
+    tierce__sha256_init(&sha);
+    tierce__sha256_update(&sha, "tierce-weights-1", 17);
+    for (int i = 0; i < 12; i++) {
+        snprintf(name, sizeof(name), "%02d.safetensors", i);
+        snprintf(content, sizeof(content), "%d", i);
+        feed_file(&sha, name, content);
+    }
+    tierce__sha256_final(&sha, digest);
+    tierce__hex_encode(expected, digest, 32);
+    fingerprint(text, NULL);
+    ck_assert_str_eq(text, expected);
+}
+END_TEST
+
 START_TEST(every_byte_and_name_counts)
 {
     char first[65], text[65];
@@ -380,6 +405,45 @@ START_TEST(large_files_report_progress)
 }
 END_TEST
 
+struct meddler {
+    char path[512];
+    int how;
+};
+
+/* Changes the file that is being read, after its first part. */
+static void meddle(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+    const struct meddler *meddler = arg;
+    if (done_bytes == total_bytes)
+        return;
+    if (meddler->how < 2)
+        ck_assert_int_eq(truncate(meddler->path, meddler->how == 0 ? 5 << 20 : 2 << 20), 0);
+    if (meddler->how == 2) {
+        int fd = open(meddler->path, O_WRONLY);
+        ck_assert_int_eq(pwrite(fd, "y", 1, 0), 1);
+        close(fd);
+    }
+}
+
+START_TEST(a_file_that_changes_while_it_is_read_has_none)
+{
+    for (int how = 0; how < 4; how++) {
+        char text[65] = "untouched";
+        struct meddler meddler = {.how = how};
+        struct tierce_fingerprint_opts opts = {
+            .size = sizeof(opts), .progress = meddle, .progress_arg = &meddler};
+        struct timespec times[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+        write_file(model, "a.safetensors", "x");
+        snprintf(meddler.path, sizeof(meddler.path), "%s/a.safetensors", model);
+        ck_assert_int_eq(truncate(meddler.path, 3 << 20), 0);
+        ck_assert_int_eq(utimensat(AT_FDCWD, meddler.path, times, 0), 0);
+        int rc = tierce_weights_fingerprint(text, model, &opts);
+        ck_assert_int_eq(rc, how == 3 ? 0 : -EBUSY);
+        ck_assert_int_eq(strcmp(text, "untouched") == 0, how != 3);
+    }
+}
+END_TEST
+
 START_TEST(arguments_are_checked)
 {
     char text[65];
@@ -416,6 +480,7 @@ int main(void)
     tcase_add_checked_fixture(t, make_root, remove_root);
     tcase_set_timeout(t, 30);
     tcase_add_test(t, the_format_is_as_written_down);
+    tcase_add_test(t, files_are_taken_by_name);
     tcase_add_test(t, every_byte_and_name_counts);
     tcase_add_test(t, other_formats_count_where_there_is_no_safetensors);
     tcase_add_test(t, the_cache_saves_reading);
@@ -424,6 +489,7 @@ int main(void)
     tcase_add_test(t, a_cache_folder_that_others_may_write_is_not_used);
     tcase_add_test(t, links_lead_to_their_targets);
     tcase_add_test(t, large_files_report_progress);
+    tcase_add_test(t, a_file_that_changes_while_it_is_read_has_none);
     tcase_add_test(t, arguments_are_checked);
     tcase_add_test(t, every_failed_allocation_is_reported);
     suite_add_tcase(suite, t);

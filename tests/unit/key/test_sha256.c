@@ -113,11 +113,28 @@ START_TEST(the_last_part_is_padded)
     uint8_t tail[128];
     ck_assert_uint_eq(tierce__sha256_pad(tail, 55, 55), 1);
     ck_assert_uint_eq(tail[55], 0x80);
-    ck_assert_uint_eq(tail[62] << 8 | tail[63], 440);
+    ck_assert_uint_eq(tail[62], 440 >> 8);
+    ck_assert_uint_eq(tail[63], 440 & 0xff);
     ck_assert_uint_eq(tierce__sha256_pad(tail, 56, 56), 2);
     ck_assert_uint_eq(tierce__sha256_pad(tail, 119, 119), 2);
 }
 END_TEST
+
+#if defined(__x86_64__)
+/* What the kernel says of the processor is what is used. */
+START_TEST(the_fast_path_is_used_where_it_runs)
+{
+    char line[8192];
+    bool has_sha = false;
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    ck_assert_ptr_nonnull(f);
+    while (!has_sha && fgets(line, sizeof(line), f) != NULL)
+        has_sha = strstr(line, " sha_ni") != NULL;
+    fclose(f);
+    ck_assert_str_eq(tierce__sha256_impl()->name, has_sha ? "x86-sha" : "portable");
+}
+END_TEST
+#endif
 
 int main(void)
 {
@@ -127,6 +144,9 @@ int main(void)
     tcase_add_test(t, every_length_as_openssl);
     tcase_add_test(t, two_side_by_side_are_as_each_alone);
     tcase_add_test(t, the_last_part_is_padded);
+#if defined(__x86_64__)
+    tcase_add_test(t, the_fast_path_is_used_where_it_runs);
+#endif
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

@@ -95,6 +95,9 @@ START_TEST(a_prefix_ends_at_the_first_key_that_is_missing)
         tierce__index_erase(index, slots[missing[m]]);
         ck_assert_uint_eq(tierce__index_find_prefix(index, found, keys, COUNT), missing[m]);
         ck_assert_mem_eq(found, slots, missing[m] * sizeof(slots[0]));
+        slots[missing[m]] = TIERCE__INDEX_NONE;
+        tierce__index_find_each(index, found, keys, COUNT);
+        ck_assert_mem_eq(found, slots, sizeof(slots));
     }
     ck_assert_uint_eq(tierce__index_find_prefix(index, found, keys, 0), 0);
     tierce__index_destroy(index);

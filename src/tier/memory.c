@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tier/memory.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/lock.h"
+#include "tier/index.h"
+
+#include <errno.h>
+#include <sched.h>
+
+/*
+ * Evictability. An entry is evictable exactly if the tier's reference is the only one. GET hands
+ * out another under the lock and turns it off; the pool's idle hook comes after a release that
+ * may have left ours alone, and turns it on if under the lock it still is. Nobody can get a
+ * reference without holding one already, or through GET; so what is evictable stays unreferenced
+ * until the lock is dropped, and evicting it frees its bytes at once.
+ */
+
+#define MEMORY_MAGIC 0x4d454d31u
+#define KEY_BATCH    128u /* keys looked up at a time: slots live on the stack */
+#define PAGE         4096u
+
+struct memory {
+    struct tierce__tier base;
+    uint32_t magic;
+    uint32_t slot_count;
+    struct tierce__pool *pool;
+    _Atomic uint32_t inside; /* threads in a call; close waits for them before it frees the tier */
+
+    struct tierce__lock lock; /* class MEMORY: all below */
+    struct tierce__index *index;
+    struct tierce__policy *policy;
+    struct tierce__buf **bufs; /* [slot_count] of slots that are in */
+    bool closed;
+    struct tierce__tier_stats stats;
+};
+
+/* ---- entering and leaving -------------------------------------------------------------------- */
+
+static struct memory *enter(struct tierce__tier *tier)
+{
+    struct memory *memory = (struct memory *)(void *)tier;
+    TIERCE_CHECK_MAGIC(memory, MEMORY_MAGIC);
+    atomic_fetch_add(&memory->inside, 1);
+    tierce__lock_take(&memory->lock);
+    return memory;
+}
+
+/* The last access of a call to the tier. */
+static void leave(struct memory *memory)
+{
+    tierce__lock_drop(&memory->lock);
+    atomic_fetch_sub(&memory->inside, 1);
+}
+
+/* ---- entries --------------------------------------------------------------------------------- */
+
+static uint64_t cost_of(const struct tierce__buf *buf)
+{
+    return tierce__round_up(buf->bytes, PAGE);
+}
+
+static void add_entry(struct memory *memory, const struct tierce__tier_req *req)
+{
+    const struct tierce__key *key = &req->keys[0];
+    uint32_t parent = TIERCE__NO_SLOT;
+    if (req->parent != NULL)
+        parent = tierce__index_find(memory->index, req->parent);
+    uint32_t slot = tierce__index_insert(memory->index, key);
+    TIERCE_ASSERT(slot < memory->slot_count);
+    memory->bufs[slot] = req->buf;
+    atomic_store_explicit(&req->buf->kept, slot + 1, memory_order_relaxed);
+    tierce__buf_acquire(req->buf);
+    memory->policy->ops->insert(memory->policy, slot,
+                                &(struct tierce__policy_entry){.key = tierce__key_spread(key),
+                                                               .bytes = cost_of(req->buf),
+                                                               .now = tierce__now_ns(),
+                                                               .parent = parent});
+    /* The caller holds a reference too; the hook comes when it goes. */
+    memory->policy->ops->set_evictable(memory->policy, slot, false);
+    memory->stats.chunks++;
+    memory->stats.used_bytes += cost_of(req->buf);
+    memory->stats.put_chunks++;
+    memory->stats.put_bytes += req->object_bytes;
+}
+
+/* Takes an entry out; the tier's reference on the buffer is the caller's to release. */
+static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot, bool evicted)
+{
+    struct tierce__buf *buf = memory->bufs[slot];
+    memory->policy->ops->remove(memory->policy, slot, evicted);
+    tierce__index_erase(memory->index, slot);
+    memory->bufs[slot] = NULL;
+    atomic_store_explicit(&buf->kept, 0, memory_order_relaxed);
+    memory->stats.chunks--;
+    memory->stats.used_bytes -= cost_of(buf);
+    return buf;
+}
+
+/* Evicts one entry by policy and returns the bytes it freed, 0 if there is none to evict. */
+static uint64_t evict_one(struct memory *memory)
+{
+    uint32_t slot;
+    if (!memory->policy->ops->victim(memory->policy, tierce__now_ns(), &slot))
+        return 0;
+    struct tierce__buf *buf = take_entry(memory, slot, true);
+    TIERCE_ASSERT(atomic_load_explicit(&buf->refs, memory_order_relaxed) == 1);
+    memory->stats.evicted_chunks++;
+    uint64_t freed = cost_of(buf);
+    /* Under the lock: it is the last reference, so no hook runs, and POOL comes after MEMORY. */
+    tierce__buf_release(buf);
+    return freed;
+}
+
+/* The pool's idle hook. */
+static void on_idle(void *arg, struct tierce__buf *buf)
+{
+    struct memory *memory = (struct memory *)arg;
+    tierce__lock_take(&memory->lock);
+    uint32_t kept = atomic_load_explicit(&buf->kept, memory_order_relaxed);
+    /* Acquire: whoever evicts the buffer from now on sees what its readers did. */
+    if (kept != 0 && !memory->closed &&
+        atomic_load_explicit(&buf->refs, memory_order_acquire) == 1) {
+        TIERCE_ASSERT(memory->bufs[kept - 1] == buf);
+        memory->policy->ops->set_evictable(memory->policy, kept - 1, true);
+    }
+    tierce__lock_drop(&memory->lock);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static int run_lookup(struct memory *memory, struct tierce__tier_req *req)
+{
+    uint32_t slots[KEY_BATCH];
+    req->found = 0;
+    while (req->found < req->key_count) {
+        size_t left = req->key_count - req->found;
+        size_t batch = left < KEY_BATCH ? left : KEY_BATCH;
+        size_t got = tierce__index_find_prefix(memory->index, slots, req->keys + req->found, batch);
+        req->found += got;
+        if (got < batch)
+            break;
+    }
+    return 0;
+}
+
+static int run_get(struct memory *memory, struct tierce__tier_req *req)
+{
+    uint32_t slot = tierce__index_find(memory->index, &req->keys[0]);
+    if (slot == TIERCE__INDEX_NONE)
+        return TIERCE_E_MISS;
+    struct tierce__buf *buf = memory->bufs[slot];
+    tierce__buf_acquire(buf);
+    memory->policy->ops->set_evictable(memory->policy, slot, false);
+    memory->stats.get_chunks++;
+    memory->stats.get_bytes += buf->bytes;
+    req->buf = buf;
+    return 0;
+}
+
+static int run_put(struct memory *memory, struct tierce__tier_req *req)
+{
+    if (req->buf == NULL || req->buf->pool != memory->pool || req->object_bytes > req->buf->bytes)
+        return TIERCE_E_ARGUMENT;
+    if (tierce__index_find(memory->index, &req->keys[0]) != TIERCE__INDEX_NONE)
+        return 0;
+    if (atomic_load_explicit(&req->buf->kept, memory_order_relaxed) != 0)
+        return TIERCE_E_ARGUMENT;
+    if (tierce__index_count(memory->index) == memory->slot_count && evict_one(memory) == 0)
+        return TIERCE_E_FULL;
+    add_entry(memory, req);
+    return 0;
+}
+
+/* *dropped = the buffer to release once the lock is gone: others may hold it. */
+static int run_delete(struct memory *memory, struct tierce__tier_req *req,
+                      struct tierce__buf **dropped)
+{
+    uint32_t slot = tierce__index_find(memory->index, &req->keys[0]);
+    if (slot == TIERCE__INDEX_NONE)
+        return TIERCE_E_MISS;
+    *dropped = take_entry(memory, slot, false);
+    return 0;
+}
+
+static int run_request(struct memory *memory, struct tierce__tier_req *req,
+                       struct tierce__buf **dropped)
+{
+    if (memory->closed)
+        return TIERCE_E_CLOSED;
+    if (req->key_count == 0 && req->op != TIERCE__TIER_LOOKUP && req->op != TIERCE__TIER_FLUSH)
+        return TIERCE_E_ARGUMENT;
+    switch (req->op) {
+    case TIERCE__TIER_LOOKUP:
+        return run_lookup(memory, req);
+    case TIERCE__TIER_GET:
+        return run_get(memory, req);
+    case TIERCE__TIER_PUT:
+        return run_put(memory, req);
+    case TIERCE__TIER_DELETE:
+        return run_delete(memory, req, dropped);
+    case TIERCE__TIER_FLUSH:
+        return 0;
+    }
+    return TIERCE_E_ARGUMENT;
+}
+
+static void memory_submit(struct tierce__tier *tier, struct tierce__tier_req *req)
+{
+    struct tierce__buf *dropped = NULL;
+    struct memory *memory = enter(tier);
+    req->status = run_request(memory, req, &dropped);
+    leave(memory);
+    tierce__buf_release(dropped);
+    req->done(req);
+}
+
+static void memory_touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count)
+{
+    uint32_t slots[KEY_BATCH];
+    struct memory *memory = enter(tier);
+    uint64_t now = tierce__now_ns();
+    while (!memory->closed && count > 0) {
+        size_t batch = count < KEY_BATCH ? count : KEY_BATCH;
+        count -= batch;
+        tierce__index_find_each(memory->index, slots, keys + count, batch);
+        for (size_t i = batch; i-- > 0;) {
+            if (slots[i] != TIERCE__INDEX_NONE)
+                memory->policy->ops->touch(memory->policy, slots[i], now);
+        }
+    }
+    leave(memory);
+}
+
+static uint64_t memory_evict(struct tierce__tier *tier, uint64_t bytes)
+{
+    struct memory *memory = enter(tier);
+    uint64_t freed = 0;
+    while (!memory->closed && freed < bytes) {
+        uint64_t more = evict_one(memory);
+        if (more == 0)
+            break;
+        freed += more;
+    }
+    leave(memory);
+    return freed;
+}
+
+static void memory_stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
+{
+    struct memory *memory = enter(tier);
+    *out = memory->stats;
+    leave(memory);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static void destroy_parts(struct memory *memory)
+{
+    memory->magic = 0;
+    if (memory->policy != NULL)
+        memory->policy->ops->destroy(memory->policy);
+    tierce__index_destroy(memory->index);
+    tierce__free(memory->bufs);
+    tierce__lock_fini(&memory->lock);
+    tierce__free(memory);
+}
+
+static void memory_close(struct tierce__tier *tier, uint64_t deadline_ns)
+{
+    (void)deadline_ns;
+    struct memory *memory = enter(tier);
+    TIERCE_ASSERT(!memory->closed);
+    memory->closed = true;
+    for (uint32_t slot = 0; slot < memory->slot_count && memory->stats.chunks > 0; slot++) {
+        /* No hook runs inside, because the entry is no longer marked as kept. */
+        if (memory->bufs[slot] != NULL)
+            tierce__buf_release(take_entry(memory, slot, false));
+    }
+    leave(memory);
+    tierce__pool_clear_keeper(memory->pool);
+    while (atomic_load(&memory->inside) != 0)
+        sched_yield();
+    destroy_parts(memory);
+}
+
+static const struct tierce__tier_ops memory_ops = {
+    .name = "memory",
+    .caps = TIERCE__TIER_LENDS,
+    .submit = memory_submit,
+    .touch = memory_touch,
+    .evict = memory_evict,
+    .stats = memory_stats,
+    .close = memory_close,
+};
+
+static int create_parts(struct memory *memory, const struct tierce__memory_opts *opts)
+{
+    struct tierce__pool_stats pool;
+    tierce__pool_stats(opts->pool, &pool);
+    uint32_t slots = opts->chunk_count_max > 0 ? opts->chunk_count_max : pool.buf_count_max;
+    memory->slot_count = slots;
+    memory->stats.cap_bytes = pool.cap_bytes;
+    memory->bufs = tierce__calloc(slots, sizeof(struct tierce__buf *));
+    if (memory->bufs == NULL)
+        return -ENOMEM;
+    int rc = tierce__index_create(&memory->index, slots);
+    if (rc < 0)
+        return rc;
+    rc = opts->policy->create(
+        &memory->policy, &(struct tierce__policy_opts){.size = sizeof(struct tierce__policy_opts),
+                                                       .slot_count = slots,
+                                                       .capacity = pool.cap_bytes,
+                                                       .seed = opts->seed});
+    if (rc < 0)
+        return rc;
+    return tierce__pool_set_keeper(opts->pool, on_idle, memory);
+}
+
+int tierce__memory_open(struct tierce__tier **out, const struct tierce__memory_opts *opts)
+{
+    if (opts->size != sizeof(*opts) || opts->pool == NULL || opts->policy == NULL)
+        return TIERCE_E_ARGUMENT;
+    struct memory *memory = tierce__calloc(1, sizeof(*memory));
+    if (memory == NULL)
+        return -ENOMEM;
+    memory->base.ops = &memory_ops;
+    memory->magic = MEMORY_MAGIC;
+    memory->pool = opts->pool;
+    tierce__lock_init(&memory->lock, TIERCE__LOCK_MEMORY);
+    int rc = create_parts(memory, opts);
+    if (rc < 0) {
+        destroy_parts(memory);
+        return rc;
+    }
+    *out = &memory->base;
+    return 0;
+}

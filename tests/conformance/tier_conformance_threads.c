@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
+#include "conformance/tier_conformance.h"
+#include "test_random.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum { THREADS = 4, KEYS = 48, STEPS = 1500, BYTES = 64 << 10 };
+
+/* Check's assertions belong to the main thread; others count what they find wrong. */
+static _Atomic uint32_t wrong_bytes, wrong_status;
+static _Atomic uint32_t version_next;
+
+static bool is_one_of(int rc, int a, int b, int c)
+{
+    return rc == a || rc == b || rc == c;
+}
+
+static void put_some(uint64_t n)
+{
+    struct tier_call call;
+    tier_call_init(&call, TIERCE__TIER_PUT, n);
+    call.req.buf = tier_test_object(n, atomic_fetch_add(&version_next, 1) + 1, BYTES);
+    call.req.object_bytes = BYTES;
+    if (call.req.buf == NULL)
+        return;
+    if (!is_one_of(tier_call_run(&call), 0, TIERCE_E_FULL, 0))
+        atomic_fetch_add(&wrong_status, 1);
+    tierce__buf_release(call.req.buf);
+}
+
+static void get_some(uint64_t n)
+{
+    struct tier_call call;
+    tier_call_init(&call, TIERCE__TIER_GET, n);
+    if (!tier_test.lends) {
+        call.req.buf = tier_test_object(n + 1000000, 1, BYTES);
+        call.req.length = BYTES;
+        if (call.req.buf == NULL)
+            return;
+    }
+    int rc = tier_call_run(&call);
+    if (!is_one_of(rc, 0, TIERCE_E_MISS, 0))
+        atomic_fetch_add(&wrong_status, 1);
+    if (rc == 0 && tier_test_version(call.req.buf, n) == 0)
+        atomic_fetch_add(&wrong_bytes, 1);
+    tierce__buf_release(call.req.buf);
+}
+
+static void look_around(uint64_t n)
+{
+    struct tierce__key keys[8];
+    for (unsigned i = 0; i < 8; i++)
+        keys[i] = tier_test_key(n + i);
+    struct tier_call call;
+    tier_call_init(&call, TIERCE__TIER_LOOKUP, n);
+    call.req.keys = keys;
+    call.req.key_count = 8;
+    if (tier_call_run(&call) != 0 || call.req.found > 8)
+        atomic_fetch_add(&wrong_status, 1);
+    tier_test.tier->ops->touch(tier_test.tier, keys, call.req.found);
+}
+
+static void *hammer(void *arg)
+{
+    struct test_random random = {(uint64_t)(uintptr_t)arg};
+    for (unsigned i = 0; i < STEPS; i++) {
+        uint64_t n = test_random_below(&random, KEYS);
+        uint32_t dice = test_random_below(&random, 100);
+        struct tier_call call;
+        if (dice < 35) {
+            put_some(n);
+        } else if (dice < 75) {
+            get_some(n);
+        } else if (dice < 85) {
+            look_around(n);
+        } else if (dice < 95) {
+            tier_call_init(&call, TIERCE__TIER_DELETE, n);
+            if (!is_one_of(tier_call_run(&call), 0, TIERCE_E_MISS, 0))
+                atomic_fetch_add(&wrong_status, 1);
+        } else if (tier_test.tier->ops->evict != NULL) {
+            tier_test.tier->ops->evict(tier_test.tier, BYTES);
+        } else if (dice == 95) {
+            tier_call_init(&call, TIERCE__TIER_FLUSH, n);
+            if (tier_call_run(&call) != 0)
+                atomic_fetch_add(&wrong_status, 1);
+        }
+    }
+    return NULL;
+}
+
+START_TEST(many_threads_get_what_was_put)
+{
+    pthread_t threads[THREADS];
+    struct test_random random = test_random_start("tier threads");
+    tier_test_start(_i);
+    for (unsigned i = 0; i < THREADS; i++) {
+        void *seed = (void *)(uintptr_t)test_random_u64(&random);
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, hammer, seed), 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    ck_assert_uint_eq(atomic_load(&wrong_bytes), 0);
+    ck_assert_uint_eq(atomic_load(&wrong_status), 0);
+    size_t there = 0;
+    for (unsigned n = 0; n < KEYS; n++)
+        there += tier_test_lookup(n, 1);
+    ck_assert_uint_eq(tier_test_stats().chunks, there);
+    /* Nothing is held any more, so everything can be evicted. */
+    if (tier_test.tier->ops->evict != NULL) {
+        uint64_t used = tier_test_stats().used_bytes;
+        ck_assert_uint_eq(tier_test.tier->ops->evict(tier_test.tier, UINT64_MAX), used);
+        ck_assert_uint_eq(tier_test_stats().chunks, 0);
+    }
+    tier_test_end();
+}
+END_TEST
+
+/* Requests in flight when the tier is closed are all answered, once, by the time close returns. */
+START_TEST(closing_answers_every_request)
+{
+    enum { CALLS = 64 };
+    static struct tier_call calls[CALLS];
+    tier_test_start(_i);
+    for (unsigned i = 0; i < CALLS; i++) {
+        tier_call_init(&calls[i], i % 4 == 3 ? TIERCE__TIER_GET : TIERCE__TIER_PUT, i / 4 * 4);
+        bool lent = tier_test.lends && i % 4 == 3;
+        calls[i].req.buf = lent ? NULL : tier_test_object(i / 4 * 4, 1, BYTES);
+        calls[i].req.object_bytes = BYTES;
+        calls[i].req.length = BYTES;
+        tier_call_submit(&calls[i]);
+    }
+    tier_test.tier->ops->close(tier_test.tier, tierce__deadline_in_ms(10000));
+    for (unsigned i = 0; i < CALLS; i++) {
+        ck_assert_int_eq(atomic_load(&calls[i].done_count), 1);
+        int rc = calls[i].req.status;
+        ck_assert_msg(is_one_of(rc, 0, TIERCE_E_MISS, TIERCE_E_CLOSED) ||
+                          is_one_of(rc, TIERCE_E_CANCELLED, TIERCE_E_DEADLINE, 0),
+                      "%s", tierce_strerror(rc));
+        tierce__buf_release(calls[i].req.buf);
+    }
+    struct tierce__pool_stats stats;
+    tierce__pool_stats(tier_test.pool, &stats);
+    ck_assert_uint_eq(stats.bufs, 0);
+    tierce__pool_destroy(tier_test.pool);
+    if (tier_test.factory->cleanup != NULL)
+        tier_test.factory->cleanup(tier_test.factory->ctx);
+}
+END_TEST
+
+void tier_conformance_add_threads(TCase *tcase, int count)
+{
+    tcase_add_loop_test(tcase, many_threads_get_what_was_put, 0, count);
+    tcase_add_loop_test(tcase, closing_answers_every_request, 0, count);
+}
