@@ -357,7 +357,7 @@ static void commit(struct tierce__disk *d)
 static void grow(struct tierce__disk *d)
 {
     uint64_t from = d->allocated, to = d->grow_target;
-    uint64_t least = tierce__space_high(d->space);
+    uint64_t least = d->grow_least;
     tierce__lock_drop(&d->lock);
     int rc = to > from ? d->vfs->ops->allocate(d->vfs, d->data, from, to - from) : 0;
     if (rc == -ENOSPC && least > from && least < to) {
@@ -374,7 +374,7 @@ static void grow(struct tierce__disk *d)
         d->allocated = d->data_cap; /* writes extend the file; a full disk shows at them */
     else if (rc == 0)
         d->allocated = to > d->allocated ? to : d->allocated;
-    else
+    else if (least > from) /* growth ahead of need may fail without anybody being hurt */
         d->grow_error = rc;
     bool polling = d->polling;
     tierce__lock_drop(&d->lock);

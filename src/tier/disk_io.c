@@ -284,6 +284,7 @@ static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
     uint64_t end = *offset + bytes;
     if (end + d->grow_bytes / 2 > d->allocated && d->allocated < d->data_cap &&
         d->grow_target == 0 && d->grow_error == 0) {
+        d->grow_least = end;
         d->grow_target = end + d->grow_bytes < d->data_cap ? end + d->grow_bytes : d->data_cap;
         tierce__cond_signal(&d->journal_cond);
     }
@@ -294,7 +295,7 @@ static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
         return TIERCE_E_MISS;
     rc = d->grow_error;
     d->grow_error = 0;
-    if (d->limbo_bytes < bytes && tierce__disk_evict(d, bytes))
+    if (rc == -ENOSPC && d->limbo_bytes < bytes && tierce__disk_evict(d, bytes))
         tierce__disk_want_commit(d, true); /* the next put may find a hole in what there is */
     return rc;
 }

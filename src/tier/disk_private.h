@@ -131,6 +131,7 @@ struct tierce__disk {
 
     uint64_t allocated;     /* length of the data file */
     uint64_t grow_target;   /* 0, or what the journal thread shall allocate up to */
+    uint64_t grow_least;    /* what the put that asked needs */
     int grow_error;         /* of the last try, until a put has taken it */
     uint64_t pending_since; /* when the oldest thing to commit came up; 0: nothing to commit */
     uint64_t retry_at;      /* no commit before it, after a failure */

@@ -294,6 +294,7 @@ static void *get_and_release(void *arg)
     while (!atomic_load(&stop)) {
         struct tierce__buf *buf = NULL;
         (void)request(TIERCE__TIER_GET, 1, &buf);
+        sched_yield(); /* somebody else's hook and eviction come now */
         tierce__buf_release(buf);
     }
     return NULL;
@@ -315,6 +316,51 @@ START_TEST(a_get_races_with_the_hook_of_a_release)
     atomic_store(&stop, true);
     for (int i = 0; i < 3; i++)
         pthread_join(threads[i], NULL);
+    end();
+}
+END_TEST
+
+/* LRU that lets a lease change hands inside touch, that is, under the lock of the tier. */
+static struct tierce__policy_ops slow_ops;
+static struct tierce__buf *changing;
+
+static void touch_slowly(struct tierce__policy *policy, uint32_t slot, uint64_t now)
+{
+    tierce__policy_find("lru")->touch(policy, slot, now);
+    pass(changing);
+    while (atomic_load(&changing->refs) > 1)
+        sched_yield();
+    tierce__buf_acquire(changing); /* as a GET does that came before the hook */
+}
+
+static int create_slow(struct tierce__policy **out, const struct tierce__policy_opts *opts)
+{
+    int rc = tierce__policy_find("lru")->create(out, opts);
+    if (rc == 0)
+        (*out)->ops = &slow_ops;
+    return rc;
+}
+
+/* The same, step by step: the other thread has released and waits for the lock in its hook. */
+START_TEST(a_hook_that_comes_too_late_does_nothing)
+{
+    pthread_t thread;
+    slow_ops = *tierce__policy_find("lru");
+    slow_ops.create = create_slow;
+    slow_ops.touch = touch_slowly;
+    pool = new_pool();
+    struct tierce__memory_opts opts = {.size = sizeof(opts), .pool = pool, .policy = &slow_ops};
+    ck_assert_int_eq(tierce__memory_open(&tier, &opts), 0);
+    ck_assert_int_eq(put(1), 0);
+    changing = get(1);
+    ck_assert_int_eq(pthread_create(&thread, NULL, release_passed, NULL), 0);
+    struct tierce__key key = key_of(1);
+    tier->ops->touch(tier, &key, 1);
+    atomic_store(&stop, true);
+    pthread_join(thread, NULL);
+    ck_assert_uint_eq(tier->ops->evict(tier, 1), 0);
+    tierce__buf_release(changing);
+    ck_assert_uint_eq(tier->ops->evict(tier, 1), BYTES);
     end();
 }
 END_TEST
@@ -355,6 +401,7 @@ int main(void)
     tcase_add_test(t, each_allocation_of_open_may_fail);
     tcase_add_test(t, a_put_races_with_releases_by_others);
     tcase_add_test(t, a_get_races_with_the_hook_of_a_release);
+    tcase_add_test(t, a_hook_that_comes_too_late_does_nothing);
     tcase_add_test(t, closing_races_with_the_last_release);
     suite_add_tcase(suite, t);
     return check_main(suite);
