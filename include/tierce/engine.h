@@ -63,8 +63,8 @@ TIERCE_API TIERCE_MUSTUSE int tierce_engine_open(struct tierce_engine **out,
                                                  char why[TIERCE_CONFIG_ERROR_BYTES]);
 
 /*
- * Gives one reference back. The last one waits up to timeout.close for queued chunks to become
- * durable and frees the engine; views, loads and stores must be gone by then. NULL is accepted.
+ * Gives one reference back; an open view holds one as well. The last one waits up to timeout.close
+ * for queued chunks to become durable and frees the engine. NULL is accepted.
  */
 TIERCE_API void tierce_engine_close(struct tierce_engine *engine);
 
@@ -88,8 +88,8 @@ struct tierce_engine_stats {
 TIERCE_API void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stats *out);
 
 /*
- * Opens a namespace and shard of an engine. [borrow] ns and shard for the call; the engine until
- * the view is closed. Errors, *out untouched: TIERCE_E_ARGUMENT (bounds; shard ranks not below
+ * Opens a namespace and shard of an engine, which stays open until the view is closed. [borrow] ns
+ * and shard for the call. Errors, *out untouched: TIERCE_E_ARGUMENT (bounds; shard ranks not below
  * sizes), TIERCE_E_LIMIT (a chunk would be larger than memory.size allows), -ENOMEM.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_view_open(struct tierce_view **out,
@@ -97,7 +97,8 @@ TIERCE_API TIERCE_MUSTUSE int tierce_view_open(struct tierce_view **out,
                                                const struct tierce_namespace *ns,
                                                const struct tierce_shard *shard);
 
-/* NULL is accepted. No load or store of the view may be alive. */
+/* Closes a view; may close the engine. NULL is accepted. No load or store of the view may be alive.
+ */
 TIERCE_API void tierce_view_close(struct tierce_view *view);
 
 /* The canonical text of the view's namespace; [borrow until the view is closed]. */
@@ -118,7 +119,9 @@ TIERCE_API TIERCE_MUSTUSE int tierce_view_chain(struct tierce_chain **out,
 struct tierce_lookup_opts {
     size_t size; /* sizeof(struct tierce_lookup_opts) */
     unsigned flags;
-    uint64_t session; /* the caller's name for the request; for PIN */
+    uint64_t session;    /* the caller's name for the request; for PIN */
+    uint64_t from_block; /* blocks before it the engine holds itself: chunks that end there or
+                            earlier are not asked for, and count as found */
 };
 
 struct tierce_found {
@@ -127,8 +130,9 @@ struct tierce_found {
 };
 
 /*
- * How many leading blocks of chain[0, to_block) could be loaded: whole chunks, and the unfull
- * tail that ends exactly at to_block, if it was stored. Never promises what it does not see; what
+ * How many leading blocks of chain[0, to_block) could be loaded: from whole chunks, and from the
+ * unfull tail that ends exactly where the chain ends, if it was stored. The last chunk may reach
+ * beyond to_block; give the chain all its blocks. Never promises what it does not see; what
  * it sees on disk may still fail to load. With PIN, earlier pins of the session are replaced; they
  * end with tierce_unpin, with a load that names the session, or after timeout.pin.
  *

@@ -68,7 +68,7 @@ TIERCE_API TIERCE_MUSTUSE int tierce_chain_algo_parse(enum tierce_chain_algo *ou
 
 /*
  * The constants of a namespace. Strings are UTF-8 without control characters (a newline would
- * forge a field), NULL counts as "". All is borrowed for the call.
+ * forge a field), up to 1 MiB each, NULL counts as "". All is borrowed for the call.
  */
 struct tierce_namespace {
     size_t size;                /* sizeof(struct tierce_namespace) */
@@ -102,7 +102,8 @@ TIERCE_API void tierce_namespace_digest(uint8_t digest[TIERCE_HASH_BYTES], const
 typedef void tierce_namespace_diff_fn(void *arg, const char *field, const char *a, const char *b);
 
 /*
- * Compares two canonical texts field by field, calling `fn` for each that differs.
+ * Compares two canonical texts field by field, calling `fn` (or NULL) for each that differs. The
+ * texts may come from anywhere: beyond 8 MiB or 64 fields they are not such texts.
  * Returns the number of differences, or TIERCE_E_FORMAT if one is not such a text, or -ENOMEM.
  * Thread: any.
  */
@@ -114,7 +115,8 @@ TIERCE_API void tierce_free(void *ptr);
 
 /* ---- weights fingerprint -------------------------------------------------------------------- */
 
-/* Progress of a long fingerprint; called at most ten times a second, from the calling thread. */
+/* Progress of a long fingerprint: bytes read of those to be read, which leaves out what is
+ * remembered. Called at most ten times a second and at the end, from the calling thread. */
 typedef void tierce_fingerprint_progress_fn(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
 struct tierce_fingerprint_opts {
@@ -127,12 +129,15 @@ struct tierce_fingerprint_opts {
 /*
  * The fingerprint of the weights in a model folder: SHA-256 over the name, length and content of
  * config.json and of every *.safetensors file (and *.bin, *.pt, *.gguf where there is none),
- * sorted by name; written as 64 hex digits and a NUL.
+ * sorted by name; written as 64 hex digits and a NUL. Links are followed, folders are not.
  *
  * A file's content is read once and remembered in `cache_dir` by device, inode, size, mtime and
- * ctime in nanoseconds; a damaged cache file is ignored. Reads the whole model the first time:
- * seconds per GB. [borrow] everything for the call; `text` is untouched on failure.
- * Errors: -ENOENT (no weight files), errno of I/O, -ENOMEM. Blocks. Thread: any.
+ * ctime in nanoseconds, unless it changed in the two seconds before; a damaged cache file is
+ * ignored, and so, with a warning, is a folder that is not ours alone to write. Reads the whole
+ * model the first time: half a second per GB and more. [borrow] everything for the call; `text`
+ * is untouched on failure.
+ * Errors: -ENOENT (no weight files), -EBUSY (a file changed while it was read: repeat), errno of
+ * I/O, -ENOMEM, TIERCE_E_ARGUMENT, TIERCE_E_LIMIT (over 65536 files). Blocks. Thread: any.
  */
 TIERCE_API TIERCE_MUSTUSE int
 tierce_weights_fingerprint(char text[65], const char *model_dir,
@@ -201,7 +206,8 @@ TIERCE_API TIERCE_MUSTUSE int64_t tierce_chain_append(struct tierce_chain *chain
 /*
  * Appends block hashes that the engine computed with the chain's algorithm: `count` times 32
  * bytes. If the chain has a root, each is folded with it (SHA-256 over root and hash), because
- * the engine does not know what the root holds. Errors as above. Thread: the owner.
+ * the engine does not know what the root holds. Appending the tokens to such a chain gives the
+ * same hashes for VLLM_SHA256_CBOR only. Errors as above. Thread: the owner.
  */
 TIERCE_API TIERCE_MUSTUSE int64_t tierce_chain_append_hashes(struct tierce_chain *chain,
                                                              const uint8_t *hashes, size_t count);
@@ -213,7 +219,8 @@ TIERCE_API size_t tierce_chain_blocks(const struct tierce_chain *chain);
  * be below tierce_chain_blocks. Thread: the owner. */
 TIERCE_API const uint8_t *tierce_chain_hash(const struct tierce_chain *chain, size_t index);
 
-/* The parent of block 0: 32 bytes that stand for algorithm and root. Same lifetime. */
+/* The parent of block 0: 32 bytes that stand for algorithm and root. For VLLM_SHA256_CBOR without
+ * a root it is vLLM's NONE_HASH. Same lifetime. */
 TIERCE_API const uint8_t *tierce_chain_root_hash(const struct tierce_chain *chain);
 
 /* Forgets all blocks and waiting tokens but keeps root and memory. Thread: the owner. */

@@ -177,6 +177,7 @@ int tierce__config_create(struct tierce__config **out, const struct tierce__para
     config->count = count;
     for (size_t row = 0; row < count; row++) {
         struct tierce__config_error error;
+        TIERCE_ASSERT(strchr(table[row].name, '.') == strrchr(table[row].name, '.'));
         int rc = assign(config, row, table[row].fallback, NULL, "default", &error);
         /* A default that breaks its own bounds is a mistake in the table. */
         TIERCE_ASSERT(rc == 0 || rc == -ENOMEM);
@@ -299,10 +300,13 @@ static int unknown_env(const struct tierce__config *config, const char *name,
                                best);
 }
 
+/* Whether a name of the list, or a prefix that ends in '*', covers `name`. */
 static bool is_listed(const char *const *list, const char *name)
 {
     for (; list != NULL && *list != NULL; list++) {
-        if (strcmp(*list, name) == 0)
+        size_t len = strlen(*list);
+        bool prefix = len > 0 && (*list)[len - 1] == '*';
+        if (prefix ? strncmp(*list, name, len - 1) == 0 : strcmp(*list, name) == 0)
             return true;
     }
     return false;
@@ -346,9 +350,10 @@ int tierce__config_load_env(struct tierce__config *config, char *const *env,
 /* A file being read. */
 struct load {
     struct tierce__config *config;
-    const char *path; /* as it was given, for the origin of values */
-    char shown[200];  /* for messages */
-    int *lines;       /* [count] where a row was set in this file, 0: not yet */
+    const char *path;   /* as it was given, for the origin of values */
+    char shown[200];    /* for messages */
+    int *lines;         /* [count] where a row was set in this file, 0: not yet */
+    int *section_lines; /* [count] the same for the section that a row is the first of */
     struct tierce__config_error *error;
 };
 
@@ -360,15 +365,15 @@ static void join_name(char out[NAME_BYTES_MAX], const char *prefix, const char *
         memcpy(out + NAME_BYTES_MAX - 4, "...", 4);
 }
 
-/* Whether some parameter's name starts with "name.". */
-static bool is_section(const struct tierce__config *config, const char *name)
+/* The first row whose name starts with "name.", which stands for that section. */
+static size_t find_section(const struct tierce__config *config, const char *name)
 {
     size_t len = strlen(name);
     for (size_t row = 0; row < config->count; row++) {
         if (strncmp(config->table[row].name, name, len) == 0 && config->table[row].name[len] == '.')
-            return true;
+            return row;
     }
-    return false;
+    return TIERCE__CONFIG_NONE;
 }
 
 static const char *node_kind(struct fy_node *node)
@@ -446,6 +451,24 @@ static int unknown_key(struct load *load, const char *name, struct fy_node *valu
 
 static int load_mapping(struct load *load, struct fy_node *mapping, const char *prefix);
 
+static int load_section(struct load *load, size_t section, const char *name, struct fy_node *value,
+                        int line)
+{
+    if (load->section_lines[section] != 0)
+        return tierce__config_fail(
+            load->error, TIERCE_E_CONFIG,
+            "%s:%d: \"%s\" stands a second time; it stands in line %d already", load->shown, line,
+            name, load->section_lines[section]);
+    load->section_lines[section] = line;
+    if (value == NULL || !fy_node_is_mapping(value))
+        return tierce__config_fail(
+            load->error, TIERCE_E_CONFIG,
+            "%s:%d: \"%s\" is a section; a mapping of its parameters belongs "
+            "under it",
+            load->shown, line, name);
+    return load_mapping(load, value, name);
+}
+
 static int load_pair(struct load *load, struct fy_node_pair *pair, const char *prefix)
 {
     struct fy_node *key_node = fy_node_pair_key(pair);
@@ -467,18 +490,13 @@ static int load_pair(struct load *load, struct fy_node_pair *pair, const char *p
     size_t row = tierce__config_find(load->config, name);
     if (row != TIERCE__CONFIG_NONE)
         return load_value(load, row, value, line);
-    if (!is_section(load->config, name))
+    size_t section = find_section(load->config, name);
+    if (section == TIERCE__CONFIG_NONE)
         return unknown_key(load, name, value, line);
-    if (value == NULL || !fy_node_is_mapping(value))
-        return tierce__config_fail(
-            load->error, TIERCE_E_CONFIG,
-            "%s:%d: \"%s\" is a section; a mapping of its parameters belongs "
-            "under it",
-            load->shown, line, name);
-    return load_mapping(load, value, name);
+    return load_section(load, section, name, value, line);
 }
 
-/* The recursion is as deep as the longest parameter's name has sections. */
+/* A name has one dot at most, and so the recursion one level. */
 static int load_mapping(struct load *load, struct fy_node *mapping, const char *prefix)
 {
     void *state = NULL;
@@ -491,30 +509,49 @@ static int load_mapping(struct load *load, struct fy_node *mapping, const char *
     return 0;
 }
 
+/* Sets what a parsed document says. */
+static int load_yaml(struct tierce__config *config, const char *path, struct fy_node *root,
+                     struct tierce__config_error *error)
+{
+    struct load load = {.config = config, .path = path, .error = error};
+    tierce__text_for_message(load.shown, sizeof(load.shown), path);
+    if (root == NULL)
+        return 0;
+    if (!fy_node_is_mapping(root))
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "%s: must be a mapping of parameters, such as \"memory.size: "
+                                   "8GiB\"",
+                                   load.shown);
+    load.lines = tierce__calloc(2 * config->count, sizeof(*load.lines));
+    if (load.lines == NULL)
+        return tierce__config_fail(error, -ENOMEM, "%s: no memory to read it", load.shown);
+    load.section_lines = load.lines + config->count;
+    int rc = load_mapping(&load, root, "");
+    tierce__free(load.lines);
+    return rc;
+}
+
 int tierce__config_load_file(struct tierce__config *config, const char *path,
                              struct tierce__config_error *error)
 {
-    TIERCE_CHECK_MAGIC(config, CONFIG_MAGIC);
-    struct load load = {.config = config, .path = path, .error = error};
     struct tierce__yaml yaml = {0};
-    tierce__text_for_message(load.shown, sizeof(load.shown), path);
-
-    load.lines = tierce__calloc(config->count, sizeof(*load.lines));
-    if (load.lines == NULL)
-        return tierce__config_fail(error, -ENOMEM, "%s: no memory to read it", load.shown);
+    TIERCE_CHECK_MAGIC(config, CONFIG_MAGIC);
     int rc = tierce__yaml_open(&yaml, path, error);
-    if (rc != 0 || yaml.root == NULL)
-        goto out;
-    if (!fy_node_is_mapping(yaml.root)) {
-        rc = tierce__config_fail(
-            error, TIERCE_E_CONFIG,
-            "%s: must be a mapping of parameters, such as \"memory.size: 8GiB\"", load.shown);
-        goto out;
-    }
-    rc = load_mapping(&load, yaml.root, "");
-out:
+    if (rc == 0)
+        rc = load_yaml(config, path, yaml.root, error);
     tierce__yaml_close(&yaml);
-    tierce__free(load.lines);
+    return rc;
+}
+
+int tierce__config_load_text(struct tierce__config *config, const char *name, const char *text,
+                             size_t len, struct tierce__config_error *error)
+{
+    struct tierce__yaml yaml = {0};
+    TIERCE_CHECK_MAGIC(config, CONFIG_MAGIC);
+    int rc = tierce__yaml_parse(&yaml, name, text, len, error);
+    if (rc == 0)
+        rc = load_yaml(config, name, yaml.root, error);
+    tierce__yaml_close(&yaml);
     return rc;
 }
 

@@ -12,9 +12,9 @@
 /*
  * Configuration from a table of parameters: a YAML file, then environment variables, then flags.
  *
- * A parameter has a dotted name ("disk.size"). In YAML it is a nested mapping or the dotted name
- * itself; in the environment it is PREFIX, '_' and the name in upper case with '_' for '.'
- * (TIERCE_DISK_SIZE); as a flag it is --disk.size=VALUE. An unknown name is refused and the
+ * A parameter has a name with at most one dot ("disk.size"). In YAML it is a nested mapping or the
+ * dotted name itself; in the environment it is PREFIX, '_' and the name in upper case with '_' for
+ * '.' (TIERCE_DISK_SIZE); as a flag it is --disk.size=VALUE. An unknown name is refused and the
  * nearest known name suggested; so is a value out of bounds, with the bounds. Later sources
  * override earlier ones, and where a value came from can be told.
  *
@@ -56,11 +56,15 @@ void tierce__config_destroy(struct tierce__config *config);
 /*
  * Reads a YAML file, the environment (a NULL-terminated array as `environ`), or one name and
  * value. Environment names with the prefix that are not parameters are refused too, except those
- * listed in `ignore` (NULL-terminated, may be NULL). `source` says where a set value came from.
- * Errors: TIERCE_E_CONFIG with `error` filled, negative errno (file) likewise, -ENOMEM. What was
- * read before the error stays.
+ * listed in `ignore` (NULL-terminated, may be NULL; "PREFIX_X_*" covers all that begin so).
+ * `source` says where a set value came from. Errors: TIERCE_E_CONFIG with `error` filled, negative
+ * errno (file) likewise, -ENOMEM. What was read before the error stays.
  */
 TIERCE_MUSTUSE int tierce__config_load_file(struct tierce__config *config, const char *path,
+                                            struct tierce__config_error *error);
+/* The same for bytes in memory, [borrow] for the call; `name` stands for the path. */
+TIERCE_MUSTUSE int tierce__config_load_text(struct tierce__config *config, const char *name,
+                                            const char *text, size_t len,
                                             struct tierce__config_error *error);
 TIERCE_MUSTUSE int tierce__config_load_env(struct tierce__config *config, char *const *env,
                                            const char *const *ignore,

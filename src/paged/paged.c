@@ -6,7 +6,7 @@
 #include "base/bytes.h"
 #include "paged/paged_private.h"
 
-enum { PREFETCH_HEAD_BYTES = 2048, SCATTER_STREAM_BYTES_MIN = 1 << 20 };
+enum { PREFETCH_HEAD_BYTES = 4096, SCATTER_STREAM_BYTES_MIN = 1 << 20 };
 
 /* Block ids come from outside, so the last byte of the last block must be an address. */
 static bool layer_ok(const struct tierce_paged_layer *layer, uint32_t block_count)
@@ -57,8 +57,9 @@ static uint8_t *block_at(const struct tierce_paged_layer *layer, int32_t id)
 
 /*
  * The first lines of the next block, while this one is copied: the prefetcher of the machine only
- * starts after some misses. Gather of 4 MiB went from 0.72 to 0.91 of the best plain copy with
- * cells of 4 KiB and from 0.94 to 1.0 with 128 KiB (Zen 5, 2026-11).
+ * starts after some misses. Of the best plain copy, a gather of 4 MiB has with 0, 2, 4 and 8 KiB
+ * of head: cells of 4 KiB 0.72, 0.88, 1.05, 1.02; of 64 KiB 0.93, 0.97, 0.97, 0.97 (Zen 5,
+ * 2026-11).
  */
 static void prefetch_head(const uint8_t *block, size_t block_bytes)
 {
@@ -90,11 +91,12 @@ int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const
 }
 
 /*
- * The engine reads the blocks soon, but a load of that size is a part of a larger one and the
- * caches have lost its start before it ends. The copy alone is 1.15 to 1.2 times as fast streamed
- * (21 against 18 GB/s, any size from 1 MiB). Copy and an immediate read of everything together:
- * 1 MiB 12.2 streamed against 14.9 GB/s cached, 4 MiB 12.0 against 13.7, 16 MiB 11.8 against 10.8.
- * So only small calls, which may be the whole load, stay in the caches (Zen 5, 2026-11).
+ * The engine reads the blocks soon, but a large call is a part of a larger load, whose start the
+ * caches have lost before its end. The copy alone is 1.12 (1 MiB) to 1.25 times (16 MiB) as fast
+ * streamed. A core that reads all of it back at once would be faster with the caches up to 4 MiB,
+ * copy and read together: 16.3 against 13.3 GB/s for 1 MiB, 16.0 against 13.5 for 4 MiB, but 12.3
+ * against 12.8 for 16 MiB. So small calls, which may be the whole load, stay in the caches
+ * (cold cells of 128 KiB, Zen 5, 2026-11).
  */
 static enum tierce__store_hint scatter_hint(size_t n, uint32_t block_bytes)
 {

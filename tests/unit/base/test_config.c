@@ -169,7 +169,7 @@ START_TEST(formats_round_trip)
 {
     uint64_t seed = (uint64_t)time(NULL), x = seed | 1;
     printf("formats_round_trip seed %llu\n", (unsigned long long)seed);
-    for (int i = 0; i < 200000; i++) {
+    for (int i = 0; i < 20000; i++) {
         char text[32];
         uint64_t back = 0;
         x ^= x << 13, x ^= x >> 7, x ^= x << 17;
@@ -289,8 +289,9 @@ START_TEST(hostile_files_are_refused_with_the_place)
         {"memory:\n  size:\n", "has nothing for a value"},
         {"memory:\n  size: 1Q\n", ":2: memory.size cannot be \"1Q\""},
         {"memory.size: 1GiB\nmemory: {size: 2GiB}\n", ":2: memory.size is set a second time"},
-        {"memory: {size: 1GiB}\nmemory: {pins: 1}\n", ":2:1: is not valid YAML: duplicate key"},
-        {"memory.size: 1GiB\nmemory.size: 2GiB\n", "duplicate key"},
+        {"memory: {size: 1GiB}\nmemory: {pins: 1}\n",
+         ":2: \"memory\" stands a second time; it stands in line 1"},
+        {"memory.size: 1GiB\nmemory.size: 2GiB\n", ":2: memory.size is set a second time"},
         {"top: &x 1\ndisk.depth: *x\n", "an alias (aliases are not supported)"},
         {"memory: &m {size: 1GiB}\n<<: *m\n", "there is no parameter"},
         {"memory: *nowhere\n", "is a section"},
@@ -341,7 +342,9 @@ START_TEST(big_and_deep_files_are_refused_quickly)
     size_t n = 0;
     for (int i = 0; n < TIERCE__YAML_BYTES_MAX - 64; i++)
         n += (size_t)sprintf(big + n, "k%d: 1\n", i);
+    clock_t start = clock();
     ck_assert_int_eq(load_bytes(big, n), TIERCE_E_CONFIG);
+    ck_assert((double)(clock() - start) / CLOCKS_PER_SEC < 10);
     n = (size_t)sprintf(big, "a: &a [x,x,x,x,x,x,x,x,x]\n");
     for (int i = 1; i < 20; i++)
         n += (size_t)sprintf(big + n, "%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c,*%c]\n", 'a' + i,
@@ -371,7 +374,7 @@ START_TEST(the_environment_overrides)
 {
     char *const env[] = {"HOME=/root",   "TIERCE_DISK_FLUSH_INTERVAL=2s", "TIERCEX=1", "TIERCE=1",
                          "TIERCE_TOP=3", "TIERCE_TEST_DATA=/x",           "NOEQUALS",  NULL};
-    const char *const ignore[] = {"TIERCE_TEST_DATA", NULL};
+    const char *const ignore[] = {"TIERCE_OTHER", "TIERCE_TEST_*", NULL};
     ck_assert_int_eq(tierce__config_load_env(config, env, ignore, &error), 0);
     ck_assert_uint_eq(tierce__config_number(config, INTERVAL), 2000);
     ck_assert_str_eq(tierce__config_source(config, INTERVAL),

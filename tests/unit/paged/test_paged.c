@@ -11,7 +11,8 @@
 enum { BLOCKS = 4, BLOCK_BYTES = 300, STRIDE = 320 };
 
 static uint8_t memory[BLOCKS * STRIDE], other[BLOCKS * STRIDE];
-static struct tierce_paged_layer layers[2];
+/* One more than is described, and valid: a layer out of range must not lead there. */
+static struct tierce_paged_layer layers[3];
 static struct tierce_paged paged;
 
 static void describe(void)
@@ -23,6 +24,7 @@ static void describe(void)
         .base = memory, .block_stride = STRIDE, .block_bytes = BLOCK_BYTES};
     layers[1] = (struct tierce_paged_layer){
         .base = other, .block_stride = STRIDE, .block_bytes = BLOCK_BYTES};
+    layers[2] = layers[1];
     paged = (struct tierce_paged){
         .size = sizeof(paged), .layers = layers, .layer_count = 2, .block_count = BLOCKS};
 }

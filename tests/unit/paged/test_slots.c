@@ -45,7 +45,16 @@ START_TEST(hostile_slots_are_refused)
         for (size_t i = 0; i < sizeof(hostile) / sizeof(hostile[0]); i++)
             if (hostile[i] != mapped[at])
                 expect_refused(at, hostile[i]);
-    int32_t id;
+    /* Consecutive as they should be, but from the middle of a block, below 0, or out of range. */
+    static const int64_t runs[] = {
+        -TOKENS, 1, 22, TOKENS - 1, BLOCKS * TOKENS, BLOCKS * TOKENS - 1, INT64_MIN};
+    int32_t id = -7;
+    for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+        int64_t run[TOKENS] = {runs[i], runs[i] + 1, runs[i] + 2, runs[i] + 3};
+        ck_assert_int_eq(tierce__slots_to_blocks(&id, run, TOKENS, TOKENS, BLOCKS),
+                         TIERCE_E_ARGUMENT);
+        ck_assert_int_eq(id, -7);
+    }
     ck_assert_int_eq(tierce__slots_to_blocks(&id, mapped, 4, 0, BLOCKS), TIERCE_E_ARGUMENT);
     ck_assert_int_eq(tierce__slots_to_blocks(&id, mapped, 4, TOKENS, 0), TIERCE_E_ARGUMENT);
     ck_assert_int_eq(tierce__slots_to_blocks(NULL, mapped, 4, TOKENS, BLOCKS), TIERCE_E_ARGUMENT);

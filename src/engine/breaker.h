@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_BREAKER_H
+#define TIERCE_ENGINE_BREAKER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * Stops asking a tier that keeps failing. Closed: every request passes. After `errors_max`
+ * failures in a row it opens: nothing passes for retry_ms; then one request at a time passes as a
+ * probe (half open), and its result closes the breaker or opens it anew.
+ *
+ * Thread: any. The fields are relaxed atomics: a request more or less at the edge does no harm.
+ */
+struct tierce__breaker {
+    uint32_t errors_max;
+    uint32_t retry_ms;
+    _Atomic uint32_t errors;
+    _Atomic uint64_t open_until_ns; /* 0: closed */
+    _Atomic bool probing;
+};
+
+void tierce__breaker_init(struct tierce__breaker *breaker, uint32_t errors_max, uint32_t retry_ms);
+
+/* Whether a request may be made now; a probe that passes must be followed by a note. */
+bool tierce__breaker_pass(struct tierce__breaker *breaker, uint64_t now_ns);
+
+/* The outcome of a request that passed. Returns true if this opened a closed breaker. */
+bool tierce__breaker_note(struct tierce__breaker *breaker, bool ok, uint64_t now_ns);
+
+/* True while requests pass without being probes. */
+bool tierce__breaker_closed(const struct tierce__breaker *breaker);
+
+#endif

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engines of the process: opening, sharing, closing, counting.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/config.h"
+#include "engine/engine_private.h"
+#include "tier/disk.h"
+#include "tier/memory.h"
+
+/* How often the keeper looks for pins past their deadline. */
+#define KEEPER_MS 100u
+
+static struct tierce__lock registry_lock; /* REGISTRY */
+static struct tierce__list registry;
+static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
+
+static void init_registry(void)
+{
+    tierce__lock_init(&registry_lock, TIERCE__LOCK_REGISTRY);
+    tierce__list_init(&registry);
+}
+
+/* ---- what makes two engines the same ---- */
+
+/* All values of a configuration as one text, so that equal ones compare equal. */
+static char *describe_config(const struct tierce_config *config)
+{
+    static const char *const names[] = {
+#define TIERCE_PARAM(id, name, type, fallback, min, max, choices, text) name,
+#include "engine/params.def"
+#undef TIERCE_PARAM
+    };
+    size_t need = 1;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        need += strlen(names[i]) + strlen(tierce_config_get(config, names[i])) + 2;
+    char *text = tierce__alloc(need);
+    if (text == NULL)
+        return NULL;
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        at += (size_t)snprintf(text + at, need - at, "%s=%s\n", names[i],
+                               tierce_config_get(config, names[i]));
+    return text;
+}
+
+/* The store folder without links and dots, so that two spellings are one folder; a folder that
+ * does not exist yet keeps its spelling. NULL for no memory. */
+static char *canonical_path(const char *path)
+{
+    char resolved[PATH_MAX];
+    return tierce__strdup(realpath(path, resolved) != NULL ? resolved : path);
+}
+
+/* ---- opening ---- */
+
+static int find_policy(const struct tierce__policy_ops **out, const char *parameter,
+                       const char *name, char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    *out = tierce__policy_find(name);
+    if (*out != NULL)
+        return 0;
+    int at = snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
+                      "%s: there is no policy \"%s\"; known are:", parameter, name);
+    const struct tierce__policy_ops *known;
+    for (size_t i = 0; (known = tierce__policy_at(i)) != NULL; i++) {
+        if (at > 0 && at < TIERCE_CONFIG_ERROR_BYTES)
+            at += snprintf(why + at, TIERCE_CONFIG_ERROR_BYTES - (size_t)at, " %s", known->name);
+    }
+    return TIERCE_E_CONFIG;
+}
+
+static void add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
+                     enum tierce_origin origin)
+{
+    TIERCE_ASSERT(engine->rung_count < TIERCE__TIERS_MAX);
+    struct tierce__rung *rung = &engine->rungs[engine->rung_count++];
+    rung->tier = tier;
+    rung->origin = origin;
+    tierce__breaker_init(&rung->breaker, engine->settings.breaker_errors,
+                         engine->settings.breaker_retry_ms);
+}
+
+static int open_memory(struct tierce_engine *engine, const struct tierce_config *config,
+                       char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    const struct tierce__policy_ops *policy;
+    int rc = find_policy(&policy, "memory.policy",
+                         tierce__engine_text(config, TIERCE__ENGINE_MEMORY_POLICY), why);
+    if (rc < 0)
+        return rc;
+    rc = tierce__pool_create(
+        &engine->pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
+                                                   .cap_bytes = engine->settings.memory_bytes});
+    if (rc < 0) {
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "memory.size: cannot reserve %llu bytes: %s",
+                 (unsigned long long)engine->settings.memory_bytes, tierce_strerror(rc));
+        return rc;
+    }
+    struct tierce__tier *tier;
+    rc = tierce__memory_open(
+        &tier, &(struct tierce__memory_opts){.size = sizeof(struct tierce__memory_opts),
+                                             .pool = engine->pool,
+                                             .policy = policy});
+    if (rc == 0)
+        add_rung(engine, tier, TIERCE_ORIGIN_MEMORY);
+    return rc;
+}
+
+/* A disk that cannot be used leaves the engine on memory; only a policy that does not exist is an
+ * error of the caller. */
+static int open_disk(struct tierce_engine *engine, const struct tierce_config *config,
+                     char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    const char *path = tierce__engine_text(config, TIERCE__ENGINE_DISK_PATH);
+    const struct tierce__policy_ops *policy;
+    int rc = find_policy(&policy, "disk.policy",
+                         tierce__engine_text(config, TIERCE__ENGINE_DISK_POLICY), why);
+    if (rc < 0 || path[0] == '\0')
+        return rc;
+    uint64_t queue = tierce__engine_number(config, TIERCE__ENGINE_DISK_QUEUE);
+    struct tierce__disk_opts opts = {
+        .size = sizeof(opts),
+        .path = path,
+        .cap_bytes = tierce__engine_number(config, TIERCE__ENGINE_DISK_SIZE),
+        .policy = policy,
+        .namespaces = engine->namespaces,
+        .pool = engine->pool,
+        .io_depth = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_DISK_DEPTH),
+        .queue_bytes = queue > 0 ? queue : engine->settings.memory_bytes / 4,
+        .flush_interval_ms =
+            (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_DISK_FLUSH_INTERVAL),
+        .lock_wait_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_DISK_LOCK_WAIT),
+        .buffered = !tierce__engine_bool(config, TIERCE__ENGINE_DISK_DIRECT),
+        .admit_second =
+            strcmp(tierce__engine_text(config, TIERCE__ENGINE_DISK_ADMIT), "second") == 0,
+    };
+    struct tierce__tier *tier;
+    int status = tierce__disk_open(&tier, &opts);
+    if (status == 0) {
+        add_rung(engine, tier, TIERCE_ORIGIN_DISK);
+        return 0;
+    }
+    tierce__count(engine, TIERCE__STAT_disk_open_status, status);
+    tierce__log(TIERCE_LOG_ERROR, "store_folder_refused",
+                "path=\"%s\" reason=\"%s\" consequence=\"chunks are kept in memory only\"", path,
+                tierce_strerror(status));
+    return 0;
+}
+
+/* Ends pins at their deadline, so that a request that vanished cannot hold memory. */
+static void *run_keeper(void *arg)
+{
+    struct tierce_engine *engine = arg;
+    tierce__lock_take(&engine->lock);
+    while (!engine->closing) {
+        tierce__cond_wait(&engine->changed, &engine->lock, tierce__deadline_in_ms(KEEPER_MS));
+        bool look = engine->session_count > 0 && !engine->closing;
+        tierce__lock_drop(&engine->lock);
+        if (look)
+            tierce__sessions_expire(engine, NULL, false);
+        tierce__lock_take(&engine->lock);
+    }
+    tierce__lock_drop(&engine->lock);
+    return NULL;
+}
+
+static void read_settings(struct tierce__settings *s, const struct tierce_config *config)
+{
+    s->memory_bytes = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_SIZE);
+    s->pin_bytes_max = (uint64_t)((double)s->memory_bytes *
+                                  tierce__engine_share(config, TIERCE__ENGINE_MEMORY_PINS));
+    s->lookup_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_LOOKUP);
+    s->load_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_LOAD);
+    s->pin_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_PIN);
+    s->close_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_CLOSE);
+    s->breaker_errors = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_ERRORS);
+    s->breaker_retry_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_RETRY);
+}
+
+/* Frees what there is of an engine, slowest tier first: its queue needs the pool. */
+static void destroy_engine(struct tierce_engine *engine)
+{
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.close_ms);
+    if (engine->keeper_runs) {
+        tierce__lock_take(&engine->lock);
+        engine->closing = true;
+        tierce__cond_broadcast(&engine->changed);
+        tierce__lock_drop(&engine->lock);
+        pthread_join(engine->keeper, NULL);
+    }
+    tierce__sessions_expire(engine, NULL, true);
+    while (engine->rung_count > 0) {
+        struct tierce__tier *tier = engine->rungs[--engine->rung_count].tier;
+        tier->ops->close(tier, deadline_ns);
+    }
+    TIERCE_ASSERT(engine->puts_in_flight == 0); /* close answers every request */
+    tierce__pool_destroy(engine->pool);
+    tierce__namespaces_destroy(engine->namespaces);
+    tierce__cond_fini(&engine->changed);
+    tierce__lock_fini(&engine->lock);
+    tierce__free(engine->identity);
+    tierce__free(engine->disk_path);
+    engine->magic = 0;
+    tierce__free(engine);
+}
+
+static int create_engine(struct tierce_engine **out, const struct tierce_config *config,
+                         char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    struct tierce_engine *engine = tierce__calloc(1, sizeof(*engine));
+    if (engine == NULL)
+        return -ENOMEM;
+    engine->magic = TIERCE__ENGINE_MAGIC;
+    engine->refs = 1;
+    tierce__list_init(&engine->registry_node);
+    tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
+    tierce__cond_init(&engine->changed);
+    for (size_t i = 0; i < TIERCE__SESSION_BINS; i++)
+        tierce__list_init(&engine->sessions[i]);
+    read_settings(&engine->settings, config);
+
+    int rc = tierce__namespaces_create(&engine->namespaces);
+    if (rc == 0)
+        rc = open_memory(engine, config, why);
+    if (rc == 0)
+        rc = open_disk(engine, config, why);
+    if (rc == 0)
+        rc = -pthread_create(&engine->keeper, NULL, run_keeper, engine);
+    engine->keeper_runs = rc == 0;
+    if (rc < 0) {
+        destroy_engine(engine);
+        return rc;
+    }
+    *out = engine;
+    return 0;
+}
+
+/* The engine to share, NULL if there is none, or an error in *rc. Under the registry's lock. */
+static struct tierce_engine *find_engine(const char *identity, const char *disk_path, int *rc,
+                                         char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    TIERCE__LIST_FOR_EACH (it, &registry) {
+        struct tierce_engine *e = TIERCE__CONTAINER_OF(it, struct tierce_engine, registry_node);
+        if (strcmp(e->identity, identity) == 0)
+            return e;
+        if (disk_path[0] != '\0' && strcmp(e->disk_path, disk_path) == 0) {
+            snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
+                     "disk.path: another engine of this process uses %.256s with other settings; "
+                     "use equal settings to share it, or another folder",
+                     disk_path);
+            *rc = TIERCE_E_CONFIG;
+        }
+    }
+    return NULL;
+}
+
+int tierce_engine_open(struct tierce_engine **out, const struct tierce_config *config,
+                       char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    pthread_once(&registry_once, init_registry);
+    why[0] = '\0';
+    int rc = 0;
+    struct tierce_engine *engine = NULL;
+    char *identity = describe_config(config);
+    char *disk_path = canonical_path(tierce__engine_text(config, TIERCE__ENGINE_DISK_PATH));
+    if (identity == NULL || disk_path == NULL) {
+        rc = -ENOMEM;
+        goto out;
+    }
+    /* Held while the engine is opened: whoever comes second waits for the first one's. */
+    tierce__lock_take(&registry_lock);
+    engine = find_engine(identity, disk_path, &rc, why);
+    if (engine != NULL) {
+        engine->refs++;
+    } else if (rc == 0) {
+        rc = create_engine(&engine, config, why);
+        if (rc == 0) {
+            engine->identity = identity;
+            engine->disk_path = disk_path;
+            identity = disk_path = NULL;
+            tierce__list_push_back(&registry, &engine->registry_node);
+        }
+    }
+    tierce__lock_drop(&registry_lock);
+    if (rc == 0)
+        *out = engine;
+out:
+    if (rc < 0 && why[0] == '\0')
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "cannot open the engine: %s", tierce_strerror(rc));
+    tierce__free(identity);
+    tierce__free(disk_path);
+    return rc;
+}
+
+void tierce__engine_ref(struct tierce_engine *engine)
+{
+    tierce__lock_take(&registry_lock);
+    engine->refs++;
+    tierce__lock_drop(&registry_lock);
+}
+
+void tierce_engine_close(struct tierce_engine *engine)
+{
+    if (engine == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
+    tierce__lock_take(&registry_lock);
+    TIERCE_ASSERT(engine->refs > 0);
+    bool last = --engine->refs == 0;
+    if (last)
+        tierce__list_remove(&engine->registry_node);
+    tierce__lock_drop(&registry_lock);
+    if (last)
+        destroy_engine(engine);
+}
+
+/* ---- counting ---- */
+
+static void add_disk_stats(const struct tierce__rung *rung, struct tierce_engine_stats *out)
+{
+    struct tierce__tier_stats s;
+    rung->tier->ops->stats(rung->tier, &s);
+    out->disk_chunks_now = (int64_t)s.chunks;
+    out->disk_durable_chunks_now = (int64_t)s.durable_chunks;
+    out->disk_bytes_now = (int64_t)s.used_bytes;
+    out->disk_cap_bytes = (int64_t)s.cap_bytes;
+    out->disk_queued_bytes_now = (int64_t)s.queued_bytes;
+    out->disk_evictions = (int64_t)s.evicted_chunks;
+    out->disk_dropped_puts = (int64_t)s.dropped_puts;
+    out->disk_written_bytes_today = (int64_t)s.written_bytes_today;
+    out->disk_in_service_now = tierce__breaker_closed(&rung->breaker);
+}
+
+void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stats *out)
+{
+    TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
+    TIERCE_ASSERT(out->size == sizeof(*out));
+#define TIERCE_STAT(name, text)                                                                    \
+    out->name = atomic_load_explicit(&engine->counters[TIERCE__STAT_##name], memory_order_relaxed);
+#include <tierce/stats.def>
+#undef TIERCE_STAT
+    struct tierce__tier_stats memory;
+    engine->rungs[0].tier->ops->stats(engine->rungs[0].tier, &memory);
+    struct tierce__pool_stats pool;
+    tierce__pool_stats(engine->pool, &pool);
+    out->memory_chunks_now = (int64_t)memory.chunks;
+    out->memory_evictions = (int64_t)memory.evicted_chunks;
+    out->memory_bytes_now = (int64_t)pool.used_bytes;
+    out->memory_cap_bytes = (int64_t)pool.cap_bytes;
+    for (size_t i = 1; i < engine->rung_count; i++) {
+        if (engine->rungs[i].origin == TIERCE_ORIGIN_DISK)
+            add_disk_stats(&engine->rungs[i], out);
+    }
+    tierce__lock_take(&engine->lock);
+    out->pinned_bytes_now = (int64_t)engine->pinned_bytes;
+    out->sessions_now = (int64_t)engine->session_count;
+    tierce__lock_drop(&engine->lock);
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_PRIVATE_H
+#define TIERCE_ENGINE_PRIVATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <tierce/engine.h>
+
+#include "base/list.h"
+#include "base/lock.h"
+#include "chunk/header.h"
+#include "chunk/pool.h"
+#include "engine/breaker.h"
+#include "key/namespaces.h"
+#include "tier/tier.h"
+
+/*
+ * What the files of the engine share. The story of a store is in store.c, of a load in load.c, of
+ * a lookup in lookup.c; storage.c drives the tiers below them; sessions.c keeps the pins.
+ *
+ * Lock order: REGISTRY (engine.c), ENGINE (sessions, puts in flight), TRANSFER (one load or one
+ * waiting caller), then the tiers' own. No tier is called with ENGINE or TRANSFER held.
+ */
+
+#define TIERCE__ENGINE_MAGIC 0x7e1e0001u
+#define TIERCE__VIEW_MAGIC   0x7e1e0002u
+#define TIERCE__STORE_MAGIC  0x7e1e0003u
+#define TIERCE__LOAD_MAGIC   0x7e1e0004u
+
+#define TIERCE__TIERS_MAX    8
+#define TIERCE__SESSION_BINS 256
+
+enum tierce__stat {
+#define TIERCE_STAT(name, text) TIERCE__STAT_##name,
+#include <tierce/stats.def>
+#undef TIERCE_STAT
+    TIERCE__STAT_COUNT
+};
+
+/* The engine's parameters as plain values. */
+struct tierce__settings {
+    uint64_t memory_bytes;
+    uint64_t pin_bytes_max;
+    uint32_t lookup_ms;
+    uint32_t load_ms;
+    uint32_t pin_ms;
+    uint32_t close_ms;
+    uint32_t breaker_errors;
+    uint32_t breaker_retry_ms;
+};
+
+/* A tier in its place in the waterfall: 0 is the fastest and always memory. */
+struct tierce__rung {
+    struct tierce__tier *tier;
+    struct tierce__breaker breaker;
+    enum tierce_origin origin; /* what a block loaded from it is reported as */
+};
+
+struct tierce_engine {
+    uint32_t magic;
+    uint32_t refs; /* under REGISTRY */
+    struct tierce__list registry_node;
+    char *identity;  /* canonical configuration: equal ones share an engine */
+    char *disk_path; /* canonical path of the store folder, or NULL */
+    struct tierce__settings settings;
+
+    struct tierce__namespaces *namespaces;
+    struct tierce__pool *pool;
+    struct tierce__rung rungs[TIERCE__TIERS_MAX];
+    size_t rung_count;
+
+    struct tierce__lock lock; /* ENGINE: everything below */
+    struct tierce__cond changed;
+    struct tierce__list sessions[TIERCE__SESSION_BINS];
+    uint64_t pinned_bytes;
+    uint64_t session_count;
+    uint64_t puts_in_flight; /* PUTs to slower tiers that are not done */
+    bool closing;
+    pthread_t keeper; /* ends pins at their deadline */
+    bool keeper_runs;
+
+    _Atomic int64_t counters[TIERCE__STAT_COUNT]; /* relaxed: summed by readers */
+};
+
+/* One chunk shape of a view, with the tables that spare a walk over the layers. */
+struct tierce__shape {
+    struct tierce__geometry geometry;
+    struct tierce__extent extent;
+    uint64_t *layer_offset; /* [layer_count + 1] in the object */
+    /*
+     * The object cut into segments at layer ends rounded up to 4096: what is read in one request.
+     * A segment is one layer or, where layers are small, as many as make a useful transfer.
+     */
+    uint32_t segment_count;
+    uint64_t *segment_end;   /* [segment_count] in the object; the last is the object's end */
+    uint32_t *layer_segment; /* [layer_count] the segment in which the layer ends */
+};
+
+struct tierce_view {
+    uint32_t magic;
+    struct tierce_engine *engine;
+    char *text; /* canonical namespace */
+    uint8_t ns_digest[TIERCE_HASH_BYTES];
+    enum tierce_chain_algo algo;
+    uint32_t chunk_blocks;
+    struct tierce__key key; /* template: namespace and shard */
+    uint32_t *cell_bytes;
+    struct tierce__shape full;
+};
+
+static inline void tierce__count(struct tierce_engine *engine, enum tierce__stat stat, int64_t n)
+{
+    atomic_fetch_add_explicit(&engine->counters[stat], n, memory_order_relaxed);
+}
+
+/* ---- engine.c ---- */
+
+/* One more reference, ended by tierce_engine_close. */
+void tierce__engine_ref(struct tierce_engine *engine);
+
+/* ---- view.c ---- */
+
+/* A shape for chunks of `blocks` blocks. Errors: TIERCE_E_LIMIT, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__shape_init(struct tierce__shape *shape, const struct tierce_view *view,
+                                      uint32_t blocks);
+void tierce__shape_fini(struct tierce__shape *shape);
+
+/*
+ * The chunks that hold chain[0, to_block): keys of the whole ones and, last, of the unfull tail
+ * that ends at end_block, if asked for one. A store's chunks end where its blocks end
+ * (end_block == to_block); a lookup or load may want only the first blocks of the last chunk, whose
+ * name then comes from blocks behind to_block, up to the end of the chain.
+ */
+struct tierce__keys {
+    struct tierce__key *keys;
+    size_t count; /* with the tail */
+    size_t full_count;
+    uint32_t tail_blocks; /* 0: no tail among the keys */
+    size_t block_count;   /* blocks of all these chunks */
+    struct tierce__key small[64];
+};
+
+TIERCE_MUSTUSE int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
+                                     const struct tierce_chain *chain, uint64_t to_block,
+                                     uint64_t end_block, bool tail);
+void tierce__keys_fini(struct tierce__keys *keys);
+
+/* What the header of chunk `index` of the chain must say; its block hashes start at *hashes. */
+void tierce__view_chunk_info(const struct tierce_view *view, const struct tierce_chain *chain,
+                             size_t index, const struct tierce__shape *shape,
+                             struct tierce__chunk_info *info);
+
+/* Checks the parts of transfer options that do not depend on store or load. */
+TIERCE_MUSTUSE int tierce__transfer_check(const struct tierce_view *view,
+                                          const struct tierce_transfer_opts *opts);
+
+/* ---- storage.c ---- */
+
+/*
+ * The longest prefix of keys that some tier holds, found as a waterfall: each tier is asked only
+ * for what the faster ones lack. places[i] (or NULL) = rung of key i.
+ */
+size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
+                            size_t count, size_t rung_limit, uint8_t *places);
+
+/* Whether some tier holds this one chunk. */
+bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key);
+
+/* A reference on the memory tier's buffer, or NULL. */
+struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
+                                          const struct tierce__key *key);
+
+/* A pool buffer, evicting by policy; NULL when nothing can be evicted. Does not wait. */
+struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes);
+
+/* What is indexed beside a chunk's bytes. */
+struct tierce__storage_chunk {
+    struct tierce__key key;
+    struct tierce__key parent;
+    bool has_parent;
+    uint8_t first_block[TIERCE_HASH_BYTES];
+    uint64_t object_bytes;
+    uint64_t token_start;
+    uint32_t block_count;
+};
+
+/* Publishes a sealed chunk in memory. Returns 0 or the memory tier's status. */
+TIERCE_MUSTUSE int tierce__storage_publish(struct tierce_engine *engine,
+                                           const struct tierce__storage_chunk *chunk,
+                                           struct tierce__buf *buf);
+
+/* Hands a sealed chunk to the queue of every slower tier. Failures are counted. */
+void tierce__storage_write_all(struct tierce_engine *engine,
+                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
+
+/* Takes a chunk that proved wrong out of a tier. */
+void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
+                                const struct tierce__key *key, int why);
+
+/* Marks chunks as used in every tier, the first ending up newest. */
+void tierce__storage_touch(struct tierce_engine *engine, const struct tierce__key *keys,
+                           size_t count);
+
+/*
+ * Submits through the rung's breaker. False: the breaker is open, nothing was submitted and done
+ * will not be called. True: done will be called, and must pass the status to storage_note.
+ */
+TIERCE_MUSTUSE bool tierce__storage_submit(struct tierce_engine *engine, size_t rung,
+                                           struct tierce__tier_req *req);
+void tierce__storage_note(struct tierce_engine *engine, size_t rung, int status);
+
+/* ---- sessions.c ---- */
+
+/* Replaces the pins of (view, id) by `count` leased buffers, whose references and arrays move to
+ * the session. Errors: -ENOMEM (the references are released then). */
+TIERCE_MUSTUSE int tierce__session_hold(struct tierce_view *view, uint64_t id,
+                                        const struct tierce__key *keys, struct tierce__buf **bufs,
+                                        size_t count);
+
+/* Bytes that this session may pin, those that it pins already included. */
+uint64_t tierce__session_room(struct tierce_view *view, uint64_t id);
+
+/* The buffers a session held, in the order of its keys. */
+struct tierce__session {
+    struct tierce__list node;
+    struct tierce_view *view;
+    uint64_t id;
+    uint64_t deadline_ns;
+    uint64_t bytes;
+    size_t count;
+    struct tierce__key *keys;
+    struct tierce__buf **bufs;
+};
+
+/* Takes a session out; the caller ends it with session_free. NULL if there is none. */
+struct tierce__session *tierce__session_take(struct tierce_view *view, uint64_t id);
+
+/* Releases the references that are still in bufs (NULL entries are skipped). NULL is accepted. */
+void tierce__session_free(struct tierce__session *session);
+
+/* Ends sessions whose deadline has passed, or (all) every one; view NULL: of every view. */
+void tierce__sessions_expire(struct tierce_engine *engine, const struct tierce_view *view,
+                             bool all);
+
+#endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "engine/engine_private.h"
+
+/* Wanted blocks that the first `chunks` keys hold. */
+static uint64_t blocks_of(const struct tierce_view *view, const struct tierce__keys *keys,
+                          size_t chunks, uint64_t to_block)
+{
+    uint64_t blocks =
+        chunks > keys->full_count ? keys->block_count : (uint64_t)chunks * view->chunk_blocks;
+    return blocks < to_block ? blocks : to_block;
+}
+
+/* Leases the leading chunks that memory holds, as far as the bound on pins allows, and gives the
+ * leases to the session. *pinned = how many. */
+static int pin_prefix(struct tierce_view *view, uint64_t session, const struct tierce__key *keys,
+                      size_t count, size_t *pinned)
+{
+    *pinned = 0;
+    if (count == 0) {
+        tierce_unpin(view, session);
+        return 0;
+    }
+    struct tierce__buf **bufs = tierce__calloc(count, sizeof(struct tierce__buf *));
+    if (bufs == NULL)
+        return -ENOMEM;
+    uint64_t room = tierce__session_room(view, session);
+    size_t n = 0;
+    for (; n < count; n++) {
+        struct tierce__buf *buf = tierce__storage_lease(view->engine, &keys[n]);
+        if (buf == NULL)
+            break; /* evicted since it was found */
+        if (buf->bytes > room) {
+            tierce__buf_release(buf);
+            tierce__count(view->engine, TIERCE__STAT_pins_refused, (int64_t)(count - n));
+            break;
+        }
+        room -= buf->bytes;
+        bufs[n] = buf;
+    }
+    int rc = 0;
+    if (n > 0)
+        rc = tierce__session_hold(view, session, keys, bufs, n);
+    else
+        tierce_unpin(view, session);
+    tierce__free(bufs);
+    if (rc == 0)
+        *pinned = n;
+    return rc;
+}
+
+int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
+                  const struct tierce_lookup_opts *opts, struct tierce_found *out)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    *out = (struct tierce_found){0};
+    if (opts->size != sizeof(*opts))
+        return TIERCE_E_ARGUMENT;
+    struct tierce__keys keys;
+    int rc = tierce__keys_init(&keys, view, chain, to_block, tierce_chain_blocks(chain), true);
+    if (rc < 0)
+        return rc;
+
+    struct tierce_engine *engine = view->engine;
+    bool memory_only = (opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0;
+    size_t first = (size_t)opts->from_block / view->chunk_blocks;
+    if (first > keys.count)
+        first = keys.count;
+    const struct tierce__key *wanted = keys.keys + first;
+    size_t in_memory = tierce__storage_find(engine, wanted, keys.count - first, 1, NULL);
+    if ((opts->flags & TIERCE_LOOKUP_PIN) != 0)
+        rc = pin_prefix(view, opts->session, wanted, in_memory, &in_memory);
+    in_memory += first;
+    size_t found = in_memory;
+    if (rc == 0 && !memory_only && found < keys.count)
+        found += tierce__storage_find(engine, keys.keys + found, keys.count - found,
+                                      engine->rung_count, NULL);
+    if (rc == 0) {
+        out->blocks = blocks_of(view, &keys, found, to_block);
+        out->memory_blocks = blocks_of(view, &keys, in_memory, to_block);
+        tierce__count(engine, TIERCE__STAT_lookups, 1);
+        tierce__count(engine, TIERCE__STAT_lookup_blocks, (int64_t)to_block);
+        tierce__count(engine, TIERCE__STAT_lookup_hit_blocks, (int64_t)out->blocks);
+        tierce__count(engine, TIERCE__STAT_lookup_memory_blocks, (int64_t)out->memory_blocks);
+    }
+    tierce__keys_fini(&keys);
+    return rc;
+}

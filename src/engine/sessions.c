@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pins: references on memory buffers in the name of a request, until it loads, says it is done,
+ * or its deadline passes. The keeper thread of the engine calls expire.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "engine/engine_private.h"
+
+static struct tierce__list *bin_of(struct tierce_engine *engine, uint64_t id)
+{
+    return &engine->sessions[(id * 0x9e3779b97f4a7c15ULL) >> 56];
+}
+
+static void release_all(struct tierce__buf **bufs, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        tierce__buf_release(bufs[i]);
+}
+
+/* Under the lock. */
+static struct tierce__session *find_session(struct tierce_view *view, uint64_t id)
+{
+    TIERCE__LIST_FOR_EACH (it, bin_of(view->engine, id)) {
+        struct tierce__session *s = TIERCE__CONTAINER_OF(it, struct tierce__session, node);
+        if (s->id == id && s->view == view)
+            return s;
+    }
+    return NULL;
+}
+
+uint64_t tierce__session_room(struct tierce_view *view, uint64_t id)
+{
+    struct tierce_engine *engine = view->engine;
+    uint64_t max = engine->settings.pin_bytes_max;
+    tierce__lock_take(&engine->lock);
+    struct tierce__session *own = find_session(view, id);
+    uint64_t others = engine->pinned_bytes - (own != NULL ? own->bytes : 0);
+    tierce__lock_drop(&engine->lock);
+    return others < max ? max - others : 0;
+}
+
+/* Under the lock. */
+static void unlink_session(struct tierce_engine *engine, struct tierce__session *session)
+{
+    tierce__list_remove(&session->node);
+    engine->pinned_bytes -= session->bytes;
+    engine->session_count--;
+}
+
+int tierce__session_hold(struct tierce_view *view, uint64_t id, const struct tierce__key *keys,
+                         struct tierce__buf **bufs, size_t count)
+{
+    struct tierce_engine *engine = view->engine;
+    struct tierce__session *session = tierce__calloc(1, sizeof(*session));
+    if (session != NULL) {
+        session->keys = tierce__calloc(count, sizeof(*keys));
+        session->bufs = tierce__calloc(count, sizeof(*bufs));
+    }
+    if (session == NULL || session->keys == NULL || session->bufs == NULL) {
+        tierce__session_free(session); /* count is 0: nothing to release in it */
+        release_all(bufs, count);
+        return -ENOMEM;
+    }
+    memcpy(session->keys, keys, count * sizeof(*keys));
+    memcpy(session->bufs, bufs, count * sizeof(struct tierce__buf *));
+    session->view = view;
+    session->id = id;
+    session->count = count;
+    session->deadline_ns = tierce__deadline_in_ms(engine->settings.pin_ms);
+    for (size_t i = 0; i < count; i++)
+        session->bytes += bufs[i]->bytes;
+
+    struct tierce__session *old = tierce__session_take(view, id);
+    tierce__lock_take(&engine->lock);
+    tierce__list_push_back(bin_of(engine, id), &session->node);
+    engine->pinned_bytes += session->bytes;
+    engine->session_count++;
+    tierce__lock_drop(&engine->lock);
+    tierce__session_free(old); /* after the new pins hold, so that nothing slips between them */
+    return 0;
+}
+
+struct tierce__session *tierce__session_take(struct tierce_view *view, uint64_t id)
+{
+    struct tierce_engine *engine = view->engine;
+    tierce__lock_take(&engine->lock);
+    struct tierce__session *found = find_session(view, id);
+    if (found != NULL)
+        unlink_session(engine, found);
+    tierce__lock_drop(&engine->lock);
+    return found;
+}
+
+void tierce__session_free(struct tierce__session *session)
+{
+    if (session == NULL)
+        return;
+    if (session->bufs != NULL)
+        release_all(session->bufs, session->count);
+    tierce__free(session->bufs);
+    tierce__free(session->keys);
+    tierce__free(session);
+}
+
+void tierce__sessions_expire(struct tierce_engine *engine, const struct tierce_view *view, bool all)
+{
+    struct tierce__list ended;
+    tierce__list_init(&ended);
+    uint64_t now = tierce__now_ns();
+    tierce__lock_take(&engine->lock);
+    for (size_t bin = 0; bin < TIERCE__SESSION_BINS; bin++) {
+        TIERCE__LIST_FOR_EACH_SAFE (it, after, &engine->sessions[bin]) {
+            struct tierce__session *s = TIERCE__CONTAINER_OF(it, struct tierce__session, node);
+            if ((view != NULL && s->view != view) || (!all && now < s->deadline_ns))
+                continue;
+            unlink_session(engine, s);
+            tierce__list_push_back(&ended, &s->node);
+        }
+    }
+    tierce__lock_drop(&engine->lock);
+
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &ended) {
+        tierce__list_remove(it);
+        tierce__session_free(TIERCE__CONTAINER_OF(it, struct tierce__session, node));
+        if (!all)
+            tierce__count(engine, TIERCE__STAT_pins_expired, 1);
+    }
+}
+
+void tierce_unpin(struct tierce_view *view, uint64_t session)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    tierce__session_free(tierce__session_take(view, session));
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The storage manager: a waterfall of tiers under lookups, loads and stores. It knows the order of
+ * the tiers and their breakers, and nothing of tokens or paged memory.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/engine_private.h"
+
+/* ---- requests through the breaker ---- */
+
+/* A failure of the tier itself, as opposed to an honest no. */
+static bool is_fault(int status)
+{
+    return status == TIERCE_E_DEADLINE || status == TIERCE_E_DOWN ||
+           (status < 0 && status > TIERCE_E_MISS);
+}
+
+void tierce__storage_note(struct tierce_engine *engine, size_t rung, int status)
+{
+    struct tierce__rung *r = &engine->rungs[rung];
+    if (status == TIERCE_E_DEADLINE)
+        tierce__count(engine, TIERCE__STAT_deadline_failures, 1);
+    else if (is_fault(status) && status != TIERCE_E_DOWN)
+        tierce__count(engine, TIERCE__STAT_device_failures, 1);
+    if (tierce__breaker_note(&r->breaker, !is_fault(status), tierce__now_ns())) {
+        tierce__count(engine, TIERCE__STAT_breaker_trips, 1);
+        tierce__log(TIERCE_LOG_ERROR, "tier_out_of_service",
+                    "tier=%s last_error=\"%s\" retry_ms=%u", r->tier->ops->name,
+                    tierce_strerror(status), r->breaker.retry_ms);
+    }
+}
+
+bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct tierce__tier_req *req)
+{
+    struct tierce__rung *r = &engine->rungs[rung];
+    if (!tierce__breaker_pass(&r->breaker, tierce__now_ns()))
+        return false;
+    tierce__list_init(&req->node);
+    r->tier->ops->submit(r->tier, req);
+    return true;
+}
+
+/* ---- one answer, waited for ---- */
+
+struct waiter {
+    struct tierce__tier_req req;
+    struct tierce__lock lock; /* TRANSFER */
+    struct tierce__cond answered;
+    bool done;
+};
+
+static void wake_waiter(struct tierce__tier_req *req)
+{
+    struct waiter *w = req->arg;
+    tierce__lock_take(&w->lock);
+    w->done = true;
+    tierce__cond_signal(&w->answered);
+    tierce__lock_drop(&w->lock);
+}
+
+/* Submits and waits. The tier answers by the request's deadline, so the wait is bounded by it. */
+static int ask(struct tierce_engine *engine, size_t rung, struct waiter *w)
+{
+    tierce__lock_init(&w->lock, TIERCE__LOCK_TRANSFER);
+    tierce__cond_init(&w->answered);
+    w->done = false;
+    w->req.done = wake_waiter;
+    w->req.arg = w;
+    if (tierce__storage_submit(engine, rung, &w->req)) {
+        tierce__lock_take(&w->lock);
+        while (!w->done)
+            tierce__cond_wait(&w->answered, &w->lock, TIERCE__DEADLINE_NEVER);
+        tierce__lock_drop(&w->lock);
+        tierce__storage_note(engine, rung, w->req.status);
+    } else {
+        w->req.status = TIERCE_E_DOWN;
+        w->req.found = 0;
+    }
+    tierce__cond_fini(&w->answered);
+    tierce__lock_fini(&w->lock);
+    return w->req.status;
+}
+
+static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
+                         size_t count)
+{
+    struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,
+                               .deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms),
+                               .keys = keys,
+                               .key_count = count}};
+    if (ask(engine, rung, &w) < 0)
+        return 0;
+    TIERCE_ASSERT(w.req.found <= count);
+    return w.req.found;
+}
+
+/* ---- what lookups, loads and stores use ---- */
+
+size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
+                            size_t count, size_t rung_limit, uint8_t *places)
+{
+    size_t rungs = engine->rung_count < rung_limit ? engine->rung_count : rung_limit;
+    size_t at = 0, before;
+    do {
+        /* A chunk may have left memory while later ones are still there: go down and up again. */
+        before = at;
+        for (size_t rung = 0; rung < rungs && at < count; rung++) {
+            size_t found = ask_prefix(engine, rung, keys + at, count - at);
+            if (places != NULL)
+                memset(places + at, (int)rung, found);
+            at += found;
+        }
+    } while (rungs > 1 && at > before && at < count);
+    return at;
+}
+
+bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key)
+{
+    return tierce__storage_find(engine, key, 1, engine->rung_count, NULL) == 1;
+}
+
+struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
+                                          const struct tierce__key *key)
+{
+    struct waiter w = {.req = {.op = TIERCE__TIER_GET,
+                               .deadline_ns = TIERCE__DEADLINE_NEVER,
+                               .keys = key,
+                               .key_count = 1}};
+    return ask(engine, 0, &w) == 0 ? w.req.buf : NULL;
+}
+
+struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes)
+{
+    struct tierce__tier *memory = engine->rungs[0].tier;
+    struct tierce__buf *buf = NULL;
+    /* Each round frees something or ends the loop, so it is bounded by the chunks in memory. */
+    for (;;) {
+        int rc = tierce__pool_alloc(engine->pool, &buf, bytes);
+        if (rc == 0)
+            return buf;
+        if (rc != TIERCE_E_FULL || memory->ops->evict(memory, bytes) == 0)
+            return NULL;
+    }
+}
+
+static void fill_put(struct tierce__tier_req *req, const struct tierce__storage_chunk *chunk,
+                     struct tierce__buf *buf)
+{
+    req->op = TIERCE__TIER_PUT;
+    req->prio = TIERCE__PRIO_PUT;
+    req->deadline_ns = TIERCE__DEADLINE_NEVER;
+    req->keys = &chunk->key;
+    req->key_count = 1;
+    req->buf = buf;
+    req->parent = chunk->has_parent ? &chunk->parent : NULL;
+    req->first_block = chunk->first_block;
+    req->object_bytes = chunk->object_bytes;
+    req->token_start = chunk->token_start;
+    req->block_count = chunk->block_count;
+}
+
+int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__storage_chunk *chunk,
+                            struct tierce__buf *buf)
+{
+    struct waiter w = {0};
+    fill_put(&w.req, chunk, buf);
+    return ask(engine, 0, &w);
+}
+
+/* A request that outlives its submitter: a queued PUT, or a DELETE nobody waits for. */
+struct detached {
+    struct tierce__tier_req req;
+    struct tierce__storage_chunk chunk;
+    struct tierce_engine *engine;
+    size_t rung;
+};
+
+static void free_detached(struct detached *d)
+{
+    struct tierce_engine *engine = d->engine;
+    tierce__free(d);
+    tierce__lock_take(&engine->lock);
+    engine->puts_in_flight--;
+    tierce__cond_broadcast(&engine->changed);
+    tierce__lock_drop(&engine->lock);
+}
+
+static void detached_done(struct tierce__tier_req *req)
+{
+    struct detached *d = req->arg;
+    tierce__storage_note(d->engine, d->rung, req->status);
+    free_detached(d);
+}
+
+static void submit_detached(struct detached *d)
+{
+    struct tierce_engine *engine = d->engine;
+    d->req.done = detached_done;
+    d->req.arg = d;
+    tierce__lock_take(&engine->lock);
+    engine->puts_in_flight++;
+    tierce__lock_drop(&engine->lock);
+    if (!tierce__storage_submit(engine, d->rung, &d->req))
+        free_detached(d);
+}
+
+void tierce__storage_write_all(struct tierce_engine *engine,
+                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
+{
+    for (size_t rung = 1; rung < engine->rung_count; rung++) {
+        if (!tierce__breaker_closed(&engine->rungs[rung].breaker))
+            continue; /* probes are for requests that somebody waits for */
+        struct detached *d = tierce__calloc(1, sizeof(*d));
+        if (d == NULL)
+            return;
+        d->engine = engine;
+        d->rung = rung;
+        d->chunk = *chunk;
+        fill_put(&d->req, &d->chunk, buf);
+        submit_detached(d);
+    }
+}
+
+void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
+                                const struct tierce__key *key, int why)
+{
+    bool sum = why == TIERCE_E_CHECKSUM;
+    tierce__count(engine, sum ? TIERCE__STAT_checksum_failures : TIERCE__STAT_identity_failures, 1);
+    tierce__log(TIERCE_LOG_ERROR, "chunk_out_of_service", "tier=%s reason=\"%s\"",
+                engine->rungs[rung].tier->ops->name, tierce_strerror(why));
+    if (why == TIERCE_E_VERSION)
+        return; /* another version is a miss; its owner may still want it */
+    struct detached *d = tierce__calloc(1, sizeof(*d));
+    if (d == NULL)
+        return;
+    d->engine = engine;
+    d->rung = rung;
+    d->chunk.key = *key;
+    d->req = (struct tierce__tier_req){.op = TIERCE__TIER_DELETE,
+                                       .prio = TIERCE__PRIO_DELETE,
+                                       .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                       .keys = &d->chunk.key,
+                                       .key_count = 1};
+    submit_detached(d);
+}
+
+void tierce__storage_touch(struct tierce_engine *engine, const struct tierce__key *keys,
+                           size_t count)
+{
+    for (size_t rung = 0; rung < engine->rung_count; rung++) {
+        struct tierce__tier *tier = engine->rungs[rung].tier;
+        tier->ops->touch(tier, keys, count);
+    }
+}
+
+/* ---- flush ---- */
+
+static int wait_for_puts(struct tierce_engine *engine, uint64_t deadline_ns)
+{
+    int rc = 0;
+    tierce__lock_take(&engine->lock);
+    while (engine->puts_in_flight > 0 && rc == 0) {
+        if (!tierce__cond_wait(&engine->changed, &engine->lock, deadline_ns) &&
+            engine->puts_in_flight > 0)
+            rc = TIERCE_E_DEADLINE;
+    }
+    tierce__lock_drop(&engine->lock);
+    return rc;
+}
+
+int tierce_engine_flush(struct tierce_engine *engine, uint32_t timeout_ms)
+{
+    TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
+    uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms);
+    int rc = wait_for_puts(engine, deadline_ns);
+    for (size_t rung = 1; rung < engine->rung_count && rc == 0; rung++) {
+        if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
+            continue;
+        struct waiter w = {.req = {.op = TIERCE__TIER_FLUSH, .deadline_ns = deadline_ns}};
+        rc = ask(engine, rung, &w);
+    }
+    return rc;
+}

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Store: the engine's paged KV becomes sealed chunks. Read tierce_store_begin, _layer and _end:
+ * find what is missing, reserve a buffer for each, gather layer by layer with the sums riding on
+ * the copy, seal, publish in memory, hand the same buffer to every slower tier.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "engine/engine_private.h"
+#include "paged/paged.h"
+
+/* One chunk on its way. */
+struct store_chunk {
+    struct tierce__storage_chunk record;
+    struct tierce__buf *buf;
+    size_t first_block; /* in the sequence */
+    bool tail;
+};
+
+struct tierce_store {
+    uint32_t magic;
+    struct tierce_view *view;
+    const struct tierce_paged *paged; /* the caller's until end */
+    uint32_t next_layer;
+    size_t count;
+    struct store_chunk *chunks;
+    int32_t *block_ids;              /* [to_block] */
+    struct tierce__shape tail_shape; /* empty unless the last chunk is a tail */
+    struct tierce__keys keys;        /* of the whole prefix, touched at the end */
+};
+
+static const struct tierce__shape *shape_of(const struct tierce_store *store,
+                                            const struct store_chunk *chunk)
+{
+    return chunk->tail ? &store->tail_shape : &store->view->full;
+}
+
+/*
+ * With memory alone, a chunk must not push out its own prefix, for then neither could be found.
+ * The leases end with the store. With a slower tier below, the prefix stays reachable there.
+ */
+static void lease_prefix(const struct tierce_store *store, struct tierce__buf **leases,
+                         size_t count)
+{
+    if (store->view->engine->rung_count > 1)
+        return;
+    for (size_t i = 0; i < count; i++)
+        leases[i] = tierce__storage_lease(store->view->engine, &store->keys.keys[i]);
+}
+
+static void describe(struct tierce_store *store, const struct tierce_chain *chain, size_t index,
+                     struct store_chunk *chunk)
+{
+    const struct tierce__shape *shape = shape_of(store, chunk);
+    struct tierce__storage_chunk *r = &chunk->record;
+    chunk->first_block = index * store->view->chunk_blocks;
+    r->key = store->keys.keys[index];
+    r->has_parent = index > 0;
+    if (index > 0)
+        r->parent = store->keys.keys[index - 1];
+    memcpy(r->first_block, tierce_chain_hash(chain, chunk->first_block), TIERCE_HASH_BYTES);
+    r->object_bytes = shape->extent.object_bytes;
+    r->token_start = (uint64_t)chunk->first_block * shape->geometry.block_tokens;
+    r->block_count = shape->geometry.block_count;
+}
+
+/* Gives chunk `index` a buffer with its header; false when no memory can be had. */
+static bool reserve(struct tierce_store *store, const struct tierce_chain *chain, size_t index)
+{
+    struct store_chunk *chunk = &store->chunks[store->count];
+    chunk->tail = index >= store->keys.full_count;
+    describe(store, chain, index, chunk);
+    chunk->buf = tierce__storage_alloc(store->view->engine, chunk->record.object_bytes);
+    if (chunk->buf == NULL)
+        return false;
+    struct tierce__chunk_info info;
+    tierce__view_chunk_info(store->view, chain, index, shape_of(store, chunk), &info);
+    info.created_s = tierce__wall_s();
+    tierce__chunk_begin(chunk->buf->data, &info, tierce_chain_hash(chain, chunk->first_block));
+    store->count++;
+    return true;
+}
+
+/* Reserves every chunk from `held` on that no tier has. */
+static void reserve_missing(struct tierce_store *store, const struct tierce_chain *chain,
+                            size_t held)
+{
+    struct tierce_engine *engine = store->view->engine;
+    for (size_t i = held; i < store->keys.count; i++) {
+        if (i > held && tierce__storage_has(engine, &store->keys.keys[i]))
+            continue; /* an island: its prefix was evicted and is stored anew */
+        if (!reserve(store, chain, i)) {
+            /* What follows would be a suffix without its prefix. */
+            int64_t skipped = (int64_t)(store->keys.count - i);
+            tierce__count(engine, TIERCE__STAT_stores_skipped, skipped);
+            return;
+        }
+    }
+}
+
+static int prepare(struct tierce_store *store, const struct tierce_transfer_opts *opts)
+{
+    int rc = tierce__keys_init(&store->keys, store->view, opts->chain, opts->to_block,
+                               opts->to_block, opts->tail);
+    if (rc < 0)
+        return rc;
+    size_t held = tierce__storage_find(store->view->engine, store->keys.keys, store->keys.count,
+                                       store->view->engine->rung_count, NULL);
+    size_t missing = store->keys.count - held;
+    if (missing == 0)
+        return 0;
+    if (store->keys.tail_blocks > 0) {
+        rc = tierce__shape_init(&store->tail_shape, store->view, store->keys.tail_blocks);
+        if (rc < 0)
+            return rc;
+    }
+    struct tierce__buf **leases = tierce__calloc(held, sizeof(struct tierce__buf *));
+    store->chunks = tierce__calloc(missing, sizeof(*store->chunks));
+    store->block_ids = tierce__calloc((size_t)opts->to_block, sizeof(*store->block_ids));
+    if (leases != NULL && store->chunks != NULL && store->block_ids != NULL) {
+        memcpy(store->block_ids, opts->block_ids,
+               (size_t)opts->to_block * sizeof(*store->block_ids));
+        tierce__storage_touch(store->view->engine, store->keys.keys, held);
+        lease_prefix(store, leases, held);
+        reserve_missing(store, opts->chain, held);
+        for (size_t i = 0; i < held; i++)
+            tierce__buf_release(leases[i]);
+    } else {
+        rc = -ENOMEM;
+    }
+    tierce__free(leases);
+    return rc;
+}
+
+static void free_store(struct tierce_store *store)
+{
+    for (size_t i = 0; i < store->count; i++)
+        tierce__buf_release(store->chunks[i].buf);
+    tierce__free(store->chunks);
+    tierce__free(store->block_ids);
+    tierce__shape_fini(&store->tail_shape);
+    tierce__keys_fini(&store->keys);
+    store->magic = 0;
+    tierce__free(store);
+}
+
+int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
+                       const struct tierce_transfer_opts *opts)
+{
+    *out = NULL;
+    int rc = tierce__transfer_check(view, opts);
+    if (rc < 0)
+        return rc;
+    if (opts->from_block != 0)
+        return TIERCE_E_ARGUMENT;
+    struct tierce_store *store = tierce__calloc(1, sizeof(*store));
+    if (store == NULL)
+        return -ENOMEM;
+    store->magic = TIERCE__STORE_MAGIC;
+    store->view = view;
+    store->paged = opts->paged;
+    rc = prepare(store, opts);
+    if (rc < 0 || store->count == 0) {
+        free_store(store);
+        return rc;
+    }
+    *out = store;
+    return 0;
+}
+
+int tierce_store_layer(struct tierce_store *store, uint32_t layer)
+{
+    TIERCE_CHECK_MAGIC(store, TIERCE__STORE_MAGIC);
+    if (layer != store->next_layer || layer >= store->view->full.geometry.layer_count)
+        return TIERCE_E_ARGUMENT;
+    store->next_layer++;
+    for (size_t i = 0; i < store->count; i++) {
+        struct store_chunk *chunk = &store->chunks[i];
+        const struct tierce__shape *shape = shape_of(store, chunk);
+        uint8_t *object = chunk->buf->data;
+        int rc =
+            tierce__paged_gather(store->paged, layer, store->block_ids + chunk->first_block,
+                                 shape->geometry.block_count, object + shape->layer_offset[layer],
+                                 tierce__chunk_sums(object, &shape->geometry, layer));
+        TIERCE_ASSERT(rc == 0); /* ids and layer were checked at begin */
+    }
+    return 0;
+}
+
+/* Seals and publishes in order; stops at the first that memory will not take. */
+static int64_t publish(struct tierce_store *store)
+{
+    struct tierce_engine *engine = store->view->engine;
+    int64_t blocks = 0;
+    for (size_t i = 0; i < store->count; i++) {
+        struct store_chunk *chunk = &store->chunks[i];
+        tierce__chunk_seal(chunk->buf->data);
+        if (tierce__storage_publish(engine, &chunk->record, chunk->buf) < 0) {
+            tierce__count(engine, TIERCE__STAT_stores_skipped, (int64_t)(store->count - i));
+            break;
+        }
+        tierce__storage_write_all(engine, &chunk->record, chunk->buf);
+        blocks += chunk->record.block_count;
+        tierce__count(engine, TIERCE__STAT_chunks_stored, 1);
+        tierce__count(engine, TIERCE__STAT_bytes_stored,
+                      (int64_t)shape_of(store, chunk)->extent.payload_bytes);
+    }
+    return blocks;
+}
+
+int64_t tierce_store_end(struct tierce_store *store)
+{
+    TIERCE_CHECK_MAGIC(store, TIERCE__STORE_MAGIC);
+    int64_t blocks = 0;
+    if (store->next_layer == store->view->full.geometry.layer_count) {
+        blocks = publish(store);
+        tierce__storage_touch(store->view->engine, store->keys.keys, store->keys.count);
+    }
+    free_store(store);
+    return blocks;
+}
+
+void tierce_store_abort(struct tierce_store *store)
+{
+    if (store == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(store, TIERCE__STORE_MAGIC);
+    free_store(store);
+}
+
+int64_t tierce_store(struct tierce_view *view, const struct tierce_transfer_opts *opts)
+{
+    struct tierce_store *store;
+    int rc = tierce_store_begin(&store, view, opts);
+    if (rc < 0 || store == NULL)
+        return rc;
+    for (uint32_t layer = 0; layer < view->full.geometry.layer_count && rc == 0; layer++)
+        rc = tierce_store_layer(store, layer);
+    TIERCE_ASSERT(rc == 0);
+    return tierce_store_end(store);
+}

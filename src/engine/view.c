@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "engine/engine_private.h"
+#include "paged/paged.h"
+
+/* A request for less than this costs more in the round trip than in the transfer. */
+#define SEGMENT_BYTES_MIN (512u << 10)
+
+static void cut_segments(struct tierce__shape *shape)
+{
+    const struct tierce__geometry *g = &shape->geometry;
+    uint64_t start = 0;
+    uint32_t count = 0;
+    for (uint32_t layer = 0; layer < g->layer_count; layer++) {
+        shape->layer_segment[layer] = count;
+        uint64_t end = tierce__round_up(shape->layer_offset[layer + 1], TIERCE__CHUNK_ALIGN);
+        bool last = layer + 1 == g->layer_count;
+        if (!last && end - start < SEGMENT_BYTES_MIN)
+            continue;
+        shape->segment_end[count++] = last ? shape->extent.object_bytes : end;
+        start = end;
+    }
+    shape->segment_count = count;
+}
+
+int tierce__shape_init(struct tierce__shape *shape, const struct tierce_view *view, uint32_t blocks)
+{
+    struct tierce__shape s = {.geometry = view->full.geometry};
+    s.geometry.block_count = blocks;
+    int rc = tierce__chunk_extent(&s.extent, &s.geometry);
+    if (rc < 0)
+        return rc;
+    size_t layers = s.geometry.layer_count;
+    s.layer_offset = tierce__calloc(layers + 1, sizeof(*s.layer_offset));
+    s.segment_end = tierce__calloc(layers, sizeof(*s.segment_end));
+    s.layer_segment = tierce__calloc(layers, sizeof(*s.layer_segment));
+    if (s.layer_offset == NULL || s.segment_end == NULL || s.layer_segment == NULL) {
+        tierce__shape_fini(&s);
+        return -ENOMEM;
+    }
+    s.layer_offset[0] = s.extent.header_bytes;
+    for (size_t i = 0; i < layers; i++)
+        s.layer_offset[i + 1] = s.layer_offset[i] + (uint64_t)s.geometry.cell_bytes[i] * blocks;
+    cut_segments(&s);
+    *shape = s;
+    return 0;
+}
+
+void tierce__shape_fini(struct tierce__shape *shape)
+{
+    tierce__free(shape->layer_offset);
+    tierce__free(shape->segment_end);
+    tierce__free(shape->layer_segment);
+    *shape = (struct tierce__shape){0};
+}
+
+static int check_shard(const struct tierce_shard *shard)
+{
+    bool ok = shard->tp_rank < shard->tp_size && shard->pp_rank < shard->pp_size;
+    return ok ? 0 : TIERCE_E_ARGUMENT;
+}
+
+static int fill_view(struct tierce_view *view, const struct tierce_namespace *ns)
+{
+    int rc = tierce_namespace_text(&view->text, ns);
+    if (rc < 0)
+        return rc;
+    tierce_namespace_digest(view->ns_digest, view->text);
+    int64_t id = tierce__namespaces_intern(view->engine->namespaces, view->ns_digest, view->text);
+    if (id < 0)
+        return (int)id;
+    view->key.ns = (uint32_t)id;
+    view->algo = ns->algo;
+    view->chunk_blocks = ns->chunk_blocks;
+    view->cell_bytes = tierce__calloc(ns->layer_count, sizeof(*view->cell_bytes));
+    if (view->cell_bytes == NULL)
+        return -ENOMEM;
+    memcpy(view->cell_bytes, ns->cell_bytes, ns->layer_count * sizeof(*view->cell_bytes));
+    view->full.geometry = (struct tierce__geometry){.layer_count = ns->layer_count,
+                                                    .cell_bytes = view->cell_bytes,
+                                                    .block_tokens = ns->block_tokens};
+    rc = tierce__shape_init(&view->full, view, ns->chunk_blocks);
+    if (rc < 0)
+        return rc;
+    return view->full.extent.object_bytes <= view->engine->settings.memory_bytes ? 0
+                                                                                 : TIERCE_E_LIMIT;
+}
+
+int tierce_view_open(struct tierce_view **out, struct tierce_engine *engine,
+                     const struct tierce_namespace *ns, const struct tierce_shard *shard)
+{
+    TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
+    int rc = check_shard(shard);
+    if (rc < 0)
+        return rc;
+    struct tierce_view *view = tierce__calloc(1, sizeof(*view));
+    if (view == NULL)
+        return -ENOMEM;
+    view->magic = TIERCE__VIEW_MAGIC;
+    view->engine = engine;
+    tierce__engine_ref(engine);
+    view->key.shard = *shard;
+    rc = fill_view(view, ns);
+    if (rc < 0) {
+        tierce_view_close(view);
+        return rc;
+    }
+    *out = view;
+    return 0;
+}
+
+void tierce_view_close(struct tierce_view *view)
+{
+    if (view == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    tierce__sessions_expire(view->engine, view, true);
+    tierce__shape_fini(&view->full);
+    tierce__free(view->cell_bytes);
+    tierce__free(view->text);
+    struct tierce_engine *engine = view->engine;
+    view->magic = 0;
+    tierce__free(view);
+    tierce_engine_close(engine);
+}
+
+const char *tierce_view_namespace(const struct tierce_view *view)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    return view->text;
+}
+
+int tierce_view_chain(struct tierce_chain **out, const struct tierce_view *view,
+                      const struct tierce_chain_root *root)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    return tierce_chain_create(
+        out, &(struct tierce_chain_opts){.size = sizeof(struct tierce_chain_opts),
+                                         .algo = view->algo,
+                                         .block_tokens = view->full.geometry.block_tokens,
+                                         .root = root});
+}
+
+int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
+                      const struct tierce_chain *chain, uint64_t to_block, uint64_t end_block,
+                      bool tail)
+{
+    if (to_block > end_block || end_block > tierce_chain_blocks(chain))
+        return TIERCE_E_ARGUMENT;
+    size_t step = view->chunk_blocks, to = (size_t)to_block, end = (size_t)end_block;
+    size_t wanted = (to + step - 1) / step;
+    keys->full_count = end / step < wanted ? end / step : wanted;
+    keys->tail_blocks = tail && wanted > keys->full_count ? (uint32_t)(end % step) : 0;
+    keys->count = keys->full_count + (keys->tail_blocks > 0);
+    keys->block_count = keys->full_count * step + keys->tail_blocks;
+    keys->keys = keys->small;
+    if (keys->count > sizeof(keys->small) / sizeof(keys->small[0])) {
+        keys->keys = tierce__calloc(keys->count, sizeof(*keys->keys));
+        if (keys->keys == NULL)
+            return -ENOMEM;
+    }
+    for (size_t i = 0; i < keys->count; i++) {
+        size_t last = i < keys->full_count ? (i + 1) * step : keys->block_count;
+        keys->keys[i] = view->key;
+        memcpy(keys->keys[i].hash, tierce_chain_hash(chain, last - 1), TIERCE_HASH_BYTES);
+    }
+    return 0;
+}
+
+void tierce__keys_fini(struct tierce__keys *keys)
+{
+    if (keys->keys != keys->small)
+        tierce__free(keys->keys);
+    keys->keys = NULL;
+}
+
+void tierce__view_chunk_info(const struct tierce_view *view, const struct tierce_chain *chain,
+                             size_t index, const struct tierce__shape *shape,
+                             struct tierce__chunk_info *info)
+{
+    size_t first = index * view->chunk_blocks;
+    size_t last = first + shape->geometry.block_count - 1;
+    const uint8_t *parent =
+        first > 0 ? tierce_chain_hash(chain, first - 1) : tierce_chain_root_hash(chain);
+    *info =
+        (struct tierce__chunk_info){.shard = view->key.shard,
+                                    .algo = view->algo,
+                                    .token_start = (uint64_t)first * shape->geometry.block_tokens,
+                                    .geometry = shape->geometry,
+                                    .extent = shape->extent};
+    memcpy(info->ns_digest, view->ns_digest, TIERCE_HASH_BYTES);
+    memcpy(info->hash, tierce_chain_hash(chain, last), TIERCE_HASH_BYTES);
+    memcpy(info->parent, parent, TIERCE_HASH_BYTES);
+}
+
+static bool geometry_fits(const struct tierce_view *view, const struct tierce_paged *paged)
+{
+    const struct tierce__geometry *g = &view->full.geometry;
+    if (paged->layer_count != g->layer_count)
+        return false;
+    for (uint32_t i = 0; i < g->layer_count; i++) {
+        if (paged->layers[i].block_bytes != g->cell_bytes[i])
+            return false;
+    }
+    return true;
+}
+
+int tierce__transfer_check(const struct tierce_view *view, const struct tierce_transfer_opts *opts)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    if (opts->size != sizeof(*opts) || opts->chain == NULL || opts->paged == NULL ||
+        opts->from_block > opts->to_block || opts->to_block > tierce_chain_blocks(opts->chain) ||
+        (opts->block_ids == NULL && opts->to_block > 0))
+        return TIERCE_E_ARGUMENT;
+    int rc = tierce__paged_check(opts->paged);
+    if (rc < 0)
+        return rc;
+    if (!geometry_fits(view, opts->paged))
+        return TIERCE_E_ARGUMENT;
+    for (uint64_t i = opts->from_block; i < opts->to_block; i++) {
+        if (opts->block_ids[i] < 0 || (uint32_t)opts->block_ids[i] >= opts->paged->block_count)
+            return TIERCE_E_ARGUMENT;
+    }
+    return 0;
+}

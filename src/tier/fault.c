@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tier/fault.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/lock.h"
+
+#define FAULT_OPS (TIERCE__TIER_FLUSH + 1)
+
+struct fault {
+    struct tierce__tier base;
+    struct tierce__tier *next;
+    struct tierce__lock lock; /* FAULT: all below */
+    struct tierce__cond changed;
+    struct tierce__list late; /* answers that wait for their time */
+    struct tierce__fault_rule rules[FAULT_OPS];
+    uint32_t seen[FAULT_OPS];
+    uint32_t hits[FAULT_OPS];
+    bool closing;
+    pthread_t clockwork; /* gives late answers */
+};
+
+/* A request on its way through: a copy goes to the tier behind, so that its own is untouched. */
+struct passage {
+    struct tierce__tier_req inner;
+    struct tierce__tier_req *outer;
+    struct fault *fault;
+    struct tierce__fault_rule rule;
+    uint64_t due_ns;
+    struct tierce__list node;
+};
+
+static void answer(struct passage *p)
+{
+    struct tierce__tier_req *outer = p->outer;
+    outer->status = p->inner.status;
+    outer->found = p->inner.found;
+    outer->buf = p->inner.buf;
+    tierce__free(p);
+    outer->done(outer);
+}
+
+static void answer_at(struct passage *p, uint64_t due_ns)
+{
+    struct fault *f = p->fault;
+    p->due_ns = due_ns;
+    tierce__lock_take(&f->lock);
+    tierce__list_push_back(&f->late, &p->node);
+    tierce__cond_signal(&f->changed);
+    tierce__lock_drop(&f->lock);
+}
+
+static void flip(const struct passage *p)
+{
+    uint64_t byte = p->rule.bit / 8;
+    const struct tierce__tier_req *req = &p->inner;
+    bool lent = (p->fault->next->ops->caps & TIERCE__TIER_LENDS) != 0;
+    uint64_t start = lent ? 0 : req->offset;
+    uint64_t end = lent ? req->buf->bytes : req->offset + req->length;
+    if (byte >= start && byte < end)
+        req->buf->data[byte] ^= (uint8_t)(1u << (p->rule.bit % 8));
+}
+
+static void inner_done(struct tierce__tier_req *req)
+{
+    struct passage *p = req->arg;
+    if (p->rule.kind == TIERCE__FAULT_FLIP && req->status == 0)
+        flip(p);
+    if (p->rule.kind == TIERCE__FAULT_DELAY)
+        answer_at(p, tierce__now_ns() + p->rule.delay_ms * TIERCE__MS_NS);
+    else
+        answer(p);
+}
+
+/* The rule that hits this request, or one of kind NONE. */
+static struct tierce__fault_rule next_rule(struct fault *f, enum tierce__tier_op op)
+{
+    struct tierce__fault_rule rule = {0};
+    tierce__lock_take(&f->lock);
+    const struct tierce__fault_rule *set = &f->rules[op];
+    if (set->kind != TIERCE__FAULT_NONE) {
+        uint32_t nth = f->seen[op]++;
+        if (nth >= set->skip && (set->times == 0 || nth - set->skip < set->times)) {
+            rule = *set;
+            f->hits[op]++;
+        }
+    }
+    tierce__lock_drop(&f->lock);
+    return rule;
+}
+
+static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
+{
+    struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
+    struct passage *p = tierce__calloc(1, sizeof(*p));
+    if (p == NULL) {
+        req->status = -ENOMEM;
+        req->done(req);
+        return;
+    }
+    p->inner = *req;
+    p->inner.done = inner_done;
+    p->inner.arg = p;
+    p->outer = req;
+    p->fault = f;
+    p->rule = next_rule(f, req->op);
+    switch (p->rule.kind) {
+    case TIERCE__FAULT_ERROR:
+        p->inner.status = p->rule.status;
+        p->inner.found = 0;
+        answer(p);
+        break;
+    case TIERCE__FAULT_HANG:
+        p->inner.status = TIERCE_E_DEADLINE;
+        p->inner.found = 0;
+        answer_at(p, req->deadline_ns);
+        break;
+    case TIERCE__FAULT_NONE:
+    case TIERCE__FAULT_DELAY:
+    case TIERCE__FAULT_FLIP:
+        tierce__list_init(&p->inner.node);
+        f->next->ops->submit(f->next, &p->inner);
+        break;
+    }
+}
+
+/* Takes the first late answer that is due (all of them when closing). Under the lock. */
+static struct passage *take_due(struct fault *f, uint64_t now, uint64_t *wake_ns)
+{
+    *wake_ns = TIERCE__DEADLINE_NEVER;
+    TIERCE__LIST_FOR_EACH (it, &f->late) {
+        struct passage *p = TIERCE__CONTAINER_OF(it, struct passage, node);
+        if (p->due_ns <= now || f->closing) {
+            tierce__list_remove(it);
+            return p;
+        }
+        if (p->due_ns < *wake_ns)
+            *wake_ns = p->due_ns;
+    }
+    return NULL;
+}
+
+static void *run_clockwork(void *arg)
+{
+    struct fault *f = arg;
+    tierce__lock_take(&f->lock);
+    for (;;) {
+        uint64_t wake_ns;
+        struct passage *p = take_due(f, tierce__now_ns(), &wake_ns);
+        if (p != NULL) {
+            tierce__lock_drop(&f->lock);
+            answer(p);
+            tierce__lock_take(&f->lock);
+        } else if (f->closing) {
+            break;
+        } else {
+            tierce__cond_wait(&f->changed, &f->lock, wake_ns);
+        }
+    }
+    tierce__lock_drop(&f->lock);
+    return NULL;
+}
+
+static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count)
+{
+    struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
+    f->next->ops->touch(f->next, keys, count);
+}
+
+static uint64_t evict(struct tierce__tier *tier, uint64_t bytes)
+{
+    struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
+    return f->next->ops->evict != NULL ? f->next->ops->evict(f->next, bytes) : 0;
+}
+
+static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
+{
+    struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
+    f->next->ops->stats(f->next, out);
+}
+
+static void close_fault(struct tierce__tier *tier, uint64_t deadline_ns)
+{
+    struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
+    f->next->ops->close(f->next, deadline_ns);
+    tierce__lock_take(&f->lock);
+    f->closing = true;
+    tierce__cond_signal(&f->changed);
+    tierce__lock_drop(&f->lock);
+    pthread_join(f->clockwork, NULL);
+    tierce__cond_fini(&f->changed);
+    tierce__lock_fini(&f->lock);
+    tierce__free(f);
+}
+
+/* One table for each combination of caps, because caps are part of the table. */
+static const struct tierce__tier_ops fault_ops[4] = {
+#define FAULT_OPS_ROW(c)                                                                           \
+    {                                                                                              \
+        .name = "fault", .caps = (c), .submit = submit, .touch = touch, .evict = evict,            \
+        .stats = stats, .close = close_fault                                                       \
+    }
+    FAULT_OPS_ROW(0), FAULT_OPS_ROW(1), FAULT_OPS_ROW(2), FAULT_OPS_ROW(3)};
+
+int tierce__fault_create(struct tierce__tier **out, struct tierce__tier *next)
+{
+    struct fault *f = tierce__calloc(1, sizeof(*f));
+    if (f == NULL)
+        return -ENOMEM;
+    f->base.ops = &fault_ops[next->ops->caps & 3u];
+    f->next = next;
+    tierce__lock_init(&f->lock, TIERCE__LOCK_FAULT);
+    tierce__cond_init(&f->changed);
+    tierce__list_init(&f->late);
+    int rc = pthread_create(&f->clockwork, NULL, run_clockwork, f);
+    if (rc != 0) {
+        tierce__cond_fini(&f->changed);
+        tierce__lock_fini(&f->lock);
+        tierce__free(f);
+        return -rc;
+    }
+    *out = &f->base;
+    return 0;
+}
+
+void tierce__fault_set(struct tierce__tier *tier, enum tierce__tier_op op,
+                       const struct tierce__fault_rule *rule)
+{
+    struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
+    tierce__lock_take(&f->lock);
+    f->rules[op] = rule != NULL ? *rule : (struct tierce__fault_rule){0};
+    f->seen[op] = 0;
+    f->hits[op] = 0;
+    tierce__lock_drop(&f->lock);
+}
+
+uint32_t tierce__fault_hits(struct tierce__tier *tier, enum tierce__tier_op op)
+{
+    struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
+    tierce__lock_take(&f->lock);
+    uint32_t hits = f->hits[op];
+    tierce__lock_drop(&f->lock);
+    return hits;
+}

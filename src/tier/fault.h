@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TIER_FAULT_H
+#define TIERCE_TIER_FAULT_H
+
+#include "tier/tier.h"
+
+/*
+ * A tier around a tier that fails on command: for tests, and for trying a running system.
+ *
+ *     tierce__fault_create(&wrapped, disk);
+ *     tierce__fault_set(wrapped, TIERCE__TIER_GET, &(struct tierce__fault_rule){
+ *             .kind = TIERCE__FAULT_ERROR, .status = -EIO, .skip = 2, .times = 1});
+ *
+ * One rule per operation. Thread: any.
+ */
+
+enum tierce__fault_kind {
+    TIERCE__FAULT_NONE = 0,
+    TIERCE__FAULT_ERROR, /* answers `status` without asking the tier */
+    TIERCE__FAULT_DELAY, /* answers delay_ms late */
+    TIERCE__FAULT_HANG,  /* asks nobody and answers at the request's deadline, as a tier must */
+    TIERCE__FAULT_FLIP,  /* GET: flips bit `bit` of the bytes that were read */
+};
+
+struct tierce__fault_rule {
+    enum tierce__fault_kind kind;
+    int status;
+    uint32_t delay_ms;
+    uint64_t bit;   /* counted from the start of the object; outside the range read: no effect */
+    uint32_t skip;  /* matching requests that pass first */
+    uint32_t times; /* then this many are hit; 0: all */
+};
+
+/* Wraps `next`, which it owns from now on. Errors: -ENOMEM, errno of thread creation; `next` is the
+ * caller's still. */
+TIERCE_MUSTUSE int tierce__fault_create(struct tierce__tier **out, struct tierce__tier *next);
+
+/* Sets the rule of an operation; NULL ends it. */
+void tierce__fault_set(struct tierce__tier *tier, enum tierce__tier_op op,
+                       const struct tierce__fault_rule *rule);
+
+/* How many requests of an operation were hit since the rule was set. */
+uint32_t tierce__fault_hits(struct tierce__tier *tier, enum tierce__tier_op op);
+
+#endif

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TESTS_ENGINE_FIXTURE_H
+#define TIERCE_TESTS_ENGINE_FIXTURE_H
+
+/*
+ * A small "inference engine" for tests: paged memory whose blocks can be filled with bytes that
+ * follow from (token sequence, layer, block), so that a wrong byte anywhere is seen.
+ */
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <tierce/tierce.h>
+
+#include "engine/engine_private.h"
+
+#define FX_LAYERS       4u
+#define FX_BLOCKS       256u /* of the paged memory */
+#define FX_BLOCK_TOKENS 4u
+#define FX_CHUNK_BLOCKS 4u
+
+static const uint32_t fx_cells[FX_LAYERS] = {512, 768, 512, 1000};
+
+struct fixture {
+    struct tierce_engine *engine;
+    struct tierce_view *view;
+    struct tierce_paged_layer layers[FX_LAYERS];
+    struct tierce_paged paged;
+    char folder[64]; /* of the disk tier, "" for none */
+};
+
+static inline struct tierce_config *fx_config(const char *folder, const char *const *sets)
+{
+    struct tierce_config *config;
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    ck_assert_int_eq(tierce_config_create(&config), 0);
+    ck_assert_int_eq(tierce_config_set(config, "memory.size", "4MiB", why), 0);
+    ck_assert_int_eq(tierce_config_set(config, "disk.size", "16MiB", why), 0);
+    ck_assert_int_eq(tierce_config_set(config, "disk.path", folder, why), 0);
+    ck_assert_int_eq(tierce_config_set(config, "disk.lock_wait", "0", why), 0);
+    for (; sets != NULL && sets[0] != NULL; sets += 2)
+        ck_assert_msg(tierce_config_set(config, sets[0], sets[1], why) == 0, "%s", why);
+    return config;
+}
+
+static inline struct tierce_namespace fx_namespace(void)
+{
+    return (struct tierce_namespace){.size = sizeof(struct tierce_namespace),
+                                     .weights = "00112233",
+                                     .model = "{\"model_type\":\"test\"}",
+                                     .kv_dtype = "float32",
+                                     .layout = "test/1",
+                                     .layer_count = FX_LAYERS,
+                                     .cell_bytes = fx_cells,
+                                     .block_tokens = FX_BLOCK_TOKENS,
+                                     .chunk_blocks = FX_CHUNK_BLOCKS,
+                                     .algo = TIERCE_CHAIN_SHA256};
+}
+
+/* Opens engine and view; the folder is made anew unless it is named already. */
+static inline void fx_open(struct fixture *fx, bool disk, const char *const *sets)
+{
+    if (disk && fx->folder[0] == '\0') {
+        snprintf(fx->folder, sizeof(fx->folder), "/tmp/tierce-test-XXXXXX");
+        ck_assert_ptr_nonnull(mkdtemp(fx->folder));
+    }
+    struct tierce_config *config = fx_config(disk ? fx->folder : "", sets);
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    int rc = tierce_engine_open(&fx->engine, config, why);
+    ck_assert_msg(rc == 0, "%s", why);
+    tierce_config_destroy(config);
+    struct tierce_namespace ns = fx_namespace();
+    ck_assert_int_eq(
+        tierce_view_open(&fx->view, fx->engine, &ns, &(struct tierce_shard){0, 1, 0, 1}), 0);
+    for (uint32_t i = 0; i < FX_LAYERS; i++) {
+        if (fx->layers[i].base == NULL)
+            fx->layers[i].base = calloc(FX_BLOCKS, 1024);
+        fx->layers[i].block_stride = 1024;
+        fx->layers[i].block_bytes = fx_cells[i];
+    }
+    fx->paged = (struct tierce_paged){sizeof(fx->paged), fx->layers, FX_LAYERS, FX_BLOCKS};
+}
+
+static inline void fx_close(struct fixture *fx)
+{
+    tierce_view_close(fx->view);
+    tierce_engine_close(fx->engine);
+}
+
+static inline void fx_remove(struct fixture *fx)
+{
+    for (uint32_t i = 0; i < FX_LAYERS; i++)
+        free(fx->layers[i].base);
+    if (fx->folder[0] != '\0') {
+        char command[128];
+        snprintf(command, sizeof(command), "rm -rf %s", fx->folder);
+        ck_assert_int_eq(system(command), 0);
+    }
+}
+
+/* The tokens of sequence `seed`: equal seeds share all, seeds equal modulo 1000 share `shared`. */
+static inline struct tierce_chain *fx_chain(struct fixture *fx, uint32_t seed, size_t blocks,
+                                            size_t shared)
+{
+    struct tierce_chain *chain;
+    ck_assert_int_eq(tierce_view_chain(&chain, fx->view, NULL), 0);
+    for (size_t i = 0; i < blocks * FX_BLOCK_TOKENS; i++) {
+        uint32_t s = i < shared * FX_BLOCK_TOKENS ? seed % 1000 : seed;
+        int32_t token = (int32_t)((s * 2654435761u + i * 40503u) & 0xffff);
+        ck_assert_int_ge(tierce_chain_append(chain, &token, 1, NULL), 0);
+    }
+    return chain;
+}
+
+/* The byte that stands everywhere in (chain block, layer): from the block's own hash. */
+static inline uint8_t fx_byte(const struct tierce_chain *chain, size_t block, uint32_t layer)
+{
+    const uint8_t *h = tierce_chain_hash(chain, block);
+    return (uint8_t)(h[layer] ^ h[layer + 8]);
+}
+
+static inline void fx_fill(struct fixture *fx, const struct tierce_chain *chain, size_t from,
+                           size_t to, const int32_t *ids)
+{
+    for (uint32_t l = 0; l < FX_LAYERS; l++) {
+        for (size_t b = from; b < to; b++)
+            memset((uint8_t *)fx->layers[l].base + (size_t)ids[b] * 1024, fx_byte(chain, b, l),
+                   fx_cells[l]);
+    }
+}
+
+static inline void fx_wipe(struct fixture *fx)
+{
+    for (uint32_t l = 0; l < FX_LAYERS; l++)
+        memset(fx->layers[l].base, 0x5a, FX_BLOCKS * 1024);
+}
+
+/* Whether a block in paged memory holds just what it should, and nothing beyond its cell. */
+static inline bool fx_right(struct fixture *fx, const struct tierce_chain *chain, size_t block,
+                            int32_t id)
+{
+    for (uint32_t l = 0; l < FX_LAYERS; l++) {
+        const uint8_t *p = (const uint8_t *)fx->layers[l].base + (size_t)id * 1024;
+        uint8_t want = fx_byte(chain, block, l);
+        for (uint32_t i = 0; i < fx_cells[l]; i++) {
+            if (p[i] != want)
+                return false;
+        }
+        if (p[fx_cells[l]] != 0x5a && p[fx_cells[l]] != 0)
+            return false;
+    }
+    return true;
+}
+
+static inline struct tierce_transfer_opts fx_what(struct fixture *fx,
+                                                  const struct tierce_chain *chain, size_t from,
+                                                  size_t to, const int32_t *ids)
+{
+    return (struct tierce_transfer_opts){.size = sizeof(struct tierce_transfer_opts),
+                                         .chain = chain,
+                                         .from_block = from,
+                                         .to_block = to,
+                                         .paged = &fx->paged,
+                                         .block_ids = ids};
+}
+
+/* Fills the blocks and stores them. Returns the blocks stored. */
+static inline int64_t fx_store(struct fixture *fx, const struct tierce_chain *chain, size_t to,
+                               const int32_t *ids, bool tail)
+{
+    fx_fill(fx, chain, 0, to, ids);
+    struct tierce_transfer_opts what = fx_what(fx, chain, 0, to, ids);
+    what.tail = tail;
+    return tierce_store(fx->view, &what);
+}
+
+static inline uint64_t fx_found(struct fixture *fx, const struct tierce_chain *chain, size_t to,
+                                unsigned flags, uint64_t session, uint64_t *memory)
+{
+    struct tierce_found found;
+    struct tierce_lookup_opts opts = {.size = sizeof(opts), .flags = flags, .session = session};
+    ck_assert_int_eq(tierce_lookup(fx->view, chain, to, &opts, &found), 0);
+    if (memory != NULL)
+        *memory = found.memory_blocks;
+    return found.blocks;
+}
+
+static inline struct tierce_engine_stats fx_stats(struct fixture *fx)
+{
+    struct tierce_engine_stats stats = {.size = sizeof(stats)};
+    tierce_engine_stats(fx->engine, &stats);
+    return stats;
+}
+
+static const int32_t fx_ids[FX_BLOCKS] = {7,   3,   12,  0,  44, 45, 46, 9,   100, 101, 99,
+                                          200, 255, 254, 1,  2,  60, 61, 62,  63,  64,  65,
+                                          66,  67,  70,  72, 71, 73, 80, 81,  83,  82,  90,
+                                          91,  92,  93,  94, 95, 96, 97, 110, 111, 112, 113};
+
+#endif
