@@ -84,7 +84,8 @@ static int report(const struct request *request, const struct tierce__inspect *i
     if (request->verify) {
         int rc = tierce__inspect_verify(&verify, inspect, request->json ? stderr : stdout);
         if (rc != 0)
-            return explain(request->folder, rc);
+            return tierce__cli_fail("inspect", "%.300s: the data file cannot be read: %s",
+                                    request->folder, tierce_strerror(rc));
         done = &verify;
     }
     if (!request->json)
