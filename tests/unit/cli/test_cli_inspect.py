@@ -95,14 +95,17 @@ class Inspect(CliCase):
         self.assertEqual(json.loads(result.stdout)["verify"]["damaged"], 3)
 
     def test_a_chunk_in_the_place_of_another_is_found(self):
-        folder = self.make(chunks=3)
-        with open(os.path.join(folder, "data"), "r+b") as file:
-            first = file.read(CHUNK_BYTES)
-            file.seek(CHUNK_BYTES)
-            file.write(first)
-        bad, _ = self.verify(folder, 1)
-        self.assertEqual(len(bad), 1)
-        self.assertIn("names another", bad[0][1])
+        # Chunk 4 is of the other namespace, the rest differ in their hashes only.
+        folder = self.make(chunks=5, shards=1)
+        path = os.path.join(folder, "data")
+        with open(path, "rb") as file:
+            whole = file.read()
+        for chunk, says in ((1, "the header names another chunk"),
+                            (4, "the header names another namespace")):
+            with open(path, "r+b") as file:
+                file.write(whole[chunk * CHUNK_BYTES:(chunk + 1) * CHUNK_BYTES])
+            bad, _ = self.verify(folder, 1)
+            self.assertEqual([why for _, why in bad], [says])
 
     def test_a_short_or_missing_data_file(self):
         folder = self.make(chunks=5)
