@@ -20,9 +20,10 @@
 #define CAP_MIN       (1u << 20)
 #define BUF_COUNT_MIN 1024u
 #define BYTES_PER_BUF (64u << 10)
-#define TOUCH_SLICE   (4ULL << 20) /* one call; short, because it holds up changes of the mappings \
-                                    */
-#define POPULATE_UNKNOWN 23        /* MADV_POPULATE_WRITE, where the C library lacks it */
+#define TOUCH_SLICE                                                                                \
+    (4ULL << 20)            /* one call; short, because it holds up changes of the mappings        \
+                             */
+#define POPULATE_UNKNOWN 23 /* MADV_POPULATE_WRITE, where the C library lacks it */
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE POPULATE_UNKNOWN
@@ -175,8 +176,10 @@ void tierce__pool_destroy(struct tierce__pool *pool)
         return;
     TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
     atomic_store_explicit(&pool->toucher_stop, true, memory_order_relaxed);
-    if (pool->toucher_runs)
+    if (pool->toucher_runs) {
+        (void)pthread_setschedparam(pool->toucher, SCHED_OTHER, &(struct sched_param){0});
         pthread_join(pool->toucher, NULL);
+    }
     pool->toucher_runs = false;
     wait_for_releases(pool);
     struct tierce__pool_stats stats;
