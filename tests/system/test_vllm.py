@@ -117,7 +117,7 @@ def test_a_full_disk_is_no_harm(run, prompts, expected, small_disk):
 
 def test_chunked_prefill_and_many_at_once(run, prompts, expected):
     results, _ = run([prompts, prompts], memory_store(), together=True,
-                     options={"max_num_batched_tokens": 320, "num_gpu_blocks_override": 140})
+                     options={"max_num_batched_tokens": 320})
     assert results[0]["answers"] == expected() and results[1]["answers"] == expected()
     assert total(results[1], "memory") > 0
 
