@@ -143,9 +143,10 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
 {
     if (d->closing)
         return TIERCE_E_CLOSED;
-    bool device = req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT;
-    if (device && is_down(d))
-        return TIERCE_E_DOWN;
+    req->found = 0;
+    bool wants_device = req->op != TIERCE__TIER_DELETE && req->op != TIERCE__TIER_FLUSH;
+    if (wants_device && is_down(d))
+        return TIERCE_E_DOWN; /* a lookup too: it would promise what cannot be loaded */
     switch (req->op) {
     case TIERCE__TIER_LOOKUP:
         return lookup(d, req);
