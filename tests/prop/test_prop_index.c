@@ -91,7 +91,7 @@ static void play(struct test_random *random)
 START_TEST(an_index_does_what_an_array_does)
 {
     struct test_random random = test_random_start("index");
-    for (unsigned i = 0; i < 20 * test_scale(); i++)
+    for (unsigned i = 0; i < 8 * test_scale(); i++)
         play(&random);
 }
 END_TEST
