@@ -251,6 +251,8 @@ static void close_tier(struct tierce__tier *tier, uint64_t deadline_ns)
     tierce__lock_drop(&d->lock);
     if (!ended) {
         tierce__log(TIERCE_LOG_ERROR, "disk_close_leaked", "path=%s", d->folder);
+        pthread_detach(d->journal_thread);
+        pthread_detach(d->io_thread);
         return;
     }
     pthread_join(d->journal_thread, NULL);
