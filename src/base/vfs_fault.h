@@ -43,6 +43,7 @@ enum tierce__fault_action {
     TIERCE__FAULT_HANG, /* submitted transfers only: nothing happens until release */
     TIERCE__FAULT_FLIP, /* reads only: bit `bit` (modulo the length) of what was read is flipped */
     TIERCE__FAULT_CUT,  /* the power goes before this operation */
+    TIERCE__FAULT_KILL, /* the process ends by SIGKILL before this operation */
 };
 
 struct tierce__vfs_fault_rule {

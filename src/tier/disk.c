@@ -143,9 +143,10 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
 {
     if (d->closing)
         return TIERCE_E_CLOSED;
-    bool device = req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT;
-    if (device && is_down(d))
-        return TIERCE_E_DOWN;
+    req->found = 0;
+    bool wants_device = req->op != TIERCE__TIER_DELETE && req->op != TIERCE__TIER_FLUSH;
+    if (wants_device && is_down(d))
+        return TIERCE_E_DOWN; /* a lookup too: it would promise what cannot be loaded */
     switch (req->op) {
     case TIERCE__TIER_LOOKUP:
         return lookup(d, req);
@@ -250,6 +251,8 @@ static void close_tier(struct tierce__tier *tier, uint64_t deadline_ns)
     tierce__lock_drop(&d->lock);
     if (!ended) {
         tierce__log(TIERCE_LOG_ERROR, "disk_close_leaked", "path=%s", d->folder);
+        pthread_detach(d->journal_thread);
+        pthread_detach(d->io_thread);
         return;
     }
     pthread_join(d->journal_thread, NULL);

@@ -10,8 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DIRTY_BYTES_MAX (128ULL << 20) /* beyond it a commit begins before its time */
-#define RETRY_MS        1000u
+#define RETRY_MS 1000u
 
 /*
  * The journal thread. A commit makes durable what was visible when it began: sync of the data,
@@ -387,13 +386,11 @@ static void grow(struct tierce__disk *d)
 /* When the next commit begins; 0: now. */
 static uint64_t commit_time(const struct tierce__disk *d)
 {
-    bool now = d->urgent || !tierce__list_empty(&d->flushes) || d->dirty.bytes > DIRTY_BYTES_MAX ||
-               d->journal_final;
     if (!tierce__list_empty(&d->flushes) || d->journal_final)
         return 0; /* somebody wants to know, even that it fails again */
     if (d->pending_since == 0)
         return TIERCE__DEADLINE_NEVER;
-    uint64_t at = now ? 0 : d->pending_since + d->flush_interval_ms * TIERCE__MS_NS;
+    uint64_t at = d->urgent ? 0 : d->pending_since + d->flush_interval_ms * TIERCE__MS_NS;
     return at > d->retry_at ? at : d->retry_at;
 }
 

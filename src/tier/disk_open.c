@@ -285,6 +285,22 @@ static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t 
     }
 }
 
+/* A store with fewer slots than the one that wrote the journal: the policy says who leaves. */
+static void evict_surplus(struct tierce__disk *d, struct replay *r)
+{
+    uint32_t slot;
+    while (tierce__index_count(d->table.index) > d->chunk_count_max &&
+           d->policy->ops->victim(d->policy, ++d->clock, &slot)) {
+        const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+        d->policy->ops->remove(d->policy, slot, true);
+        tierce__space_give(d->space, c->offset, c->object_bytes);
+        tierce__disk_table_erase(&d->table, slot);
+        d->durable_count--;
+        d->stats.evicted_chunks++;
+        r->rewrite = true; /* before their space is used again */
+    }
+}
+
 static int rebuild(struct tierce__disk *d, struct replay *r, uint64_t file_length)
 {
     uint32_t count = tierce__index_count(d->table.index);
@@ -294,8 +310,10 @@ static int rebuild(struct tierce__disk *d, struct replay *r, uint64_t file_lengt
     int rc = tierce__space_reserve(d->space, d->table.slot_count);
     if (rc == 0)
         rc = claim_space(d, r, slots, file_length);
-    if (rc == 0)
+    if (rc == 0) {
         fill_policy(d, slots, count);
+        evict_surplus(d, r);
+    }
     tierce__free(slots);
     return rc;
 }

@@ -3,6 +3,8 @@
 #include "base/clock.h"
 #include "tier/disk_private.h"
 
+#define DIRTY_BYTES_MAX (128ULL << 20) /* beyond it a commit begins before its time */
+
 /* ---- lists of slots -------------------------------------------------------------------------- */
 
 static void list_push(struct tierce__disk *d, struct tierce__disk_slots *list, uint32_t slot)
@@ -100,7 +102,7 @@ void tierce__disk_publish(struct tierce__disk *d, uint32_t slot)
     update_evictable(d, slot);
     d->stats.put_chunks++;
     d->stats.put_bytes += c->object_bytes;
-    tierce__disk_want_commit(d, false);
+    tierce__disk_want_commit(d, d->dirty.bytes > DIRTY_BYTES_MAX);
 }
 
 void tierce__disk_abort(struct tierce__disk *d, uint32_t slot)

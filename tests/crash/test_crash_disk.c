@@ -125,18 +125,28 @@ static void verify(const char *what)
 
 /* ---- kill -9 --------------------------------------------------------------------------------- */
 
-static void be_killed(void)
+/* Lives until it is killed: from outside, or before its `change`-th change of the disk (0: none),
+ * unless it is through with `steps` steps before. */
+static void be_killed(uint64_t change, unsigned steps)
 {
     alarm(60);
-    if (store_parts(&s, 4 * MIB) != 0)
+    struct tierce__vfs *inner, *vfs;
+    if (store_parts(&s, 4 * MIB) != 0 || tierce__vfs_create(&inner, 16) != 0 ||
+        tierce__vfs_fault_create(&vfs, inner, false) != 0)
         _exit(2);
+    if (change > 0)
+        tierce__vfs_fault_add(vfs, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_CHANGE,
+                                                                    .action = TIERCE__FAULT_KILL,
+                                                                    .nth = change});
     struct tierce__disk_opts opts = opts_here();
     opts.lock_wait_ms = 5000;
+    opts.vfs = vfs;
     if (store_open(&s, &opts) != 0)
         _exit(3);
-    while (step())
-        ;
-    _exit(4);
+    for (unsigned i = 0; i < steps; i++)
+        if (!step())
+            _exit(4);
+    _exit(0);
 }
 
 START_TEST(killed_at_random)
@@ -151,7 +161,7 @@ START_TEST(killed_at_random)
         pid_t pid = fork();
         ck_assert_int_ge(pid, 0);
         if (pid == 0)
-            be_killed();
+            be_killed(0, UINT32_MAX);
         usleep(wait_us);
         kill(pid, SIGKILL);
         int status;
@@ -163,6 +173,31 @@ START_TEST(killed_at_random)
     }
     ck_assert_uint_gt(model->flushes, 0);
     end();
+}
+END_TEST
+
+START_TEST(killed_before_each_change)
+{
+    rng = test_random_start("killed_before_each_change");
+    struct test_random same = rng;
+    bool killed = true;
+    for (uint64_t change = 1; killed; change++) {
+        begin(_i == 1, ".");
+        rng = same;
+        pid_t pid = fork();
+        ck_assert_int_ge(pid, 0);
+        if (pid == 0)
+            be_killed(change, 40);
+        int status;
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        killed = WIFSIGNALED(status);
+        ck_assert_msg(killed || WEXITSTATUS(status) == 0, "it ended with %d", WEXITSTATUS(status));
+        ck_assert(killed || change > 30);
+        char what[64];
+        snprintf(what, sizeof(what), "change %d", (int)change);
+        verify(what);
+        end();
+    }
 }
 END_TEST
 
@@ -249,6 +284,7 @@ int main(void)
     TCase *t = tcase_create("disk");
     tcase_set_timeout(t, 3600);
     tcase_add_loop_test(t, killed_at_random, 0, 2);
+    tcase_add_loop_test(t, killed_before_each_change, 0, 2);
     tcase_add_loop_test(t, power_cut_at_every_change_of_a_first_life, 0, 2);
     tcase_add_loop_test(t, power_cuts_at_random_over_many_lives, 0, 2);
     suite_add_tcase(suite, t);

@@ -17,8 +17,7 @@ static bool durable[CHUNKS];
 static bool deleted[CHUNKS];
 static char what[128]; /* the fault, for messages */
 
-static void be_silent(void *arg, enum tierce_log_level level, const char *event,
-                      const char *detail)
+static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
 {
     (void)arg;
     (void)level;

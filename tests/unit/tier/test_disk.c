@@ -135,6 +135,28 @@ START_TEST(a_smaller_cap_evicts_and_truncates)
 }
 END_TEST
 
+START_TEST(fewer_slots_evict_the_oldest)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 32 * MIB);
+    open_with(opts);
+    for (uint64_t n = 0; n < 200; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    store_close(&s);
+    opts.chunk_count_max = 50;
+    for (int i = 0; i < 2; i++) {
+        open_with(opts);
+        ck_assert_uint_eq(store_stats(&s).chunks, 50);
+        for (uint64_t n = 0; n < 200; n++)
+            ck_assert_int_eq(store_get(&s, n, 0, 0), n < 150 ? TIERCE_E_MISS : 0);
+        store_close(&s);
+    }
+    open_with(opts);
+    ck_assert_int_eq(store_put(&s, 500), 0); /* full of slots, not of bytes */
+    ck_assert_uint_eq(store_stats(&s).chunks, 50);
+    ck_assert(!store_has(&s, 150));
+}
+END_TEST
+
 START_TEST(a_folder_is_held_by_one_store)
 {
     struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
@@ -309,6 +331,7 @@ int main(void)
     tcase_add_test(t, a_lookup_counts_the_leading_keys);
     tcase_add_test(t, eviction_keeps_the_cap_and_the_order);
     tcase_add_test(t, a_smaller_cap_evicts_and_truncates);
+    tcase_add_test(t, fewer_slots_evict_the_oldest);
     tcase_add_test(t, a_folder_is_held_by_one_store);
     tcase_add_test(t, only_what_is_asked_for_twice);
     tcase_add_test(t, arguments_are_checked);

@@ -323,6 +323,24 @@ START_TEST(close_cancels_what_does_not_end)
 }
 END_TEST
 
+/* A device that never answers does not hang the process; what it may write to is left alone. */
+START_TEST(close_leaves_a_dead_device_behind)
+{
+    open_faulty();
+    hang(TIERCE__FAULT_SUBMIT_WRITE);
+    submit_puts(&many, 2, UINT32_MAX);
+    uint64_t start = tierce__now_ns();
+    s.tier->ops->close(s.tier, tierce__deadline_in_ms(20));
+    ck_assert_uint_lt(tierce__now_ns() - start, 20000 * TIERCE__MS_NS);
+    ck_assert_str_eq(last_event, "disk_close_leaked");
+    ck_assert_int_eq(many.wait.dones, 2);
+    ck_assert_int_eq(many.reqs[0].status, TIERCE_E_CLOSED);
+    s.tier = NULL;
+    store_remove(&s);
+    _exit(EXIT_SUCCESS); /* with the leak that this is about */
+}
+END_TEST
+
 /* Reads are not made to wait for a queue full of writes. */
 START_TEST(reads_pass_queued_writes)
 {
@@ -374,6 +392,7 @@ int main(void)
     tcase_add_test(t, a_late_put_is_not_wasted);
     tcase_add_test(t, a_full_queue_drops_the_oldest);
     tcase_add_test(t, close_cancels_what_does_not_end);
+    tcase_add_exit_test(t, close_leaves_a_dead_device_behind, EXIT_SUCCESS);
     tcase_add_test(t, reads_pass_queued_writes);
     tcase_add_test(t, a_flipped_bit_is_for_the_reader_to_find);
     suite_add_tcase(suite, t);
