@@ -91,21 +91,22 @@ int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const
 }
 
 /*
- * The engine reads the blocks soon, but a large call is a part of a larger load, whose start the
- * caches have lost before its end. The copy alone is 1.12 (1 MiB) to 1.25 times (16 MiB) as fast
+ * The engine reads the blocks soon, but the caches have lost the start of a large row of calls
+ * before its end. The copy alone is 1.12 (1 MiB) to 1.25 times (16 MiB) as fast
  * streamed. A core that reads all of it back at once would be faster with the caches up to 4 MiB,
  * copy and read together: 16.3 against 13.3 GB/s for 1 MiB, 16.0 against 13.5 for 4 MiB, but 12.3
- * against 12.8 for 16 MiB. So small calls, which may be the whole load, stay in the caches
- * (cold cells of 128 KiB, Zen 5, 2026-11).
+ * against 12.8 for 16 MiB. So small rows stay in the caches (cold cells of 128 KiB, Zen 5,
+ * 2026-11).
  */
-static enum tierce__store_hint scatter_hint(size_t n, uint32_t block_bytes)
+static enum tierce__store_hint scatter_hint(uint64_t call_bytes, uint64_t row_bytes)
 {
-    return (uint64_t)n * block_bytes >= SCATTER_STREAM_BYTES_MIN ? TIERCE__STORE_STREAM
-                                                                 : TIERCE__STORE_CACHED;
+    uint64_t bytes = row_bytes > call_bytes ? row_bytes : call_bytes;
+    return bytes >= SCATTER_STREAM_BYTES_MIN ? TIERCE__STORE_STREAM : TIERCE__STORE_CACHED;
 }
 
 int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids,
-                          size_t n, const void *cells, const uint64_t *sums, uint8_t *good)
+                          size_t n, const void *cells, const uint64_t *sums, uint8_t *good,
+                          uint64_t row_bytes)
 {
     if (n > 0 && (ids == NULL || cells == NULL || sums == NULL || good == NULL))
         return TIERCE_E_ARGUMENT;
@@ -113,7 +114,7 @@ int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer, cons
         return TIERCE_E_ARGUMENT;
     const struct tierce__kernel *kernel = tierce__kernel();
     const struct tierce_paged_layer *to = &paged->layers[layer];
-    enum tierce__store_hint hint = scatter_hint(n, to->block_bytes);
+    enum tierce__store_hint hint = scatter_hint((uint64_t)n * to->block_bytes, row_bytes);
     const uint8_t *cell = cells;
     int bad = 0;
     for (size_t i = 0; i < n; i++, cell += to->block_bytes) {
