@@ -6,7 +6,7 @@
 #include "base/bytes.h"
 #include "paged/paged_private.h"
 
-enum { PREFETCH_HEAD_BYTES = 4096, SCATTER_STREAM_BYTES_MIN = 1 << 20 };
+enum { SCATTER_STREAM_BYTES_MIN = 1 << 20 };
 
 /* Block ids come from outside, so the last byte of the last block must be an address. */
 static bool layer_ok(const struct tierce_paged_layer *layer, uint32_t block_count)
@@ -55,19 +55,6 @@ static uint8_t *block_at(const struct tierce_paged_layer *layer, int32_t id)
     return (uint8_t *)layer->base + (uint64_t)(uint32_t)id * layer->block_stride;
 }
 
-/*
- * The first lines of the next block, while this one is copied: the prefetcher of the machine only
- * starts after some misses. Of the best plain copy, a gather of 4 MiB has with 0, 2, 4 and 8 KiB
- * of head: cells of 4 KiB 0.72, 0.88, 1.05, 1.02; of 64 KiB 0.93, 0.97, 0.97, 0.97 (Zen 5,
- * 2026-11).
- */
-static void prefetch_head(const uint8_t *block, size_t block_bytes)
-{
-    size_t head = block_bytes < PREFETCH_HEAD_BYTES ? block_bytes : PREFETCH_HEAD_BYTES;
-    for (size_t i = 0; i < head; i += TIERCE__STRIPE_BYTES)
-        __builtin_prefetch(block + i, 0, 3);
-}
-
 int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids,
                          size_t n, void *cells, uint64_t *sums)
 {
@@ -81,10 +68,10 @@ int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const
     enum tierce__store_hint hint = TIERCE__STORE_STREAM;
     uint8_t *cell = cells;
     for (size_t i = 0; i < n; i++, cell += from->block_bytes) {
-        if (i + 1 < n)
-            prefetch_head(block_at(from, ids[i + 1]), from->block_bytes);
-        sums[i] = tierce__copy_sum_unfenced(kernel, cell, block_at(from, ids[i]), from->block_bytes,
-                                            hint);
+        const uint8_t *block = block_at(from, ids[i]);
+        /* Behind the last one is as good a guess as any. */
+        const uint8_t *next = i + 1 < n ? block_at(from, ids[i + 1]) : block + from->block_bytes;
+        sums[i] = tierce__copy_sum_unfenced(kernel, cell, block, from->block_bytes, hint, next);
     }
     tierce__copy_fence(kernel, hint);
     return 0;
@@ -118,8 +105,8 @@ int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer, cons
     const uint8_t *cell = cells;
     int bad = 0;
     for (size_t i = 0; i < n; i++, cell += to->block_bytes) {
-        uint64_t sum =
-            tierce__copy_sum_unfenced(kernel, block_at(to, ids[i]), cell, to->block_bytes, hint);
+        uint64_t sum = tierce__copy_sum_unfenced(kernel, block_at(to, ids[i]), cell,
+                                                 to->block_bytes, hint, NULL);
         if (sum != sums[i]) {
             good[i] = 0;
             bad++;
