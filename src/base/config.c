@@ -300,10 +300,13 @@ static int unknown_env(const struct tierce__config *config, const char *name,
                                best);
 }
 
+/* Whether a name of the list, or a prefix that ends in '*', covers `name`. */
 static bool is_listed(const char *const *list, const char *name)
 {
     for (; list != NULL && *list != NULL; list++) {
-        if (strcmp(*list, name) == 0)
+        size_t len = strlen(*list);
+        bool prefix = len > 0 && (*list)[len - 1] == '*';
+        if (prefix ? strncmp(*list, name, len - 1) == 0 : strcmp(*list, name) == 0)
             return true;
     }
     return false;

@@ -56,9 +56,9 @@ void tierce__config_destroy(struct tierce__config *config);
 /*
  * Reads a YAML file, the environment (a NULL-terminated array as `environ`), or one name and
  * value. Environment names with the prefix that are not parameters are refused too, except those
- * listed in `ignore` (NULL-terminated, may be NULL). `source` says where a set value came from.
- * Errors: TIERCE_E_CONFIG with `error` filled, negative errno (file) likewise, -ENOMEM. What was
- * read before the error stays.
+ * listed in `ignore` (NULL-terminated, may be NULL; "PREFIX_X_*" covers all that begin so).
+ * `source` says where a set value came from. Errors: TIERCE_E_CONFIG with `error` filled, negative
+ * errno (file) likewise, -ENOMEM. What was read before the error stays.
  */
 TIERCE_MUSTUSE int tierce__config_load_file(struct tierce__config *config, const char *path,
                                             struct tierce__config_error *error);

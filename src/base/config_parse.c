@@ -187,14 +187,17 @@ bool tierce__parse_bool(bool *out, const char *text)
 
 void tierce__format_size(char *text, size_t size, uint64_t bytes)
 {
-    for (size_t i = 0; bytes > 0 && i < 5; i++) {
-        if (bytes % size_units[i].factor == 0) {
-            snprintf(text, size, "%llu%s", (unsigned long long)(bytes / size_units[i].factor),
-                     size_units[i].name);
-            return;
+    /* The unit that leaves the smallest whole number: 2GB rather than 1953125KiB. */
+    uint64_t best = bytes;
+    const char *unit = "";
+    for (size_t i = 0; i < sizeof(size_units) / sizeof(*size_units); i++) {
+        uint64_t factor = size_units[i].factor;
+        if (bytes % factor == 0 && bytes / factor < best) {
+            best = bytes / factor;
+            unit = size_units[i].name;
         }
     }
-    snprintf(text, size, "%llu", (unsigned long long)bytes);
+    snprintf(text, size, "%llu%s", (unsigned long long)best, unit);
 }
 
 void tierce__format_duration(char *text, size_t size, uint64_t ms)

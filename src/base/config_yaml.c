@@ -97,6 +97,8 @@ static int check_bytes(const char *shown, const char *text, size_t len,
         return tierce__config_fail(error, TIERCE_E_CONFIG,
                                    "%s: is larger than %u KiB, which no configuration is", shown,
                                    TIERCE__YAML_BYTES_MAX / 1024);
+    if (len == 0)
+        return 0;
     const char *nul = memchr(text, '\0', len);
     if (nul != NULL)
         return tierce__config_fail(error, TIERCE_E_CONFIG,
@@ -190,7 +192,8 @@ int tierce__yaml_parse(struct tierce__yaml *out, const char *name, const char *t
     yaml.text = tierce__alloc(len + 1);
     if (yaml.text == NULL)
         return tierce__config_fail(error, -ENOMEM, "%s: no memory to parse it", shown);
-    memcpy(yaml.text, text, len);
+    if (len > 0)
+        memcpy(yaml.text, text, len);
     yaml.text[len] = '\0';
     rc = load_document(&yaml, shown, len, error);
     if (rc != 0) {

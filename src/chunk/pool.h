@@ -71,8 +71,9 @@ void tierce__pool_destroy(struct tierce__pool *pool);
 /*
  * A new buffer of `bytes` with one reference; its content is undefined.
  * Errors: TIERCE_E_FULL (no range or no buffer object free now), TIERCE_E_LIMIT (larger than the
- * pool), TIERCE_E_ARGUMENT (0 bytes). Thread: any. Does not block, makes no system call, allocates
- * nothing per call.
+ * pool), TIERCE_E_ARGUMENT (0 bytes). Where sizes differ, evicting `bytes` may free them in
+ * several holes: evict and try again until it fits or nothing can be evicted.
+ * Thread: any. Does not block, makes no system call, allocates nothing per call.
  */
 TIERCE_MUSTUSE int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out,
                                       uint64_t bytes);

@@ -17,13 +17,8 @@
  * data, hands its sides to tierce__bench_alternate, and emits a row per case. It checks once that
  * the work it measures is done, outside the time that counts.
  *
- * Thread: the main one.
+ * Missing a goal is no failure. Thread: the main one.
  */
-
-/* The subcommand: main's arguments, argv[0] being "bench". Returns an exit status: 0, 1 (a
- * benchmark failed), 2 (wrong arguments). Missing a goal is no failure. */
-int tierce__bench_main(int argc, char **argv);
-extern const char tierce__bench_help[];
 
 /* What a run may use. */
 struct tierce__bench {

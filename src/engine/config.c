@@ -26,8 +26,9 @@ static const struct tierce__param params[] = {
 
 /* Variables that share the prefix and are no parameters of an engine. */
 static const char *const other_variables[] = {
-    "TIERCE_CONFIG",    /* path of the file that the adapters and the command line read first */
-    "TIERCE_TEST_DATA", /* where the tests find data that is not in the repository */
+    "TIERCE_CONFIG", /* path of the file that the adapters and the command line read first */
+    "TIERCE_TEST_*", /* of the tests */
+    "TIERCE_VENV",   /* where tools/setup puts the Python environment */
     NULL,
 };
 

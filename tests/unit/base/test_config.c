@@ -374,7 +374,7 @@ START_TEST(the_environment_overrides)
 {
     char *const env[] = {"HOME=/root",   "TIERCE_DISK_FLUSH_INTERVAL=2s", "TIERCEX=1", "TIERCE=1",
                          "TIERCE_TOP=3", "TIERCE_TEST_DATA=/x",           "NOEQUALS",  NULL};
-    const char *const ignore[] = {"TIERCE_TEST_DATA", NULL};
+    const char *const ignore[] = {"TIERCE_OTHER", "TIERCE_TEST_*", NULL};
     ck_assert_int_eq(tierce__config_load_env(config, env, ignore, &error), 0);
     ck_assert_uint_eq(tierce__config_number(config, INTERVAL), 2000);
     ck_assert_str_eq(tierce__config_source(config, INTERVAL),

@@ -11,15 +11,14 @@
 #include <unistd.h>
 
 #include "base/config_parse.h"
+#include "cli/cli.h"
 
 #define SECONDS_DEFAULT 3.0
 #define SECONDS_MAX     600.0
 #define MEMORY_DEFAULT  (5ULL << 30)
 #define MEMORY_MIN      (64ULL << 20)
 
-enum { EXIT_USAGE = 2 };
-
-const char tierce__bench_help[] =
+const char tierce__cli_bench_help[] =
     "Measures this machine beside its own limits and prints a line a case. The ratio is value to\n"
     "limit, or limit to value where less is better: bigger is always better. The goal is the "
     "ratio\n"
@@ -115,8 +114,7 @@ static int usage(const char *what, const char *word)
 {
     char shown[64];
     tierce__text_for_message(shown, sizeof(shown), word);
-    fprintf(stderr, "tierce bench: %s: \"%s\" (see tierce bench --help)\n", what, shown);
-    return EXIT_USAGE;
+    return tierce__cli_usage("bench", "%s: \"%s\"", what, shown);
 }
 
 static bool read_seconds(double *out, const char *text)
@@ -176,7 +174,7 @@ static int read_option(struct arguments *a, int option)
         a->bench.dir = optarg;
         return 0;
     default:
-        return EXIT_USAGE; /* getopt has said why */
+        return TIERCE__CLI_USAGE; /* getopt has said why */
     }
 }
 
@@ -215,7 +213,7 @@ static bool is_wanted(const struct arguments *a, const struct entry *entry)
 /* Every benchmark runs, also after one that failed. */
 static int run_all(struct arguments *a)
 {
-    int status = EXIT_SUCCESS;
+    int status = TIERCE__CLI_OK;
     print_header(a->bench.csv);
     for (size_t i = 0; i < ENTRY_COUNT; i++) {
         if (!is_wanted(a, &entries[i]))
@@ -225,12 +223,12 @@ static int run_all(struct arguments *a)
         if (rc < 0 && rc != -ECANCELED)
             (void)tierce__bench_fail(&a->bench, "%s", tierce_strerror(rc));
         if (rc < 0)
-            status = EXIT_FAILURE;
+            status = TIERCE__CLI_FAILED;
     }
-    return fflush(stdout) == 0 && !ferror(stdout) ? status : EXIT_FAILURE;
+    return status;
 }
 
-int tierce__bench_main(int argc, char **argv)
+int tierce__cli_bench(int argc, char **argv)
 {
     struct arguments a;
     char folder[PATH_MAX] = "tierce-bench-XXXXXX";
@@ -239,21 +237,19 @@ int tierce__bench_main(int argc, char **argv)
         return rc;
     if (a.list) {
         list_benches();
-        return EXIT_SUCCESS;
+        return TIERCE__CLI_OK;
     }
     if (a.bench.dir != NULL) {
         int length = snprintf(folder, sizeof(folder), "%s/tierce-bench-XXXXXX", a.bench.dir);
         if (length < 0 || (size_t)length >= sizeof(folder))
             return usage("--dir is too long", a.bench.dir);
     }
-    if (mkdtemp(folder) == NULL) {
-        fprintf(stderr, "tierce bench: cannot make %s: %s\n", folder, strerror(errno));
-        return EXIT_FAILURE;
-    }
+    if (mkdtemp(folder) == NULL)
+        return tierce__cli_fail("bench", "cannot make %s: %s", folder, strerror(errno));
     a.bench.dir = folder;
     rc = run_all(&a);
     /* Benchmarks remove what they make. */
     if (rmdir(folder) != 0)
-        fprintf(stderr, "tierce bench: cannot remove %s: %s\n", folder, strerror(errno));
+        return tierce__cli_fail("bench", "cannot remove %s: %s", folder, strerror(errno));
     return rc;
 }

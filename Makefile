@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The everyday commands. CMake does the work (CMakePresets.json); `make help` lists the targets.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+TIERCE_VENV ?= $(CURDIR)/.venv
+SCALE ?= 32
+export DESTDIR TIERCE_VENV
+
+.DEFAULT_GOAL := build
+.PHONY: help packages build test test-long run check install uninstall clean
+
+help: ## prints this
+	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1|/p' $(firstword $(MAKEFILE_LIST)) | \
+		while IFS='|' read -r name text; do printf '%-18s %s\n' "  $$name" "$$text"; done
+
+packages:
+	@if [ -x tools/setup ]; then tools/setup packages; fi
+
+build: packages ## builds the release; the executable is build/bin/tierce
+	@[ -f build/rel/build.ninja ] || cmake --preset rel
+	@cmake --build --preset rel -j $(JOBS)
+	@mkdir -p build/bin
+	@ln -sfn ../rel/bin/tierce build/bin/tierce
+
+test: ## installs what is missing, runs every test, counts them in the last line
+	@tools/run_tests
+
+test-long: ## the same with long fuzz, crash, torture and soak runs (hours)
+	@tools/run_tests --long
+
+run: build ## a workload through a real vLLM, without and with Tierce (TRACE=file SCALE=32)
+	@tools/setup python
+	@"$(TIERCE_VENV)/bin/python" tools/demo/run.py \
+		$(if $(TRACE),--trace "$(TRACE)" --scale "$(SCALE)")
+
+check: packages ## format, lint, layers, documents (TIDY=1: clang-tidy too)
+	@tools/check $(if $(TIDY),--tidy)
+
+install: build ## installs below PREFIX (/usr/local), and below DESTDIR if it is set
+	@cmake --install build/rel --prefix "$(PREFIX)"
+
+uninstall: ## removes what make install put there (the same DESTDIR)
+	@cmake/uninstall.sh build/rel/install_manifest.txt
+
+clean: ## removes the build folder
+	@rm -rf build

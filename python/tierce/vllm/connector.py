@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's side of Tierce: KVConnectorBase_V1 over the two halves.
+
+    KVTransferConfig(kv_connector="TierceConnector", kv_connector_module_path="tierce.vllm",
+                     kv_role="kv_both", kv_load_failure_policy="recompute",
+                     kv_connector_extra_config={"disk.path": "/var/lib/tierce"})
+
+An exception here would kill the engine, so none leaves: what goes wrong is logged once and is a
+miss. What the connector cannot serve, it does not touch: it says why, once, and stays off.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import dataclass, field
+
+import vllm
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
+)
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from . import worker as worker_half
+from .identity import LOAD_FORMATS, Unsupported
+from .link import LinkServer, RemoteWorker
+from .scheduler import SchedulerHalf
+from .stats import TierceProm, TierceStats
+from .tracker import LoadResult, ReqMeta
+from .worker import Settings, WorkerHalf
+
+TESTED_VLLM = "0.32."
+
+log = logging.getLogger("tierce")
+
+
+def share_log() -> None:
+    """Our lines go where vLLM's go, unless someone has set our logger up."""
+    engine_log = logging.getLogger("vllm")
+    if not log.handlers and not logging.getLogger().handlers and engine_log.handlers:
+        log.handlers = list(engine_log.handlers)
+        log.setLevel(engine_log.level)
+        log.propagate = False
+
+
+def require_supported(vllm_config, kv_cache_config) -> None:
+    """Raises Unsupported if this engine's KV is not of the kind that the store understands."""
+    parallel = vllm_config.parallel_config
+    if parallel.world_size > 1:
+        raise Unsupported("tensor, pipeline or context parallelism")
+    if vllm_config.model_config.runner_type != "generate":
+        raise Unsupported(f"a {vllm_config.model_config.runner_type} model")
+    if str(vllm_config.load_config.load_format) not in LOAD_FORMATS:
+        raise Unsupported(f"weights of load format {vllm_config.load_config.load_format!r}")
+    speculative = vllm_config.speculative_config
+    if speculative is not None and speculative.method not in ("ngram", "suffix"):
+        raise Unsupported(f"speculative decoding with {speculative.method!r}")
+    groups = kv_cache_config.kv_cache_groups
+    if len(groups) != 1:
+        raise Unsupported(f"{len(groups)} KV cache groups")
+    spec = groups[0].kv_cache_spec
+    if type(spec) is not FullAttentionSpec:
+        raise Unsupported(f"a KV cache of kind {type(spec).__name__}")
+    if spec.sliding_window is not None or spec.attention_chunk_size is not None or spec.non_causal:
+        raise Unsupported("sliding window, chunked or non-causal attention")
+    if spec.block_size != vllm_config.cache_config.block_size:
+        raise Unsupported("two different block sizes")
+    if kv_cache_config.hash_block_size not in (None, spec.block_size):
+        raise Unsupported("block hashes of another block size")
+
+
+def guarded(default=None, fail_step=False):
+    """A method that vLLM calls: off means `default`, and so does anything unforeseen."""
+
+    def wrap(method):
+        @functools.wraps(method)
+        def call(self, *args, **kwargs):
+            if self.off:
+                return default() if callable(default) else default
+            try:
+                return method(self, *args, **kwargs)
+            except Exception:
+                self.count_error(method.__name__)
+                if fail_step:
+                    self.fail_step()
+                return default() if callable(default) else default
+
+        return call
+
+    return wrap
+
+
+@dataclass
+class TierceMetadata(KVConnectorMetadata):
+    requests: list[ReqMeta] = field(default_factory=list)
+
+
+@dataclass
+class TierceWorkerMetadata(KVConnectorWorkerMetadata):
+    results: dict[str, LoadResult] = field(default_factory=dict)
+    tainted: bool = False
+
+    def aggregate(self, other):
+        return TierceWorkerMetadata({**self.results, **other.results},
+                                    self.tainted or other.tainted)
+
+
+class TierceConnector(KVConnectorBase_V1):
+    def __init__(self, vllm_config, role, kv_cache_config):
+        super().__init__(vllm_config, role, kv_cache_config)
+        share_log()
+        self.off: str | None = None
+        self.half: SchedulerHalf | WorkerHalf | None = None
+        self.server: LinkServer | None = None
+        self.failed_methods: set[str] = set()
+        self.was_tainted = False
+        self.errors = 0
+        try:
+            self.start(vllm_config, role, kv_cache_config)
+        except Unsupported as reason:
+            self.switch_off(str(reason))
+        except Exception as error:
+            log.exception("Tierce could not start")
+            self.switch_off(repr(error))
+
+    def start(self, vllm_config, role, kv_cache_config) -> None:
+        require_supported(vllm_config, kv_cache_config)
+        self.in_process = vllm_config.parallel_config.distributed_executor_backend == "uni"
+        if role == KVConnectorRole.WORKER:
+            if not vllm.__version__.startswith(TESTED_VLLM):
+                log.warning("Tierce is tested with vLLM %sx, this is %s", TESTED_VLLM,
+                            vllm.__version__)
+            settings = Settings.from_extra_config(
+                self._kv_transfer_config.kv_connector_extra_config)
+            self.half = WorkerHalf(vllm_config, settings, vllm.__version__)
+        else:
+            if self._kv_transfer_config.kv_load_failure_policy == "fail":
+                log.warning("kv_load_failure_policy is 'fail': only chunks that lie in memory are "
+                            "loaded; with 'recompute' Tierce also loads from disk")
+            self.half = SchedulerHalf(vllm_config, self.find_link)
+
+    def find_link(self):
+        engine_id = self._kv_transfer_config.engine_id
+        return worker_half.find(engine_id) if self.in_process else RemoteWorker(engine_id)
+
+    def switch_off(self, reason: str) -> None:
+        self.off = reason
+        if self._role == KVConnectorRole.WORKER:
+            log.warning("Tierce is off: %s", reason)
+
+    def count_error(self, where: str) -> None:
+        self.errors += 1
+        if where not in self.failed_methods:
+            self.failed_methods.add(where)
+            log.exception("Tierce failed in %s; this is a miss, and is logged once", where)
+
+    def fail_step(self) -> None:
+        try:
+            self.half.fail_step()
+        except Exception:
+            self.count_error("fail_step")
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False
+
+    # ---- worker
+
+    def register_kv_caches(self, kv_caches):
+        if self.off:
+            return
+        try:
+            groups = self._kv_cache_config.kv_cache_groups
+            names = set(groups[0].layer_names)
+            layers = {n: t for n, t in kv_caches.items() if n in names}
+            self.half.register(layers, self._kv_cache_config.num_blocks, self.backend_name(layers))
+            if not self.in_process:
+                self.server = LinkServer(self.half, self._kv_transfer_config.engine_id)
+        except Unsupported as reason:
+            self.half.off = str(reason)
+            self.switch_off(str(reason))
+        except Exception as error:
+            log.exception("Tierce could not open its store")
+            self.half.off = repr(error)
+            self.switch_off(repr(error))
+
+    def backend_name(self, layers) -> str:
+        context = self._vllm_config.compilation_config.static_forward_context
+        backends = {context[n].attn_backend.get_name() for n in layers if n in context}
+        return "+".join(sorted(backends))
+
+    @guarded(fail_step=True)
+    def start_load_kv(self, forward_context, **kwargs):
+        self.half.start_loads()
+
+    @guarded(fail_step=True)
+    def wait_for_layer_load(self, layer_name):
+        self.half.wait_layer(layer_name)
+
+    @guarded(fail_step=True)
+    def save_kv_layer(self, layer_name, kv_layer, attn_metadata, **kwargs):
+        self.half.save_layer(layer_name)
+
+    @guarded(fail_step=True)
+    def wait_for_save(self):
+        self.half.end_step()
+
+    def bind_connector_metadata(self, connector_metadata):
+        super().bind_connector_metadata(connector_metadata)
+        if not self.off:
+            self.half.begin_step(connector_metadata.requests)
+
+    @guarded(default=lambda: (None, None))
+    def get_finished(self, finished_req_ids):
+        return None, self.half.take_received() or None
+
+    @guarded(default=set)
+    def get_block_ids_with_load_errors(self):
+        return self.half.take_errors()
+
+    @guarded()
+    def build_connector_worker_meta(self):
+        results, tainted = self.half.take_results(), bool(self.half.taint)
+        if not results and tainted == self.was_tainted:
+            return None
+        self.was_tainted = tainted
+        return TierceWorkerMetadata(results, tainted)
+
+    # ---- scheduler
+
+    @guarded(default=(0, False))
+    def get_num_new_matched_tokens(self, request, num_computed_tokens):
+        return self.half.matched_tokens(request, num_computed_tokens)
+
+    @guarded()
+    def update_state_after_alloc(self, request, blocks, num_external_tokens):
+        self.half.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
+
+    def get_external_cache_hit_sources(self, request, num_external_tokens):
+        default = super().get_external_cache_hit_sources(request, num_external_tokens)
+        if self.off:
+            return default
+        memory, rest = (blocks * self.half.block_tokens
+                        for blocks in self.half.load_sources(request))
+        if memory + rest != num_external_tokens:
+            return default
+        sources = {CacheHitSource.HOST: memory, CacheHitSource.DISK: rest}
+        return {source: tokens for source, tokens in sources.items() if tokens}
+
+    @guarded(default=TierceMetadata)
+    def build_connector_meta(self, scheduler_output):
+        return TierceMetadata(self.half.step(scheduler_output))
+
+    @guarded()
+    def update_connector_output(self, connector_output):
+        meta = connector_output.kv_connector_worker_meta
+        if isinstance(meta, TierceWorkerMetadata):
+            self.half.stepped(meta.results, meta.tainted)
+
+    @guarded(default=(False, None))
+    def request_finished(self, request, block_ids):
+        return False, self.half.finished(request)
+
+    @guarded(default=False)
+    def reset_cache(self):
+        return self.half.reset()
+
+    # ---- both
+
+    @guarded()
+    def get_kv_connector_stats(self):
+        counters = self.half.take_counters()
+        if self.errors:
+            counters["errors"], self.errors = self.errors, 0
+        return TierceStats(counters) if counters else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data=None):
+        return TierceStats(data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config, metric_types, labelnames, per_engine_labelvalues):
+        return TierceProm(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def shutdown(self):
+        try:
+            if self.server is not None:
+                self.server.close()
+            if isinstance(self.half, WorkerHalf):
+                self.off = self.off or "shut down"
+                self.half.close()
+        except Exception:
+            log.exception("Tierce could not shut down cleanly")

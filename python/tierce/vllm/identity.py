@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What makes KV interchangeable: the namespace of an engine and the chain root of a request.
+
+Everything that changes the KV bytes must be in here; what does not must stay out, or two engines
+that could share never will.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+
+from .tracker import ChainRoot
+
+# Fields of a model's configuration that do not reach the KV.
+IRRELEVANT_FIELDS = {
+    "_name_or_path", "name_or_path", "transformers_version", "architectures_source", "id2label",
+    "label2id", "use_cache", "output_attentions", "output_hidden_states", "return_dict",
+    "bos_token_id", "eos_token_id", "pad_token_id", "task_specific_params", "_commit_hash",
+    "torchscript", "problem_type", "finetuning_task", "chunk_size_feed_forward",
+}
+# Formats whose weights are the ones in the model's folder.
+LOAD_FORMATS = {"auto", "hf", "safetensors", "fastsafetensors", "pt", "npcache", "mistral"}
+ISA_FLAGS = ("amx_tile", "amx_bf16", "avx512f", "avx512_bf16", "avx2", "asimd", "sve", "bf16")
+
+
+class Unsupported(Exception):
+    """This engine or request cannot use the store; the message says why."""
+
+
+def canonical_json(value) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
+
+
+def model_folder(model_config) -> str:
+    """The local folder of the weights, for the fingerprint."""
+    name, revision = model_config.model, getattr(model_config, "revision", None)
+    if os.path.isdir(name):
+        return name
+    try:
+        from huggingface_hub import snapshot_download
+
+        return snapshot_download(name, revision=revision, local_files_only=True)
+    except Exception:
+        raise Unsupported(f"the model {name!r} has no local folder to fingerprint") from None
+
+
+def relevant_config(config: dict) -> dict:
+    def keep(value):
+        if isinstance(value, dict):
+            return {k: keep(v) for k, v in value.items() if k not in IRRELEVANT_FIELDS}
+        if isinstance(value, (list, tuple)):
+            return [keep(v) for v in value]
+        return value
+
+    return keep(config)
+
+
+def effective_model(vllm_config) -> str:
+    """The model's configuration as vLLM uses it, overrides included."""
+    model_config = vllm_config.model_config
+    return canonical_json({
+        "config": relevant_config(model_config.hf_config.to_dict()),
+        "dtype": str(model_config.dtype),
+        "impl": str(getattr(model_config, "model_impl", "auto")),
+        "quantization": str(model_config.quantization),
+        "scales": bool(getattr(vllm_config.cache_config, "calculate_kv_scales", False)),
+    })
+
+
+def kv_dtype(vllm_config) -> str:
+    text = str(vllm_config.cache_config.cache_dtype)
+    if text == "auto":
+        text = str(vllm_config.model_config.dtype)
+    return text.removeprefix("torch.")
+
+
+def cpu_isa() -> str:
+    """The instruction sets that decide how the CPU backend packs keys and values."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.lower().startswith(("flags", "features")):
+                    flags = set(line.split(":", 1)[1].split())
+                    return "+".join(f for f in ISA_FLAGS if f in flags)
+    except OSError:
+        pass
+    return "unknown"
+
+
+def layout(vllm_version: str, backend: str, block_shape, block_strides, dtype, block_tokens) -> str:
+    """What makes the bytes of a block opaque to others."""
+    return canonical_json({
+        "engine": f"vllm {vllm_version}", "platform": "cpu", "machine": os.uname().machine,
+        "isa": cpu_isa(), "backend": backend, "block_shape": list(block_shape),
+        "block_strides": list(block_strides), "dtype": str(dtype).removeprefix("torch."),
+        "block_tokens": block_tokens,
+    })
+
+
+class AdapterDigests:
+    """Digests of LoRA adapters by content, remembered while their files stay as they are."""
+
+    NAMES = ("adapter_config.json",)
+    SUFFIXES = (".safetensors", ".bin", ".pt")
+
+    def __init__(self):
+        self.known: dict[tuple, bytes] = {}
+
+    def digest(self, path: str) -> bytes:
+        """Raises Unsupported if the content cannot be read."""
+        try:
+            files = self.files(path)
+            state = tuple((name, *self.identity(full)) for name, full in files)
+            key = (path, state)
+            if key not in self.known:
+                self.known[key] = self.read(files)
+            return self.known[key]
+        except OSError as error:
+            raise Unsupported(f"the LoRA adapter in {path!r} cannot be read: {error}") from None
+
+    def files(self, path):
+        if not os.path.isdir(path):
+            raise Unsupported(f"the LoRA adapter {path!r} is not a local folder")
+        names = sorted(n for n in os.listdir(path)
+                       if n in self.NAMES or n.endswith(self.SUFFIXES))
+        if not any(n.endswith(self.SUFFIXES) for n in names):
+            raise Unsupported(f"the LoRA adapter {path!r} holds no weights")
+        return [(n, os.path.join(path, n)) for n in names]
+
+    @staticmethod
+    def identity(path):
+        s = os.stat(path)
+        return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
+
+    @staticmethod
+    def read(files) -> bytes:
+        digest = hashlib.sha256()
+        for name, full in files:
+            with open(full, "rb") as file:
+                content = hashlib.file_digest(file, "sha256").digest()
+            digest.update(struct.pack("<I", len(name)) + name.encode() + content)
+        return digest.digest()
+
+
+def chain_root(request, adapters: AdapterDigests) -> ChainRoot:
+    """Raises Unsupported if what separates this request is unknown."""
+    if request.prompt_embeds is not None:
+        raise Unsupported("the prompt holds embeddings")
+    lora = getattr(request, "lora_request", None)
+    return ChainRoot(
+        lora=b"" if lora is None else adapters.digest(lora.lora_path),
+        salt=(request.cache_salt or "").encode(),
+    )
+
+
+def block_extras(mm_features, block_tokens: int, from_block: int, to_block: int):
+    """The multimodal items that lie in each block of [from_block, to_block): their identifiers and
+    where they begin relative to the block."""
+    out = []
+    spans = sorted((f.mm_position.offset, f.mm_position.offset + f.mm_position.length, f.identifier)
+                   for f in mm_features)
+    for block in range(from_block, to_block) if spans else ():
+        start, end = block * block_tokens, (block + 1) * block_tokens
+        text = b"".join(
+            struct.pack("<Iq", len(name.encode()), first - start) + name.encode()
+            for first, last, name in spans if first < end and last > start)
+        if text:
+            out.append((block, text))
+    return out or None
+
+
+def engine_hashes_are_constant(hash_algo: str) -> bool:
+    """Whether vLLM's own block hashes mean the same in every process."""
+    return hash_algo == "sha256_cbor" and os.getenv("PYTHONHASHSEED") is None

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the scheduler half asks the worker half, which holds the store.
+
+In one process it calls it. Where vLLM runs the worker in a process of its own, it asks over a
+Unix socket of the same user: frames of a 32-bit length and a body of fixed fields, no format that
+could execute code, every length checked. A question that gets no answer in time is a miss.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import socket
+import stat
+import struct
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+
+from .tracker import ChainPart, ChainRoot
+
+log = logging.getLogger(__name__)
+
+FRAME_MAX = 64 << 20
+OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET = 1, 2, 3, 4
+STATUS_OK, STATUS_FROM_START, STATUS_FAILED = 0, 1, 2
+LOOKUP_HEAD = struct.Struct("<BQIIIIBI")
+LENGTH = struct.Struct("<I")
+ANSWER = struct.Struct("<iII")
+RELEASE = struct.Struct("<BQ?")
+EXTRA = struct.Struct("<II")
+
+
+class FromStart(Exception):
+    """The worker half lacks the beginning of this chain: send it whole."""
+
+
+class LinkError(Exception):
+    """The worker half did not answer, or not sensibly."""
+
+
+@dataclass
+class Facts:
+    """What the worker half knows and the scheduler half needs."""
+
+    off: str | None = None  # why the store is not used
+    chunk_blocks: int = 1
+    hashed: bool = False  # the engine's own block hashes are used
+    save_decode: bool = False
+    save_tail: bool = False
+    load_async: bool = False
+    load_min_tokens: int = 0
+
+
+# ---- frames ---------------------------------------------------------------------------------
+
+
+def pack_lookup(session, part: ChainPart, from_block: int, to_block: int, flags: int) -> bytes:
+    pieces = [LOOKUP_HEAD.pack(OP_LOOKUP, session, part.from_block, from_block, to_block, flags,
+                               part.hashed, len(part.extras or ()))]
+    for data in (part.root.lora, part.root.salt, part.root.other, part.data):
+        pieces += LENGTH.pack(len(data)), data
+    for block, data in part.extras or ():
+        pieces += EXTRA.pack(block, len(data)), data
+    return b"".join(pieces)
+
+
+def unpack_lookup(frame: memoryview):
+    """Raises LinkError if a length does not fit."""
+
+    def take(fmt):
+        nonlocal at
+        if len(frame) - at < fmt.size:
+            raise LinkError("short frame")
+        at += fmt.size
+        return fmt.unpack_from(frame, at - fmt.size)
+
+    def take_bytes(count):
+        nonlocal at
+        if len(frame) - at < count:
+            raise LinkError("short frame")
+        at += count
+        return bytes(frame[at - count:at])
+
+    at = 0
+    _, session, part_from, from_block, to_block, flags, hashed, extra_count = take(LOOKUP_HEAD)
+    lora, salt, other, data = (take_bytes(take(LENGTH)[0]) for _ in range(4))
+    extras = []
+    for _ in range(extra_count):
+        block, length = take(EXTRA)
+        extras.append((block, take_bytes(length)))
+    if at != len(frame):
+        raise LinkError("long frame")
+    part = ChainPart(ChainRoot(lora, salt, other), part_from, data, bool(hashed), extras or None)
+    return session, part, from_block, to_block, flags
+
+
+def send_frame(sock, body: bytes) -> None:
+    sock.sendall(LENGTH.pack(len(body)) + body)
+
+
+def receive_exactly(sock, count: int) -> memoryview:
+    buffer = memoryview(bytearray(count))
+    have = 0
+    while have < count:
+        got = sock.recv_into(buffer[have:])
+        if got == 0:
+            raise LinkError("closed")
+        have += got
+    return buffer
+
+
+def receive_frame(sock) -> memoryview:
+    (length,) = LENGTH.unpack(receive_exactly(sock, LENGTH.size))
+    if not 1 <= length <= FRAME_MAX:
+        raise LinkError(f"frame of {length} bytes")
+    return receive_exactly(sock, length)
+
+
+# ---- where the socket is --------------------------------------------------------------------
+
+
+def socket_folder() -> str:
+    """A folder that only this user can enter, made if missing. Raises LinkError if it cannot be
+    trusted."""
+    path = os.path.join(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir(),
+                        f"tierce-{os.getuid()}")
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise LinkError(f"{path} is not a folder of this user alone")
+    return path
+
+
+def socket_path(engine_id: str) -> str:
+    name = hashlib.sha256(engine_id.encode()).hexdigest()[:24]
+    return os.path.join(socket_folder(), f"vllm-{name}.sock")
+
+
+def same_user(sock) -> bool:
+    size = struct.calcsize("3i")
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return uid == os.getuid()
+
+
+# ---- the worker's end -----------------------------------------------------------------------
+
+
+class LinkServer:
+    """Answers the scheduler half's questions from a thread of the worker's process."""
+
+    def __init__(self, worker, engine_id: str):
+        self.worker = worker
+        self.path = socket_path(engine_id)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            os.unlink(self.path)
+        except FileNotFoundError:
+            pass
+        self.socket.bind(self.path)
+        os.chmod(self.path, 0o600)
+        self.socket.listen(4)
+        threading.Thread(target=self.accept, name="tierce-link", daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            if same_user(connection):
+                threading.Thread(target=self.serve, args=(connection,), name="tierce-link",
+                                 daemon=True).start()
+            else:
+                connection.close()
+
+    def serve(self, connection):
+        with connection:
+            try:
+                while True:
+                    answer = self.answer(receive_frame(connection))
+                    if answer is not None:
+                        send_frame(connection, answer)
+            except LinkError as error:
+                log.debug("the scheduler's connection ended: %s", error)
+            except OSError as error:
+                log.debug("the scheduler's connection broke: %s", error)
+
+    def answer(self, frame: memoryview) -> bytes | None:
+        if frame[0] == OP_FACTS:
+            return json.dumps(asdict(self.worker.facts())).encode()
+        if frame[0] == OP_LOOKUP:
+            return ANSWER.pack(*self.lookup(*unpack_lookup(frame)))
+        if frame[0] == OP_RELEASE and len(frame) == RELEASE.size:
+            _, session, keep_chain = RELEASE.unpack(frame)
+            self.worker.release(session, keep_chain)
+            return None
+        if frame[0] == OP_RESET:
+            return ANSWER.pack(STATUS_OK if self.worker.reset() else STATUS_FAILED, 0, 0)
+        raise LinkError(f"unknown question {frame[0]}")
+
+    def lookup(self, *question):
+        try:
+            return STATUS_OK, *self.worker.lookup(*question)
+        except FromStart:
+            return STATUS_FROM_START, 0, 0
+        except Exception:
+            log.exception("a lookup failed")
+            return STATUS_FAILED, 0, 0
+
+    def close(self):
+        self.socket.close()
+        try:
+            os.unlink(self.path)
+        except OSError:
+            pass
+
+
+# ---- the scheduler's end --------------------------------------------------------------------
+
+
+class RemoteWorker:
+    """The worker half as the scheduler half sees it from another process. After a failure it is
+    left alone for a while, so that a dead worker costs one deadline and not one per request."""
+
+    def __init__(self, engine_id: str, timeout_s: float = 1.0, retry_s: float = 5.0):
+        self.engine_id = engine_id
+        self.timeout_s = timeout_s
+        self.retry_s = retry_s
+        self.retry_at = 0.0
+        self.socket = None
+
+    def connected(self):
+        if self.socket is None:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            sock.settimeout(self.timeout_s)
+            try:
+                sock.connect(socket_path(self.engine_id))
+                if not same_user(sock):
+                    raise LinkError("the worker's socket belongs to another user")
+            except BaseException:
+                sock.close()
+                raise
+            self.socket = sock
+        return self.socket
+
+    def ask(self, body: bytes, answers: bool = True):
+        if time.monotonic() < self.retry_at:
+            raise LinkError("the worker did not answer a moment ago")
+        try:
+            sock = self.connected()
+            send_frame(sock, body)
+            return receive_frame(sock) if answers else None
+        except (OSError, LinkError) as error:
+            self.retry_at = time.monotonic() + self.retry_s
+            self.close()
+            raise LinkError(f"the worker half does not answer: {error}") from error
+
+    def facts(self) -> Facts:
+        return Facts(**json.loads(bytes(self.ask(bytes([OP_FACTS])))))
+
+    def lookup(self, session, part, from_block, to_block, flags):
+        answer = self.ask(pack_lookup(session, part, from_block, to_block, flags))
+        if len(answer) != ANSWER.size:
+            raise LinkError("an answer of the wrong size")
+        status, total, memory = ANSWER.unpack(answer)
+        if status == STATUS_FROM_START:
+            raise FromStart
+        if status != STATUS_OK or not memory <= total <= to_block:
+            raise LinkError("the lookup failed in the worker's process")
+        return total, memory
+
+    def release(self, session, keep_chain: bool) -> None:
+        self.ask(RELEASE.pack(OP_RELEASE, session, keep_chain), answers=False)
+
+    def reset(self) -> bool:
+        return ANSWER.unpack(self.ask(bytes([OP_RESET])))[0] == STATUS_OK
+
+    def close(self):
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None

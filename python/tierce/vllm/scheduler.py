@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler half: decides what is loaded and what is saved, and tells the worker half."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+from array import array
+
+from . import identity
+from .identity import Unsupported
+from .link import Facts, FromStart, LinkError
+from .tracker import ChainPart, LoadResult, ReqMeta, RequestTracker, Rules
+
+log = logging.getLogger(__name__)
+
+LOOKUP_PIN, LOOKUP_MEMORY_ONLY = 1, 2
+SKIP_LOAD, SKIP_SAVE, REPORT = "tierce.skip_load", "tierce.skip_save", "tierce.report"
+
+
+class SchedulerHalf:
+    """`find_link` returns the worker half, or what stands for it in this process; it is called
+    again until there is one."""
+
+    def __init__(self, vllm_config, find_link):
+        transfer = vllm_config.kv_transfer_config
+        self.block_tokens = vllm_config.cache_config.block_size
+        self.can_load = transfer.is_kv_consumer
+        self.can_save = transfer.is_kv_producer
+        self.memory_only = transfer.kv_load_failure_policy == "fail"
+        self.find_link = find_link
+        self.link = None
+        self.facts: Facts | None = None
+        self.rules: Rules | None = None
+        self.adapters = identity.AdapterDigests()
+        self.live: dict[str, tuple[object, RequestTracker]] = {}  # request id -> request, tracker
+        self.waiting: list[str] = []  # asynchronous loads that vLLM allowed, not yet passed on
+        # Numbers of other engines on the same store must not meet ours.
+        self.sessions = itertools.count(secrets.randbits(31) << 32)
+        self.watch = False  # the worker half wants to hear of every request, see Taint
+        self.counters: dict[str, int] = {}
+        self.warned: set[str] = set()
+
+    def warn_once(self, text: str) -> None:
+        if text not in self.warned and len(self.warned) < 100:
+            self.warned.add(text)
+            log.warning("%s", text)
+
+    def ready(self) -> bool:
+        if self.facts is None:
+            self.link = self.link or self.find_link()
+            if self.link is None:
+                return False
+            self.facts = facts = self.link.facts()
+            self.rules = Rules(
+                self.block_tokens, facts.chunk_blocks, self.can_load, self.can_save,
+                facts.save_decode, facts.save_tail, facts.load_async, facts.load_min_tokens,
+                self.memory_only)
+        return self.facts.off is None
+
+    # ---- a request's life
+
+    def tracker(self, request) -> RequestTracker | None:
+        """None if this request must not touch the store."""
+        known = self.live.get(request.request_id)
+        if known is not None:
+            return known[1]
+        try:
+            root = identity.chain_root(request, self.adapters)
+        except Unsupported as reason:
+            self.warn_once(f"a request is left alone: {reason}")
+            return None
+        wishes = request.kv_transfer_params or {}
+        tracker = RequestTracker(
+            request.request_id, next(self.sessions), root, request.num_prompt_tokens,
+            skip_load=wishes.get(SKIP_LOAD) is True, skip_save=wishes.get(SKIP_SAVE) is True,
+            report=wishes.get(REPORT) is True)
+        self.live[request.request_id] = request, tracker
+        return tracker
+
+    def chain_part(self, request, tracker: RequestTracker, to_block: int) -> ChainPart | None:
+        """What the worker half lacks of the chain up to `to_block`."""
+        start, size = tracker.sent_blocks, self.block_tokens
+        if start >= to_block:
+            return None
+        if self.facts.hashed:
+            hashes = request.block_hashes[start:to_block]
+            if len(hashes) != to_block - start:
+                raise ValueError("vLLM has hashed fewer blocks than it has tokens for")
+            return ChainPart(tracker.root, start, b"".join(hashes), True)
+        tokens = array("i", request.all_token_ids[start * size:to_block * size])
+        extras = identity.block_extras(request.mm_features, size, start, to_block)
+        return ChainPart(tracker.root, start, tokens.tobytes(), False, extras)
+
+    def matched_tokens(self, request, local_tokens: int) -> tuple[int, bool]:
+        if not self.ready():
+            return 0, False
+        tracker = self.tracker(request)
+        if tracker is None:
+            return 0, False
+        tracker.load = None
+        tracker.local_tokens = local_tokens
+        limit = tracker.load_limit(self.rules, request.num_tokens)
+        if (tracker.skip_load or not self.can_load or request.skip_reading_prefix_cache
+                or limit * self.block_tokens <= local_tokens):
+            return 0, False
+        local = self.rules.whole_blocks(local_tokens)
+        found, in_memory = self.lookup(request, tracker, local, limit)
+        tokens = tracker.plan_load(self.rules, local_tokens, found, in_memory)
+        # vLLM asks again while the request waits; what is counted is the last answer.
+        tracker.asked_tokens, tracker.hit_tokens = limit * self.block_tokens - local_tokens, tokens
+        if tokens == 0 and found:
+            self.link.release(tracker.session, True)
+        return tokens, tokens > 0 and self.rules.load_async
+
+    def lookup(self, request, tracker, from_block: int, to_block: int) -> tuple[int, int]:
+        flags = LOOKUP_PIN | (LOOKUP_MEMORY_ONLY if self.memory_only else 0)
+        for _ in range(2):
+            part = self.chain_part(request, tracker, to_block) or ChainPart(
+                tracker.root, to_block, b"", self.facts.hashed)
+            try:
+                answer = self.link.lookup(
+                    tracker.session, part, from_block, to_block, flags)
+                tracker.sent_blocks = max(tracker.sent_blocks, to_block)
+                return answer
+            except FromStart:
+                tracker.sent_blocks = 0
+            except LinkError as error:
+                self.warn_once(f"a lookup is a miss: {error}")
+                break
+        return 0, 0
+
+    def allocated(self, request, block_ids, tokens: int) -> None:
+        known = self.live.get(request.request_id)
+        if known is None:
+            return
+        tracker = known[1]
+        self.count("lookup_tokens", tracker.asked_tokens)
+        self.count("hit_tokens", tracker.hit_tokens)
+        tracker.asked_tokens = tracker.hit_tokens = 0
+        if tracker.allow_load(self.rules, tokens, block_ids):
+            if tracker.load.asynchronous:
+                self.waiting.append(request.request_id)
+        elif tracker.load is not None and not tracker.load.allowed:
+            tracker.load = None
+            self.link.release(tracker.session, True)
+
+    def load_sources(self, request) -> tuple[int, int]:
+        known = self.live.get(request.request_id)
+        return known[1].load_sources() if known else (0, 0)
+
+    def finished(self, request) -> dict | None:
+        """The request is over. Returns what its output tells, if it asked."""
+        known = self.live.pop(request.request_id, None)
+        if known is None:
+            return None
+        tracker = known[1]
+        try:
+            self.link.release(tracker.session, False)
+        except LinkError as error:
+            log.debug("release: %s", error)
+        if not tracker.report:
+            return None
+        loaded, size = tracker.loaded, self.block_tokens
+        return {"tierce.local_tokens": tracker.local_tokens,
+                "tierce.memory_tokens": loaded.memory * size,
+                "tierce.disk_tokens": loaded.disk * size,
+                "tierce.failed_tokens": loaded.failed * size}
+
+    # ---- a step
+
+    def step(self, output) -> list[ReqMeta]:
+        """What the worker half must know for the step that vLLM scheduled."""
+        if self.facts is None or self.facts.off is not None:
+            return []
+        out: list[ReqMeta] = []
+        for req_id in self.waiting:
+            self.add_async_load(out, req_id)
+        self.waiting.clear()
+        cached = output.scheduled_cached_reqs
+        for i, req_id in enumerate(cached.req_ids):
+            known = self.live.get(req_id)
+            if known is None:
+                continue
+            new_ids = cached.new_block_ids[i]
+            if req_id in cached.resumed_req_ids:
+                known[1].set_blocks(new_ids[0])
+            elif new_ids is not None:
+                known[1].append_blocks(new_ids[0])
+            self.add(out, *known, cached.num_computed_tokens[i],
+                     output.num_scheduled_tokens[req_id])
+        for new in output.scheduled_new_reqs:
+            known = self.live.get(new.req_id)
+            if known is not None:
+                known[1].set_blocks(new.block_ids[0])
+                self.add(out, *known, new.num_computed_tokens,
+                         output.num_scheduled_tokens[new.req_id])
+        return out
+
+    def add(self, out, request, tracker: RequestTracker, computed: int, scheduled: int) -> None:
+        end = min(computed + scheduled, request.num_tokens)
+        load, tracker.load = tracker.load, None
+        if load is not None and not load.allowed:
+            load = None
+        save = tracker.plan_save(self.rules, computed, end)
+        if load is None and save is None and not self.watch:
+            return
+        part = None
+        if save is not None:
+            part = self.chain_part(request, tracker, save.to_block)
+            tracker.sent_blocks = max(tracker.sent_blocks, save.to_block)
+        size = self.block_tokens
+        out.append(ReqMeta(request.request_id, tracker.session, part, tracker.block_ids.tobytes(),
+                           computed // size, -(-(computed + scheduled) // size), load, save))
+
+    def add_async_load(self, out, req_id: str) -> None:
+        known = self.live.get(req_id)
+        if known is None or known[1].load is None:
+            return
+        tracker = known[1]
+        load, tracker.load = tracker.load, None
+        # No tokens are computed for this request in this step.
+        out.append(ReqMeta(req_id, tracker.session, None, tracker.block_ids.tobytes(),
+                           load.to_block, load.to_block, load))
+
+    def stepped(self, results: dict[str, LoadResult], tainted: bool) -> None:
+        self.watch = tainted
+        for req_id, result in results.items():
+            known = self.live.get(req_id)
+            if known is not None:
+                known[1].loaded = result
+
+    def reset(self) -> bool:
+        for _, tracker in self.live.values():
+            tracker.sent_blocks = tracker.saved_blocks = 0
+        return self.ready() and self.link.reset()
+
+    def count(self, name: str, by: int) -> None:
+        if by:
+            self.counters[name] = self.counters.get(name, 0) + by
+
+    def take_counters(self) -> dict[str, int]:
+        counters, self.counters = self.counters, {}
+        return counters

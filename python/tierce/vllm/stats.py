@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connector's counters in the form that vLLM logs and exports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
+    KVConnectorPromMetrics,
+    KVConnectorStats,
+)
+
+# Counter of the connector -> metric and its text
+METRICS = {
+    "lookup_tokens": ("tierce_lookup_tokens", "Prompt tokens asked for, beyond vLLM's own hits."),
+    "hit_tokens": ("tierce_hit_tokens", "Prompt tokens that lookups promised."),
+    "memory_tokens": ("tierce_loaded_memory_tokens", "Tokens loaded from memory."),
+    "disk_tokens": ("tierce_loaded_disk_tokens", "Tokens loaded from disk."),
+    "failed_tokens": ("tierce_load_failed_tokens", "Promised tokens that could not be loaded."),
+    "saved_tokens": ("tierce_saved_tokens", "Tokens whose KV was stored."),
+    "loads": ("tierce_loads", "Loads."),
+    "errors": ("tierce_connector_errors", "Faults in the connector that became misses."),
+}
+
+
+@dataclass
+class TierceStats(KVConnectorStats):
+    """`data` maps the counters' names to their growth since the last interval."""
+
+    def reset(self):
+        self.data = {}
+
+    def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
+        for name, value in other.data.items():
+            self.data[name] = self.data.get(name, 0) + value
+        return self
+
+    def reduce(self) -> dict[str, int | float]:
+        return {f"Tierce {name.replace('_', ' ')}": value for name, value in self.data.items()}
+
+    def is_empty(self) -> bool:
+        return not self.data
+
+
+class TierceProm(KVConnectorPromMetrics):
+    def __init__(self, vllm_config, metric_types, labelnames, per_engine_labelvalues):
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        self.counters = {}
+        for name, (metric, text) in METRICS.items():
+            counter = self._counter_cls(name=f"vllm:{metric}", documentation=text,
+                                        labelnames=labelnames)
+            self.counters[name] = {
+                engine: counter.labels(*values)
+                for engine, values in per_engine_labelvalues.items()
+            }
+
+    def observe(self, transfer_stats_data, engine_idx: int = 0):
+        for name, value in transfer_stats_data.items():
+            if name in self.counters:
+                self.counters[name][engine_idx].inc(value)

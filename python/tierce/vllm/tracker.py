@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler half knows about each request, and what it tells the worker half.
+
+Plain data and arithmetic in units of the engine's token blocks; no vLLM and no store in here, so
+that every rule can be tested alone. The words are those of the project's ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class ChainRoot:
+    """What separates this request's KV from others with equal tokens; empty parts do not count."""
+
+    lora: bytes = b""
+    salt: bytes = b""
+    other: bytes = b""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The constants of an engine that decide what is loaded and saved."""
+
+    block_tokens: int
+    chunk_blocks: int
+    can_load: bool = True
+    can_save: bool = True
+    save_decode: bool = False
+    save_tail: bool = False
+    load_async: bool = False
+    load_min_tokens: int = 0
+    memory_only: bool = False  # a failed load would end the request, so promise only pinned hits
+
+    def whole_blocks(self, tokens: int) -> int:
+        return tokens // self.block_tokens
+
+    def whole_chunks(self, blocks: int) -> int:
+        """`blocks` without the unfull chunk at the end."""
+        return blocks // self.chunk_blocks * self.chunk_blocks
+
+
+@dataclass
+class ChainPart:
+    """Blocks of a request's token chain that the worker half may not have yet.
+
+    `data` holds 32 bytes a block if the engine hashed them, else int32 tokens.
+    """
+
+    root: ChainRoot
+    from_block: int
+    data: bytes
+    hashed: bool
+    extras: list[tuple[int, bytes]] | None = None
+
+
+@dataclass
+class LoadSpec:
+    """Blocks [from_block, to_block) come from the store; vLLM itself holds those before."""
+
+    from_block: int
+    to_block: int
+    memory_blocks: int  # leading blocks that lay in memory when they were looked up
+    asynchronous: bool
+    allowed: bool = False  # vLLM has allocated the blocks
+
+    @property
+    def blocks(self) -> int:
+        return self.to_block - self.from_block
+
+
+@dataclass
+class SaveSpec:
+    """Blocks [0, to_block) are complete after this step; the store keeps what it lacks."""
+
+    to_block: int
+    tail: bool = False
+
+
+@dataclass
+class ReqMeta:
+    """One request in one step, as the worker half sees it."""
+
+    req_id: str
+    session: int
+    chain: ChainPart | None
+    block_ids: bytes  # int32, the paged block of each block of the request
+    computed_from: int  # this step computes blocks [computed_from, computed_to)
+    computed_to: int
+    load: LoadSpec | None = None
+    save: SaveSpec | None = None
+
+
+@dataclass
+class LoadResult:
+    """What became of a load, in blocks."""
+
+    memory: int = 0
+    disk: int = 0
+    failed: int = 0
+
+
+@dataclass
+class RequestTracker:
+    """One request between its first lookup and its end."""
+
+    req_id: str
+    session: int
+    root: ChainRoot
+    prompt_tokens: int
+    skip_load: bool = False
+    skip_save: bool = False
+    report: bool = False
+    block_ids: array = field(default_factory=lambda: array("i"))
+    sent_blocks: int = 0  # blocks of the chain that the worker half was given
+    saved_blocks: int = 0  # leading blocks that need no further save
+    load: LoadSpec | None = None
+    asked_tokens: int = 0  # of the last lookup, not yet counted
+    hit_tokens: int = 0
+    local_tokens: int = 0  # what vLLM held itself at the last lookup
+    loaded: LoadResult = field(default_factory=LoadResult)
+
+    # ---- lookup and load
+
+    def load_limit(self, rules: Rules, num_tokens: int) -> int:
+        """Blocks that may be loaded at most: vLLM must compute the last token itself."""
+        return rules.whole_blocks(num_tokens - 1)
+
+    def plan_load(self, rules: Rules, local_tokens: int, found: int, in_memory: int) -> int:
+        """Takes the answer of a lookup; returns the tokens to promise to vLLM."""
+        local = rules.whole_blocks(local_tokens)
+        self.local_tokens = local_tokens
+        self.load = None
+        # What the store holds needs no save. What vLLM holds itself it was not asked for, so the
+        # first save offers everything; only what is missing is copied.
+        self.saved_blocks = rules.whole_chunks(found) if local == 0 else 0
+        if rules.memory_only:
+            found = min(found, in_memory)
+        tokens = max(0, found - local) * rules.block_tokens
+        if tokens == 0 or tokens < rules.load_min_tokens:
+            return 0
+        self.load = LoadSpec(local, found, min(in_memory, found), rules.load_async)
+        return tokens
+
+    def allow_load(self, rules: Rules, tokens: int, block_ids) -> bool:
+        """vLLM allocated blocks and wants `tokens` loaded, perhaps fewer than promised. False if
+        nothing is to be loaded."""
+        if self.load is None or self.load.allowed or tokens <= 0:
+            return False
+        blocks = min(self.load.blocks, rules.whole_blocks(tokens))
+        self.load.to_block = self.load.from_block + blocks
+        self.load.memory_blocks = min(self.load.memory_blocks, self.load.to_block)
+        self.load.allowed = blocks > 0
+        self.block_ids = array("i", block_ids)
+        return self.load.allowed
+
+    def load_sources(self) -> tuple[int, int]:
+        """Blocks of the planned load that lie in memory and on slower tiers."""
+        if self.load is None:
+            return 0, 0
+        memory = max(0, self.load.memory_blocks - self.load.from_block)
+        return memory, self.load.blocks - memory
+
+    # ---- blocks of the paged memory
+
+    def set_blocks(self, block_ids) -> None:
+        """The first allocation, or the one after a preemption."""
+        self.block_ids = array("i", block_ids)
+
+    def append_blocks(self, block_ids) -> None:
+        self.block_ids.extend(block_ids)
+
+    # ---- save
+
+    def plan_save(self, rules: Rules, computed_tokens: int, end_tokens: int) -> SaveSpec | None:
+        """After this step the KV of the first `end_tokens` tokens is complete; before it, that of
+        `computed_tokens`. vLLM may go back (preemption, failed load): then saving does too."""
+        self.saved_blocks = min(self.saved_blocks, rules.whole_blocks(computed_tokens))
+        if self.skip_save or not rules.can_save:
+            return None
+        if not rules.save_decode:
+            end_tokens = min(end_tokens, self.prompt_tokens)
+        blocks = min(rules.whole_blocks(end_tokens), len(self.block_ids))
+        to_block = rules.whole_chunks(blocks)
+        # The tail ends with the prompt: only then nothing can complete its chunk in a later step
+        # of the prefill.
+        tail = rules.save_tail and end_tokens == self.prompt_tokens and blocks > to_block
+        if tail:
+            to_block = blocks
+        if to_block <= self.saved_blocks:
+            return None
+        self.saved_blocks = to_block
+        return SaveSpec(to_block, tail)
+
+
+@dataclass
+class Taint:
+    """Paged blocks that hold no valid KV although vLLM thinks so: a load failed, and everything
+    computed on top of it in the same step is wrong too. vLLM computes all of it again; until
+    then none of it may be stored.
+    """
+
+    blocks: set[int] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.blocks)
+
+    def load_failed(self, block_ids) -> None:
+        self.blocks.update(block_ids)
+
+    def loaded(self, block_ids) -> None:
+        if self.blocks:
+            self.blocks.difference_update(block_ids)
+
+    def settle(self, requests: list[ReqMeta]) -> set[str]:
+        """After a step that computed `requests`: whose KV is not valid. One may build on blocks
+        that another of the same step computed, so this goes on until nothing changes."""
+        if not self.blocks:
+            return set()
+        invalid: set[str] = set()
+        ids = {r.req_id: array("i", r.block_ids) for r in requests}
+        grown = True
+        while grown:
+            grown = False
+            for r in requests:
+                held = ids[r.req_id][: r.computed_from]
+                if r.req_id not in invalid and not self.blocks.isdisjoint(held):
+                    invalid.add(r.req_id)
+                    self.blocks.update(ids[r.req_id][r.computed_from : r.computed_to])
+                    grown = True
+        for r in requests:
+            if r.req_id not in invalid:
+                self.blocks.difference_update(ids[r.req_id][r.computed_from : r.computed_to])
+        return invalid

@@ -1,0 +1,527 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker half: moves KV between vLLM's paged memory and the store, layer by layer.
+
+One step of vLLM is: begin_step, start_loads, then wait_layer and save_layer for each layer, then
+end_step. All of it runs on the worker's main thread; lookups may come from another thread and
+asynchronous loads run on one of their own. Chains are guarded by a lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import secrets
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from . import identity
+from .identity import Unsupported
+from .link import Facts, FromStart
+from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Taint
+
+log = logging.getLogger(__name__)
+
+ORIGIN_FAILED, ORIGIN_MEMORY, ORIGIN_DISK = 0, 1, 2
+HASH_BYTES = 32
+TOKEN_BYTES = 4
+ASYNC_LOADS = 2
+
+# The worker halves of this process by vLLM's engine id, for a scheduler half beside them.
+_here: dict[str, "WorkerHalf"] = {}
+
+
+def find(engine_id: str) -> "WorkerHalf | None":
+    return _here.get(engine_id)
+
+
+@dataclass
+class Settings:
+    """The connector's part of the configuration; the rest goes to the store as it is."""
+
+    config_path: str | None = None
+    values: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_extra_config(cls, extra: dict) -> "Settings":
+        def text(value):
+            return str(value).lower() if isinstance(value, bool) else str(value)
+
+        values = {k: text(v) for k, v in extra.items() if k != "config"}
+        return cls(extra.get("config"), values)
+
+
+@dataclass
+class Geometry:
+    """vLLM's paged memory as the store sees it: per layer a base address and a stride."""
+
+    layer_of: dict[str, int]
+    bases: list[int]
+    strides: list[int]
+    cell_bytes: list[int]
+    block_count: int
+    block_shape: tuple
+    block_strides: tuple
+    dtype: str
+
+    @classmethod
+    def of(cls, kv_caches: dict, block_count: int) -> "Geometry":
+        """Raises Unsupported unless every layer's block is one run of bytes in host memory."""
+        out = cls({}, [], [], [], block_count, (), (), "")
+        seen: dict[int, int] = {}
+        for name in sorted(kv_caches, key=layer_order):
+            tensor = kv_caches[name]
+            if not hasattr(tensor, "data_ptr"):
+                raise Unsupported(f"layer {name} keeps its KV in something that is no tensor")
+            if tensor.device.type != "cpu":
+                raise Unsupported(f"KV in {tensor.device.type} memory")
+            if tensor.data_ptr() in seen:  # layers that share their KV
+                out.layer_of[name] = seen[tensor.data_ptr()]
+                continue
+            out.add_layer(name, tensor)
+            seen[tensor.data_ptr()] = out.layer_of[name]
+        if not out.bases:
+            raise Unsupported("no layer keeps KV")
+        return out
+
+    def add_layer(self, name, tensor):
+        block = tensor[0]
+        if tensor.shape[0] != self.block_count or not is_one_run(block):
+            raise Unsupported(f"layer {name} does not keep each block as one run of bytes")
+        shape, strides = tuple(block.shape), tuple(block.stride())
+        if self.bases and (shape, strides, str(tensor.dtype)) != (
+                self.block_shape, self.block_strides, self.dtype):
+            raise Unsupported("layers of different KV shapes")
+        self.block_shape, self.block_strides, self.dtype = shape, strides, str(tensor.dtype)
+        self.layer_of[name] = len(self.bases)
+        self.bases.append(tensor.data_ptr())
+        self.strides.append(tensor.stride(0) * tensor.element_size())
+        self.cell_bytes.append(block.numel() * tensor.element_size())
+
+
+def is_one_run(block) -> bool:
+    """Whether the elements of a tensor fill one run of memory, in whatever order of axes."""
+    run = 1
+    for stride, size in sorted(zip(block.stride(), block.shape)):
+        if size == 1:
+            continue
+        if stride != run:
+            return False
+        run *= size
+    return True
+
+
+def int32(data) -> memoryview:
+    """Bytes as the numbers that they hold."""
+    return memoryview(data).cast("i")
+
+
+def layer_order(name: str):
+    number = re.search(r"\.(\d+)\.", name)
+    return (int(number.group(1)) if number else -1, name)
+
+
+@dataclass
+class Transfer:
+    """A load or a store under way; `handle` is the store's object for it."""
+
+    request: ReqMeta
+    handle: object
+    next_layer: int = 0
+    failed: bool = False
+
+    def advance(self, end: int) -> None:
+        """Moves layers up to `end`; a failure ends the transfer, never the caller."""
+        while not self.failed and self.next_layer < end:
+            try:
+                self.handle.layer(self.next_layer)
+                self.next_layer += 1
+            except Exception as error:
+                self.abort(error)
+
+    def abort(self, error=None) -> None:
+        if self.failed:
+            return
+        self.failed = True
+        if error is not None:
+            log.warning("a transfer of request %s failed: %s", self.request.req_id, error)
+        try:
+            self.handle.abort()
+        except Exception as second:
+            log.debug("abort: %s", second)
+
+
+class WorkerHalf:
+    def __init__(self, vllm_config, settings: Settings, engine_version: str):
+        self.vllm_config = vllm_config
+        self.settings = settings
+        self.engine_version = engine_version
+        self.off: str | None = "the KV caches are not registered yet"
+        self.engine = self.view = None
+        self.geometry: Geometry | None = None
+        self.namespace: dict | None = None
+        self.hashed = False
+        self.lock = threading.Lock()
+        self.chains: dict[int, tuple[ChainRoot, object]] = {}
+        self.busy: dict[int, int] = {}  # session -> asynchronous loads that use it
+        self.released: set[int] = set()  # sessions to release when they are no longer busy
+        self.layerwise = True
+        self.taint = Taint()
+        self.requests: list[ReqMeta] = []
+        self.loads: list[Transfer] = []
+        self.stores: list[Transfer] | None = None  # None: not begun in this step
+        self.error_blocks: set[int] = set()
+        self.results: dict[str, LoadResult] = {}
+        self.counters: dict[str, int] = {}
+        self.pool: ThreadPoolExecutor | None = None
+        self.finished: list[tuple[ReqMeta, bytes]] = []
+        _here[vllm_config.kv_transfer_config.engine_id] = self
+
+    # ---- opening and closing
+
+    def register(self, kv_caches: dict, block_count: int, backend: str) -> None:
+        """Opens the store for this engine. Raises Unsupported or the store's error."""
+        from tierce import _core
+
+        self.geometry = Geometry.of(kv_caches, block_count)
+        self.engine = _core.Engine.open(self.settings.config_path, self.settings.values)
+        status = self.engine.stats().get("disk_open_status", 0)
+        if status:
+            log.error("the store folder cannot be used (status %d): Tierce keeps chunks in memory "
+                      "only", status)
+        self.namespace = self.make_namespace(_core, backend)
+        self.open_view()
+        self.off = None
+
+    def make_namespace(self, core, backend: str) -> dict:
+        config, geometry = self.vllm_config, self.geometry
+        block_tokens = config.cache_config.block_size
+        chunk_tokens = int(self.engine.param("chunk.tokens"))
+        if chunk_tokens % block_tokens:
+            raise Unsupported(f"chunk.tokens {chunk_tokens} is not a multiple of vLLM's block of "
+                              f"{block_tokens} tokens")
+        wanted = self.engine.param("chunk.hash")
+        constant = identity.engine_hashes_are_constant(
+            config.cache_config.prefix_caching_hash_algo)
+        self.hashed = (wanted in ("auto", "vllm-sha256-cbor") and constant
+                       and config.cache_config.enable_prefix_caching)
+        if wanted == "vllm-sha256-cbor" and not self.hashed:
+            raise Unsupported("chunk.hash vllm-sha256-cbor needs vLLM's prefix cache with "
+                              "--prefix-caching-hash-algo sha256_cbor and no PYTHONHASHSEED")
+        cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or
+                             os.path.expanduser("~/.cache"), "tierce")
+        return {
+            "weights": core.fingerprint(identity.model_folder(config.model_config), cache),
+            "model": identity.effective_model(config),
+            "kv_dtype": identity.kv_dtype(config),
+            "quantization": "",
+            "layout": identity.layout(self.engine_version, backend, geometry.block_shape,
+                                      geometry.block_strides, geometry.dtype, block_tokens),
+            "layer_count": len(geometry.bases),
+            "cell_bytes": geometry.cell_bytes,
+            "block_tokens": block_tokens,
+            "chunk_blocks": chunk_tokens // block_tokens,
+            "algo": "vllm-sha256-cbor" if self.hashed
+                    else "xxh3-128" if wanted == "xxh3-128" else "sha256",
+        }
+
+    def open_view(self) -> None:
+        geometry = self.geometry
+        view = self.engine.view(self.namespace, (0, 1, 0, 1))
+        view.set_paged(geometry.bases, geometry.strides, geometry.block_count)
+        with self.lock:
+            self.view = view
+            self.chains.clear()
+
+    def facts(self) -> Facts:
+        if self.off is not None:
+            return Facts(off=self.off)
+
+        def flag(name):
+            return self.engine.param(name) == "true"
+
+        return Facts(None, self.namespace["chunk_blocks"], self.hashed, flag("save.decode"),
+                     flag("chunk.tail"), flag("load.async"),
+                     int(self.engine.param("load.min_tokens")))
+
+    def reset(self) -> bool:
+        """The engine's weights may have changed under us: from now on nothing that was stored
+        before is found, and nothing that is stored from now on by others."""
+        if self.off is not None:
+            return False
+        fresh = self.namespace["weights"] + secrets.token_hex(16)
+        self.namespace["weights"] = hashlib.sha256(fresh.encode()).hexdigest()
+        self.open_view()
+        return True
+
+    def close(self) -> None:
+        engine_id = self.vllm_config.kv_transfer_config.engine_id
+        if _here.get(engine_id) is self:
+            del _here[engine_id]
+        if self.pool is not None:
+            self.pool.shutdown(wait=True)
+        for transfer in [*self.loads, *(self.stores or ())]:
+            transfer.abort()
+        self.off = "the engine was shut down"
+        with self.lock:
+            self.chains.clear()
+            self.view = None
+        if self.engine is not None:
+            self.engine.close()
+            self.engine = None
+
+    # ---- questions of the scheduler half
+
+    def lookup(self, session: int, part: ChainPart, from_block: int, to_block: int,
+               flags: int) -> tuple[int, int]:
+        """Raises FromStart if the chain's beginning is missing here."""
+        with self.lock:
+            chain = self.extend_chain(session, part)
+            if to_block > chain.blocks:
+                raise FromStart
+            total, memory = self.view.lookup(chain, from_block, to_block, flags, session)
+        return total, memory
+
+    def extend_chain(self, session: int, part: ChainPart | None):
+        """The session's chain with what `part` adds. Under the lock."""
+        root, chain = self.chains.get(session, (None, None))
+        if part is None:
+            if chain is None:
+                raise FromStart
+            return chain
+        if chain is None or root != part.root:
+            if part.from_block != 0:
+                raise FromStart
+            chain = self.view.chain(part.root.lora, part.root.salt, part.root.other)
+            self.chains[session] = (part.root, chain)
+        have = chain.blocks
+        if part.from_block > have:
+            raise FromStart
+        block_bytes = HASH_BYTES if part.hashed else (
+            TOKEN_BYTES * self.namespace["block_tokens"])
+        news = memoryview(part.data)[(have - part.from_block) * block_bytes:]
+        if len(news) % block_bytes:
+            raise ValueError("a part of a chain that is no whole number of blocks")
+        if len(news) and part.hashed:
+            chain.append_hashes(news)
+        elif len(news):
+            chain.append(int32(news), part.extras)
+        return chain
+
+    def release(self, session: int, keep_chain: bool) -> None:
+        """The session's pins end; without `keep_chain` the request is over."""
+        with self.lock:
+            if session in self.busy:
+                if not keep_chain:
+                    self.released.add(session)
+                return
+            if not keep_chain:
+                self.chains.pop(session, None)
+            if self.view is not None:
+                self.view.unpin(session)
+
+    # ---- a step of the engine
+
+    def begin_step(self, requests: list[ReqMeta]) -> None:
+        self.requests = requests
+        self.loads = []
+        self.stores = None
+
+    def start_loads(self) -> None:
+        for request in self.requests:
+            if request.load is None:
+                continue
+            if request.load.asynchronous:
+                self.submit_load(request)
+                continue
+            transfer = self.begin_load(request)
+            if transfer is None:
+                self.count_load(request, b"")
+            else:
+                self.loads.append(transfer)
+                if not self.layerwise:
+                    transfer.advance(len(self.geometry.bases))
+
+    def begin_load(self, request: ReqMeta) -> Transfer | None:
+        """None if it could not begin."""
+        load = request.load
+        try:
+            with self.lock:
+                chain = self.extend_chain(request.session, request.chain)
+                handle = self.view.load_begin(
+                    chain, load.from_block, load.to_block,
+                    int32(request.block_ids)[:load.to_block], request.session, 0)
+            return Transfer(request, handle)
+        except Exception as error:
+            log.warning("a load for request %s could not begin: %r", request.req_id, error)
+            return None
+
+    def wait_layer(self, name: str) -> None:
+        layer = self.geometry.layer_of.get(name)
+        if layer is None:
+            return
+        for transfer in self.loads:
+            transfer.advance(layer + 1)
+
+    def save_layer(self, name: str) -> None:
+        layer = self.geometry.layer_of.get(name)
+        if layer is None:
+            return
+        if self.stores is None:
+            self.begin_stores()
+        for transfer in self.stores:
+            if transfer.next_layer == layer:
+                transfer.advance(layer + 1)
+
+    def begin_stores(self) -> None:
+        self.stores = []
+        for request in self.requests:
+            if request.save is None:
+                continue
+            to_block = request.save.to_block
+            try:
+                with self.lock:
+                    chain = self.extend_chain(request.session, request.chain)
+                    handle = self.view.store_begin(
+                        chain, to_block, int32(request.block_ids)[:to_block],
+                        request.save.tail)
+                if handle is not None:
+                    self.stores.append(Transfer(request, handle))
+            except Exception as error:
+                log.warning("a store for request %s could not begin: %r", request.req_id, error)
+
+    def end_step(self) -> None:
+        layers = len(self.geometry.bases)
+        for transfer in self.loads:
+            self.end_load(transfer, layers)
+        self.loads = []
+        invalid = self.taint.settle([r for r in self.requests if r.computed_to > r.computed_from])
+        if self.stores is None:
+            self.begin_stores()
+        for transfer in self.stores:
+            if transfer.request.req_id in invalid:
+                transfer.abort()
+            else:
+                self.end_store(transfer, layers)
+        self.stores = None
+        self.requests = []
+
+    def end_load(self, transfer: Transfer, layers: int) -> None:
+        origins = b""
+        if not transfer.failed and transfer.next_layer < layers:
+            # The forward pass did not ask layer by layer, so it ran on memory that was not
+            # loaded: it is computed again, and the next load is complete before the pass.
+            self.layerwise = False
+            transfer.abort("vLLM did not wait for its layers; loading whole requests from now on")
+        if not transfer.failed:
+            try:
+                origins = transfer.handle.end()
+            except Exception as error:
+                log.warning("a load for request %s failed: %s", transfer.request.req_id, error)
+        self.count_load(transfer.request, origins)
+
+    def end_store(self, transfer: Transfer, layers: int) -> None:
+        transfer.advance(layers)
+        if transfer.failed:
+            return
+        try:
+            blocks = transfer.handle.end()
+            self.count("saved_tokens", blocks * self.namespace["block_tokens"])
+        except Exception as error:
+            log.warning("a store of request %s failed: %s", transfer.request.req_id, error)
+
+    def fail_step(self) -> None:
+        """Something unforeseen: nothing of this step counts as loaded or is stored."""
+        for transfer in [*self.loads, *(self.stores or ())]:
+            transfer.abort()
+        for request in self.requests:
+            if request.load is not None and not request.load.asynchronous and (
+                    request.req_id not in self.results):
+                self.count_load(request, b"")
+        self.begin_step([])
+
+    # ---- what became of loads
+
+    def count_load(self, request: ReqMeta, origins: bytes) -> None:
+        """Takes one byte per block of the load; no bytes if all of it failed."""
+        load, result = request.load, LoadResult()
+        ids = int32(request.block_ids)
+        for index, block in enumerate(range(load.from_block, load.to_block)):
+            origin = origins[index] if index < len(origins) else ORIGIN_FAILED
+            if origin == ORIGIN_FAILED:
+                result.failed += 1
+                self.error_blocks.add(ids[block])
+            elif origin == ORIGIN_MEMORY:
+                result.memory += 1
+            else:
+                result.disk += 1
+        loaded_ids = [ids[b] for b in range(load.from_block, load.to_block)
+                      if ids[b] not in self.error_blocks]
+        self.taint.load_failed(self.error_blocks)
+        self.taint.loaded(loaded_ids)
+        self.results[request.req_id] = result
+        tokens = self.namespace["block_tokens"]
+        for name in ("memory", "disk", "failed"):
+            self.count(f"{name}_tokens", getattr(result, name) * tokens)
+        self.count("loads", 1)
+
+    def count(self, name: str, by: int) -> None:
+        if by:
+            self.counters[name] = self.counters.get(name, 0) + by
+
+    def take_errors(self) -> set[int]:
+        errors, self.error_blocks = self.error_blocks, set()
+        return errors
+
+    def take_results(self) -> dict[str, LoadResult]:
+        results, self.results = self.results, {}
+        return results
+
+    def take_counters(self) -> dict[str, int]:
+        counters, self.counters = self.counters, {}
+        return counters
+
+    # ---- asynchronous loads
+
+    def submit_load(self, request: ReqMeta) -> None:
+        if self.pool is None:
+            self.pool = ThreadPoolExecutor(ASYNC_LOADS, "tierce-load")
+        with self.lock:
+            self.busy[request.session] = self.busy.get(request.session, 0) + 1
+        self.pool.submit(self.load_whole, request)
+
+    def load_whole(self, request: ReqMeta) -> None:
+        """On a thread of the pool. Always ends in `finished`."""
+        origins = b""
+        try:
+            transfer = self.begin_load(request)
+            if transfer is not None:
+                transfer.advance(len(self.geometry.bases))
+                if not transfer.failed:
+                    origins = transfer.handle.end()
+        except Exception as error:
+            log.warning("a load for request %s failed: %r", request.req_id, error)
+        finally:
+            with self.lock:
+                self.finished.append((request, origins))
+                self.busy[request.session] -= 1
+                over = self.busy[request.session] == 0
+                if over:
+                    del self.busy[request.session]
+                release = over and request.session in self.released
+                if release:
+                    self.released.discard(request.session)
+            if release:
+                self.release(request.session, keep_chain=False)
+
+    def take_received(self) -> set[str]:
+        """Requests whose asynchronous load is over, well or not."""
+        if self.pool is None:
+            return set()
+        with self.lock:
+            finished, self.finished = self.finished, []
+        for request, origins in finished:
+            self.count_load(request, origins)
+        return {request.req_id for request, _ in finished}

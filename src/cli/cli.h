@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CLI_H
+#define TIERCE_CLI_H
+
+#include <stddef.h>
+
+#include <tierce/status.h>
+
+/*
+ * The command line: wiring only. Every subcommand is a function with main's arguments (argv[0] is
+ * the subcommand) that returns an exit status. Results go to stdout, messages and progress to
+ * stderr.
+ */
+
+enum tierce__cli_status {
+    TIERCE__CLI_OK = 0,     /* done; nothing wrong was found */
+    TIERCE__CLI_FAILED = 1, /* it failed, or found what it looks for: damage, a difference */
+    TIERCE__CLI_USAGE = 2,  /* the arguments are wrong; nothing was done */
+};
+
+struct tierce__command {
+    const char *name;
+    const char *args;
+    const char *summary;
+    const char *help; /* what comes after the usage line */
+    int (*run)(int argc, char **argv);
+};
+
+#define TIERCE_COMMAND(suffix, name, args, summary)                                                \
+    int tierce__cli_##suffix(int argc, char **argv);                                               \
+    extern const char tierce__cli_##suffix##_help[];
+#include "cli/commands.def"
+#undef TIERCE_COMMAND
+
+/* Runs the executable with main's arguments and returns its exit status. */
+int tierce__cli_main(int argc, char **argv);
+
+/* Prints "tierce COMMAND: ..." and where help is, by printf rules. Returns TIERCE__CLI_USAGE. */
+int tierce__cli_usage(const char *command, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Prints "tierce COMMAND: ..." by printf rules. Returns TIERCE__CLI_FAILED. */
+int tierce__cli_fail(const char *command, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Whether everything printed to stdout arrived; says so if not. Returns `status` or FAILED. */
+int tierce__cli_finish(const char *command, int status);
+
+/*
+ * The content of a regular file of at most `bytes_max` bytes as text with a NUL, heap,
+ * tierce__free. Errors, *out untouched: negative errno (-EFBIG: larger; -EINVAL: not a regular
+ * file; -EILSEQ: it holds a NUL), -ENOMEM.
+ */
+TIERCE_MUSTUSE int tierce__cli_read_text(char **out, const char *path, size_t bytes_max);
+
+/* A folder and a name in it as one path, heap, tierce__free; NULL for no memory. */
+char *tierce__cli_join_path(const char *folder, const char *name);
+
+#endif

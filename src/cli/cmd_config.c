@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+#include "engine/config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char tierce__cli_config_help[] =
+    "Prints the configuration that an engine would run with, as YAML, and where each value comes\n"
+    "from. Values are taken from the defaults, then the file, then the environment, then the\n"
+    "arguments; a name that does not exist is refused.\n"
+    "\n"
+    "  --file FILE           the YAML file; without it the one that TIERCE_CONFIG names\n"
+    "  --PARAMETER=VALUE     one value, such as --memory.size=8GiB\n"
+    "  --set PARAMETER=VALUE the same\n"
+    "  --markdown            prints the reference of all parameters instead\n";
+
+static const char reference_head[] =
+    "# Configuration\n"
+    "\n"
+    "This page is printed by `tierce config --markdown`.\n"
+    "\n"
+    "Values come from the defaults, then a YAML file, then the environment, then single values\n"
+    "(flags of `tierce`, or what a program sets). A later source overrides an earlier one. A name\n"
+    "that does not exist is refused and the nearest one named; so is a value out of its bounds.\n"
+    "`tierce config` prints the effective configuration and where each value comes from.\n"
+    "\n"
+    "- In YAML a name is a nested mapping (`memory:` with `size: 8GiB` below it) or the dotted\n"
+    "  name (`memory.size: 8GiB`).\n"
+    "- In the environment it is `TIERCE_`, then the name in upper case with `_` for the dot:\n"
+    "  `TIERCE_MEMORY_SIZE=8GiB`. `TIERCE_CONFIG` names the YAML file.\n"
+    "- As a flag it is `--memory.size=8GiB`.\n"
+    "\n"
+    "Sizes are bytes with a unit (`512MiB`, `1.5GiB`, `1GB` decimal, `4096`), durations have a\n"
+    "unit too (`250ms`, `5s`, `2min`, `1h`; a bare number is milliseconds), shares are `0.5` or\n"
+    "`50%`, bools `true` or `false`.\n"
+    "\n";
+
+/* What the arguments ask for. */
+struct request {
+    const char *file;
+    bool markdown;
+};
+
+/* Whether argv[*i] is `flag` with a value, which lands in *value; moves *i over it. */
+static bool take_value(const char **value, int *i, int argc, char **argv, const char *flag)
+{
+    size_t len = strlen(flag);
+    if (strncmp(argv[*i], flag, len) != 0)
+        return false;
+    if (argv[*i][len] == '=') {
+        *value = argv[*i] + len + 1;
+        return true;
+    }
+    if (argv[*i][len] != '\0' || *i + 1 >= argc)
+        return false;
+    *value = argv[++*i];
+    return true;
+}
+
+/* Sets "name=value". */
+static int set_pair(struct tierce_config *config, const char *pair)
+{
+    char name[128], source[160], why[TIERCE_CONFIG_ERROR_BYTES];
+    const char *equals = strchr(pair, '=');
+    if (equals == NULL || equals == pair || (size_t)(equals - pair) >= sizeof(name))
+        return tierce__cli_usage("config", "\"%.100s\" is not PARAMETER=VALUE", pair);
+    memcpy(name, pair, (size_t)(equals - pair));
+    name[equals - pair] = '\0';
+    snprintf(source, sizeof(source), "--%s", name);
+    int rc = tierce__engine_config_set(config, name, equals + 1, source, why);
+    return rc == 0 ? TIERCE__CLI_OK : tierce__cli_usage("config", "%s", why);
+}
+
+/* First pass (config NULL): what is asked for. Second pass: the values, which come last. */
+static int read_args(struct request *request, struct tierce_config *config, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *value;
+        int status = TIERCE__CLI_OK;
+        if (strcmp(argv[i], "--markdown") == 0)
+            request->markdown = true;
+        else if (take_value(&value, &i, argc, argv, "--file"))
+            request->file = value;
+        else if (take_value(&value, &i, argc, argv, "--set"))
+            status = config != NULL ? set_pair(config, value) : TIERCE__CLI_OK;
+        else if (strncmp(argv[i], "--", 2) == 0 && strchr(argv[i], '=') != NULL)
+            status = config != NULL ? set_pair(config, argv[i] + 2) : TIERCE__CLI_OK;
+        else if (strncmp(argv[i], "--", 2) == 0)
+            return tierce__cli_usage("config", "%.100s needs a value: %.100s=VALUE", argv[i],
+                                     argv[i]);
+        else
+            return tierce__cli_usage("config", "\"%.100s\" is not expected", argv[i]);
+        if (status != TIERCE__CLI_OK)
+            return status;
+    }
+    return TIERCE__CLI_OK;
+}
+
+/* File and environment. */
+static int load_sources(struct tierce_config *config, const char *file)
+{
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    if (file == NULL)
+        file = getenv("TIERCE_CONFIG");
+    if (file != NULL && *file != '\0' && tierce_config_load_file(config, file, why) != 0)
+        return tierce__cli_fail("config", "%s", why);
+    if (tierce_config_load_env(config, why) != 0)
+        return tierce__cli_fail("config", "%s", why);
+    return TIERCE__CLI_OK;
+}
+
+int tierce__cli_config(int argc, char **argv)
+{
+    struct request request = {0};
+    struct tierce_config *config = NULL;
+
+    int status = read_args(&request, NULL, argc, argv);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    if (request.markdown) {
+        fputs(reference_head, stdout);
+        tierce__config_print_markdown(tierce__engine_params(), TIERCE__ENGINE_PARAMS, stdout);
+        return TIERCE__CLI_OK;
+    }
+    int rc = tierce_config_create(&config);
+    if (rc != 0)
+        return tierce__cli_fail("config", "%s", tierce_strerror(rc));
+    status = load_sources(config, request.file);
+    if (status == TIERCE__CLI_OK)
+        status = read_args(&request, config, argc, argv);
+    if (status == TIERCE__CLI_OK)
+        tierce_config_print(config, stdout);
+    tierce_config_destroy(config);
+    return status;
+}

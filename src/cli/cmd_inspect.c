@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+#include "cli/inspect.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <tierce/version.h>
+
+const char tierce__cli_inspect_help[] =
+    "Says what a store folder (disk.path) holds: namespaces, shards, chunks, bytes and ages. It\n"
+    "changes nothing and takes no lock, so an engine may have the folder open.\n"
+    "\n"
+    "  --verify   reads every chunk and checks header, identity and each cell's sum; names those\n"
+    "             that are damaged. What an engine evicts meanwhile is no damage.\n"
+    "  --json     prints one JSON object; damaged chunks go to stderr then\n"
+    "\n"
+    "Exit status: 0 good, 1 the folder cannot be read or holds damaged chunks, 2 wrong "
+    "arguments.\n";
+
+struct request {
+    const char *folder;
+    bool verify;
+    bool json;
+};
+
+static int read_args(struct request *request, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--verify") == 0)
+            request->verify = true;
+        else if (strcmp(argv[i], "--json") == 0)
+            request->json = true;
+        else if (argv[i][0] == '-' && argv[i][1] != '\0')
+            return tierce__cli_usage("inspect", "there is no option \"%.100s\"", argv[i]);
+        else if (request->folder != NULL)
+            return tierce__cli_usage("inspect", "takes one folder; \"%.100s\" is a second",
+                                     argv[i]);
+        else
+            request->folder = argv[i];
+    }
+    if (request->folder == NULL || *request->folder == '\0')
+        return tierce__cli_usage("inspect", "takes a store folder");
+    return TIERCE__CLI_OK;
+}
+
+/* What is wrong with a folder that could not be scanned, and what would be right. */
+static int explain(const char *folder, int rc)
+{
+    struct stat st;
+    int found = stat(folder, &st) == 0 ? 0 : -errno;
+    if (found == -ENOENT)
+        return tierce__cli_fail("inspect",
+                                "%.300s: there is no such folder; name the one that disk.path of "
+                                "the configuration names",
+                                folder);
+    if (found == 0 && !S_ISDIR(st.st_mode))
+        return tierce__cli_fail("inspect",
+                                "%.300s: is a file; name the store folder that it lies in", folder);
+    if (found == -EACCES || rc == -EACCES || rc == -EPERM)
+        return tierce__cli_fail("inspect",
+                                "%.300s: no permission to read it; run as the user that the engine "
+                                "runs as%s",
+                                folder, found == 0 ? " (the folder's owner)" : "");
+    if (rc == -ENOENT)
+        return tierce__cli_fail("inspect",
+                                "%.300s: is no store folder: it holds no journal; name the folder "
+                                "that disk.path of the configuration names",
+                                folder);
+    if (rc == TIERCE_E_VERSION)
+        return tierce__cli_fail(
+            "inspect",
+            "%.300s: was written by a newer Tierce in a format that %s does not "
+            "read; use that newer version",
+            folder, tierce_version());
+    return tierce__cli_fail("inspect", "%.300s: cannot be read: %s", folder, tierce_strerror(rc));
+}
+
+static int report(const struct request *request, const struct tierce__inspect *inspect)
+{
+    struct tierce__verify verify;
+    const struct tierce__verify *done = NULL;
+    if (request->verify) {
+        int rc = tierce__inspect_verify(&verify, inspect, request->json ? stderr : stdout);
+        if (rc != 0)
+            return tierce__cli_fail("inspect", "%.300s: the data file cannot be read: %s",
+                                    request->folder, tierce_strerror(rc));
+        done = &verify;
+    }
+    if (!request->json)
+        tierce__inspect_print(inspect, done, stdout);
+    else if (tierce__inspect_print_json(inspect, done, stdout) != 0)
+        return tierce__cli_fail("inspect", "no memory");
+    return done != NULL && done->bad > 0 ? TIERCE__CLI_FAILED : TIERCE__CLI_OK;
+}
+
+int tierce__cli_inspect(int argc, char **argv)
+{
+    struct request request = {0};
+    struct tierce__inspect inspect = {0};
+    int status = read_args(&request, argc, argv);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    int rc = tierce__inspect_scan(&inspect, request.folder);
+    status = rc == 0 ? report(&request, &inspect) : explain(request.folder, rc);
+    tierce__inspect_clear(&inspect);
+    return status;
+}

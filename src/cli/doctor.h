@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CLI_DOCTOR_H
+#define TIERCE_CLI_DOCTOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <tierce/status.h>
+
+/*
+ * What `tierce doctor` compares: sets of namespace fields. A store folder gives one complete set
+ * for each of its namespaces; a description or a configuration gives one set that holds what the
+ * file says and lacks what only the engine knows.
+ *
+ * The number of blocks of a chunk is compared as "chunk_tokens", which every kind of source knows.
+ */
+
+#define TIERCE__DOCTOR_FIELDS_MAX 72
+#define TIERCE__DOCTOR_WHY_BYTES  512
+
+struct tierce__doctor_field {
+    char *name;
+    char *value;
+};
+
+struct tierce__doctor_set {
+    char title[160]; /* where it comes from, for people */
+    bool complete;   /* every field of the namespace is there */
+    size_t count;
+    struct tierce__doctor_field fields[TIERCE__DOCTOR_FIELDS_MAX];
+};
+
+struct tierce__doctor_side {
+    size_t count;
+    struct tierce__doctor_set *sets; /* [count] */
+};
+
+/* Names that every namespace has, in the order of its text; NULL-terminated. */
+extern const char *const tierce__doctor_names[];
+
+/*
+ * Reads one argument of the command. Errors, *out untouched: TIERCE_E_CONFIG, TIERCE_E_FORMAT,
+ * negative errno, -ENOMEM; `why` gets a sentence each time. The caller clears *out.
+ */
+TIERCE_MUSTUSE int tierce__doctor_read(struct tierce__doctor_side *out, const char *path,
+                                       char why[TIERCE__DOCTOR_WHY_BYTES]);
+
+/* Zeroed is accepted. */
+void tierce__doctor_clear(struct tierce__doctor_side *side);
+
+/* The value of a field, or NULL. */
+const char *tierce__doctor_find(const struct tierce__doctor_set *set, const char *name);
+
+/* Adds a field, or replaces the value of one; copies both. Errors: -ENOMEM, TIERCE_E_LIMIT. */
+TIERCE_MUSTUSE int tierce__doctor_put(struct tierce__doctor_set *set, const char *name,
+                                      const char *value);
+
+/* Fills `set` from a YAML file: a description, or a configuration. Errors as doctor_read's. */
+TIERCE_MUSTUSE int tierce__doctor_read_yaml(struct tierce__doctor_set *set, const char *path,
+                                            char why[TIERCE__DOCTOR_WHY_BYTES]);
+
+/* Receives one value that differs, by dotted path; NULL for what one side lacks. */
+typedef void tierce__doctor_diff_fn(void *arg, const char *path, const char *a, const char *b);
+
+/*
+ * Compares two JSON texts value by value; numbers by value, the order of keys does not count.
+ * Returns the number of differences, TIERCE_E_FORMAT if one is not JSON, or -ENOMEM.
+ */
+TIERCE_MUSTUSE int tierce__doctor_diff_json(const char *path, const char *a, const char *b,
+                                            tierce__doctor_diff_fn *fn, void *arg);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CLI_INSPECT_H
+#define TIERCE_CLI_INSPECT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "key/namespaces.h"
+#include "tier/disk.h"
+
+/*
+ * What `tierce inspect` knows of a store folder: sums for each namespace and shard, never a list of
+ * chunks, so that memory does not grow with their number beyond what the scan itself needs.
+ */
+
+struct tierce__inspect_sums {
+    uint64_t chunks;
+    uint64_t bytes;
+    uint64_t oldest_s; /* wall clock; only with chunks > 0 */
+    uint64_t newest_s;
+};
+
+struct tierce__inspect_shard {
+    struct tierce_shard shard;
+    struct tierce__inspect_sums sums;
+};
+
+struct tierce__inspect_namespace {
+    struct tierce__inspect_sums sums;
+    size_t shard_count;
+    struct tierce__inspect_shard *shards; /* [shard_count] in the order they were met */
+};
+
+struct tierce__inspect {
+    const char *path; /* [borrow] */
+    struct tierce__namespaces *namespaces;
+    struct tierce__inspect_sums sums;
+    size_t count;
+    struct tierce__inspect_namespace *items; /* [count] by id */
+    uint64_t data_bytes;                     /* length of the data file, 0 if there is none */
+    uint64_t now_s;
+};
+
+/* Errors: those of tierce__disk_scan, -ENOMEM. The caller clears *out, also after a failure. */
+TIERCE_MUSTUSE int tierce__inspect_scan(struct tierce__inspect *out, const char *path);
+void tierce__inspect_clear(struct tierce__inspect *inspect);
+
+/* The outcome of reading every chunk. */
+struct tierce__verify {
+    uint64_t chunks; /* read */
+    uint64_t bytes;
+    uint64_t bad;
+    uint64_t vanished; /* evicted by another process while they were read */
+};
+
+/*
+ * Reads and checks every chunk, printing each that is damaged to `report`: its key as text, a tab,
+ * and what is wrong. Memory: one buffer as large as the largest chunk. Errors: those of the scan,
+ * negative errno of the data file, -ENOMEM. Blocks for as long as the disk needs.
+ */
+TIERCE_MUSTUSE int tierce__inspect_verify(struct tierce__verify *out,
+                                          const struct tierce__inspect *inspect, FILE *report);
+
+/* Print what was found; `verify` may be NULL. json returns -ENOMEM. */
+void tierce__inspect_print(const struct tierce__inspect *inspect,
+                           const struct tierce__verify *verify, FILE *out);
+TIERCE_MUSTUSE int tierce__inspect_print_json(const struct tierce__inspect *inspect,
+                                              const struct tierce__verify *verify, FILE *out);
+
+#endif

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "cli/inspect.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static void add(struct tierce__inspect_sums *sums, const struct tierce__disk_entry *entry)
+{
+    if (sums->chunks == 0 || entry->stored_s < sums->oldest_s)
+        sums->oldest_s = entry->stored_s;
+    if (sums->chunks == 0 || entry->stored_s > sums->newest_s)
+        sums->newest_s = entry->stored_s;
+    sums->chunks++;
+    sums->bytes += entry->object_bytes;
+}
+
+/* The sums of a namespace by its id; NULL for no memory. */
+static struct tierce__inspect_namespace *namespace_at(struct tierce__inspect *inspect, uint32_t id)
+{
+    if (id >= inspect->count) {
+        size_t count = (size_t)id + 1;
+        struct tierce__inspect_namespace *grown =
+            tierce__realloc(inspect->items, count * sizeof(*grown));
+        if (grown == NULL)
+            return NULL;
+        memset(grown + inspect->count, 0, (count - inspect->count) * sizeof(*grown));
+        inspect->items = grown;
+        inspect->count = count;
+    }
+    return &inspect->items[id];
+}
+
+static struct tierce__inspect_shard *shard_of(struct tierce__inspect_namespace *item,
+                                              const struct tierce_shard *shard)
+{
+    for (size_t i = 0; i < item->shard_count; i++) {
+        if (memcmp(&item->shards[i].shard, shard, sizeof(*shard)) == 0)
+            return &item->shards[i];
+    }
+    struct tierce__inspect_shard *grown =
+        tierce__realloc(item->shards, (item->shard_count + 1) * sizeof(*grown));
+    if (grown == NULL)
+        return NULL;
+    item->shards = grown;
+    grown[item->shard_count] = (struct tierce__inspect_shard){.shard = *shard};
+    return &grown[item->shard_count++];
+}
+
+/* A scan and whether it ran out of memory. */
+struct scan {
+    struct tierce__inspect *inspect;
+    bool failed;
+};
+
+static bool visit(void *arg, const struct tierce__disk_entry *entry)
+{
+    struct scan *scan = arg;
+    struct tierce__inspect_namespace *item = namespace_at(scan->inspect, entry->key.ns);
+    struct tierce__inspect_shard *shard = item != NULL ? shard_of(item, &entry->key.shard) : NULL;
+    scan->failed = shard == NULL;
+    if (scan->failed)
+        return false;
+    add(&scan->inspect->sums, entry);
+    add(&item->sums, entry);
+    add(&shard->sums, entry);
+    return true;
+}
+
+int tierce__inspect_scan(struct tierce__inspect *out, const char *path)
+{
+    struct scan scan = {.inspect = out};
+    struct stat st;
+    *out = (struct tierce__inspect){.path = path, .now_s = tierce__wall_s()};
+
+    int rc = tierce__namespaces_create(&out->namespaces);
+    if (rc == 0)
+        rc = tierce__disk_scan(path, out->namespaces, visit, &scan);
+    if (rc == 0 && scan.failed)
+        rc = -ENOMEM;
+    if (rc != 0)
+        return rc;
+    char *data = tierce__disk_data_path(path);
+    if (data == NULL)
+        return -ENOMEM;
+    if (stat(data, &st) == 0)
+        out->data_bytes = (uint64_t)st.st_size;
+    tierce__free(data);
+    return 0;
+}
+
+void tierce__inspect_clear(struct tierce__inspect *inspect)
+{
+    for (size_t i = 0; i < inspect->count; i++)
+        tierce__free(inspect->items[i].shards);
+    tierce__free(inspect->items);
+    tierce__namespaces_destroy(inspect->namespaces);
+    *inspect = (struct tierce__inspect){0};
+}

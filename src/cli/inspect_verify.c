@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "chunk/header.h"
+#include "cli/inspect.h"
+#include "cli/progress.h"
+#include "key/key_text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/*
+ * Another process may evict and overwrite while the chunks are read. So what looks damaged is
+ * noted, and judged only after a second look at the journal: what it still holds, in the same
+ * place, was valid all the time it was read, and is read once more; what it does not hold any
+ * more has vanished and is no damage.
+ */
+
+#define WHY_BYTES 160
+
+/* A chunk that did not look right. */
+struct suspect {
+    struct tierce__key key;
+    uint64_t offset;
+    uint64_t stored_s;
+    bool confirmed;
+};
+
+struct verify {
+    const struct tierce__inspect *inspect;
+    struct tierce__namespaces *namespaces; /* of the scan that runs */
+    int fd;
+    uint8_t *buffer;
+    uint64_t buffer_bytes;
+    struct suspect *suspects;
+    size_t suspect_count;
+    struct tierce__progress progress;
+    struct tierce__verify *out;
+    FILE *report;
+    int status; /* what ended the scan early */
+};
+
+/* Reads [offset, offset + bytes); -ENODATA if the file ends before. */
+static int read_range(int fd, uint8_t *buffer, uint64_t bytes, uint64_t offset)
+{
+    uint64_t done = 0;
+    while (done < bytes) {
+        ssize_t n = pread(fd, buffer + done, bytes - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            return -ENODATA;
+        done += (uint64_t)n;
+    }
+    return 0;
+}
+
+static int grow_buffer(struct verify *v, uint64_t bytes)
+{
+    if (bytes <= v->buffer_bytes)
+        return 0;
+    tierce__free(v->buffer);
+    v->buffer_bytes = 0;
+    v->buffer = tierce__alloc_aligned(TIERCE__CHUNK_ALIGN, bytes);
+    if (v->buffer == NULL)
+        return -ENOMEM;
+    v->buffer_bytes = bytes;
+    return 0;
+}
+
+/* What in the header is not what the journal says; NULL: nothing. */
+static const char *compare_identity(const struct verify *v, const struct tierce__disk_entry *entry,
+                                    const struct tierce__chunk_info *info)
+{
+    static const struct tierce__key none;
+    uint32_t layers = info->geometry.layer_count, blocks = info->geometry.block_count;
+    const uint8_t *hashes = tierce__chunk_block_hashes(v->buffer, layers);
+    const uint8_t *digest = tierce__namespaces_digest(v->namespaces, entry->key.ns);
+
+    if (memcmp(info->ns_digest, digest, TIERCE_HASH_BYTES) != 0)
+        return "the header names another namespace";
+    if (memcmp(info->hash, entry->key.hash, TIERCE_HASH_BYTES) != 0)
+        return "the header names another chunk";
+    if (memcmp(&info->shard, &entry->key.shard, sizeof(info->shard)) != 0)
+        return "the header names another shard";
+    if (memcmp(&entry->parent, &none, sizeof(none)) != 0 &&
+        memcmp(info->parent, entry->parent.hash, TIERCE_HASH_BYTES) != 0)
+        return "the header names another parent";
+    if (info->token_start != entry->token_start || blocks != entry->block_count)
+        return "the header names another range of tokens";
+    if (info->extent.object_bytes != entry->object_bytes)
+        return "the header gives another length than the journal";
+    if (memcmp(hashes, entry->first_block, TIERCE_HASH_BYTES) != 0 ||
+        memcmp(hashes + (size_t)(blocks - 1) * TIERCE_HASH_BYTES, info->hash, TIERCE_HASH_BYTES) !=
+            0)
+        return "the hashes of the blocks are not the chunk's";
+    return NULL;
+}
+
+/* Reads and judges one chunk. Returns whether it is good; else `why` says what is wrong. Sets
+ * v->status when it is not the chunk's fault. */
+static bool check_chunk(struct verify *v, const struct tierce__disk_entry *entry,
+                        char why[WHY_BYTES])
+{
+    struct tierce__chunk_info info;
+    uint64_t bytes = entry->object_bytes;
+
+    if (bytes == 0 || bytes > TIERCE__CHUNK_BYTES_MAX || bytes % TIERCE__CHUNK_ALIGN != 0 ||
+        entry->offset % TIERCE__CHUNK_ALIGN != 0 || entry->offset > INT64_MAX - bytes) {
+        snprintf(why, WHY_BYTES, "the journal gives an impossible place");
+        return false;
+    }
+    v->status = grow_buffer(v, bytes);
+    if (v->status != 0)
+        return true;
+    int rc = read_range(v->fd, v->buffer, bytes, entry->offset);
+    if (rc != 0) {
+        snprintf(why, WHY_BYTES, rc == -ENODATA ? "the data file ends before it" : "reading: %s",
+                 tierce_strerror(rc));
+        return false;
+    }
+    rc = tierce__chunk_parse(&info, v->buffer, bytes);
+    if (rc != 0) {
+        snprintf(why, WHY_BYTES, "the header: %s", tierce_strerror(rc));
+        return false;
+    }
+    const char *difference = compare_identity(v, entry, &info);
+    if (difference != NULL) {
+        snprintf(why, WHY_BYTES, "%s", difference);
+        return false;
+    }
+    uint64_t cells = tierce__chunk_verify_cells(v->buffer, &info);
+    snprintf(why, WHY_BYTES, "%" PRIu64 " of %" PRIu64 " cells do not fit their sums", cells,
+             (uint64_t)info.geometry.layer_count * info.geometry.block_count);
+    return cells == 0;
+}
+
+static bool add_suspect(struct verify *v, const struct tierce__disk_entry *entry)
+{
+    /* Doubling from 16, so that damage all over a large store stays linear. */
+    size_t n = v->suspect_count;
+    if (n == 0 || (n >= 16 && (n & (n - 1)) == 0)) {
+        size_t room = n == 0 ? 16 : 2 * n;
+        struct suspect *grown = tierce__realloc(v->suspects, room * sizeof(*grown));
+        if (grown == NULL) {
+            v->status = -ENOMEM;
+            return false;
+        }
+        v->suspects = grown;
+    }
+    v->suspects[v->suspect_count++] =
+        (struct suspect){.key = entry->key, .offset = entry->offset, .stored_s = entry->stored_s};
+    return true;
+}
+
+/* First look: every chunk. */
+static bool look(void *arg, const struct tierce__disk_entry *entry)
+{
+    struct verify *v = arg;
+    char why[WHY_BYTES];
+    bool good = check_chunk(v, entry, why);
+    if (v->status != 0 || (!good && !add_suspect(v, entry)))
+        return false;
+    v->out->chunks++;
+    v->out->bytes += entry->object_bytes;
+    tierce__progress_add(&v->progress, entry->object_bytes);
+    return true;
+}
+
+static int compare_suspects(const void *a, const void *b)
+{
+    const struct suspect *x = a, *y = b;
+    return memcmp(&x->key, &y->key, sizeof(x->key));
+}
+
+/* Second look: the suspects that the journal still holds where they were. */
+static bool look_again(void *arg, const struct tierce__disk_entry *entry)
+{
+    struct verify *v = arg;
+    struct suspect wanted = {.key = entry->key};
+    char why[WHY_BYTES], text[TIERCE__KEY_TEXT_BYTES];
+    struct suspect *suspect =
+        bsearch(&wanted, v->suspects, v->suspect_count, sizeof(*v->suspects), compare_suspects);
+    if (suspect == NULL || suspect->offset != entry->offset || suspect->stored_s != entry->stored_s)
+        return true;
+    if (check_chunk(v, entry, why) || v->status != 0)
+        return v->status == 0;
+    suspect->confirmed = true;
+    v->out->bad++;
+    if (tierce__key_text_format(text, tierce__namespaces_digest(v->namespaces, entry->key.ns),
+                                &entry->key.shard, entry->key.hash) < 0)
+        snprintf(text, sizeof(text), "(a key with an impossible shard)");
+    fprintf(v->report, "%s\t%s\n", text, why);
+    return true;
+}
+
+/* One scan with a table of namespaces of its own: numbers of an earlier scan are not its. */
+static int scan(struct verify *v, tierce__disk_visit_fn *visit)
+{
+    struct tierce__namespaces *namespaces = NULL;
+    int rc = tierce__namespaces_create(&namespaces);
+    v->namespaces = namespaces;
+    if (rc == 0)
+        rc = tierce__disk_scan(v->inspect->path, namespaces, visit, v);
+    if (rc == 0)
+        rc = v->status;
+    tierce__namespaces_destroy(namespaces);
+    v->namespaces = NULL;
+    return rc;
+}
+
+/* The data file, past the page cache where that is possible: what is to be proven is the disk. */
+static int open_data(const char *store)
+{
+    char *path = tierce__disk_data_path(store);
+    if (path == NULL)
+        return -ENOMEM;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    if (fd < 0 && errno == EINVAL)
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+    int rc = fd >= 0 ? fd : -errno;
+    tierce__free(path);
+    return rc;
+}
+
+int tierce__inspect_verify(struct tierce__verify *out, const struct tierce__inspect *inspect,
+                           FILE *report)
+{
+    struct verify v = {.inspect = inspect, .out = out, .report = report};
+    *out = (struct tierce__verify){0};
+    if (inspect->sums.chunks == 0)
+        return 0;
+    v.fd = open_data(inspect->path);
+    if (v.fd < 0)
+        return v.fd;
+    tierce__progress_begin(&v.progress, "verify", inspect->sums.bytes);
+    int rc = scan(&v, look);
+    tierce__progress_end(&v.progress);
+    if (rc == 0 && v.suspect_count > 0) {
+        qsort(v.suspects, v.suspect_count, sizeof(*v.suspects), compare_suspects);
+        rc = scan(&v, look_again);
+        out->vanished = v.suspect_count - out->bad;
+    }
+    tierce__free(v.suspects);
+    tierce__free(v.buffer);
+    close(v.fd);
+    return rc;
+}

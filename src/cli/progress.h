@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CLI_PROGRESS_H
+#define TIERCE_CLI_PROGRESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * Progress over bytes on stderr: a bar where stderr is a terminal, else a line every few seconds.
+ * Nothing is printed for work that is over before the first line is due.
+ */
+struct tierce__progress {
+    const char *name; /* [borrow until end] what is being done */
+    uint64_t total;
+    uint64_t done;
+    uint64_t started_ns;
+    uint64_t printed_ns;
+    bool terminal;
+    bool printed;
+};
+
+void tierce__progress_begin(struct tierce__progress *progress, const char *name, uint64_t total);
+void tierce__progress_add(struct tierce__progress *progress, uint64_t bytes);
+/* Takes the bar away. */
+void tierce__progress_end(struct tierce__progress *progress);
+
+/* "1.5 GiB", "12 KiB", "7 B"; 32 bytes suffice. */
+void tierce__human_bytes(char *text, size_t size, uint64_t bytes);
+/* "3 days", "2 h", "5 min", "1 s"; 32 bytes suffice. */
+void tierce__human_seconds(char *text, size_t size, uint64_t seconds);
+
+#endif

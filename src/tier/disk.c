@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tier/disk.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "tier/disk_private.h"
+
+#include <errno.h>
+
+#define FILTER_SETS    16384u
+#define FILTER_WAYS    4u
+#define CLOSE_GRACE_MS 2000u /* for calls into the kernel that are under way at the deadline */
+
+static struct tierce__disk *disk_of(struct tierce__tier *tier)
+{
+    struct tierce__disk *d = (struct tierce__disk *)tier;
+    TIERCE_CHECK_MAGIC(d, TIERCE__DISK_MAGIC);
+    return d;
+}
+
+/* ---- submit ---------------------------------------------------------------------------------- */
+
+/* A device that does not give transfers back is not given more. */
+static bool is_down(const struct tierce__disk *d)
+{
+    return d->abandoned > 0 && d->abandoned >= (d->io_depth + 1) / 2;
+}
+
+static int lookup(struct tierce__disk *d, struct tierce__tier_req *req)
+{
+    size_t found = 0;
+    while (found < req->key_count) {
+        uint32_t slots[64];
+        size_t n = req->key_count - found < 64 ? req->key_count - found : 64;
+        size_t got = tierce__index_find_prefix(d->table.index, slots, req->keys + found, n);
+        size_t seen = 0;
+        while (seen < got && tierce__disk_is_visible(d, slots[seen]))
+            seen++;
+        found += seen;
+        if (seen < n)
+            break;
+    }
+    req->found = found;
+    return 0;
+}
+
+/* Whether the key was asked for not long ago; it is remembered if not. A set forgets its oldest:
+ * about the last 64k keys are known. */
+static bool admit(struct tierce__disk *d, const struct tierce__key *key)
+{
+    uint64_t spread = tierce__key_spread(key) | 1; /* 0 is an empty place */
+    uint64_t *set = d->admitted + (spread >> 1) % FILTER_SETS * FILTER_WAYS;
+    for (uint32_t i = 0; i < FILTER_WAYS; i++) {
+        if (set[i] == spread) {
+            set[i] = 0;
+            return true;
+        }
+    }
+    for (uint32_t i = FILTER_WAYS - 1; i > 0; i--)
+        set[i] = set[i - 1];
+    set[0] = spread;
+    return false;
+}
+
+/* Drops the oldest queued puts until `bytes` more fit the bound. One put alone always fits. */
+static void make_room(struct tierce__disk *d, uint64_t bytes, struct tierce__list *finished)
+{
+    while (!tierce__list_empty(&d->puts) && d->queued_put_bytes + bytes > d->queue_bytes_max) {
+        struct tierce__tier_req *oldest = tierce__disk_req_of(d->puts.next);
+        tierce__list_remove(&oldest->node);
+        d->queued_put_bytes -= oldest->object_bytes;
+        d->stats.dropped_puts++;
+        tierce__disk_finish(finished, oldest, TIERCE_E_FULL);
+    }
+}
+
+static bool put_is_sane(const struct tierce__tier_req *req)
+{
+    return req->buf != NULL && req->object_bytes > 0 &&
+           req->object_bytes % TIERCE__JOURNAL_PAGE == 0 && req->object_bytes <= req->buf->bytes;
+}
+
+static bool get_is_sane(const struct tierce__tier_req *req)
+{
+    return req->buf != NULL && req->offset % TIERCE__JOURNAL_PAGE == 0 &&
+           req->length % TIERCE__JOURNAL_PAGE == 0 && req->offset <= req->buf->bytes &&
+           req->length <= req->buf->bytes - req->offset;
+}
+
+/* The accepting part of a request that has to wait; its status is TIERCE_E_CANCELLED until then. */
+static const int queued = TIERCE_E_CANCELLED;
+
+static int accept_get(struct tierce__disk *d, struct tierce__tier_req *req)
+{
+    if (!get_is_sane(req))
+        return TIERCE_E_ARGUMENT;
+    if (tierce__disk_find(d, req->keys) == TIERCE__INDEX_NONE)
+        return TIERCE_E_MISS;
+    tierce__list_push_back(&d->gets, &req->node);
+    return queued;
+}
+
+static int accept_put(struct tierce__disk *d, struct tierce__tier_req *req,
+                      struct tierce__list *finished)
+{
+    if (!put_is_sane(req))
+        return TIERCE_E_ARGUMENT;
+    if (tierce__disk_find(d, req->keys) != TIERCE__INDEX_NONE)
+        return 0;
+    if (d->admitted != NULL && !admit(d, req->keys))
+        return TIERCE_E_REFUSED;
+    make_room(d, req->object_bytes, finished);
+    tierce__buf_acquire(req->buf);
+    req->scratch[0] = TIERCE__DISK_HOLDS_BUF;
+    d->queued_put_bytes += req->object_bytes;
+    tierce__list_push_back(&d->puts, &req->node);
+    return queued;
+}
+
+static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req)
+{
+    uint32_t slot = tierce__disk_find(d, req->keys);
+    if (slot == TIERCE__INDEX_NONE)
+        return TIERCE_E_MISS;
+    tierce__disk_doom(d, slot, false);
+    tierce__disk_reap(d);
+    return 0;
+}
+
+static int accept_flush(struct tierce__disk *d, struct tierce__tier_req *req)
+{
+    bool clean = d->dirty.count == 0 && d->committing.count == 0 &&
+                 d->limbo_head == d->limbo_tail && d->journal_error == 0;
+    if (clean)
+        return 0;
+    tierce__list_push_back(&d->flushes, &req->node);
+    tierce__cond_signal(&d->journal_cond);
+    return queued;
+}
+
+static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
+                          struct tierce__list *finished)
+{
+    if (d->closing)
+        return TIERCE_E_CLOSED;
+    bool device = req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT;
+    if (device && is_down(d))
+        return TIERCE_E_DOWN;
+    switch (req->op) {
+    case TIERCE__TIER_LOOKUP:
+        return lookup(d, req);
+    case TIERCE__TIER_GET:
+        return accept_get(d, req);
+    case TIERCE__TIER_PUT:
+        return accept_put(d, req, finished);
+    case TIERCE__TIER_DELETE:
+        return accept_delete(d, req);
+    case TIERCE__TIER_FLUSH:
+        return accept_flush(d, req);
+    }
+    return TIERCE_E_ARGUMENT;
+}
+
+static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
+{
+    struct tierce__disk *d = disk_of(tier);
+    struct tierce__list finished;
+    tierce__list_init(&finished);
+    tierce__list_init(&req->node);
+    memset(req->scratch, 0, sizeof(req->scratch));
+    tierce__lock_take(&d->lock);
+    int status = accept_request(d, req, &finished);
+    bool waits = status == queued;
+    if (waits && req->deadline_ns < d->next_deadline)
+        d->next_deadline = req->deadline_ns;
+    bool wake = waits && d->polling;
+    tierce__lock_drop(&d->lock);
+    if (!waits)
+        tierce__disk_finish(&finished, req, status);
+    tierce__disk_wake_io(d, wake);
+    tierce__disk_answer(&finished);
+}
+
+static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count)
+{
+    struct tierce__disk *d = disk_of(tier);
+    tierce__lock_take(&d->lock);
+    while (count-- > 0) {
+        uint32_t slot = tierce__disk_find(d, &keys[count]);
+        if (slot != TIERCE__INDEX_NONE)
+            d->policy->ops->touch(d->policy, slot, ++d->clock);
+    }
+    tierce__lock_drop(&d->lock);
+}
+
+static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
+{
+    struct tierce__disk *d = disk_of(tier);
+    tierce__lock_take(&d->lock);
+    *out = d->stats;
+    out->chunks = tierce__index_count(d->table.index) - d->writing_count;
+    out->used_bytes = tierce__space_used(d->space) + d->journal_bytes + d->text_bytes;
+    out->cap_bytes = d->cap_bytes;
+    out->queued_bytes = d->queued_put_bytes + d->active_put_bytes;
+    out->durable_chunks = d->durable_count;
+    out->written_bytes_today = d->day == tierce__wall_s() / 86400 ? d->day_bytes : 0;
+    tierce__lock_drop(&d->lock);
+}
+
+/* ---- close ----------------------------------------------------------------------------------- */
+
+static uint64_t with_grace(uint64_t deadline_ns)
+{
+    uint64_t soonest = tierce__deadline_in_ms(CLOSE_GRACE_MS);
+    return deadline_ns > soonest ? deadline_ns : soonest;
+}
+
+/* Waits until a flag is set, under the lock. */
+static bool wait_for(struct tierce__disk *d, const bool *flag, uint64_t deadline_ns)
+{
+    while (!*flag && tierce__cond_wait(&d->ended_cond, &d->lock, deadline_ns))
+        ;
+    return *flag;
+}
+
+/*
+ * Drain the queues, commit, end the journal thread, end the I/O thread. What is not through by
+ * the deadline is cancelled. A thread that does not come back from the kernel is left behind with
+ * all it may still touch: leaking it is better than hanging, or than freeing under its hands.
+ */
+static void close_tier(struct tierce__tier *tier, uint64_t deadline_ns)
+{
+    struct tierce__disk *d = disk_of(tier);
+    tierce__lock_take(&d->lock);
+    d->closing = true;
+    d->io_idle = false;
+    d->vfs->ops->wake(d->vfs);
+    if (!wait_for(d, &d->io_idle, deadline_ns)) {
+        d->cancel = true;
+        d->vfs->ops->wake(d->vfs);
+    }
+    d->journal_final = tierce__now_ns() < deadline_ns;
+    d->journal_stop = !d->journal_final;
+    tierce__cond_signal(&d->journal_cond);
+    bool ended = wait_for(d, &d->journal_ended, with_grace(deadline_ns));
+    d->cancel = true; /* flushes that no commit will answer any more */
+    d->io_stop = true;
+    d->vfs->ops->wake(d->vfs);
+    ended = wait_for(d, &d->io_ended, with_grace(deadline_ns)) && ended;
+    tierce__lock_drop(&d->lock);
+    if (!ended) {
+        tierce__log(TIERCE_LOG_ERROR, "disk_close_leaked", "path=%s", d->folder);
+        return;
+    }
+    pthread_join(d->journal_thread, NULL);
+    pthread_join(d->io_thread, NULL);
+    tierce__disk_free(d);
+}
+
+const struct tierce__tier_ops tierce__disk_ops = {
+    .name = "disk",
+    .caps = TIERCE__TIER_DURABLE,
+    .submit = submit,
+    .touch = touch,
+    .stats = stats,
+    .close = close_tier,
+};

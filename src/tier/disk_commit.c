@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "tier/disk_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define DIRTY_BYTES_MAX (128ULL << 20) /* beyond it a commit begins before its time */
+#define RETRY_MS        1000u
+
+/*
+ * The journal thread. A commit makes durable what was visible when it began: sync of the data,
+ * records, sync of the journal, in that order. Space of evicted chunks is given back after it.
+ *
+ * After a sync that failed nothing that it should have covered is believed in again:
+ * - of the data: the chunks concerned are dropped;
+ * - of the journal: the file is never appended to again, and a new one is written from the index.
+ *   Until that works nothing is evicted for good, nothing becomes durable and puts are refused.
+ */
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+/* Publishes the text of a namespace beside the journal; failing costs only the text. */
+static void publish_text(struct tierce__disk *d, uint32_t id)
+{
+    const char *text = tierce__namespaces_text(d->namespaces, id);
+    if (text == NULL || d->ns_texts[id] != 0)
+        return;
+    uint64_t length = strlen(text), bytes = tierce__round_up(length, TIERCE__JOURNAL_PAGE);
+    char digest[2 * TIERCE_HASH_BYTES + 1], name[sizeof(digest) + 3], tmp[sizeof(digest) + 8];
+    tierce__hex_encode(digest, tierce__namespaces_digest(d->namespaces, id), TIERCE_HASH_BYTES);
+    snprintf(name, sizeof(name), "ns/%s", digest);
+    snprintf(tmp, sizeof(tmp), "ns/%s.tmp", digest);
+    struct tierce__vfs_file *file = NULL;
+    char *path = tierce__disk_path(d->folder, name), *tmp_path = tierce__disk_path(d->folder, tmp);
+    char *ns_folder = tierce__disk_path(d->folder, "ns");
+    int rc = path != NULL && tmp_path != NULL && ns_folder != NULL ? 0 : -ENOMEM;
+    if (rc == 0 && d->text_bytes + bytes > d->text_bytes_max)
+        rc = TIERCE_E_LIMIT;
+    if (rc == 0)
+        rc = d->vfs->ops->open(d->vfs, &file, tmp_path, TIERCE__VFS_CREATE | TIERCE__VFS_TRUNCATE);
+    if (rc == 0)
+        rc = d->vfs->ops->write(d->vfs, file, text, length, 0);
+    if (rc == 0)
+        rc = d->vfs->ops->sync(d->vfs, file);
+    if (file != NULL)
+        d->vfs->ops->close(d->vfs, file);
+    if (rc == 0)
+        rc = d->vfs->ops->rename(d->vfs, tmp_path, path);
+    if (rc == 0)
+        rc = d->vfs->ops->sync_folder(d->vfs, ns_folder);
+    if (rc == 0) {
+        tierce__lock_take(&d->lock);
+        d->text_bytes += bytes;
+        tierce__disk_count_written(d, bytes);
+        tierce__lock_drop(&d->lock);
+        d->ns_texts[id] = 1;
+    } else {
+        tierce__log(TIERCE_LOG_WARN, "disk_text_failed", "namespace=%s err=%s", digest,
+                    tierce_error_name(rc));
+    }
+    tierce__free(ns_folder);
+    tierce__free(tmp_path);
+    tierce__free(path);
+}
+
+/* Adds a record whose key.ns is an id of the process, naming the namespace first if it is new. */
+static int add_record(struct tierce__disk *d, struct tierce__journal *journal,
+                      struct tierce__journal_record *record)
+{
+    uint32_t id = record->key.ns;
+    int rc = 0;
+    if (d->ns_numbers[id] == 0 && d->ns_count == TIERCE__DISK_NS_MAX)
+        return TIERCE_E_LIMIT; /* a compaction numbers them anew */
+    if (d->ns_numbers[id] == 0) {
+        struct tierce__journal_record ns = {.kind = TIERCE__JOURNAL_NS};
+        ns.key.ns = d->ns_count++;
+        memcpy(ns.digest, tierce__namespaces_digest(d->namespaces, id), TIERCE_HASH_BYTES);
+        rc = tierce__journal_add(journal, &ns);
+        d->ns_numbers[id] = ns.key.ns + 1;
+    }
+    if (rc == 0 && record->kind == TIERCE__JOURNAL_PUT)
+        publish_text(d, id);
+    record->key.ns = d->ns_numbers[id] - 1;
+    return rc < 0 ? rc : tierce__journal_add(journal, record);
+}
+
+static int add_records(struct tierce__disk *d, struct tierce__journal *journal, uint32_t count)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < count && rc == 0; i++)
+        rc = add_record(d, journal, &d->records[i]);
+    return rc;
+}
+
+static void put_record(const struct tierce__disk *d, struct tierce__journal_record *out,
+                       uint32_t slot)
+{
+    const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    *out = (struct tierce__journal_record){.kind = TIERCE__JOURNAL_PUT,
+                                           .seq = c->seq,
+                                           .key = *tierce__index_key(d->table.index, slot),
+                                           .offset = c->offset,
+                                           .object_bytes = c->object_bytes,
+                                           .token_start = c->token_start,
+                                           .stored_s = c->stored_s,
+                                           .head_sum = c->head_sum,
+                                           .block_count = c->block_count};
+    memcpy(out->parent, c->parent, sizeof(out->parent));
+    memcpy(out->first_block, c->first_block, sizeof(out->first_block));
+}
+
+/* Pages in the file and in the buffer, the one in hand included. */
+static uint64_t pages_begun(const struct tierce__journal *journal)
+{
+    return journal->pages + journal->filled + 1;
+}
+
+/* Adds the bytes written today, those of this batch (which began at page `before`) included. The
+ * last of these records in a journal is right. */
+static int add_day(struct tierce__disk *d, struct tierce__journal *journal, uint64_t before)
+{
+    struct tierce__journal_record day = {.kind = TIERCE__JOURNAL_DAY};
+    tierce__lock_take(&d->lock);
+    tierce__disk_count_written(d, (pages_begun(journal) - before) * TIERCE__JOURNAL_PAGE);
+    day.day = d->day;
+    day.bytes = d->day_bytes;
+    tierce__lock_drop(&d->lock);
+    return tierce__journal_add(journal, &day);
+}
+
+/* ---- append ---------------------------------------------------------------------------------- */
+
+/* Removals first: at no point of the journal are there more chunks than slots. */
+static int append_removals(struct tierce__disk *d, uint64_t limbo_mark)
+{
+    int rc = 0;
+    /* Entries before the mark are only freed by this thread, so they may be read unlocked. */
+    for (uint64_t i = d->limbo_head; i < limbo_mark && rc == 0; i++) {
+        const struct tierce__disk_limbo *l = &d->limbo[i % d->limbo_room];
+        struct tierce__journal_record record = {
+            .kind = TIERCE__JOURNAL_DEL, .seq = l->seq, .key = l->key};
+        rc = add_record(d, &d->journal, &record);
+    }
+    return rc;
+}
+
+static int append_committing(struct tierce__disk *d)
+{
+    int rc = 0;
+    tierce__lock_take(&d->lock);
+    uint32_t left = d->committing.count, slot = d->committing.head;
+    while (left > 0 && rc == 0) {
+        uint32_t n = 0;
+        for (; n < TIERCE__DISK_BATCH && left > 0; n++, left--) {
+            put_record(d, &d->records[n], slot);
+            slot = d->table.chunks[slot].next;
+        }
+        tierce__lock_drop(&d->lock);
+        rc = add_records(d, &d->journal, n);
+        tierce__lock_take(&d->lock);
+    }
+    tierce__lock_drop(&d->lock);
+    return rc;
+}
+
+static int append(struct tierce__disk *d, uint64_t limbo_mark)
+{
+    uint64_t before = d->journal.pages;
+    int rc = append_removals(d, limbo_mark);
+    if (rc == 0)
+        rc = append_committing(d);
+    if (rc == 0)
+        rc = add_day(d, &d->journal, before);
+    if (rc == 0)
+        rc = tierce__journal_commit(&d->journal);
+    tierce__lock_take(&d->lock);
+    d->journal_bytes = d->journal.pages * TIERCE__JOURNAL_PAGE;
+    tierce__lock_drop(&d->lock);
+    return rc;
+}
+
+/* ---- compaction ------------------------------------------------------------------------------ */
+
+static bool belongs_in_journal(const struct tierce__disk *d, uint32_t slot)
+{
+    uint8_t state = d->table.chunks[slot].state;
+    return state == TIERCE__DISK_DURABLE || state == TIERCE__DISK_COMMITTING;
+}
+
+static int copy_index(struct tierce__disk *d)
+{
+    int rc = 0;
+    for (uint32_t slot = 0; slot < d->table.slot_count && rc == 0;) {
+        uint32_t n = 0;
+        tierce__lock_take(&d->lock);
+        for (uint32_t seen = 0; seen < 4096 && slot < d->table.slot_count; seen++, slot++) {
+            if (n == TIERCE__DISK_BATCH)
+                break;
+            if (belongs_in_journal(d, slot))
+                put_record(d, &d->records[n++], slot);
+        }
+        d->journal_bytes = (d->journal.pages + d->journal_new.pages + d->journal_new.filled + 1) *
+                           TIERCE__JOURNAL_PAGE;
+        tierce__lock_drop(&d->lock);
+        rc = add_records(d, &d->journal_new, n);
+    }
+    return rc;
+}
+
+static void forget_ns_numbers(struct tierce__disk *d)
+{
+    memset(d->ns_numbers, 0, TIERCE__DISK_NS_MAX * sizeof(*d->ns_numbers));
+    d->ns_count = 0;
+}
+
+/* Swaps the writers; the old file has lost its name. */
+static void adopt_new(struct tierce__disk *d)
+{
+    struct tierce__journal old = d->journal;
+    d->journal = d->journal_new;
+    d->journal_new = old;
+    tierce__journal_close(&d->journal_new);
+    d->journal_new.pages = 0;
+}
+
+int tierce__disk_compact(struct tierce__disk *d)
+{
+    uint64_t epoch = d->journal.epoch * 6364136223846793005ULL + (d->seed ^ tierce__now_ns()) + 1;
+    bool renamed = false;
+    forget_ns_numbers(d);
+    int rc =
+        tierce__journal_start(&d->journal_new, d->journal_new_path, epoch, d->table.slot_count);
+    if (rc == 0)
+        rc = copy_index(d);
+    if (rc == 0)
+        rc = add_day(d, &d->journal_new, 0);
+    if (rc == 0)
+        rc = tierce__journal_commit(&d->journal_new);
+    if (rc == 0) {
+        rc = d->vfs->ops->rename(d->vfs, d->journal_new_path, d->journal_path);
+        renamed = rc == 0;
+    }
+    if (rc == 0)
+        rc = d->vfs->ops->sync_folder(d->vfs, d->folder);
+    if (renamed) {
+        adopt_new(d);
+    } else {
+        tierce__journal_close(&d->journal_new);
+        d->journal_new.pages = 0;
+        int ignored = d->vfs->ops->unlink(d->vfs, d->journal_new_path);
+        (void)ignored; /* it is overwritten by the next try, and removed at the next open */
+    }
+    tierce__lock_take(&d->lock);
+    /* The numbers of namespaces are the new file's now; without it, the old one is closed. */
+    d->journal_error = rc;
+    d->journal_bytes = d->journal.pages * TIERCE__JOURNAL_PAGE;
+    tierce__lock_drop(&d->lock);
+    if (rc < 0)
+        tierce__log(TIERCE_LOG_ERROR, "disk_journal_failed", "path=%s err=%s", d->journal_path,
+                    tierce_error_name(rc));
+    return rc;
+}
+
+static uint64_t pages_for(uint64_t puts, uint64_t dels)
+{
+    uint64_t room = TIERCE__JOURNAL_PAGE - TIERCE__JOURNAL_HEAD;
+    uint64_t per_page = room / (TIERCE__JOURNAL_PUT_BYTES + TIERCE__JOURNAL_NS_BYTES);
+    return puts / per_page + dels / (room / (TIERCE__JOURNAL_DEL_BYTES * 2)) + 3;
+}
+
+/* Whether the journal is mostly garbage, or would outgrow its bound. */
+static bool compaction_is_due(const struct tierce__disk *d, uint64_t dels)
+{
+    uint64_t live = pages_for(d->durable_count, 0);
+    return (d->journal.pages > 64 && d->journal.pages > 2 * live) ||
+           d->journal.pages + pages_for(d->committing.count, dels) > d->journal_pages_max;
+}
+
+/* ---- commit ---------------------------------------------------------------------------------- */
+
+static int write_journal(struct tierce__disk *d, uint64_t limbo_mark)
+{
+    tierce__lock_take(&d->lock);
+    bool broken = d->journal_error != 0;
+    bool compact = broken || compaction_is_due(d, limbo_mark - d->limbo_head);
+    tierce__lock_drop(&d->lock);
+    if (!compact) {
+        int rc = append(d, limbo_mark);
+        if (rc == 0)
+            return 0;
+        tierce__log(TIERCE_LOG_WARN, "disk_append_failed", "path=%s err=%s", d->journal_path,
+                    tierce_error_name(rc));
+    }
+    return tierce__disk_compact(d);
+}
+
+/* Under the lock, which is dropped on the way. Answers the flushes that waited. */
+static void commit(struct tierce__disk *d)
+{
+    struct tierce__list finished;
+    tierce__list_init(&finished);
+    while (!tierce__list_empty(&d->flushes)) {
+        struct tierce__list *node = d->flushes.next;
+        tierce__list_remove(node);
+        tierce__list_push_back(&d->flushing, node);
+    }
+    tierce__disk_begin_commit(d);
+    uint64_t limbo_mark = d->limbo_tail;
+    bool has_data = d->committing.count > 0;
+    bool has_work = has_data || limbo_mark > d->limbo_head || d->journal_error != 0;
+    d->pending_since = 0;
+    d->urgent = false;
+    tierce__lock_drop(&d->lock);
+
+    int data_rc = has_data ? d->vfs->ops->sync(d->vfs, d->data) : 0;
+    if (data_rc < 0) {
+        tierce__log(TIERCE_LOG_ERROR, "disk_sync_failed", "path=%s err=%s", d->data_path,
+                    tierce_error_name(data_rc));
+        tierce__lock_take(&d->lock);
+        tierce__disk_drop_unsynced(d);
+        d->stats.errors++;
+        tierce__lock_drop(&d->lock);
+    }
+    int rc = has_work ? write_journal(d, limbo_mark) : 0;
+
+    tierce__lock_take(&d->lock);
+    if (rc == 0) {
+        tierce__disk_settle(d, limbo_mark);
+        d->retry_at = 0;
+    } else {
+        tierce__disk_retry_later(d);
+        d->stats.errors++;
+        d->retry_at = tierce__now_ns() + RETRY_MS * TIERCE__MS_NS;
+        d->pending_since = tierce__now_ns();
+    }
+    while (!tierce__list_empty(&d->flushing)) {
+        struct tierce__tier_req *req = tierce__disk_req_of(d->flushing.next);
+        tierce__list_remove(&req->node);
+        tierce__disk_finish(&finished, req, data_rc < 0 ? data_rc : rc);
+    }
+    bool polling = d->polling;
+    tierce__lock_drop(&d->lock);
+    tierce__disk_wake_io(d, polling);
+    tierce__disk_answer(&finished);
+    tierce__lock_take(&d->lock);
+}
+
+/* ---- growth ---------------------------------------------------------------------------------- */
+
+/* Under the lock, which is dropped on the way. */
+static void grow(struct tierce__disk *d)
+{
+    uint64_t from = d->allocated, to = d->grow_target;
+    uint64_t least = d->grow_least;
+    tierce__lock_drop(&d->lock);
+    int rc = to > from ? d->vfs->ops->allocate(d->vfs, d->data, from, to - from) : 0;
+    if (rc == -ENOSPC && least > from && least < to) {
+        to = least;
+        rc = d->vfs->ops->allocate(d->vfs, d->data, from, to - from);
+    }
+    bool sparse = rc == -EOPNOTSUPP;
+    if (rc < 0 && !sparse)
+        tierce__log(TIERCE_LOG_WARN, "disk_grow_failed", "path=%s bytes=%llu err=%s", d->data_path,
+                    (unsigned long long)to, tierce_error_name(rc));
+    tierce__lock_take(&d->lock);
+    d->grow_target = 0;
+    if (sparse)
+        d->allocated = d->data_cap; /* writes extend the file; a full disk shows at them */
+    else if (rc == 0)
+        d->allocated = to > d->allocated ? to : d->allocated;
+    else if (least > from) /* growth ahead of need may fail without anybody being hurt */
+        d->grow_error = rc;
+    bool polling = d->polling;
+    tierce__lock_drop(&d->lock);
+    tierce__disk_wake_io(d, polling);
+    tierce__lock_take(&d->lock);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* When the next commit begins; 0: now. */
+static uint64_t commit_time(const struct tierce__disk *d)
+{
+    bool now = d->urgent || !tierce__list_empty(&d->flushes) || d->dirty.bytes > DIRTY_BYTES_MAX ||
+               d->journal_final;
+    if (!tierce__list_empty(&d->flushes) || d->journal_final)
+        return 0; /* somebody wants to know, even that it fails again */
+    if (d->pending_since == 0)
+        return TIERCE__DEADLINE_NEVER;
+    uint64_t at = now ? 0 : d->pending_since + d->flush_interval_ms * TIERCE__MS_NS;
+    return at > d->retry_at ? at : d->retry_at;
+}
+
+void *tierce__disk_journal_main(void *arg)
+{
+    struct tierce__disk *d = arg;
+    tierce__lock_take(&d->lock);
+    while (!d->journal_stop) {
+        uint64_t at = commit_time(d);
+        if (d->grow_target != 0) {
+            grow(d);
+        } else if (at <= tierce__now_ns()) {
+            bool final = d->journal_final;
+            commit(d);
+            d->journal_stop = d->journal_stop || final;
+        } else {
+            (void)tierce__cond_wait(&d->journal_cond, &d->lock, at);
+        }
+    }
+    d->journal_ended = true;
+    tierce__cond_broadcast(&d->ended_cond);
+    tierce__lock_drop(&d->lock);
+    return NULL;
+}

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tier/disk_journal.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <errno.h>
+#include <xxhash.h>
+
+#define PAGE         TIERCE__JOURNAL_PAGE
+#define HEAD         TIERCE__JOURNAL_HEAD
+#define ROOM         (PAGE - HEAD)
+#define BUFFER_PAGES 64u
+#define READ_PAGES   256u
+
+static const uint8_t magic[8] = {'T', 'R', 'C', 'E', 'J', 'R', 'N', 'L'};
+
+/* Offsets in a page's head. */
+enum {
+    AT_MAGIC = 0,
+    AT_SUM = 8, /* over all that follows it */
+    AT_VERSION = 16,
+    AT_USED = 20,
+    AT_EPOCH = 24,
+    AT_PAGE = 32,
+    AT_CAPACITY = 40,
+};
+
+static void load_shard(struct tierce_shard *shard, const uint8_t *at)
+{
+    shard->tp_rank = tierce__load_le16(at);
+    shard->tp_size = tierce__load_le16(at + 2);
+    shard->pp_rank = tierce__load_le16(at + 4);
+    shard->pp_size = tierce__load_le16(at + 6);
+}
+
+static void store_shard(uint8_t *at, const struct tierce_shard *shard)
+{
+    tierce__store_le16(at, shard->tp_rank);
+    tierce__store_le16(at + 2, shard->tp_size);
+    tierce__store_le16(at + 4, shard->pp_rank);
+    tierce__store_le16(at + 6, shard->pp_size);
+}
+
+static uint32_t bytes_of(uint16_t kind)
+{
+    switch (kind) {
+    case TIERCE__JOURNAL_PUT:
+        return TIERCE__JOURNAL_PUT_BYTES;
+    case TIERCE__JOURNAL_DEL:
+        return TIERCE__JOURNAL_DEL_BYTES;
+    case TIERCE__JOURNAL_NS:
+        return TIERCE__JOURNAL_NS_BYTES;
+    case TIERCE__JOURNAL_DAY:
+        return TIERCE__JOURNAL_DAY_BYTES;
+    default:
+        return 0;
+    }
+}
+
+static void decode(struct tierce__journal_record *out, uint16_t kind, const uint8_t *at)
+{
+    memset(out, 0, sizeof(*out));
+    out->kind = (enum tierce__journal_kind)kind;
+    out->key.ns = tierce__load_le32(at + 4);
+    switch (out->kind) {
+    case TIERCE__JOURNAL_PUT:
+        out->seq = tierce__load_le64(at + 8);
+        memcpy(out->key.hash, at + 16, TIERCE_HASH_BYTES);
+        load_shard(&out->key.shard, at + 48);
+        memcpy(out->parent, at + 56, TIERCE_HASH_BYTES);
+        memcpy(out->first_block, at + 88, TIERCE_HASH_BYTES);
+        out->offset = tierce__load_le64(at + 120);
+        out->object_bytes = tierce__load_le64(at + 128);
+        out->token_start = tierce__load_le64(at + 136);
+        out->stored_s = tierce__load_le64(at + 144);
+        out->head_sum = tierce__load_le64(at + 152);
+        out->block_count = tierce__load_le32(at + 160);
+        break;
+    case TIERCE__JOURNAL_DEL:
+        out->seq = tierce__load_le64(at + 8);
+        memcpy(out->key.hash, at + 16, TIERCE_HASH_BYTES);
+        load_shard(&out->key.shard, at + 48);
+        break;
+    case TIERCE__JOURNAL_NS:
+        memcpy(out->digest, at + 8, TIERCE_HASH_BYTES);
+        break;
+    case TIERCE__JOURNAL_DAY:
+        out->key.ns = 0;
+        out->day = tierce__load_le64(at + 8);
+        out->bytes = tierce__load_le64(at + 16);
+        break;
+    }
+}
+
+static void encode(uint8_t *at, uint32_t bytes, const struct tierce__journal_record *record)
+{
+    memset(at, 0, bytes);
+    tierce__store_le16(at, (uint16_t)record->kind);
+    tierce__store_le16(at + 2, (uint16_t)bytes);
+    tierce__store_le32(at + 4, record->key.ns);
+    switch (record->kind) {
+    case TIERCE__JOURNAL_PUT:
+        tierce__store_le64(at + 8, record->seq);
+        memcpy(at + 16, record->key.hash, TIERCE_HASH_BYTES);
+        store_shard(at + 48, &record->key.shard);
+        memcpy(at + 56, record->parent, TIERCE_HASH_BYTES);
+        memcpy(at + 88, record->first_block, TIERCE_HASH_BYTES);
+        tierce__store_le64(at + 120, record->offset);
+        tierce__store_le64(at + 128, record->object_bytes);
+        tierce__store_le64(at + 136, record->token_start);
+        tierce__store_le64(at + 144, record->stored_s);
+        tierce__store_le64(at + 152, record->head_sum);
+        tierce__store_le32(at + 160, record->block_count);
+        break;
+    case TIERCE__JOURNAL_DEL:
+        tierce__store_le64(at + 8, record->seq);
+        memcpy(at + 16, record->key.hash, TIERCE_HASH_BYTES);
+        store_shard(at + 48, &record->key.shard);
+        break;
+    case TIERCE__JOURNAL_NS:
+        memcpy(at + 8, record->digest, TIERCE_HASH_BYTES);
+        break;
+    case TIERCE__JOURNAL_DAY:
+        tierce__store_le64(at + 8, record->day);
+        tierce__store_le64(at + 16, record->bytes);
+        break;
+    }
+}
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+static bool is_empty(const uint8_t *page)
+{
+    return page[0] == 0 && memcmp(page, page + 1, PAGE - 1) == 0;
+}
+
+/* Whether a page proves itself to be the next page of this journal. */
+static bool is_good(struct tierce__journal_reader *r, const uint8_t *page)
+{
+    if (memcmp(page + AT_MAGIC, magic, sizeof(magic)) != 0)
+        return false;
+    uint32_t version = tierce__load_le32(page + AT_VERSION);
+    r->newer += version > TIERCE__JOURNAL_VERSION;
+    if (version != TIERCE__JOURNAL_VERSION)
+        return false;
+    if (tierce__load_le64(page + AT_SUM) != XXH3_64bits(page + AT_VERSION, PAGE - AT_VERSION))
+        return false;
+    if (tierce__load_le64(page + AT_PAGE) != r->page || tierce__load_le32(page + AT_USED) > ROOM)
+        return false;
+    return r->good == 0 || tierce__load_le64(page + AT_EPOCH) == r->epoch;
+}
+
+static void read_records(struct tierce__journal_reader *r, const uint8_t *page,
+                         tierce__journal_visit_fn *visit, void *arg)
+{
+    struct tierce__journal_record record;
+    uint32_t used = tierce__load_le32(page + AT_USED);
+    const uint8_t *at = page + HEAD;
+    while (used > 0) {
+        uint16_t kind = used >= 4 ? tierce__load_le16(at) : 0;
+        uint32_t bytes = bytes_of(kind);
+        if (bytes == 0 || bytes > used || tierce__load_le16(at + 2) != bytes) {
+            r->damaged_records++;
+            return;
+        }
+        decode(&record, kind, at);
+        visit(arg, &record);
+        at += bytes;
+        used -= bytes;
+    }
+}
+
+void tierce__journal_read(struct tierce__journal_reader *reader, const uint8_t *pages, size_t count,
+                          tierce__journal_visit_fn *visit, void *arg)
+{
+    for (size_t i = 0; i < count; i++, reader->page++) {
+        const uint8_t *page = pages + i * PAGE;
+        if (!is_good(reader, page)) {
+            reader->bad += !is_empty(page);
+            continue;
+        }
+        reader->good++;
+        reader->epoch = tierce__load_le64(page + AT_EPOCH);
+        reader->capacity = tierce__load_le64(page + AT_CAPACITY);
+        reader->missing += reader->page - reader->end;
+        reader->end = reader->page + 1;
+        read_records(reader, page, visit, arg);
+    }
+}
+
+int tierce__journal_read_file(struct tierce__journal_reader *reader, struct tierce__vfs *vfs,
+                              struct tierce__vfs_file *file, tierce__journal_visit_fn *visit,
+                              void *arg)
+{
+    int64_t length = vfs->ops->length(vfs, file);
+    if (length < 0)
+        return (int)length;
+    uint8_t *buffer = tierce__alloc_aligned(PAGE, (size_t)READ_PAGES * PAGE);
+    if (buffer == NULL)
+        return -ENOMEM;
+    int rc = 0;
+    uint64_t left = (uint64_t)length / PAGE, at = 0;
+    while (rc == 0 && left > 0) {
+        size_t n = left < READ_PAGES ? (size_t)left : READ_PAGES;
+        rc = vfs->ops->read(vfs, file, buffer, n * PAGE, at);
+        if (rc == 0)
+            tierce__journal_read(reader, buffer, n, visit, arg);
+        left -= n;
+        at += n * PAGE;
+    }
+    reader->bad += length % PAGE != 0;
+    if (rc == 0 && reader->good == 0 && reader->newer > 0)
+        rc = TIERCE_E_VERSION;
+    tierce__free(buffer);
+    return rc;
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+int tierce__journal_init(struct tierce__journal *journal, struct tierce__vfs *vfs)
+{
+    *journal = (struct tierce__journal){.vfs = vfs};
+    journal->buffer = tierce__alloc_aligned(PAGE, (size_t)BUFFER_PAGES * PAGE);
+    return journal->buffer != NULL ? 0 : -ENOMEM;
+}
+
+void tierce__journal_close(struct tierce__journal *journal)
+{
+    if (journal->file != NULL)
+        journal->vfs->ops->close(journal->vfs, journal->file);
+    journal->file = NULL;
+    journal->filled = 0;
+    journal->used = 0;
+}
+
+void tierce__journal_fini(struct tierce__journal *journal)
+{
+    tierce__journal_close(journal);
+    tierce__free(journal->buffer);
+    journal->buffer = NULL;
+}
+
+int tierce__journal_start(struct tierce__journal *journal, const char *path, uint64_t epoch,
+                          uint64_t capacity)
+{
+    struct tierce__vfs_file *file;
+    int rc = journal->vfs->ops->open(journal->vfs, &file, path,
+                                     TIERCE__VFS_CREATE | TIERCE__VFS_TRUNCATE);
+    if (rc == 0)
+        tierce__journal_resume(journal, file, epoch, capacity, 0);
+    return rc;
+}
+
+void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_file *file,
+                            uint64_t epoch, uint64_t capacity, uint64_t pages)
+{
+    TIERCE_ASSERT(journal->file == NULL);
+    journal->file = file;
+    journal->epoch = epoch;
+    journal->capacity = capacity;
+    journal->pages = pages;
+    journal->filled = 0;
+    journal->used = 0;
+}
+
+static void end_page(struct tierce__journal *j)
+{
+    uint8_t *page = j->buffer + (size_t)j->filled * PAGE;
+    memset(page, 0, HEAD);
+    memset(page + HEAD + j->used, 0, ROOM - j->used);
+    memcpy(page + AT_MAGIC, magic, sizeof(magic));
+    tierce__store_le32(page + AT_VERSION, TIERCE__JOURNAL_VERSION);
+    tierce__store_le32(page + AT_USED, j->used);
+    tierce__store_le64(page + AT_EPOCH, j->epoch);
+    tierce__store_le64(page + AT_PAGE, j->pages + j->filled);
+    tierce__store_le64(page + AT_CAPACITY, j->capacity);
+    tierce__store_le64(page + AT_SUM, XXH3_64bits(page + AT_VERSION, PAGE - AT_VERSION));
+    j->filled++;
+    j->used = 0;
+}
+
+static int write_pages(struct tierce__journal *j)
+{
+    int rc =
+        j->vfs->ops->write(j->vfs, j->file, j->buffer, (size_t)j->filled * PAGE, j->pages * PAGE);
+    if (rc < 0)
+        return rc;
+    j->pages += j->filled;
+    j->filled = 0;
+    return 0;
+}
+
+int tierce__journal_add(struct tierce__journal *journal,
+                        const struct tierce__journal_record *record)
+{
+    TIERCE_ASSERT(journal->file != NULL);
+    uint32_t bytes = bytes_of((uint16_t)record->kind);
+    TIERCE_ASSERT(bytes > 0);
+    if (journal->used + bytes > ROOM)
+        end_page(journal);
+    if (journal->filled == BUFFER_PAGES) {
+        int rc = write_pages(journal);
+        if (rc < 0)
+            return rc;
+    }
+    encode(journal->buffer + (size_t)journal->filled * PAGE + HEAD + journal->used, bytes, record);
+    journal->used += bytes;
+    return 0;
+}
+
+int tierce__journal_commit(struct tierce__journal *journal)
+{
+    TIERCE_ASSERT(journal->file != NULL);
+    if (journal->used > 0 || (journal->filled == 0 && journal->pages == 0))
+        end_page(journal);
+    int rc = journal->filled > 0 ? write_pages(journal) : 0;
+    return rc < 0 ? rc : journal->vfs->ops->sync(journal->vfs, journal->file);
+}

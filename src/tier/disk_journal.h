@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TIER_DISK_JOURNAL_H
+#define TIERCE_TIER_DISK_JOURNAL_H
+
+#include "base/vfs.h"
+#include "key/key.h"
+
+/*
+ * The journal of a disk tier: an append-only file of pages, each with a sum of its own, holding
+ * records that add and remove chunks. docs/format/disk.md has it byte by byte.
+ *
+ * A page is written once and never again: records that were synced cannot be lost to a torn
+ * rewrite. Reading takes every page that proves itself, wherever it stands; what is missing
+ * between good pages is reported as a gap and left to the owner.
+ *
+ * Thread: one at a time per object. Writing blocks on the disk; nothing allocates after create.
+ */
+
+#define TIERCE__JOURNAL_PAGE      4096u
+#define TIERCE__JOURNAL_HEAD      64u /* bytes of a page before its records */
+#define TIERCE__JOURNAL_VERSION   1u
+#define TIERCE__JOURNAL_PUT_BYTES 168u
+#define TIERCE__JOURNAL_DEL_BYTES 56u
+#define TIERCE__JOURNAL_NS_BYTES  40u
+#define TIERCE__JOURNAL_DAY_BYTES 24u
+#define TIERCE__JOURNAL_SEQ_MAX   (1ULL << 62)
+
+enum tierce__journal_kind {
+    TIERCE__JOURNAL_PUT = 1, /* a chunk is there */
+    TIERCE__JOURNAL_DEL = 2, /* the chunk of that key and sequence number is gone */
+    TIERCE__JOURNAL_NS = 3,  /* the digest that a number of this file stands for */
+    TIERCE__JOURNAL_DAY = 4, /* bytes written to the device on a day so far */
+};
+
+struct tierce__journal_record {
+    enum tierce__journal_kind kind;
+    uint64_t seq;                      /* PUT, DEL: counts puts over the life of the store */
+    struct tierce__key key;            /* PUT, DEL; key.ns is the number of this file. NS: key.ns */
+    uint8_t digest[TIERCE_HASH_BYTES]; /* NS */
+    uint8_t parent[TIERCE_HASH_BYTES]; /* PUT; zeroed for none */
+    uint8_t first_block[TIERCE_HASH_BYTES]; /* PUT */
+    uint64_t offset;                        /* PUT: in the data file */
+    uint64_t object_bytes;
+    uint64_t token_start;
+    uint64_t stored_s;
+    uint64_t head_sum; /* XXH3-64 of the object's first 4096 bytes */
+    uint32_t block_count;
+    uint64_t day; /* DAY: days since 1970 */
+    uint64_t bytes;
+};
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+/* What reading has seen so far; start from zeroes. */
+struct tierce__journal_reader {
+    uint64_t page; /* number of the next page */
+    uint64_t epoch;
+    uint64_t good;
+    uint64_t bad;     /* not empty, and not a page of this journal */
+    uint64_t newer;   /* of a later version */
+    uint64_t end;     /* pages up to the last good one */
+    uint64_t missing; /* pages before `end` that were not good */
+    uint64_t capacity;
+    uint64_t damaged_records; /* in pages whose sum is right: written by a faulty build */
+};
+
+/* Called for each record in order; key.ns etc. are as in the file, nothing is checked but form. */
+typedef void tierce__journal_visit_fn(void *arg, const struct tierce__journal_record *record);
+
+/* Reads `count` pages from memory. Hostile bytes are safe. */
+void tierce__journal_read(struct tierce__journal_reader *reader, const uint8_t *pages, size_t count,
+                          tierce__journal_visit_fn *visit, void *arg);
+
+/*
+ * Reads a whole file. TIERCE_E_VERSION if no page is readable and there are pages of a later
+ * version; -ENOMEM; errno of reading.
+ */
+TIERCE_MUSTUSE int tierce__journal_read_file(struct tierce__journal_reader *reader,
+                                             struct tierce__vfs *vfs, struct tierce__vfs_file *file,
+                                             tierce__journal_visit_fn *visit, void *arg);
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+struct tierce__journal {
+    struct tierce__vfs *vfs;
+    struct tierce__vfs_file *file; /* NULL: not open */
+    uint64_t epoch;
+    uint64_t capacity;
+    uint64_t pages;  /* in the file */
+    uint8_t *buffer; /* pages that are not written yet */
+    uint32_t filled; /* whole pages in the buffer */
+    uint32_t used;   /* bytes of records in the page after those */
+};
+
+/* Reserves the buffer. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__journal_init(struct tierce__journal *journal, struct tierce__vfs *vfs);
+/* Closes the file, if any, and frees the buffer. A zeroed object is accepted. */
+void tierce__journal_fini(struct tierce__journal *journal);
+
+/* Makes an empty journal at `path`, replacing what is there. Nothing is written before add and
+ * write. Errors: those of open. */
+TIERCE_MUSTUSE int tierce__journal_start(struct tierce__journal *journal, const char *path,
+                                         uint64_t epoch, uint64_t capacity);
+
+/* Goes on after `pages` pages of a file that was read. [transfer] file. */
+void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_file *file,
+                            uint64_t epoch, uint64_t capacity, uint64_t pages);
+
+/* Appends a record; writes when the buffer is full. After any error the object must not be
+ * written to again: what the file holds then is not known. */
+TIERCE_MUSTUSE int tierce__journal_add(struct tierce__journal *journal,
+                                       const struct tierce__journal_record *record);
+
+/* Ends the page in hand, writes, and syncs the file. A new file gets a page even without a record,
+ * so that its epoch is on the disk. Errors as of add. */
+TIERCE_MUSTUSE int tierce__journal_commit(struct tierce__journal *journal);
+
+/* Drops what is in the buffer and closes the file. */
+void tierce__journal_close(struct tierce__journal *journal);
+
+#endif

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TIER_DISK_PRIVATE_H
+#define TIERCE_TIER_DISK_PRIVATE_H
+
+#include "base/lock.h"
+#include "chunk/space.h"
+#include "tier/disk.h"
+#include "tier/disk_journal.h"
+#include "tier/disk_table.h"
+
+#include <pthread.h>
+
+/*
+ * The disk tier from inside.
+ *
+ *   disk.c          the tier's operations, close
+ *   disk_open.c     the folder: lock, sizes, reading back, repair
+ *   disk_table.c    slots and how a journal fills them
+ *   disk_state.c    what one chunk may become, eviction, space in limbo; all under the lock
+ *   disk_io.c       the I/O thread: queues, transfers, deadlines
+ *   disk_commit.c   the journal thread: sync, append, compact, grow
+ *   disk_journal.c  the format
+ *   disk_scan.c     reading a folder that is somebody else's
+ *
+ * Life of a chunk:   WRITING -> DIRTY -> COMMITTING -> DURABLE -> limbo -> gone
+ *                    (I/O thread)  (journal thread)    (evicted)  (its DEL is durable)
+ *
+ * The lock guards everything that is not said to belong to one thread. It is never held over a
+ * call of the vfs, of done, or of a buffer's release.
+ */
+
+#define TIERCE__DISK_MAGIC 0x4b534954u
+
+struct tierce__disk;
+
+/* A request at work: its transfers hold it, whatever becomes of the request. I/O thread only. */
+struct tierce__disk_op {
+    struct tierce__list node;
+    struct tierce__tier_req *req;  /* NULL: answered already, by its deadline */
+    struct tierce__list followers; /* puts of the same key, answered together with this one */
+    struct tierce__buf *buf;       /* a reference of our own */
+    uint8_t *data;
+    uint64_t file_offset;
+    uint64_t length;
+    uint64_t issued; /* bytes handed to transfers */
+    uint64_t sync_epoch;
+    uint32_t slot;
+    uint32_t flying; /* transfers */
+    int status;
+    bool is_put;
+};
+
+struct tierce__disk_xfer {
+    struct tierce__vfs_io io;
+    struct tierce__disk_op *op;
+    struct tierce__list node; /* free, or returned by the vfs */
+};
+
+/* Space of a chunk that is gone from the index and not yet from the journal. */
+struct tierce__disk_limbo {
+    struct tierce__key key;
+    uint64_t seq;
+    uint64_t offset;
+    uint64_t object_bytes;
+};
+
+struct tierce__disk_slots {
+    uint32_t head;
+    uint32_t tail;
+    uint32_t count;
+    uint64_t bytes;
+};
+
+struct tierce__disk {
+    struct tierce__tier base;
+    uint32_t magic;
+
+    /* ---- set at open, then constant ---- */
+    char *folder, *journal_path, *journal_new_path, *data_path;
+    int lock_fd;
+    struct tierce__vfs *vfs;
+    struct tierce__vfs_file *data;
+    struct tierce__namespaces *namespaces;
+    uint64_t cap_bytes;
+    uint64_t data_cap;
+    uint64_t journal_pages_max;
+    uint64_t text_bytes_max;
+    uint64_t queue_bytes_max;
+    uint64_t evict_bytes; /* an eviction takes at least so much, so that its syncs are shared */
+    uint64_t grow_bytes;
+    uint32_t chunk_count_max;
+    uint32_t io_depth;
+    uint32_t io_bytes;
+    uint32_t flush_interval_ms;
+
+    struct tierce__lock lock;
+    struct tierce__cond journal_cond; /* for the journal thread */
+    struct tierce__cond ended_cond;   /* for close */
+
+    /* ---- the lock ---- */
+    struct tierce__disk_table table;
+    struct tierce__policy *policy; /* holds what is visible */
+    struct tierce__space *space;
+    uint64_t clock; /* the policy's time: counts uses */
+    uint64_t next_seq;
+    uint64_t sync_epoch; /* rises when a sync of the data failed */
+    struct tierce__disk_slots dirty;
+    struct tierce__disk_slots committing;
+    uint32_t doomed; /* first of the doomed, or NO_SLOT */
+    uint32_t durable_count;
+    uint32_t writing_count;
+    uint32_t reading_count;           /* chunks with reads in flight, counted per read */
+    struct tierce__disk_limbo *limbo; /* ring [limbo_room] */
+    uint32_t limbo_room;
+    uint64_t limbo_head, limbo_tail; /* running numbers */
+    uint64_t limbo_bytes;
+    uint64_t *admitted; /* NULL, or the filter of admit_second */
+
+    struct tierce__list gets;     /* queued */
+    struct tierce__list puts;     /* queued; each holds a reference on its buffer */
+    struct tierce__list flushes;  /* waiting for the next commit */
+    struct tierce__list flushing; /* waiting for the one that runs */
+    uint64_t queued_put_bytes;
+    uint64_t active_put_bytes;
+    uint64_t next_deadline; /* no deadline of a request is before it */
+    uint32_t abandoned;     /* ops whose request was answered by its deadline */
+    bool polling;           /* the I/O thread is, or is about to be, in poll: wake it */
+    bool closing;
+    bool cancel; /* answer everything with TIERCE_E_CLOSED */
+    bool io_stop, io_ended, io_idle;
+
+    uint64_t allocated;     /* length of the data file */
+    uint64_t grow_target;   /* 0, or what the journal thread shall allocate up to */
+    uint64_t grow_least;    /* what the put that asked needs */
+    int grow_error;         /* of the last try, until a put has taken it */
+    uint64_t pending_since; /* when the oldest thing to commit came up; 0: nothing to commit */
+    uint64_t retry_at;      /* no commit before it, after a failure */
+    bool urgent;
+    bool journal_stop, journal_final, journal_ended;
+    int journal_error;      /* not 0: the journal cannot be written; puts fail with it */
+    uint64_t journal_bytes; /* of the file, and of its copy while there is one */
+    uint64_t text_bytes;
+    struct tierce__tier_stats stats; /* what is counted; the rest is filled in by stats() */
+    uint64_t day;
+    uint64_t day_bytes;
+
+    /* ---- the I/O thread ---- */
+    pthread_t io_thread;
+    struct tierce__disk_op *ops; /* [2 * io_depth + 2] */
+    struct tierce__list free_ops;
+    struct tierce__list active_ops;
+    struct tierce__disk_op *get_op; /* with bytes not issued yet, or NULL */
+    struct tierce__disk_op *put_op;
+    struct tierce__disk_xfer *xfers; /* [io_depth] */
+    struct tierce__list free_xfers;
+    struct tierce__list returned; /* by the vfs, not looked at yet */
+    uint32_t reads_flying;
+    uint32_t writes_flying;
+
+    /* ---- the journal thread ---- */
+    pthread_t journal_thread;
+    struct tierce__journal journal;
+    struct tierce__journal journal_new;
+    uint32_t *ns_numbers; /* [NS_MAX] the number in the journal + 1, by id; */
+    uint8_t *ns_texts;    /* [NS_MAX] whether the text is published */
+    uint32_t ns_count;
+    struct tierce__journal_record *records; /* [TIERCE__DISK_BATCH] */
+    uint64_t seed;
+};
+
+#define TIERCE__DISK_BATCH 64u
+
+/* ---- disk_state.c: under the lock ------------------------------------------------------------ */
+
+/* The slot of a chunk that may be served, or TIERCE__INDEX_NONE. */
+uint32_t tierce__disk_find(struct tierce__disk *d, const struct tierce__key *key);
+bool tierce__disk_is_visible(const struct tierce__disk *d, uint32_t slot);
+
+/* A read of a chunk begins and ends: it is not evicted meanwhile. */
+void tierce__disk_hold(struct tierce__disk *d, uint32_t slot);
+void tierce__disk_unhold(struct tierce__disk *d, uint32_t slot);
+
+/* WRITING -> DIRTY: it can be found from here on. */
+void tierce__disk_publish(struct tierce__disk *d, uint32_t slot);
+/* WRITING -> gone. */
+void tierce__disk_abort(struct tierce__disk *d, uint32_t slot);
+/* All DIRTY -> COMMITTING. */
+void tierce__disk_begin_commit(struct tierce__disk *d);
+/* COMMITTING -> DURABLE, and the space of limbo entries before `limbo_mark` is free again. */
+void tierce__disk_settle(struct tierce__disk *d, uint64_t limbo_mark);
+/* COMMITTING -> DIRTY: the journal could not be written. */
+void tierce__disk_retry_later(struct tierce__disk *d);
+/* A sync of the data failed: all that is not durable is dropped. */
+void tierce__disk_drop_unsynced(struct tierce__disk *d);
+
+/* Makes a visible chunk invisible now and gone when nothing holds it. */
+void tierce__disk_doom(struct tierce__disk *d, uint32_t slot, bool evicted);
+/* Takes out the doomed that nothing holds any more. */
+void tierce__disk_reap(struct tierce__disk *d);
+/* Evicts until the space of `bytes` is in limbo or free, or nothing can be evicted. Returns
+ * whether anything was. */
+bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes);
+/* Whether something is under way that will free space or make chunks evictable. */
+bool tierce__disk_will_free(const struct tierce__disk *d);
+
+/* Adds to the bytes written today. */
+void tierce__disk_count_written(struct tierce__disk *d, uint64_t bytes);
+/* Notes that there is something to commit, and wakes the journal thread if it is `urgent`. */
+void tierce__disk_want_commit(struct tierce__disk *d, bool urgent);
+
+/* ---- disk_io.c ------------------------------------------------------------------------------- */
+
+TIERCE_MUSTUSE int tierce__disk_io_init(struct tierce__disk *d);
+void tierce__disk_io_fini(struct tierce__disk *d);
+void *tierce__disk_io_main(void *arg);
+/* Answers each request of a list: releases what a queued put held, calls done. No lock. */
+void tierce__disk_answer(struct tierce__list *finished);
+/* Puts a request on a list of those to be answered. */
+void tierce__disk_finish(struct tierce__list *finished, struct tierce__tier_req *req, int status);
+struct tierce__tier_req *tierce__disk_req_of(struct tierce__list *node);
+/* Wakes the I/O thread. Thread: any. No lock. */
+void tierce__disk_wake_io(struct tierce__disk *d, bool polling);
+
+/* scratch[0] of a put that is queued: it holds a reference on its buffer. */
+#define TIERCE__DISK_HOLDS_BUF 1u
+
+/* ---- disk_commit.c --------------------------------------------------------------------------- */
+
+void *tierce__disk_journal_main(void *arg);
+/* Writes the index to a new journal and puts it in place of the old one. Thread: the journal
+ * thread, or open. Blocks. */
+TIERCE_MUSTUSE int tierce__disk_compact(struct tierce__disk *d);
+
+/* ---- disk_open.c ----------------------------------------------------------------------------- */
+
+/* Frees everything; the threads have ended. */
+void tierce__disk_free(struct tierce__disk *d);
+extern const struct tierce__tier_ops tierce__disk_ops; /* disk.c */
+
+#endif

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
+#include "base/clock.h"
+#include "tier/disk_private.h"
+
+/* ---- lists of slots -------------------------------------------------------------------------- */
+
+static void list_push(struct tierce__disk *d, struct tierce__disk_slots *list, uint32_t slot)
+{
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    c->next = TIERCE__NO_SLOT;
+    c->prev = list->count > 0 ? list->tail : TIERCE__NO_SLOT;
+    if (list->count > 0)
+        d->table.chunks[list->tail].next = slot;
+    else
+        list->head = slot;
+    list->tail = slot;
+    list->count++;
+    list->bytes += c->object_bytes;
+}
+
+static void list_remove(struct tierce__disk *d, struct tierce__disk_slots *list, uint32_t slot)
+{
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    TIERCE_ASSERT(list->count > 0);
+    if (c->prev != TIERCE__NO_SLOT)
+        d->table.chunks[c->prev].next = c->next;
+    else
+        list->head = c->next;
+    if (c->next != TIERCE__NO_SLOT)
+        d->table.chunks[c->next].prev = c->prev;
+    else
+        list->tail = c->prev;
+    list->count--;
+    list->bytes -= c->object_bytes;
+}
+
+/* ---- life of a chunk ------------------------------------------------------------------------- */
+
+bool tierce__disk_is_visible(const struct tierce__disk *d, uint32_t slot)
+{
+    const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    return c->state != TIERCE__DISK_WRITING && !c->doomed;
+}
+
+uint32_t tierce__disk_find(struct tierce__disk *d, const struct tierce__key *key)
+{
+    tierce__lock_assert_held(&d->lock);
+    uint32_t slot = tierce__index_find(d->table.index, key);
+    if (slot != TIERCE__INDEX_NONE && !tierce__disk_is_visible(d, slot))
+        slot = TIERCE__INDEX_NONE;
+    return slot;
+}
+
+/* Durable chunks that nobody reads can be evicted; the policy knows visible ones only. */
+static void update_evictable(struct tierce__disk *d, uint32_t slot)
+{
+    const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    if (!c->doomed)
+        d->policy->ops->set_evictable(d->policy, slot,
+                                      c->state == TIERCE__DISK_DURABLE && c->reads == 0);
+}
+
+void tierce__disk_hold(struct tierce__disk *d, uint32_t slot)
+{
+    tierce__lock_assert_held(&d->lock);
+    d->table.chunks[slot].reads++;
+    d->reading_count++;
+    update_evictable(d, slot);
+}
+
+void tierce__disk_unhold(struct tierce__disk *d, uint32_t slot)
+{
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_ASSERT(d->table.chunks[slot].reads > 0);
+    d->table.chunks[slot].reads--;
+    d->reading_count--;
+    update_evictable(d, slot);
+}
+
+void tierce__disk_publish(struct tierce__disk *d, uint32_t slot)
+{
+    tierce__lock_assert_held(&d->lock);
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    TIERCE_ASSERT(c->state == TIERCE__DISK_WRITING);
+    const struct tierce__key *key = tierce__index_key(d->table.index, slot);
+    struct tierce__key parent = *key;
+    memcpy(parent.hash, c->parent, sizeof(parent.hash));
+    uint32_t parent_slot = tierce__disk_find(d, &parent); /* before this one can be found */
+    c->state = TIERCE__DISK_DIRTY;
+    c->seq = d->next_seq++;
+    c->stored_s = tierce__wall_s();
+    d->writing_count--;
+    list_push(d, &d->dirty, slot);
+    d->policy->ops->insert(d->policy, slot,
+                           &(struct tierce__policy_entry){.key = tierce__key_spread(key),
+                                                          .bytes = c->object_bytes,
+                                                          .now = ++d->clock,
+                                                          .parent = parent_slot});
+    update_evictable(d, slot);
+    d->stats.put_chunks++;
+    d->stats.put_bytes += c->object_bytes;
+    tierce__disk_want_commit(d, false);
+}
+
+void tierce__disk_abort(struct tierce__disk *d, uint32_t slot)
+{
+    tierce__lock_assert_held(&d->lock);
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    TIERCE_ASSERT(c->state == TIERCE__DISK_WRITING);
+    tierce__space_give(d->space, c->offset, c->object_bytes);
+    tierce__disk_table_erase(&d->table, slot);
+    d->writing_count--;
+}
+
+void tierce__disk_begin_commit(struct tierce__disk *d)
+{
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_ASSERT(d->committing.count == 0);
+    d->committing = d->dirty;
+    d->dirty = (struct tierce__disk_slots){0};
+    uint32_t slot = d->committing.head;
+    for (uint32_t i = 0; i < d->committing.count; i++, slot = d->table.chunks[slot].next)
+        d->table.chunks[slot].state = TIERCE__DISK_COMMITTING;
+}
+
+static void set_all(struct tierce__disk *d, enum tierce__disk_state state)
+{
+    while (d->committing.count > 0) {
+        uint32_t slot = d->committing.head;
+        list_remove(d, &d->committing, slot);
+        d->table.chunks[slot].state = (uint8_t)state;
+        if (state == TIERCE__DISK_DIRTY) {
+            d->table.chunks[slot].recorded = true;
+            list_push(d, &d->dirty, slot);
+        }
+        update_evictable(d, slot);
+    }
+}
+
+void tierce__disk_settle(struct tierce__disk *d, uint64_t limbo_mark)
+{
+    tierce__lock_assert_held(&d->lock);
+    d->durable_count += d->committing.count;
+    set_all(d, TIERCE__DISK_DURABLE);
+    for (; d->limbo_head < limbo_mark; d->limbo_head++) {
+        const struct tierce__disk_limbo *l = &d->limbo[d->limbo_head % d->limbo_room];
+        tierce__space_give(d->space, l->offset, l->object_bytes);
+        d->limbo_bytes -= l->object_bytes;
+    }
+}
+
+void tierce__disk_retry_later(struct tierce__disk *d)
+{
+    tierce__lock_assert_held(&d->lock);
+    set_all(d, TIERCE__DISK_DIRTY);
+}
+
+void tierce__disk_drop_unsynced(struct tierce__disk *d)
+{
+    tierce__lock_assert_held(&d->lock);
+    /* Writes that are still on their way began before the failure was known, and may be part of
+     * what the device lost: their puts fail when they end. */
+    d->sync_epoch++;
+    struct tierce__disk_slots *lists[] = {&d->committing, &d->dirty};
+    for (size_t i = 0; i < 2; i++) {
+        while (lists[i]->count > 0) {
+            uint32_t slot = lists[i]->head;
+            list_remove(d, lists[i], slot);
+            d->table.chunks[slot].state = TIERCE__DISK_FAILED;
+            if (!d->table.chunks[slot].doomed)
+                tierce__disk_doom(d, slot, false);
+        }
+    }
+    tierce__disk_reap(d);
+}
+
+/* ---- the end of a chunk ---------------------------------------------------------------------- */
+
+void tierce__disk_doom(struct tierce__disk *d, uint32_t slot, bool evicted)
+{
+    tierce__lock_assert_held(&d->lock);
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    TIERCE_ASSERT(tierce__disk_is_visible(d, slot));
+    d->policy->ops->remove(d->policy, slot, evicted);
+    c->doomed = true;
+    c->doom_next = d->doomed;
+    d->doomed = slot;
+}
+
+static bool limbo_has_room(const struct tierce__disk *d)
+{
+    return d->limbo_tail - d->limbo_head < d->limbo_room;
+}
+
+static void send_to_limbo(struct tierce__disk *d, uint32_t slot)
+{
+    const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    d->limbo[d->limbo_tail % d->limbo_room] =
+        (struct tierce__disk_limbo){.key = *tierce__index_key(d->table.index, slot),
+                                    .seq = c->seq,
+                                    .offset = c->offset,
+                                    .object_bytes = c->object_bytes};
+    d->limbo_tail++;
+    d->limbo_bytes += c->object_bytes;
+    d->durable_count -= c->state == TIERCE__DISK_DURABLE;
+    tierce__disk_want_commit(d, false);
+}
+
+/* Whether a doomed chunk could be taken out. */
+static bool try_remove(struct tierce__disk *d, uint32_t slot)
+{
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    if (c->reads > 0 || c->state == TIERCE__DISK_COMMITTING)
+        return false;
+    bool recorded = c->state == TIERCE__DISK_DURABLE || c->recorded;
+    if (recorded && !limbo_has_room(d)) {
+        tierce__disk_want_commit(d, true);
+        return false;
+    }
+    if (c->state == TIERCE__DISK_DIRTY)
+        list_remove(d, &d->dirty, slot);
+    if (recorded)
+        send_to_limbo(d, slot);
+    else /* no journal knows it, so its space is free at once */
+        tierce__space_give(d->space, c->offset, c->object_bytes);
+    c->doomed = false;
+    tierce__disk_table_erase(&d->table, slot);
+    return true;
+}
+
+void tierce__disk_reap(struct tierce__disk *d)
+{
+    tierce__lock_assert_held(&d->lock);
+    uint32_t *link = &d->doomed;
+    while (*link != TIERCE__NO_SLOT) {
+        uint32_t slot = *link, next = d->table.chunks[slot].doom_next;
+        if (try_remove(d, slot))
+            *link = next;
+        else
+            link = &d->table.chunks[slot].doom_next;
+    }
+}
+
+bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes)
+{
+    tierce__lock_assert_held(&d->lock);
+    if (bytes < d->evict_bytes)
+        bytes = d->evict_bytes;
+    uint64_t freed = 0;
+    uint32_t slot;
+    while (freed < bytes && limbo_has_room(d) &&
+           d->policy->ops->victim(d->policy, ++d->clock, &slot)) {
+        TIERCE_ASSERT(d->table.chunks[slot].state == TIERCE__DISK_DURABLE);
+        freed += d->table.chunks[slot].object_bytes;
+        d->stats.evicted_chunks++;
+        tierce__disk_doom(d, slot, true);
+        d->doomed = d->table.chunks[slot].doom_next;
+        bool removed = try_remove(d, slot);
+        TIERCE_ASSERT(removed);
+    }
+    return freed > 0;
+}
+
+bool tierce__disk_will_free(const struct tierce__disk *d)
+{
+    return d->limbo_head < d->limbo_tail || d->dirty.count > 0 || d->committing.count > 0 ||
+           d->reading_count > 0;
+}
+
+/* ---- counting -------------------------------------------------------------------------------- */
+
+void tierce__disk_count_written(struct tierce__disk *d, uint64_t bytes)
+{
+    tierce__lock_assert_held(&d->lock);
+    uint64_t day = tierce__wall_s() / 86400;
+    if (day != d->day) {
+        d->day = day;
+        d->day_bytes = 0;
+    }
+    d->day_bytes += bytes;
+}
+
+void tierce__disk_want_commit(struct tierce__disk *d, bool urgent)
+{
+    tierce__lock_assert_held(&d->lock);
+    if (d->pending_since == 0) {
+        d->pending_since = tierce__now_ns();
+        tierce__cond_signal(&d->journal_cond);
+    }
+    if (urgent && !d->urgent) {
+        d->urgent = true;
+        tierce__cond_signal(&d->journal_cond);
+    }
+}

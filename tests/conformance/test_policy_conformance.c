@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "check_main.h"
+#include "policy/policy.h"
+#include "test_random.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* What every policy of policies.def must do. The loop index of a test is the row. */
+
+enum { SLOTS = 97, STEPS = 20000 };
+
+struct driven {
+    struct tierce__policy *policy;
+    const struct tierce__policy_ops *ops;
+    struct test_random random;
+    uint64_t now;
+    bool in[SLOTS];
+    bool pinned[SLOTS];
+    uint32_t count;
+    uint32_t pinned_count;
+    bool parents; /* entries name parents: a policy may then keep a parent for its children */
+};
+
+static const struct tierce__policy_opts *opts_of(uint64_t seed)
+{
+    static struct tierce__policy_opts opts;
+    opts = (struct tierce__policy_opts){
+        .size = sizeof(opts), .slot_count = SLOTS, .capacity = SLOTS * 10, .seed = seed};
+    return &opts;
+}
+
+static void start(struct driven *d, int row, uint64_t seed, bool parents)
+{
+    *d = (struct driven){
+        .ops = tierce__policy_at((size_t)row), .random = {seed}, .now = 1, .parents = parents};
+    ck_assert_int_eq(d->ops->create(&d->policy, opts_of(seed)), 0);
+    ck_assert_ptr_eq(d->policy->ops, d->ops);
+}
+
+/* A random slot that is in, or not in. There must be one. */
+static uint32_t pick(struct driven *d, bool in)
+{
+    uint32_t slot;
+    do
+        slot = test_random_below(&d->random, SLOTS);
+    while (d->in[slot] != in);
+    return slot;
+}
+
+static void insert_one(struct driven *d)
+{
+    uint32_t slot = pick(d, false), parent = TIERCE__NO_SLOT;
+    if (d->parents && d->count > 0 && test_random_below(&d->random, 2) == 0)
+        parent = pick(d, true);
+    struct tierce__policy_entry entry = {.key = test_random_below(&d->random, 300),
+                                         .bytes = 1 + test_random_below(&d->random, 20),
+                                         .now = d->now,
+                                         .parent = parent};
+    d->ops->insert(d->policy, slot, &entry);
+    d->in[slot] = true;
+    d->pinned[slot] = false;
+    d->count++;
+}
+
+static void remove_one(struct driven *d, uint32_t slot, bool evicted)
+{
+    d->ops->remove(d->policy, slot, evicted);
+    d->pinned_count -= d->pinned[slot];
+    d->in[slot] = false;
+    d->count--;
+}
+
+static void pin_one(struct driven *d, uint32_t slot, bool pinned)
+{
+    d->ops->set_evictable(d->policy, slot, !pinned);
+    d->pinned_count = d->pinned_count - d->pinned[slot] + pinned;
+    d->pinned[slot] = pinned;
+}
+
+/* Evicts one and returns its slot, or NO_SLOT. */
+static uint32_t evict_one(struct driven *d)
+{
+    uint32_t slot = TIERCE__NO_SLOT;
+    bool found = d->ops->victim(d->policy, d->now, &slot);
+    if (found) {
+        ck_assert_uint_lt(slot, SLOTS);
+        ck_assert(d->in[slot]);
+        ck_assert(!d->pinned[slot]);
+        remove_one(d, slot, true);
+        return slot;
+    }
+    ck_assert_uint_eq(slot, TIERCE__NO_SLOT);
+    if (!d->parents)
+        ck_assert_uint_eq(d->count, d->pinned_count);
+    return TIERCE__NO_SLOT;
+}
+
+/* One random operation; returns the victim if it was an eviction. */
+static uint32_t step(struct driven *d)
+{
+    uint32_t dice = test_random_below(&d->random, 100);
+    d->now += test_random_below(&d->random, 3);
+    if (dice < 30 && d->count < SLOTS) {
+        insert_one(d);
+    } else if (dice < 55 && d->count > 0) {
+        d->ops->touch(d->policy, pick(d, true), d->now);
+    } else if (dice < 75 && d->count > 0) {
+        pin_one(d, pick(d, true), test_random_below(&d->random, 2) == 0);
+    } else if (dice < 80 && d->count > 0) {
+        remove_one(d, pick(d, true), false);
+    } else if (dice >= 80) {
+        return evict_one(d);
+    }
+    return TIERCE__NO_SLOT;
+}
+
+static void unpin_all(struct driven *d)
+{
+    for (uint32_t slot = 0; slot < SLOTS; slot++) {
+        if (d->in[slot])
+            pin_one(d, slot, false);
+    }
+}
+
+START_TEST(victims_are_evictable_and_nothing_is_lost)
+{
+    struct test_random random = test_random_start("policy");
+    for (int round = 0; round < 6; round++) {
+        struct driven d;
+        start(&d, _i, test_random_u64(&random), round % 2 == 1);
+        for (unsigned i = 0; i < STEPS * test_scale(); i++)
+            step(&d);
+        unpin_all(&d);
+        uint32_t expected = d.count, drained = 0;
+        while (evict_one(&d) != TIERCE__NO_SLOT)
+            drained++;
+        ck_assert_uint_eq(drained, expected);
+        ck_assert_uint_eq(d.count, 0);
+        insert_one(&d); /* an empty policy works on */
+        ck_assert_uint_ne(evict_one(&d), TIERCE__NO_SLOT);
+        d.ops->destroy(d.policy);
+    }
+}
+END_TEST
+
+START_TEST(equal_histories_have_equal_victims)
+{
+    struct driven a, b;
+    struct test_random random = test_random_start("policy twins");
+    uint64_t seed = test_random_u64(&random);
+    start(&a, _i, seed, true);
+    start(&b, _i, seed, true);
+    for (unsigned i = 0; i < STEPS; i++)
+        ck_assert_uint_eq(step(&a), step(&b));
+    a.ops->destroy(a.policy);
+    b.ops->destroy(b.policy);
+}
+END_TEST
+
+START_TEST(memory_is_taken_in_create_only)
+{
+    struct driven d;
+    uint64_t live = tierce__alloc_live(), made;
+    tierce__alloc_fail_nth(0);
+    start(&d, _i, 1, true);
+    made = tierce__alloc_fail_nth(1);
+    ck_assert_uint_gt(made, 0);
+    for (unsigned i = 0; i < STEPS; i++)
+        step(&d);
+    ck_assert_uint_eq(tierce__alloc_fail_nth(0), 0);
+    d.ops->destroy(d.policy);
+    d.ops->destroy(NULL);
+    ck_assert_uint_eq(tierce__alloc_live(), live);
+    for (uint64_t n = 1; n <= made; n++) {
+        struct tierce__policy *none = NULL;
+        tierce__alloc_fail_nth(n);
+        ck_assert_int_eq(d.ops->create(&none, opts_of(1)), -ENOMEM);
+        tierce__alloc_fail_nth(0);
+        ck_assert_ptr_null(none);
+        ck_assert_uint_eq(tierce__alloc_live(), live);
+    }
+}
+END_TEST
+
+START_TEST(names_are_unique_and_options_checked)
+{
+    const struct tierce__policy_ops *ops = tierce__policy_at((size_t)_i);
+    struct tierce__policy *none = NULL;
+    ck_assert_ptr_eq(tierce__policy_find(ops->name), ops);
+    ck_assert_uint_gt(strlen(ops->summary), 10);
+    struct tierce__policy_opts opts = *opts_of(1);
+    opts.slot_count = 0;
+    ck_assert_int_eq(ops->create(&none, &opts), TIERCE_E_ARGUMENT);
+    ck_assert_ptr_null(none);
+}
+END_TEST
+
+START_TEST(one_slot_is_enough)
+{
+    struct tierce__policy *policy;
+    const struct tierce__policy_ops *ops = tierce__policy_at((size_t)_i);
+    struct tierce__policy_opts opts = *opts_of(1);
+    uint32_t slot = 5;
+    opts.slot_count = 1;
+    opts.capacity = 1;
+    ck_assert_int_eq(ops->create(&policy, &opts), 0);
+    ck_assert(!ops->victim(policy, 1, &slot));
+    for (uint64_t i = 0; i < 10; i++) {
+        ops->insert(policy, 0,
+                    &(struct tierce__policy_entry){
+                        .key = i % 3, .bytes = 1, .now = i, .parent = TIERCE__NO_SLOT});
+        ops->set_evictable(policy, 0, false);
+        ck_assert(!ops->victim(policy, i, &slot));
+        ops->touch(policy, 0, i);
+        ops->set_evictable(policy, 0, true);
+        ck_assert(ops->victim(policy, i, &slot));
+        ck_assert_uint_eq(slot, 0);
+        ops->remove(policy, 0, i % 2 == 0);
+    }
+    ops->destroy(policy);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("policy conformance");
+    TCase *t = tcase_create("policy");
+    int rows = 0;
+    while (tierce__policy_at((size_t)rows) != NULL)
+        rows++;
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, victims_are_evictable_and_nothing_is_lost, 0, rows);
+    tcase_add_loop_test(t, equal_histories_have_equal_victims, 0, rows);
+    tcase_add_loop_test(t, memory_is_taken_in_create_only, 0, rows);
+    tcase_add_loop_test(t, names_are_unique_and_options_checked, 0, rows);
+    tcase_add_loop_test(t, one_slot_is_enough, 0, rows);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}

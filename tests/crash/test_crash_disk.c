@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/log.h"
+#include "check_main.h"
+#include "disk_harness.h"
+#include "test_random.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+/*
+ * Stores that end badly: a process killed at random moments, and the power cut at every operation
+ * that changes the disk. A model outside of the store knows what a flush acknowledged. After each
+ * reopening every such chunk is there, whatever is there is right in every byte, and the bytes
+ * that are accounted for are those of the chunks that are there.
+ */
+
+#define MIB    (1ULL << 20)
+#define CHUNKS 96u
+
+struct model {
+    bool put[CHUNKS];     /* the put returned, no removal has begun since */
+    bool durable[CHUNKS]; /* a flush that began after the put returned 0, no removal since */
+    uint64_t flushes;
+};
+
+static struct store s;
+static struct model *model;
+static struct test_random rng;
+static bool evicting; /* the cap is too small for all: durable chunks may leave */
+
+static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
+{
+    (void)arg;
+    (void)level;
+    (void)event;
+    (void)detail;
+}
+
+static void begin(bool small_cap, const char *where)
+{
+    s = (struct store){.chunk_bytes = 16 * 1024, .timeout_ms = 60000};
+    evicting = small_cap;
+    snprintf(s.folder, sizeof(s.folder), "%s/test_crash.XXXXXX", where);
+    ck_assert_ptr_nonnull(mkdtemp(s.folder));
+    model = mmap(NULL, sizeof(*model), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(model, MAP_FAILED);
+    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+}
+
+static void end(void)
+{
+    store_remove(&s);
+    munmap(model, sizeof(*model));
+}
+
+static struct tierce__disk_opts opts_here(void)
+{
+    struct tierce__disk_opts opts = store_opts(&s, evicting ? 1 * MIB : 8 * MIB);
+    opts.flush_interval_ms = 3;
+    opts.io_bytes = 8192;
+    return opts;
+}
+
+static bool flush_all(void)
+{
+    bool put[CHUNKS];
+    memcpy(put, model->put, sizeof(put));
+    if (store_flush(&s) != 0)
+        return false;
+    for (uint32_t n = 0; n < CHUNKS; n++)
+        if (put[n])
+            model->durable[n] = true;
+    model->flushes++;
+    return true;
+}
+
+/* One random step; false when the store does not answer with 0 any more. */
+static bool step(void)
+{
+    uint32_t what = test_random_below(&rng, 100), n = test_random_below(&rng, CHUNKS);
+    if (what < 12)
+        return flush_all();
+    if (what < 30) {
+        /* The order matters: from the request on, the chunk may or may not be there. */
+        model->put[n] = false;
+        model->durable[n] = false;
+        int rc = store_delete(&s, n);
+        return rc == 0 || rc == TIERCE_E_MISS;
+    }
+    int rc = store_put(&s, n);
+    if (rc == 0)
+        model->put[n] = true;
+    return rc == 0;
+}
+
+/* Opens what is left with nothing in the way and compares it with the model. */
+static void verify(const char *what)
+{
+    ck_assert_int_eq(store_parts(&s, 4 * MIB), 0);
+    struct tierce__disk_opts opts = opts_here();
+    opts.flush_interval_ms = 60000;
+    int rc = store_open(&s, &opts);
+    ck_assert_msg(rc == 0, "open: %d (%s)", rc, what);
+    uint64_t found = 0, bytes = 0;
+    for (uint32_t n = 0; n < CHUNKS; n++) {
+        rc = store_get(&s, n, 0, 0);
+        ck_assert_msg(rc == 0 || rc == TIERCE_E_MISS, "chunk %u: %d (%s)", n, rc, what);
+        ck_assert_msg(rc == 0 || !model->durable[n] || evicting, "chunk %u is lost (%s)", n, what);
+        model->put[n] = model->durable[n] = rc == 0;
+        found += rc == 0;
+        bytes += rc == 0 ? store_bytes(&s, n) : 0;
+    }
+    struct tierce__tier_stats stats = store_stats(&s);
+    ck_assert_uint_eq(stats.chunks, found);
+    ck_assert_uint_eq(stats.durable_chunks, found);
+    ck_assert_uint_le(stats.used_bytes, stats.cap_bytes);
+    uint64_t text = stats.used_bytes - store_file_bytes(&s, "journal") - bytes;
+    ck_assert_msg(text == 0 || text == HARNESS_PAGE, "accounting is off by %d (%s)", (int)text,
+                  what);
+    store_close(&s);
+    store_parts_end(&s);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+/* ---- kill -9 --------------------------------------------------------------------------------- */
+
+static void be_killed(void)
+{
+    alarm(60);
+    if (store_parts(&s, 4 * MIB) != 0)
+        _exit(2);
+    struct tierce__disk_opts opts = opts_here();
+    opts.lock_wait_ms = 5000;
+    if (store_open(&s, &opts) != 0)
+        _exit(3);
+    while (step())
+        ;
+    _exit(4);
+}
+
+START_TEST(killed_at_random)
+{
+    const char *text = getenv("TIERCE_CRASH_ROUNDS");
+    unsigned long rounds = text != NULL ? strtoul(text, NULL, 10) : 20;
+    rng = test_random_start("killed_at_random");
+    begin(_i == 1, ".");
+    for (unsigned long round = 0; round < rounds; round++) {
+        uint32_t wait_us = 1000 + test_random_below(&rng, round % 4 == 0 ? 4000 : 60000);
+        rng.state += round;
+        pid_t pid = fork();
+        ck_assert_int_ge(pid, 0);
+        if (pid == 0)
+            be_killed();
+        usleep(wait_us);
+        kill(pid, SIGKILL);
+        int status;
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_assert_msg(WIFSIGNALED(status), "the child ended with %d", WEXITSTATUS(status));
+        char what[64];
+        snprintf(what, sizeof(what), "round %lu", round);
+        verify(what);
+    }
+    ck_assert_uint_gt(model->flushes, 0);
+    end();
+}
+END_TEST
+
+/* ---- power cuts ------------------------------------------------------------------------------ */
+
+#define STEPS 70
+
+/* Lives until the power goes before the `cut`-th change (0: not at all); returns the changes. */
+static uint64_t live_until(uint64_t cut, uint64_t seed)
+{
+    struct tierce__vfs *inner, *vfs;
+    ck_assert_int_eq(store_parts(&s, 4 * MIB), 0);
+    ck_assert_int_eq(tierce__vfs_create(&inner, 16), 0);
+    ck_assert_int_eq(tierce__vfs_fault_create(&vfs, inner, true), 0);
+    tierce__vfs_fault_seed(vfs, seed);
+    if (cut > 0)
+        tierce__vfs_fault_add(vfs, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_CHANGE,
+                                                                    .action = TIERCE__FAULT_CUT,
+                                                                    .nth = cut});
+    struct tierce__disk_opts opts = opts_here();
+    opts.vfs = vfs;
+    uint64_t changes;
+    if (store_open(&s, &opts) == 0) {
+        for (int i = 0; i < STEPS && step(); i++)
+            ;
+        if (cut > 0)
+            tierce__vfs_fault_power_cut(vfs);
+        changes = tierce__vfs_fault_count(vfs, TIERCE__FAULT_CHANGE);
+        store_close(&s);
+    } else {
+        changes = tierce__vfs_fault_count(vfs, TIERCE__FAULT_CHANGE);
+        vfs->ops->destroy(vfs);
+    }
+    store_parts_end(&s);
+    return changes;
+}
+
+static const char *memory_folder(void)
+{
+    return access("/dev/shm", W_OK) == 0 ? "/dev/shm" : ".";
+}
+
+/* A first life on an empty folder, cut before each of its changes. */
+START_TEST(power_cut_at_every_change_of_a_first_life)
+{
+    rng = test_random_start("power_cut_first");
+    struct test_random same = rng;
+    uint64_t last = 1;
+    for (uint64_t cut = 1; cut <= last + 3; cut++) {
+        begin(_i == 1, memory_folder());
+        rng = same;
+        uint64_t changes = live_until(cut, rng.state + cut);
+        last = changes > last ? changes : last;
+        char what[64];
+        snprintf(what, sizeof(what), "cut %d", (int)cut);
+        verify(what);
+        end();
+    }
+    ck_assert_uint_gt(last, 60);
+}
+END_TEST
+
+/* One store that suffers one cut after the other. */
+START_TEST(power_cuts_at_random_over_many_lives)
+{
+    rng = test_random_start("power_cut_many");
+    begin(_i == 1, memory_folder());
+    unsigned lives = 60 * test_scale();
+    for (unsigned life = 0; life < lives; life++) {
+        uint64_t cut = 1 + test_random_below(&rng, life % 3 == 0 ? 20 : 150);
+        live_until(cut, test_random_u64(&rng));
+        char what[64];
+        snprintf(what, sizeof(what), "life %u", life);
+        verify(what);
+    }
+    ck_assert_uint_gt(model->flushes, 0);
+    end();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("crash_disk");
+    TCase *t = tcase_create("disk");
+    tcase_set_timeout(t, 3600);
+    tcase_add_loop_test(t, killed_at_random, 0, 2);
+    tcase_add_loop_test(t, power_cut_at_every_change_of_a_first_life, 0, 2);
+    tcase_add_loop_test(t, power_cuts_at_random_over_many_lives, 0, 2);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}

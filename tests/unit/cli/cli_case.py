@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the command line share: they run the real executable from outside."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+EXECUTABLE = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "tierce"
+
+
+class CliCase(unittest.TestCase):
+    """A folder of its own for each test, and an environment without TIERCE_ variables."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def write(self, name, content):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        mode = "wb" if isinstance(content, bytes) else "w"
+        with open(path, mode) as file:
+            file.write(content)
+        return path
+
+    def tierce(self, *args, env=None, stdout=subprocess.PIPE):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("TIERCE_")}
+        clean.update(env or {})
+        return subprocess.run([EXECUTABLE, *args], stdin=subprocess.DEVNULL, stdout=stdout,
+                              stderr=subprocess.PIPE, text=True, errors="replace", timeout=60,
+                              cwd=self.folder, env=clean, check=False)
+
+    def check(self, status, *args, out=(), err=(), env=None):
+        """Runs, compares the exit status, and looks for texts in the output."""
+        result = self.tierce(*args, env=env)
+        said = f"{args}\n--- stdout\n{result.stdout}--- stderr\n{result.stderr}"
+        self.assertEqual(result.returncode, status, said)
+        for text in out:
+            self.assertIn(text, result.stdout, said)
+        for text in err:
+            self.assertIn(text, result.stderr, said)
+        if status == 2:
+            self.assertEqual(result.stdout, "", "nothing is done when the arguments are wrong")
+        return result

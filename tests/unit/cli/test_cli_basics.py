@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tierce itself and tierce config."""
+
+import re
+import unittest
+
+from cli_case import CliCase
+
+
+class Basics(CliCase):
+    def test_version(self):
+        result = self.check(0, "--version")
+        self.assertRegex(result.stdout, r"^tierce \d+\.\d+\.\d+\n$")
+
+    def test_help_names_every_command_and_each_has_help(self):
+        result = self.check(0, "help", out=["Exit status: 0"])
+        self.assertEqual(result.stdout, self.check(0, "--help").stdout)
+        commands = re.findall(r"^  (\w+) ", result.stdout, re.M)
+        self.assertIn("config", commands)
+        self.assertIn("doctor", commands)
+        for command in commands:
+            if command != "help":
+                text = self.check(0, "help", command).stdout
+                self.assertTrue(text.startswith(f"usage: tierce {command} "), text)
+                self.assertEqual(text, self.check(0, command, "--help").stdout)
+
+    def test_wrong_commands(self):
+        self.check(2, err=["usage: tierce COMMAND"])
+        self.check(2, "confg", err=['no command "confg"; the nearest is "config"'])
+        self.check(2, "help", "docter", err=['the nearest is "doctor"'])
+        self.check(2, "help", "config", "more", err=["takes one command"])
+        self.check(2, "\x1b[31m", err=['"?[31m"'])
+
+    def test_a_full_disk_is_said(self):
+        with open("/dev/full", "w") as full:
+            result = self.tierce("config", stdout=full)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("No space left", result.stderr)
+
+
+class Config(CliCase):
+    def test_sources_override_in_their_order(self):
+        path = self.write("t.yaml", "memory: {size: 2GiB, pins: 10%}\ndisk: {size: 3GiB}\n")
+        env = {"TIERCE_DISK_SIZE": "4GiB", "TIERCE_CONFIG": path, "TIERCE_DISK_DEPTH": "8"}
+        result = self.check(0, "config", "--disk.depth=9", "--set", "disk.path=/kv #1", env=env)
+        values = dict(re.findall(r"^  (\w+): +(.*?) +# ", result.stdout, re.M))
+        self.assertEqual(values["pins"], "0.1")
+        self.assertEqual(values["depth"], "9")
+        self.assertEqual(values["path"], '"/kv #1"')
+        self.assertRegex(result.stdout, r"size: 2GiB +# file .*t.yaml:1\n")
+        self.assertRegex(result.stdout, r"size: 4GiB +# environment TIERCE_DISK_SIZE\n")
+        self.assertRegex(result.stdout, r"depth: 9 +# --disk.depth\n")
+        self.assertRegex(result.stdout, r"tokens: 256 +# default\n")
+
+    def test_the_output_is_a_configuration(self):
+        first = self.check(0, "config", "--disk.path=/a\"b\\ ä", "--memory.size=1.5GiB").stdout
+        path = self.write("again.yaml", first)
+        second = self.check(0, "config", "--file", path).stdout
+        strip = re.compile(r" *# .*$", re.M)
+        self.assertEqual(strip.sub("", first), strip.sub("", second))
+        self.assertNotIn("# default", second)
+
+    def test_refusals(self):
+        self.check(2, "config", "--memory.sise=1GiB", err=['nearest name is "memory.size"'])
+        self.check(2, "config", "--memory.size=1", err=["lies between 1MiB and 16TiB"])
+        self.check(2, "config", "--memory.size", err=["needs a value"])
+        self.check(2, "config", "--set", "x", err=["is not PARAMETER=VALUE"])
+        self.check(2, "config", "extra", err=['"extra" is not expected'])
+        self.check(1, "config", "--file", "/nowhere.yaml", err=["/nowhere.yaml: cannot be read"])
+        self.check(1, "config", env={"TIERCE_CONFIG": "/nowhere.yaml"}, err=["cannot be read"])
+        self.check(1, "config", env={"TIERCE_MEMROY_SIZE": "1"}, err=["TIERCE_MEMORY_SIZE"])
+        path = self.write("bad.yaml", "disk:\n  sise: 1GiB\n")
+        self.check(1, "config", "--file", path, err=[":2: ", '"disk.size"'])
+        path = self.write("broken.yaml", "disk: [\n")
+        self.check(1, "config", "--file", path, err=[":2:1: is not valid YAML"])
+
+    def test_the_reference_lists_what_the_configuration_has(self):
+        reference = self.check(0, "config", "--markdown").stdout
+        names = re.findall(r"^\| `([a-z_.]+)` \|", reference, re.M)
+        section, printed = "", []
+        for line in self.check(0, "config").stdout.splitlines():
+            if match := re.match(r"^(\w+):$", line):
+                section = match[1]
+            elif match := re.match(r"^  (\w+): ", line):
+                printed.append(f"{section}.{match[1]}")
+        self.assertEqual(sorted(names), sorted(printed))
+        self.assertGreater(len(names), 20)
+
+
+if __name__ == "__main__":
+    unittest.main()

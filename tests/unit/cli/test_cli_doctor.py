@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tierce doctor on every kind of source."""
+
+import hashlib
+import json
+import os
+import unittest
+
+from cli_case import CliCase
+
+MODEL = {"rope_theta": 10000, "layers": [1, 2], "rope_scaling": {"factor": 2.0}, "name": "small"}
+FIELDS = {
+    "tierce-namespace": "1",
+    "weights": "aabb",
+    "model": json.dumps(MODEL),
+    "kv_dtype": "bfloat16",
+    "quantization": "",
+    "layout": "vllm 0.32 cpu",
+    "layer_count": "3",
+    "cell_bytes": "4096x2,8192x1",
+    "block_tokens": "32",
+    "chunk_blocks": "8",
+    "algo": "sha256",
+}
+DESCRIPTION = """
+weights: aabb
+model: {model}
+kv_dtype: bfloat16
+quantization: ""
+layout: vllm 0.32 cpu
+cell_bytes: [4096, 4096, 8192]
+block_tokens: 32
+chunk_tokens: 256
+hash: sha256
+"""
+
+
+def text(**changes):
+    return "".join(f"{k}={v}\n" for k, v in {**FIELDS, **changes}.items())
+
+
+class Doctor(CliCase):
+    def store(self, name, *texts):
+        os.makedirs(os.path.join(self.folder, name, "ns"))
+        for content in texts:
+            digest = hashlib.sha256(content.encode()).hexdigest()
+            self.write(f"{name}/ns/{digest}", content)
+        return os.path.join(self.folder, name)
+
+    def test_equal_namespaces_share(self):
+        a, b = self.store("a", text()), self.write("b", text())
+        self.check(0, "doctor", a, b, out=["They can share: every field"])
+        self.check(0, "doctor", b, a, out=["They can share: every field"])
+
+    def test_each_field_alone_keeps_apart(self):
+        a = self.write("a", text())
+        changes = {"weights": "aabc", "kv_dtype": "float32", "quantization": "x",
+                   "layout": "other", "layer_count": "4", "cell_bytes": "4096x3",
+                   "algo": "xxh3-128", "tierce-namespace": "2"}
+        for name, value in changes.items():
+            b = self.write("b", text(**{name: value}))
+            self.check(1, "doctor", a, b, out=[
+                "They cannot share: 1 field differs.", f"  {name}\n", f"B: {value}\n"])
+        b = self.write("b", text(chunk_blocks="16"))
+        self.check(1, "doctor", a, b, out=["chunk_tokens\n    A: 256\n    B: 512"])
+        b = self.write("b", text(future="1"))
+        self.check(1, "doctor", a, b, out=["future\n    A: (not there)\n    B: 1"])
+
+    def test_models_are_compared_value_by_value(self):
+        a = self.write("a", text())
+        other = {**MODEL, "rope_theta": 500000, "rope_scaling": {"factor": 4}, "layers": [1, 3],
+                 "more": None}
+        b = self.write("b", text(model=json.dumps(other)))
+        self.check(1, "doctor", a, b, out=[
+            "1 field differs", "model.rope_theta\n    A: 10000\n    B: 500000",
+            "model.rope_scaling.factor\n    A: 2.0\n    B: 4",
+            "model.layers.1\n    A: 2\n    B: 3", "model.more\n    A: (not there)\n    B: null"])
+        b = self.write("b", text(model=json.dumps(dict(reversed(MODEL.items())))))
+        self.check(1, "doctor", a, b, out=["the same values, written differently"])
+        b = self.write("b", text(model="not json"))
+        self.check(1, "doctor", a, b, out=["B: not json"])
+        b = self.write("b", text(model=json.dumps({f"k{i}": i for i in range(100)})))
+        self.check(1, "doctor", a, b, out=["and 84 more values"])
+        b = self.write("b", text(model="[" * 1000 + "]" * 1000))
+        self.check(1, "doctor", a, b, out=["cannot share"])
+
+    def test_a_description_is_compared_with_a_namespace(self):
+        ns = self.write("ns", text())
+        a = self.write("a.yaml", DESCRIPTION.format(model=json.dumps(MODEL)))
+        self.check(0, "doctor", a, ns, out=["as far as these sources tell"])
+        a = self.write("a.yaml", DESCRIPTION.format(model="'" + json.dumps(MODEL) + "'"))
+        self.check(0, "doctor", ns, a)
+        self.write("model/config.json", json.dumps(MODEL, indent=2))
+        for path in ("model", "model/config.json"):
+            a = self.write("a.yaml", DESCRIPTION.format(model=path))
+            self.check(0, "doctor", ns, a)
+        self.write("model/config.json", json.dumps({**MODEL, "name": "big"}))
+        self.check(1, "doctor", ns, a, out=["model.name\n    A: \"small\"\n    B: \"big\""])
+        a = self.write("a.yaml", "cell_bytes: 4096\nlayer_count: 3\n")
+        self.check(1, "doctor", ns, a, out=["cell_bytes\n    A: 4096x2,8192x1\n    B: 4096x3",
+                                            "do not tell it", "weights (missing in B)"])
+
+    def test_configurations_are_compared_as_far_as_they_go(self):
+        a = self.write("a.yaml", "chunk: {tokens: 512, hash: sha256}\nmemory.size: 1GiB\n")
+        b = self.write("b.yaml", "chunk.tokens: 512\nmodel: m.json\n")
+        self.write("m.json", json.dumps(MODEL))
+        self.check(0, "doctor", a, b, out=["do not tell it", "algo (missing in B)",
+                                           "model (missing in A)"])
+        ns = self.write("ns", text())
+        self.check(1, "doctor", a, ns, out=["chunk_tokens\n    A: 512\n    B: 256"])
+        a = self.write("a.yaml", "chunk: {hash: xxh3-128}\n")
+        self.check(1, "doctor", a, ns, out=["algo\n    A: xxh3-128\n    B: sha256"])
+
+    def test_of_several_namespaces_the_best_match_is_taken(self):
+        near, far = text(kv_dtype="float32"), text(kv_dtype="float32", weights="cc", layout="x")
+        a = self.store("a", near)
+        b = self.store("b", far, text())
+        self.check(1, "doctor", a, b, out=["1 field differs"])
+        c = self.store("c", near, far, text(weights="dd"))
+        self.check(0, "doctor", a, c, out=["They can share"])
+        self.check(0, "doctor", c, a, out=["1 of 3 namespaces of A can be shared with B."])
+
+    def test_what_is_no_source_is_refused(self):
+        good = self.write("good", text())
+        empty = self.store("empty")
+        plain = os.path.join(self.folder, "plain")
+        os.makedirs(plain)
+        damaged = self.store("damaged")
+        self.write("damaged/ns/" + "0" * 64, text())
+        cases = [
+            ("/nowhere", "/nowhere: No such file"),
+            (empty, "holds no namespaces yet"),
+            (plain, "is no store folder"),
+            (damaged, "its digest is not its name"),
+        ]
+        for path, says in cases:
+            self.check(1, "doctor", path, good, err=[says])
+            self.check(1, "doctor", good, path, err=[says])
+
+    def test_hostile_files(self):
+        good = self.write("good", text())
+        cases = [
+            (text()[:-1], "damaged namespace text"),
+            ("tierce-namespace=1\nx", "damaged namespace text"),
+            (b"tierce-namespace=1\n\0=\n", "x: "),
+            ("weigths: aa\nkv_dtype: y\n", 'the nearest name is "weights"'),
+            ("weights: aa\nweights: bb\n", "weights stands twice"),
+            ("weights: [a]\n", "takes a single value"),
+            ("weights: &a b\nlayout: *a\n", "takes a single value"),
+            ("model: {a: &a 1, b: *a}\n", "JSON has not"),
+            ("model: {a: 1, a: 2}\n", "a key stands twice"),
+            ("model: '{'\nlayout: x\n", "is not JSON"),
+            ("model: /nowhere\nlayout: x\n", "No such file"),
+            ("cell_bytes: 4096\n", "give layer_count too"),
+            ("cell_bytes: [1, x]\n", "one for each layer"),
+            ("cell_bytes: []\n", "one for each layer"),
+            ("cell_bytes: [" + "1," * 5000 + "]\n", "one for each layer"),
+            ("cell_bytes: [" + "1,2," * 2000 + "]\n", None),
+            ("block_tokens: 0\n", "whole number >= 1"),
+            ("hash: md5\nlayout: x\n", "sha256"),
+            ("disk.pth: /x\n", 'nearest name is "disk.path"'),
+            ("a: [\n", "is not valid YAML"),
+            ("model: " + "{a: " * 63 + "}" * 63, "not valid YAML"),
+            ("layout: x\nmodel: " + "x" * 5000, "model: "),
+            ("tierce-namespace=1\n" + "".join(f"k{i}=\n" for i in range(500)), "damaged"),
+            ("x" * (9 << 20), "File too large"),
+        ]
+        for content, says in cases:
+            path = self.write("x", content)
+            if says is None:
+                self.check(1, "doctor", path, good, out=["cannot share"])
+            else:
+                self.check(1, "doctor", path, good, err=[says])
+                self.check(1, "doctor", good, path, err=[says])
+
+    def test_wrong_arguments(self):
+        self.check(2, "doctor", err=["takes two sources"])
+        self.check(2, "doctor", "a", err=["takes two sources"])
+        self.check(2, "doctor", "a", "b", "c", err=["takes two sources"])
+        self.check(2, "doctor", "--fast", "a", "b", err=['no option "--fast"'])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tierce inspect on stores that the disk tier itself has written."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+MAKE_STORE = os.path.abspath(sys.argv.pop(2)) if len(sys.argv) > 2 else "make_store"
+
+from cli_case import CliCase  # noqa: E402  (takes the executable from the arguments)
+
+# A chunk of make_store: a header of one page, 4 blocks of 4096 + 4096 + 5000 bytes, whole pages.
+CHUNK_BYTES = 4096 + -(-4 * (4096 + 4096 + 5000) // 4096) * 4096
+
+
+class Inspect(CliCase):
+    def make(self, chunks=20, shards=2, cap_mib=64):
+        folder = os.path.join(self.folder, "store")
+        subprocess.run([MAKE_STORE, folder, str(chunks), str(shards), str(cap_mib)], check=True,
+                       stdin=subprocess.DEVNULL, timeout=60)
+        return folder
+
+    def damage(self, folder, offset, count=1):
+        with open(os.path.join(folder, "data"), "r+b") as file:
+            file.seek(offset)
+            old = file.read(count)
+            file.seek(offset)
+            file.write(bytes(b ^ 0x55 for b in old))
+
+    def verify(self, folder, status):
+        result = self.check(status, "inspect", folder, "--verify")
+        return [line.split("\t") for line in result.stdout.splitlines() if "\t" in line], result
+
+    def test_what_is_there_is_told(self):
+        folder = self.make()
+        result = self.check(0, "inspect", folder, out=[
+            "chunks   20 in 2 namespaces", "model    SmallForTests", "weights  aabb",
+            "weights  ccdd", "dtype    float32", "hash     sha256",
+            "tokens   32 a block, 128 a chunk, 3 layers", "shard    tp 0 of 2, pp 0 of 1: 8 chunks",
+            "chunks   16", "chunks   4"])
+        self.assertEqual(result.stderr, "")
+
+    def test_json_is_complete(self):
+        folder = self.make()
+        data = json.loads(self.check(0, "inspect", "--json", "--verify", folder).stdout)
+        self.assertEqual(data["chunks"], 20)
+        self.assertEqual(data["bytes"], 20 * CHUNK_BYTES)
+        self.assertEqual(data["verify"], {"chunks": 20, "bytes": 20 * CHUNK_BYTES, "damaged": 0,
+                                          "vanished": 0})
+        self.assertGreaterEqual(data["data_file_bytes"], data["bytes"])
+        spaces = {n["weights"]: n for n in data["namespaces"]}
+        self.assertEqual(spaces["aabb"]["model_name"], "SmallForTests")
+        self.assertEqual(spaces["ccdd"]["model_name"], "")
+        self.assertEqual((spaces["aabb"]["layer_count"], spaces["aabb"]["block_tokens"],
+                          spaces["aabb"]["chunk_blocks"]), (3, 32, 4))
+        for name, chunks in (("aabb", 16), ("ccdd", 4)):
+            self.assertEqual(spaces[name]["chunks"], chunks)
+            self.assertEqual(sum(s["chunks"] for s in spaces[name]["shards"]), chunks)
+            self.assertIn(spaces[name]["digest"], os.listdir(os.path.join(folder, "ns")))
+        self.assertLessEqual(data["oldest_s"], data["newest_s"])
+
+    def test_a_whole_store_verifies(self):
+        bad, result = self.verify(self.make(chunks=50), 0)
+        self.assertEqual(bad, [])
+        self.assertIn("verified 50 chunks", result.stdout)
+        self.assertIn(": 0 damaged", result.stdout)
+
+    def test_every_place_of_a_chunk_is_checked(self):
+        folder = self.make(chunks=3)
+        places = {0: "header", 100: "header", 300: "header", 4095: "header",
+                  4096: "1 of 12 cells", 4096 + 3 * 4096 + 5: "1 of 12 cells",
+                  4096 + 4 * (4096 + 4096) + 3 * 5000 + 4999: "1 of 12 cells"}
+        for place, says in places.items():
+            self.damage(folder, place)
+            bad, result = self.verify(folder, 1)
+            self.assertEqual(len(bad), 1, (place, result.stdout))
+            self.assertIn(says, bad[0][1])
+            self.assertIn(": 1 damaged", result.stdout)
+            self.damage(folder, place)
+        self.verify(folder, 0)
+
+    def test_damaged_chunks_are_named_by_their_keys(self):
+        folder = self.make(chunks=30)
+        for chunk in (0, 7, 29):
+            self.damage(folder, chunk * CHUNK_BYTES + 5000)
+        bad, _ = self.verify(folder, 1)
+        self.assertEqual(len(bad), 3)
+        self.assertEqual(len({key for key, _ in bad}), 3)
+        for key, _ in bad:
+            self.assertRegex(key, r"[0-9a-f]{64}.*[0-9a-f]{64}")
+        result = self.check(1, "inspect", folder, "--verify", "--json", err=[bad[0][0]])
+        self.assertEqual(json.loads(result.stdout)["verify"]["damaged"], 3)
+
+    def test_a_chunk_in_the_place_of_another_is_found(self):
+        folder = self.make(chunks=3)
+        with open(os.path.join(folder, "data"), "r+b") as file:
+            first = file.read(CHUNK_BYTES)
+            file.seek(CHUNK_BYTES)
+            file.write(first)
+        bad, _ = self.verify(folder, 1)
+        self.assertEqual(len(bad), 1)
+        self.assertIn("names another", bad[0][1])
+
+    def test_a_short_or_missing_data_file(self):
+        folder = self.make(chunks=5)
+        os.truncate(os.path.join(folder, "data"), 2 * CHUNK_BYTES + 4096)
+        bad, _ = self.verify(folder, 1)
+        self.assertEqual(len(bad), 3)
+        self.assertIn("the data file ends before it", bad[0][1])
+        os.unlink(os.path.join(folder, "data"))
+        self.check(1, "inspect", folder, "--verify", err=["data"])
+        self.check(0, "inspect", folder, out=["chunks   5"])
+
+    def test_a_store_that_is_in_use_is_no_damage(self):
+        folder = os.path.join(self.folder, "live")
+        with subprocess.Popen([MAKE_STORE, folder, "50", "1", "6", "live"], text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as maker:
+            try:
+                self.assertEqual(maker.stdout.readline(), "ready\n")
+                for _ in range(10):
+                    bad, result = self.verify(folder, 0)
+                    self.assertEqual(bad, [], result.stdout)
+                    self.assertNotIn("chunks   0 ", result.stdout)
+                self.assertIsNone(maker.poll(), "the other process has ended too early")
+            finally:
+                maker.terminate()
+            self.assertEqual(maker.wait(timeout=30), 0)
+        self.verify(folder, 0)
+
+    def test_what_is_no_store_is_explained(self):
+        self.check(1, "inspect", "/nowhere", err=["there is no such folder", "disk.path"])
+        self.check(1, "inspect", self.write("file", "x"), err=["is a file"])
+        os.makedirs(os.path.join(self.folder, "empty"))
+        self.check(1, "inspect", "empty", err=["is no store folder", "disk.path"])
+        folder = self.make(chunks=1)
+        if os.geteuid() != 0:
+            os.chmod(folder, 0)
+            self.check(1, "inspect", folder, err=["no permission"])
+            os.chmod(folder, 0o700)
+
+    def test_a_missing_namespace_text_is_told(self):
+        folder = self.make(chunks=3)
+        for name in os.listdir(os.path.join(folder, "ns")):
+            os.unlink(os.path.join(folder, "ns", name))
+        self.check(0, "inspect", folder, "--verify", out=["its text is not there"])
+        data = json.loads(self.check(0, "inspect", folder, "--json").stdout)
+        self.assertEqual(data["namespaces"][0]["chunks"], 3)
+
+    def test_the_doctor_reads_the_same_folder(self):
+        folder = self.make(chunks=10)
+        self.check(0, "doctor", folder, folder, out=["2 of 2 namespaces of A can be shared"])
+
+    def test_wrong_arguments(self):
+        self.check(2, "inspect", err=["takes a store folder"])
+        self.check(2, "inspect", "", err=["takes a store folder"])
+        self.check(2, "inspect", "a", "b", err=["takes one folder"])
+        self.check(2, "inspect", "--fast", "a", err=['no option "--fast"'])
+
+    def test_help_says_what_the_status_means(self):
+        text = self.check(0, "inspect", "--help").stdout
+        self.assertTrue(re.search(r"Exit status: 0 good", text))
+
+
+if __name__ == "__main__":
+    unittest.main()

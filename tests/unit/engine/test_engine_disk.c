@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine over memory and disk: restart, promotion, faults of the slower tier. */
+#include "base/clock.h"
+#include "check_main.h"
+#include "engine_fixture.h"
+#include "tier/fault.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+
+static struct fixture fx;
+
+/* Loads all blocks into wiped memory; returns how many came, each of them checked. */
+static int64_t load_all(const struct tierce_chain *chain, size_t blocks, uint8_t *origins)
+{
+    fx_wipe(&fx);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, blocks, fx_ids);
+    int64_t loaded = tierce_load(fx.view, &what, origins);
+    for (size_t b = 0; loaded >= 0 && b < blocks; b++)
+        ck_assert(origins[b] == TIERCE_ORIGIN_FAILED || fx_right(&fx, chain, b, fx_ids[b]));
+    return loaded;
+}
+
+static bool all_from(const uint8_t *origins, size_t blocks, uint8_t origin)
+{
+    for (size_t b = 0; b < blocks; b++) {
+        if (origins[b] != origin)
+            return false;
+    }
+    return true;
+}
+
+/* Puts the fault wrapper between the engine and its disk. */
+static struct tierce__tier *wrap_disk(void)
+{
+    struct tierce__tier *wrapped;
+    ck_assert_uint_eq(fx.engine->rung_count, 2);
+    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->rungs[1].tier), 0);
+    fx.engine->rungs[1].tier = wrapped;
+    return wrapped;
+}
+
+/* Closes and opens the engine, so that only the disk remembers. */
+static void restart(const char *const *sets)
+{
+    fx_close(&fx);
+    fx_open(&fx, true, sets);
+}
+
+START_TEST(a_restart_keeps_the_disk)
+{
+    uint8_t origins[40];
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 40, fx_ids, false), 40);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(fx_stats(&fx).disk_durable_chunks_now, 10);
+    restart(NULL);
+    uint64_t memory;
+    ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, &memory), 40);
+    ck_assert_uint_eq(memory, 0);
+    ck_assert_uint_eq(fx_found(&fx, chain, 40, TIERCE_LOOKUP_MEMORY_ONLY, 0, NULL), 0);
+    ck_assert_int_eq(load_all(chain, 40, origins), 40);
+    ck_assert(all_from(origins, 40, TIERCE_ORIGIN_DISK));
+    /* Promoted: the second time it comes from memory. */
+    ck_assert_int_eq(load_all(chain, 40, origins), 40);
+    ck_assert(all_from(origins, 40, TIERCE_ORIGIN_MEMORY));
+    struct tierce_engine_stats s = fx_stats(&fx);
+    ck_assert_int_eq(s.promotions, 10);
+    ck_assert_int_eq(s.chunks_loaded_disk, 10);
+    ck_assert_int_eq(s.chunks_loaded_memory, 10);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(what_memory_lost_comes_from_disk)
+{
+    const char *sets[] = {"memory.size", "1MiB", NULL};
+    uint8_t origins[40];
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chains[12];
+    for (uint32_t i = 0; i < 12; i++) {
+        chains[i] = fx_chain(&fx, 10 + i, 40, 0);
+        ck_assert_int_eq(fx_store(&fx, chains[i], 40, fx_ids, false), 40);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    }
+    ck_assert_int_gt(fx_stats(&fx).memory_evictions, 0);
+
+    for (uint32_t i = 0; i < 12; i++) {
+        ck_assert_uint_eq(fx_found(&fx, chains[i], 40, 0, 0, NULL), 40);
+        ck_assert_int_eq(load_all(chains[i], 40, origins), 40);
+    }
+    struct tierce_engine_stats s = fx_stats(&fx);
+    ck_assert_int_gt(s.blocks_loaded_disk, 0);
+    ck_assert_int_le(s.memory_bytes_now, s.memory_cap_bytes);
+    for (uint32_t i = 0; i < 12; i++)
+        tierce_chain_destroy(chains[i]);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(a_bit_flipped_on_the_way_from_disk_fails_its_blocks)
+{
+    uint8_t origins[16];
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    restart(NULL);
+    struct tierce__tier *disk = wrap_disk();
+    /* Layer 3, block 1 of the first chunk that is read. */
+    uint64_t at = fx.view->full.layer_offset[3] + fx_cells[3] + 17;
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_FLIP, .bit = at * 8 + 3, .times = 1};
+    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    ck_assert_int_eq(load_all(chain, 16, origins), 15);
+    ck_assert_uint_eq(origins[1], TIERCE_ORIGIN_FAILED);
+    ck_assert_int_eq(fx_stats(&fx).checksum_failures, 1);
+    /* A header bit: the whole chunk. */
+    restart(NULL);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 4);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    restart(NULL);
+    disk = wrap_disk();
+    rule.bit = 64 * 8;
+    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    ck_assert_int_eq(load_all(chain, 16, origins), 12);
+    ck_assert(all_from(origins, 4, TIERCE_ORIGIN_FAILED));
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(a_disk_that_fails_is_a_miss_then_left_alone_then_back)
+{
+    const char *sets[] = {"breaker.errors", "3", "breaker.retry", "200ms", NULL};
+    uint8_t origins[16];
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    restart(sets);
+    struct tierce__tier *disk = wrap_disk();
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
+    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    ck_assert_int_eq(load_all(chain, 16, origins), 0);
+    struct tierce_engine_stats s = fx_stats(&fx);
+    ck_assert_int_eq(s.breaker_trips, 1);
+    ck_assert_int_eq(s.disk_in_service_now, 0);
+    ck_assert_int_ge(s.device_failures, 3);
+    /* Open: not even lookups reach it. */
+    ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 0);
+    tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
+    usleep(250000);
+    ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 16);
+    ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 1);
+    ck_assert_int_eq(load_all(chain, 16, origins), 16);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(a_disk_that_hangs_costs_one_deadline)
+{
+    uint8_t origins[16];
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    restart(NULL);
+    struct tierce__tier *disk = wrap_disk();
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_HANG};
+    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);
+    what.timeout_ms = 200;
+    uint64_t start = tierce__now_ns();
+    ck_assert_int_eq(tierce_load(fx.view, &what, origins), 0);
+    uint64_t took_ms = (tierce__now_ns() - start) / TIERCE__MS_NS;
+    ck_assert_uint_ge(took_ms, 190);
+    ck_assert_uint_lt(took_ms, 2000);
+    ck_assert_int_ge(fx_stats(&fx).deadline_failures, 1);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(an_aborted_load_leaves_nothing_behind)
+{
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 40, fx_ids, false), 40);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    restart(NULL);
+    struct tierce__tier *disk = wrap_disk();
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_DELAY, .delay_ms = 100};
+    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    for (int i = 0; i < 5; i++) {
+        struct tierce_load *load;
+        struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 40, fx_ids);
+        ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
+        tierce_load_abort(load);
+    }
+    uint64_t give_up = tierce__deadline_in_ms(5000);
+    while (fx_stats(&fx).memory_bytes_now > 0 && tierce__now_ns() < give_up)
+        usleep(10000);
+    ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(a_folder_held_by_another_process_means_memory_only)
+{
+    uint8_t origins[16];
+    fx_open(&fx, true, NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        /* A process of its own: no engine is inherited in use. */
+        execl("/proc/self/exe", "test_engine_disk", "--second-process", fx.folder, NULL);
+        _exit(99);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    ck_assert_int_eq(load_all(chain, 16, origins), 16);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+/* Body of the child of the test above; outside a test, Check's assertions cannot be used. */
+static int second_process(const char *folder)
+{
+    struct tierce_config *config;
+    struct tierce_engine *engine;
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    if (tierce_config_create(&config) < 0 ||
+        tierce_config_set(config, "memory.size", "4MiB", why) < 0 ||
+        tierce_config_set(config, "disk.path", folder, why) < 0 ||
+        tierce_config_set(config, "disk.lock_wait", "0", why) < 0 ||
+        tierce_engine_open(&engine, config, why) < 0)
+        return 1;
+    struct tierce_engine_stats s = {.size = sizeof(s)};
+    tierce_engine_stats(engine, &s);
+    tierce_engine_close(engine);
+    tierce_config_destroy(config);
+    return s.disk_open_status == TIERCE_E_LOCKED && s.disk_cap_bytes == 0 ? 0 : 2;
+}
+
+START_TEST(two_engines_of_a_process_cannot_share_a_folder_by_mistake)
+{
+    fx_open(&fx, true, NULL);
+    const char *sets[] = {"memory.size", "8MiB", NULL};
+    struct tierce_config *config = fx_config(fx.folder, sets);
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    struct tierce_engine *second = NULL;
+    ck_assert_int_eq(tierce_engine_open(&second, config, why), TIERCE_E_CONFIG);
+    ck_assert_ptr_nonnull(strstr(why, fx.folder));
+    tierce_config_destroy(config);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(a_folder_that_cannot_be_made_means_memory_only)
+{
+    uint8_t origins[16];
+    snprintf(fx.folder, sizeof(fx.folder), "/proc/no-such-place/store");
+    fx_open(&fx, true, NULL);
+    struct tierce_engine_stats s = fx_stats(&fx);
+    ck_assert_int_lt(s.disk_open_status, 0);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    ck_assert_int_eq(load_all(chain, 16, origins), 16);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 100), 0);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx.folder[0] = '\0';
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(the_disk_cap_holds_over_restarts)
+{
+    const char *sets[] = {"disk.size", "2MiB", NULL};
+    fx_open(&fx, true, sets);
+    for (uint32_t i = 0; i < 60; i++) {
+        struct tierce_chain *chain = fx_chain(&fx, 100 + i, 40, 0);
+        ck_assert_int_eq(fx_store(&fx, chain, 40, fx_ids, false), 40);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+        struct tierce_engine_stats s = fx_stats(&fx);
+        ck_assert_int_le(s.disk_bytes_now, s.disk_cap_bytes);
+        tierce_chain_destroy(chain);
+        if (i % 20 == 19) {
+            int64_t before = s.disk_chunks_now;
+            restart(sets);
+            ck_assert_int_eq(fx_stats(&fx).disk_chunks_now, before);
+            ck_assert_int_le(fx_stats(&fx).disk_bytes_now, fx_stats(&fx).disk_cap_bytes);
+        }
+    }
+    struct tierce_chain *last = fx_chain(&fx, 159, 40, 0);
+    uint8_t origins[40];
+    ck_assert_int_eq(load_all(last, 40, origins), 40);
+    ck_assert(all_from(origins, 40, TIERCE_ORIGIN_DISK));
+    tierce_chain_destroy(last);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--second-process") == 0)
+        return second_process(argv[2]);
+    Suite *suite = suite_create("engine_disk");
+    TCase *t = tcase_create("engine_disk");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, a_restart_keeps_the_disk);
+    tcase_add_test(t, what_memory_lost_comes_from_disk);
+    tcase_add_test(t, a_bit_flipped_on_the_way_from_disk_fails_its_blocks);
+    tcase_add_test(t, a_disk_that_fails_is_a_miss_then_left_alone_then_back);
+    tcase_add_test(t, a_disk_that_hangs_costs_one_deadline);
+    tcase_add_test(t, an_aborted_load_leaves_nothing_behind);
+    tcase_add_test(t, a_folder_held_by_another_process_means_memory_only);
+    tcase_add_test(t, two_engines_of_a_process_cannot_share_a_folder_by_mistake);
+    tcase_add_test(t, a_folder_that_cannot_be_made_means_memory_only);
+    tcase_add_test(t, the_disk_cap_holds_over_restarts);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}

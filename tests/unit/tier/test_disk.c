@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "check_main.h"
+#include "disk_harness.h"
+
+#define MIB (1ULL << 20)
+
+static struct store s;
+
+static void setup(void)
+{
+    s = (struct store){.chunk_bytes = 64 * 1024};
+    store_folder(&s);
+    ck_assert_int_eq(store_parts(&s, 32 * MIB), 0);
+}
+
+static void teardown(void)
+{
+    store_close(&s);
+    store_parts_end(&s);
+    store_remove(&s);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static void open_with(struct tierce__disk_opts opts)
+{
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+}
+
+START_TEST(put_get_flush_reopen)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 64 * MIB);
+    opts.buffered = _i == 1;
+    open_with(opts);
+    for (uint64_t n = 0; n < 50; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    for (uint64_t n = 0; n < 50; n++)
+        ck_assert_int_eq(store_get(&s, n, 0, 0), 0);
+    ck_assert_int_eq(store_get(&s, 3, 8192, 4096), 0);
+    ck_assert_int_eq(store_get(&s, 77, 0, 0), TIERCE_E_MISS);
+    ck_assert_int_eq(store_put(&s, 7), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    struct tierce__tier_stats before = store_stats(&s);
+    ck_assert_uint_eq(before.chunks, 50);
+    ck_assert_uint_eq(before.durable_chunks, 50);
+    ck_assert_uint_eq(before.put_chunks, 50);
+    ck_assert_uint_eq(before.get_chunks, 51);
+    uint64_t data = store_data_bytes(&s);
+    store_close(&s);
+    open_with(opts);
+    struct tierce__tier_stats after = store_stats(&s);
+    ck_assert_uint_eq(after.chunks, 50);
+    ck_assert_uint_eq(after.durable_chunks, 50);
+    ck_assert_uint_eq(store_data_bytes(&s), data);
+    ck_assert_uint_ge(after.written_bytes_today, before.written_bytes_today);
+    for (uint64_t n = 0; n < 50; n++)
+        ck_assert_int_eq(store_get(&s, n, 0, 0), 0);
+}
+END_TEST
+
+START_TEST(a_lookup_counts_the_leading_keys)
+{
+    open_with(store_opts(&s, 64 * MIB));
+    struct tierce__key keys[100];
+    for (uint64_t n = 0; n < 100; n++) {
+        keys[n] = store_key(&s, n);
+        if (n != 80)
+            ck_assert_int_eq(store_put(&s, n), 0);
+    }
+    struct tierce__tier_req req = {.op = TIERCE__TIER_LOOKUP, .keys = keys, .key_count = 100};
+    ck_assert_int_eq(store_run(&s, &req), 0);
+    ck_assert_uint_eq(req.found, 80);
+    ck_assert_int_eq(store_delete(&s, 10), 0);
+    ck_assert_int_eq(store_delete(&s, 10), TIERCE_E_MISS);
+    ck_assert_int_eq(store_run(&s, &req), 0);
+    ck_assert_uint_eq(req.found, 10);
+    ck_assert(!store_has(&s, 10));
+    ck_assert_int_eq(store_put(&s, 10), 0);
+    ck_assert_int_eq(store_get(&s, 10, 0, 0), 0);
+}
+END_TEST
+
+START_TEST(eviction_keeps_the_cap_and_the_order)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 4 * MIB);
+    open_with(opts);
+    for (uint64_t n = 0; n < 400; n++) {
+        ck_assert_int_eq(store_put(&s, n), 0);
+        struct tierce__key first = store_key(&s, 0);
+        s.tier->ops->touch(s.tier, &first, 1);
+        struct tierce__tier_stats stats = store_stats(&s);
+        ck_assert_uint_le(stats.used_bytes, stats.cap_bytes);
+        ck_assert_uint_le(store_file_bytes(&s, "data"), 4 * MIB);
+    }
+    ck_assert_int_eq(store_get(&s, 0, 0, 0), 0);
+    ck_assert_int_eq(store_get(&s, 399, 0, 0), 0);
+    ck_assert(!store_has(&s, 1));
+    struct tierce__tier_stats stats = store_stats(&s);
+    ck_assert_uint_gt(stats.evicted_chunks, 300);
+    ck_assert_uint_gt(stats.chunks, 40);
+    ck_assert_uint_eq(stats.dropped_puts, 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    uint64_t chunks = store_stats(&s).chunks, data = store_data_bytes(&s);
+    store_close(&s);
+    open_with(opts);
+    ck_assert_uint_eq(store_stats(&s).chunks, chunks);
+    ck_assert_uint_eq(store_data_bytes(&s), data);
+    uint64_t found = 0;
+    for (uint64_t n = 0; n < 400; n++) {
+        int rc = store_get(&s, n, 0, 0);
+        ck_assert(rc == 0 || rc == TIERCE_E_MISS);
+        found += rc == 0;
+    }
+    ck_assert_uint_eq(found, chunks);
+}
+END_TEST
+
+START_TEST(a_smaller_cap_evicts_and_truncates)
+{
+    open_with(store_opts(&s, 16 * MIB));
+    for (uint64_t n = 0; n < 200; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    store_close(&s);
+    open_with(store_opts(&s, 4 * MIB));
+    struct tierce__tier_stats stats = store_stats(&s);
+    ck_assert_uint_le(stats.used_bytes, 4 * MIB);
+    ck_assert_uint_le(store_file_bytes(&s, "data") + store_file_bytes(&s, "journal"), 4 * MIB);
+    ck_assert_uint_gt(stats.chunks, 20);
+    uint64_t found = 0;
+    for (uint64_t n = 0; n < 200; n++)
+        found += store_get(&s, n, 0, 0) == 0;
+    ck_assert_uint_eq(found, stats.chunks);
+    store_close(&s);
+    open_with(store_opts(&s, 32 * MIB)); /* and a larger one keeps all */
+    ck_assert_uint_eq(store_stats(&s).chunks, stats.chunks);
+}
+END_TEST
+
+START_TEST(a_folder_is_held_by_one_store)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
+    open_with(opts);
+    struct tierce__tier *other = NULL;
+    opts.lock_wait_ms = 50;
+    uint64_t start = tierce__now_ns();
+    ck_assert_int_eq(tierce__disk_open(&other, &opts), TIERCE_E_LOCKED);
+    ck_assert_uint_ge(tierce__now_ns() - start, 50 * TIERCE__MS_NS);
+    ck_assert_ptr_null(other);
+    store_close(&s);
+    open_with(opts);
+}
+END_TEST
+
+START_TEST(only_what_is_asked_for_twice)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
+    opts.admit_second = true;
+    open_with(opts);
+    ck_assert_int_eq(store_put(&s, 1), TIERCE_E_REFUSED);
+    ck_assert(!store_has(&s, 1));
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert(store_has(&s, 1));
+    ck_assert_int_eq(store_put(&s, 2), TIERCE_E_REFUSED);
+}
+END_TEST
+
+START_TEST(arguments_are_checked)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
+    opts.cap_bytes = 1000;
+    ck_assert_int_eq(store_open(&s, &opts), TIERCE_E_ARGUMENT);
+    opts = store_opts(&s, 8 * MIB);
+    opts.io_bytes = 1000;
+    ck_assert_int_eq(store_open(&s, &opts), TIERCE_E_ARGUMENT);
+    opts = store_opts(&s, 8 * MIB);
+    opts.path = "/nonexistent/folder/of/nobody";
+    ck_assert_int_eq(store_open(&s, &opts), -ENOENT);
+    open_with(store_opts(&s, 8 * MIB));
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_get(&s, 1, 0, 100), TIERCE_E_ARGUMENT);
+    s.chunk_bytes += 4096 * 4; /* a buffer and a range longer than what is stored */
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), TIERCE_E_MISS);
+    s.chunk_bytes -= 4096 * 4;
+    s.chunk_bytes = 12 * MIB;
+    ck_assert_int_eq(store_put(&s, 2), TIERCE_E_FULL);
+    struct stat st;
+    ck_assert_int_eq(stat(s.folder, &st), 0);
+    char path[200];
+    snprintf(path, sizeof(path), "%s/data", s.folder);
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_int_eq(st.st_mode & 0777, 0600);
+}
+END_TEST
+
+static bool count_entry(void *arg, const struct tierce__disk_entry *entry)
+{
+    uint64_t *count = arg;
+    uint64_t n;
+    memcpy(&n, entry->key.hash + 16, 8);
+    ck_assert_uint_eq(entry->token_start, n * 256);
+    ck_assert_uint_eq(entry->block_count, 8);
+    ck_assert_uint_eq(entry->first_block[5], n);
+    ck_assert_uint_gt(entry->stored_s, 1000000);
+    struct tierce__key parent = store_key(&s, n - 1);
+    if (n > 0)
+        ck_assert_mem_eq(entry->parent.hash, parent.hash, 32);
+    (*count)++;
+    return *count < 15;
+}
+
+START_TEST(a_scan_sees_what_is_durable)
+{
+    open_with(store_opts(&s, 8 * MIB));
+    for (uint64_t n = 0; n < 20; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_int_eq(store_delete(&s, 4), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    uint64_t count = 0;
+    struct tierce__namespaces *names;
+    ck_assert_int_eq(tierce__namespaces_create(&names), 0);
+    ck_assert_int_eq(tierce__disk_scan(s.folder, names, count_entry, &count), 0);
+    ck_assert_uint_eq(count, 15);
+    ck_assert_uint_eq(tierce__namespaces_count(names), 1);
+    ck_assert_str_eq(tierce__namespaces_text(names, 0), "name=test\n");
+    ck_assert_int_eq(tierce__disk_scan("/nonexistent", names, count_entry, &count), -ENOENT);
+    tierce__namespaces_destroy(names);
+    char *path = tierce__disk_data_path(s.folder);
+    ck_assert_int_eq(access(path, R_OK), 0);
+    tierce__free(path);
+}
+END_TEST
+
+/* Many requests at once, more than the depth, from the pool's whole room. */
+#define MANY 120
+
+START_TEST(many_requests_at_once)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 64 * MIB);
+    opts.io_bytes = 16384;
+    opts.io_depth = 4;
+    open_with(opts);
+    static struct tierce__tier_req reqs[MANY];
+    static struct tierce__key keys[MANY];
+    struct tierce__buf *bufs[MANY];
+    struct store_wait w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
+    for (int pass = 0; pass < 2; pass++) {
+        w.dones = 0;
+        for (uint64_t n = 0; n < MANY; n++) {
+            uint64_t which = n / 2; /* each key twice */
+            uint64_t bytes = store_bytes(&s, which);
+            keys[n] = store_key(&s, which);
+            ck_assert_int_eq(tierce__pool_alloc(s.pool, &bufs[n], bytes), 0);
+            if (pass == 0)
+                store_fill(bufs[n]->data, which, bytes);
+            reqs[n] =
+                (struct tierce__tier_req){.op = pass == 0 ? TIERCE__TIER_PUT : TIERCE__TIER_GET,
+                                          .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                          .done = store_done,
+                                          .arg = &w,
+                                          .keys = &keys[n],
+                                          .key_count = 1,
+                                          .buf = bufs[n],
+                                          .length = pass == 0 ? 0 : bytes,
+                                          .object_bytes = bytes};
+            s.tier->ops->submit(s.tier, &reqs[n]);
+        }
+        pthread_mutex_lock(&w.mutex);
+        while (w.dones < MANY)
+            pthread_cond_wait(&w.cond, &w.mutex);
+        pthread_mutex_unlock(&w.mutex);
+        for (uint64_t n = 0; n < MANY; n++) {
+            ck_assert_int_eq(reqs[n].status, 0);
+            if (pass == 1)
+                ck_assert(store_is_right(bufs[n]->data, n / 2, 0, store_bytes(&s, n / 2)));
+            tierce__buf_release(bufs[n]);
+        }
+    }
+    ck_assert_uint_eq(store_stats(&s).chunks, MANY / 2);
+}
+END_TEST
+
+START_TEST(the_journal_is_compacted_and_bounded)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 4 * MIB);
+    open_with(opts);
+    uint64_t longest = 0;
+    for (uint64_t n = 0; n < 1500; n++) {
+        ck_assert_int_eq(store_put(&s, n), 0);
+        if (n % 3 == 0)
+            ck_assert_int_eq(store_flush(&s), 0);
+        uint64_t bytes = store_file_bytes(&s, "journal");
+        longest = bytes > longest ? bytes : longest;
+        struct tierce__tier_stats stats = store_stats(&s);
+        ck_assert_uint_le(stats.used_bytes, stats.cap_bytes);
+    }
+    ck_assert_uint_lt(longest, MIB / 2);
+    store_close(&s);
+    open_with(opts);
+    ck_assert_int_eq(store_get(&s, 1499, 0, 0), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("disk");
+    TCase *t = tcase_create("disk");
+    tcase_set_timeout(t, 60);
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_loop_test(t, put_get_flush_reopen, 0, 2);
+    tcase_add_test(t, a_lookup_counts_the_leading_keys);
+    tcase_add_test(t, eviction_keeps_the_cap_and_the_order);
+    tcase_add_test(t, a_smaller_cap_evicts_and_truncates);
+    tcase_add_test(t, a_folder_is_held_by_one_store);
+    tcase_add_test(t, only_what_is_asked_for_twice);
+    tcase_add_test(t, arguments_are_checked);
+    tcase_add_test(t, a_scan_sees_what_is_durable);
+    tcase_add_test(t, many_requests_at_once);
+    tcase_add_test(t, the_journal_is_compacted_and_bounded);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}

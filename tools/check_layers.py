@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what a compiler does not: which module includes which, and how long things are.
+
+    tools/check_layers.py [--self-test] [FILE ...]     (without files: all that git tracks)
+
+- A source of src/ may include its own module and the modules below it; another module's
+  *_private.h never. Public headers count for the module that implements them.
+- A function has at most 70 lines; a file at most 1500, and above 800 it is mentioned.
+- C, Python, shell and CMake-free scripts carry an SPDX line among their first five.
+"""
+
+import re
+import subprocess
+import sys
+
+# Module -> the modules it may include, besides itself.
+BELOW = {
+    "base": set(),
+    "key": {"base"},
+    "policy": {"base"},
+    "chunk": {"base", "key"},
+    "wire": {"base"},
+    "codec": {"base", "key", "policy", "chunk", "wire"},
+    "connector": {"base", "key", "policy", "chunk", "wire"},
+    "paged": {"base", "key", "chunk"},
+    "serve": {"base", "key", "policy", "chunk", "wire"},
+    "tier": {"base", "key", "policy", "chunk", "wire", "codec", "connector", "paged", "serve"},
+    "optimizer": {"base", "key", "policy"},
+    "manager": {"base", "key", "policy", "wire", "serve"},
+}
+BELOW["engine"] = set(BELOW["tier"]) | {"tier"}
+BELOW["node"] = set(BELOW["engine"]) | {"engine"}
+BELOW["cli"] = set(BELOW["node"]) | {"node", "manager", "optimizer"}
+# The Python extension stands on the engine alone: its public face.
+BELOW["python"] = {"base", "key", "paged", "engine"}
+
+# Public header -> the module that implements it.
+PUBLIC = {
+    "status.h": "base", "errors.def": "base", "log.h": "base", "version.h": "base",
+    "key.h": "key", "paged.h": "paged", "config.h": "engine", "engine.h": "engine",
+    "stats.def": "engine", "tierce.h": "engine",
+}
+
+FUNCTION_LINES_MAX = 70
+FILE_LINES_SOFT, FILE_LINES_MAX = 800, 1500
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+NEEDS_SPDX = re.compile(r"\.(c|h|def|py|sh|map|cu)$|^Makefile$|^(tools|\.ci)/[^.]+$")
+
+
+def module_of(path):
+    if path.startswith("python/"):
+        return "python"
+    parts = path.split("/")
+    return parts[1] if parts[0] == "src" and len(parts) > 2 else None
+
+
+def check_include(path, module, kind, target):
+    """The complaint about one include, or None."""
+    if kind == "<":
+        if not target.startswith("tierce/"):
+            return None
+        name = target[len("tierce/"):]
+        owner = PUBLIC.get(name)
+        if owner is None:
+            return f"includes <{target}>, which tools/check_layers.py does not know: add it there"
+    else:
+        if "/" not in target:
+            return f'includes "{target}": write the module\'s folder too'
+        owner = target.split("/")[0]
+        if owner not in BELOW:
+            return f'includes "{target}", which is of no module'
+    if owner == module:
+        return None
+    if target.endswith("_private.h"):
+        return f'includes "{target}", which is private to {owner}'
+    if module == "python" and kind == '"' and owner != "engine":
+        return f'includes "{target}": the extension stands on the public headers and the engine'
+    if owner not in BELOW[module]:
+        return f"includes {target} of {owner}, which does not lie below {module}"
+    return None
+
+
+def check_includes(path, lines):
+    module = module_of(path)
+    if module is None:
+        return
+    if module not in BELOW:
+        yield 1, f"src/{module} is a module that tools/check_layers.py does not know"
+        return
+    for number, line in enumerate(lines, 1):
+        match = INCLUDE.match(line)
+        complaint = match and check_include(path, module, match[1], match[2])
+        if complaint:
+            yield number, complaint
+
+
+def check_functions(lines):
+    """Functions open with a brace in column one and close with one (.clang-format sees to it)."""
+    start = None
+    for number, line in enumerate(lines, 1):
+        if line.rstrip() == "{":
+            start = number
+        elif line.startswith("}") and start is not None:
+            length = number - start + 1
+            if length > FUNCTION_LINES_MAX:
+                yield start, f"a function of {length} lines; {FUNCTION_LINES_MAX} at most"
+            start = None
+
+
+def check_file(path, text):
+    """Yields (line, complaint, is_error)."""
+    lines = text.split("\n")
+    if text.endswith("\n"):
+        lines.pop()
+    if NEEDS_SPDX.search(path) and not any(SPDX in line for line in lines[:5]):
+        yield 1, f"no line \"{SPDX}\" among the first five", True
+    if not path.endswith((".c", ".h", ".py", ".cu")):
+        return
+    if len(lines) > FILE_LINES_SOFT:
+        yield len(lines), f"{len(lines)} lines; split it above {FILE_LINES_SOFT}", \
+            len(lines) > FILE_LINES_MAX
+    if path.endswith((".c", ".h", ".cu")):
+        for number, complaint in check_includes(path, lines):
+            yield number, complaint, True
+        for number, complaint in check_functions(lines):
+            yield number, complaint, True
+
+
+def self_test():
+    """Each rule must be able to fail."""
+    head = f"/* {SPDX} */\n"
+    long = "int f(void)\n{\n" + "    x();\n" * 70 + "}\n"
+    bad = {
+        "src/base/a.c": '#include "key/key.h"\n',
+        "src/key/a.c": "#include <tierce/engine.h>\n",
+        "src/engine/a.c": '#include "tier/disk_private.h"\n',
+        "src/chunk/a.c": '#include "header.h"\n',
+        "src/policy/a.c": '#include "key/key.h"\n',
+        "src/nowhere/a.c": "\n",
+        "src/tier/a.c": '#include "engine/config.h"\n',
+        "python/core/a.c": '#include "tier/tier.h"\n',
+        "src/cli/a.c": "#include <tierce/unknown.h>\n",
+        "src/cli/b.c": long,
+        "src/cli/c.c": "\n" * 1600,
+    }
+    good = {
+        "src/tier/a.c": '#include "chunk/pool.h"\n#include <tierce/key.h>\n#include <stdio.h>\n',
+        "src/tier/b.c": '#include "tier/disk_private.h"\n' + long.replace("    x();\n", "", 2),
+        "src/cli/a.c": '#include "engine/config.h"\n',
+        "python/core/a.c": "#include <tierce/engine.h>\n",
+        "tests/a.c": '#include "check_main.h"\n',
+    }
+    for path, text in bad.items():
+        assert any(error for _, _, error in check_file(path, head + text)), path
+    for path, text in good.items():
+        assert not list(check_file(path, head + text)), (path, list(check_file(path, head + text)))
+    assert list(check_file("tools/x", "#!/bin/sh\n"))
+    print("self test passed")
+
+
+def main(args):
+    if args == ["--self-test"]:
+        self_test()
+        return 0
+    paths = args or subprocess.run(["git", "ls-files"], check=True, capture_output=True,
+                                   text=True).stdout.split("\n")
+    errors = 0
+    for path in filter(None, paths):
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+            continue
+        for number, complaint, is_error in check_file(path, text):
+            print(f"{path}:{number}: {'' if is_error else 'note: '}{complaint}")
+            errors += is_error
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
