@@ -11,17 +11,19 @@
 #include <sched.h>
 #include <sys/mman.h>
 
-#define POOL_MAGIC       0x504f4f31u
-#define BUF_LIVE         0x42554631u
-#define BUF_FREE         0x62756631u
-#define NO_BUF           UINT32_MAX
-#define PAGE             4096u
-#define HUGE_PAGE        (2u << 20)
-#define CAP_MIN          (1u << 20)
-#define BUF_COUNT_MIN    1024u
-#define BYTES_PER_BUF    (64u << 10)
-#define TOUCH_SLICE      (16u << 20) /* some milliseconds: destroy waits for no more than one */
-#define POPULATE_UNKNOWN 23          /* MADV_POPULATE_WRITE, where the C library lacks it */
+#define POOL_MAGIC    0x504f4f31u
+#define BUF_LIVE      0x42554631u
+#define BUF_FREE      0x62756631u
+#define NO_BUF        UINT32_MAX
+#define PAGE          4096u
+#define HUGE_PAGE     (2u << 20)
+#define CAP_MIN       (1u << 20)
+#define BUF_COUNT_MIN 1024u
+#define BYTES_PER_BUF (64u << 10)
+#define TOUCH_SLICE                                                                                \
+    (4ULL << 20)            /* one call; short, because it holds up changes of the mappings        \
+                             */
+#define POPULATE_UNKNOWN 23 /* MADV_POPULATE_WRITE, where the C library lacks it */
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE POPULATE_UNKNOWN
@@ -82,6 +84,8 @@ static uint8_t *map_memory(uint64_t bytes, bool huge)
 static void *touch_pages(void *arg)
 {
     struct tierce__pool *pool = (struct tierce__pool *)arg;
+    /* Only what nobody else wants: an engine that computes on this CPU must not wait for us. */
+    (void)pthread_setschedparam(pthread_self(), SCHED_IDLE, &(struct sched_param){0});
     for (uint64_t at = 0; at < pool->cap_bytes; at += TOUCH_SLICE) {
         uint64_t left = pool->cap_bytes - at;
         uint64_t slice = left < TOUCH_SLICE ? left : TOUCH_SLICE;
@@ -172,8 +176,10 @@ void tierce__pool_destroy(struct tierce__pool *pool)
         return;
     TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
     atomic_store_explicit(&pool->toucher_stop, true, memory_order_relaxed);
-    if (pool->toucher_runs)
+    if (pool->toucher_runs) {
+        (void)pthread_setschedparam(pool->toucher, SCHED_OTHER, &(struct sched_param){0});
         pthread_join(pool->toucher, NULL);
+    }
     pool->toucher_runs = false;
     wait_for_releases(pool);
     struct tierce__pool_stats stats;

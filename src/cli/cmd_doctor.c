@@ -54,14 +54,19 @@ static void print_difference(void *arg, const char *name, const char *a, const c
 
 /* Whether the models differ. Long JSON is compared value by value; between two complete
  * namespaces the text itself counts, because that is what is digested. */
-static bool differs_in_model(const char *a, const char *b, bool exact, FILE *out)
+static bool differs_in_model(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b,
+                             FILE *out)
 {
     struct printer printer = {.out = out};
-    if (strcmp(a, b) == 0)
+    struct tierce__doctor_model model_a = {tierce__doctor_find(a, "model"), a->raw_model};
+    struct tierce__doctor_model model_b = {tierce__doctor_find(b, "model"), b->raw_model};
+    bool exact = a->complete && b->complete;
+
+    if (strcmp(model_a.json, model_b.json) == 0)
         return false;
-    int count = tierce__doctor_diff_json("model", a, b, print_difference, &printer);
+    int count = tierce__doctor_diff_models(&model_a, &model_b, print_difference, &printer);
     if (count < 0) {
-        print_difference(&printer, "model", a, b);
+        print_difference(&printer, "model", model_a.json, model_b.json);
         return true;
     }
     if (out != NULL && count > MODEL_SHOWN)
@@ -82,7 +87,7 @@ static int compare_field(const struct tierce__doctor_set *a, const struct tierce
     if ((value_a == NULL && !a->complete) || (value_b == NULL && !b->complete))
         return 0;
     if (value_a != NULL && value_b != NULL && strcmp(name, "model") == 0)
-        return differs_in_model(value_a, value_b, a->complete && b->complete, out);
+        return differs_in_model(a, b, out);
     if (value_a != NULL && value_b != NULL && strcmp(value_a, value_b) == 0)
         return 0;
     print_difference(&printer, name, value_a, value_b);
@@ -140,6 +145,9 @@ static bool judge(const struct tierce__doctor_set *a, const struct tierce__docto
     }
     printf("They can share as far as these sources tell: what both tell is equal.\n");
     print_unknown(a, b);
+    if (a->raw_model != b->raw_model && tierce__doctor_find(a, "model") != NULL &&
+        tierce__doctor_find(b, "model") != NULL)
+        printf("Of the model only what its own file holds was compared; an engine adds to it.\n");
     return true;
 }
 

@@ -16,7 +16,8 @@ const char tierce__cli_inspect_help[] =
     "             that are damaged. What an engine evicts meanwhile is no damage.\n"
     "  --json     prints one JSON object; damaged chunks go to stderr then\n"
     "\n"
-    "Exit status: 0 good, 1 the folder cannot be read or holds damaged chunks, 2 wrong "
+    "Exit status: 0 good, 1 the folder cannot be read, or its journal or a chunk is damaged,\n"
+    "2 wrong "
     "arguments.\n";
 
 struct request {
@@ -74,6 +75,11 @@ static int explain(const char *folder, int rc)
             "%.300s: was written by a newer Tierce in a format that %s does not "
             "read; use that newer version",
             folder, tierce_version());
+    if (rc == TIERCE_E_FORMAT)
+        return tierce__cli_fail("inspect",
+                                "%.300s: is no store folder: its file \"journal\" is not one of "
+                                "Tierce's, or is damaged from its beginning to its end",
+                                folder);
     return tierce__cli_fail("inspect", "%.300s: cannot be read: %s", folder, tierce_strerror(rc));
 }
 
@@ -92,7 +98,9 @@ static int report(const struct request *request, const struct tierce__inspect *i
         tierce__inspect_print(inspect, done, stdout);
     else if (tierce__inspect_print_json(inspect, done, stdout) != 0)
         return tierce__cli_fail("inspect", "no memory");
-    return done != NULL && done->bad > 0 ? TIERCE__CLI_FAILED : TIERCE__CLI_OK;
+    bool damaged = done != NULL && done->bad > 0;
+    return damaged || tierce__inspect_journal_damage(inspect) > 0 ? TIERCE__CLI_FAILED
+                                                                  : TIERCE__CLI_OK;
 }
 
 int tierce__cli_inspect(int argc, char **argv)

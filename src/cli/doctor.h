@@ -27,6 +27,7 @@ struct tierce__doctor_field {
 struct tierce__doctor_set {
     char title[160]; /* where it comes from, for people */
     bool complete;   /* every field of the namespace is there */
+    bool raw_model;  /* the model is the file of its folder, not what an engine made of it */
     size_t count;
     struct tierce__doctor_field fields[TIERCE__DOCTOR_FIELDS_MAX];
 };
@@ -63,11 +64,23 @@ TIERCE_MUSTUSE int tierce__doctor_read_yaml(struct tierce__doctor_set *set, cons
 /* Receives one value that differs, by dotted path; NULL for what one side lacks. */
 typedef void tierce__doctor_diff_fn(void *arg, const char *path, const char *a, const char *b);
 
+/* A model's configuration as JSON text. An engine keeps more than the model's own file holds
+ * (defaults, its own settings around it) and drops what does not matter. */
+struct tierce__doctor_model {
+    const char *json;
+    bool raw; /* the model's own file */
+};
+
 /*
- * Compares two JSON texts value by value; numbers by value, the order of keys does not count.
+ * Compares two models value by value; numbers by value, the order of keys does not count. Where
+ * one is raw and the other is not, only what both hold is compared.
  * Returns the number of differences, TIERCE_E_FORMAT if one is not JSON, or -ENOMEM.
  */
-TIERCE_MUSTUSE int tierce__doctor_diff_json(const char *path, const char *a, const char *b,
-                                            tierce__doctor_diff_fn *fn, void *arg);
+TIERCE_MUSTUSE int tierce__doctor_diff_models(const struct tierce__doctor_model *a,
+                                              const struct tierce__doctor_model *b,
+                                              tierce__doctor_diff_fn *fn, void *arg);
+
+/* Whether a text is JSON. */
+bool tierce__doctor_is_json(const char *text);
 
 #endif

@@ -14,7 +14,8 @@ struct diff {
     tierce__doctor_diff_fn *fn;
     void *arg;
     int count;
-    bool failed; /* no memory for a text */
+    bool shared_only; /* what one side lacks is no difference */
+    bool failed;      /* no memory for a text */
 };
 
 static int parse(struct json_object **out, const char *text)
@@ -70,6 +71,8 @@ static bool same_scalar(struct diff *diff, struct json_object *a, struct json_ob
 
 static void report(struct diff *diff, const char *path, const char *a, const char *b)
 {
+    if (diff->shared_only && (a == NULL || b == NULL))
+        return;
     diff->count++;
     if (diff->fn != NULL)
         diff->fn(diff->arg, path, a, b);
@@ -130,20 +133,43 @@ static void diff_values(struct diff *diff, const char *path, struct json_object 
         report(diff, path, text_of(diff, a), text_of(diff, b));
 }
 
-int tierce__doctor_diff_json(const char *path, const char *a, const char *b,
-                             tierce__doctor_diff_fn *fn, void *arg)
+/* The model's own configuration inside what an engine wrote around it; else the tree itself. */
+static struct json_object *unwrap(struct json_object *tree)
 {
-    struct diff diff = {.fn = fn, .arg = arg};
+    struct json_object *config = NULL;
+    if (json_object_is_type(tree, json_type_object) &&
+        json_object_object_get_ex(tree, "config", &config) &&
+        json_object_is_type(config, json_type_object))
+        return config;
+    return tree;
+}
+
+int tierce__doctor_diff_models(const struct tierce__doctor_model *a,
+                               const struct tierce__doctor_model *b, tierce__doctor_diff_fn *fn,
+                               void *arg)
+{
+    struct diff diff = {.fn = fn, .arg = arg, .shared_only = a->raw != b->raw};
     struct json_object *tree_a = NULL, *tree_b = NULL;
 
-    int rc = parse(&tree_a, a);
+    int rc = parse(&tree_a, a->json);
     if (rc == 0)
-        rc = parse(&tree_b, b);
-    if (rc == 0)
-        diff_values(&diff, path, tree_a, tree_b);
+        rc = parse(&tree_b, b->json);
+    if (rc == 0) {
+        bool mixed = diff.shared_only;
+        diff_values(&diff, "model", mixed && !a->raw ? unwrap(tree_a) : tree_a,
+                    mixed && !b->raw ? unwrap(tree_b) : tree_b);
+    }
     json_object_put(tree_a);
     json_object_put(tree_b);
     if (rc == 0 && diff.failed)
         rc = -ENOMEM;
     return rc != 0 ? rc : diff.count;
+}
+
+bool tierce__doctor_is_json(const char *text)
+{
+    struct json_object *tree = NULL;
+    int rc = parse(&tree, text);
+    json_object_put(tree);
+    return rc == 0;
 }

@@ -183,10 +183,11 @@ static int put_model_path(struct source *source, const char *path)
     int rc = tierce__cli_read_text(&text, path, JSON_BYTES_MAX);
     if (rc != 0)
         fail(source, rc, "model: %.150s: %s", path, tierce_strerror(rc));
-    else if (tierce__doctor_diff_json("model", text, text, NULL, NULL) != 0)
+    else if (!tierce__doctor_is_json(text))
         rc = fail(source, TIERCE_E_CONFIG, "model: %.150s: is not JSON", path);
     else
         rc = put(source, "model", text);
+    source->set->raw_model = true;
     tierce__free(text);
     tierce__free(inside);
     return rc;
@@ -197,7 +198,7 @@ static int put_model_text(struct source *source, const char *text)
 {
     if (text[0] != '{')
         return put_model_path(source, text);
-    if (tierce__doctor_diff_json("model", text, text, NULL, NULL) != 0)
+    if (!tierce__doctor_is_json(text))
         return fail(source, TIERCE_E_CONFIG, "model: begins with { but is not JSON");
     return put(source, "model", text);
 }

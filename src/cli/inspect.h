@@ -8,6 +8,7 @@
 
 #include "key/namespaces.h"
 #include "tier/disk.h"
+#include "tier/disk_journal.h"
 
 /*
  * What `tierce inspect` knows of a store folder: sums for each namespace and shard, never a list of
@@ -39,12 +40,18 @@ struct tierce__inspect {
     size_t count;
     struct tierce__inspect_namespace *items; /* [count] by id */
     uint64_t data_bytes;                     /* length of the data file, 0 if there is none */
+    struct tierce__journal_reader journal;   /* what became of its pages */
     uint64_t now_s;
 };
 
-/* Errors: those of tierce__disk_scan, -ENOMEM. The caller clears *out, also after a failure. */
+/* Errors: those of tierce__disk_scan, -ENOMEM; TIERCE_E_FORMAT if the journal is none. The caller
+ * clears *out, also after a failure. */
 TIERCE_MUSTUSE int tierce__inspect_scan(struct tierce__inspect *out, const char *path);
 void tierce__inspect_clear(struct tierce__inspect *inspect);
+
+/* Pages and records of the journal that are lost. Unfinished pages at its end are no damage: that
+ * is how a process that was killed, or one at work, leaves it. */
+uint64_t tierce__inspect_journal_damage(const struct tierce__inspect *inspect);
 
 /* The outcome of reading every chunk. */
 struct tierce__verify {

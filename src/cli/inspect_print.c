@@ -180,6 +180,12 @@ void tierce__inspect_print(const struct tierce__inspect *inspect,
     fprintf(out, "store    %s\nchunks   %" PRIu64 " in %zu namespace%s\n", path,
             inspect->sums.chunks, used, used == 1 ? "" : "s");
     fprintf(out, "bytes    %s in a data file of %s\n", bytes, file);
+    if (tierce__inspect_journal_damage(inspect) > 0)
+        fprintf(out,
+                "journal  DAMAGED: %" PRIu64 " of %" PRIu64 " pages and %" PRIu64
+                " records are lost, and the chunks\n"
+                "         that they named; an engine repairs it when it opens the folder\n",
+                inspect->journal.missing, inspect->journal.end, inspect->journal.damaged_records);
     print_ages(inspect, &inspect->sums, "", out);
     for (uint32_t id = 0; id < inspect->count; id++) {
         if (inspect->items[id].sums.chunks > 0)
@@ -312,6 +318,8 @@ int tierce__inspect_print_json(const struct tierce__inspect *inspect,
     tierce__text_for_message(path, sizeof(path), inspect->path);
     put_text(object, &ok, "store", path);
     put_number(object, &ok, "data_file_bytes", inspect->data_bytes);
+    put_number(object, &ok, "journal_pages", inspect->journal.good);
+    put_number(object, &ok, "journal_damage", tierce__inspect_journal_damage(inspect));
     put_sums(object, &ok, &inspect->sums);
     put(object, &ok, "namespaces", json_namespaces(inspect, &ok));
     if (verify != NULL)

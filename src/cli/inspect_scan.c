@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "cli/cli.h"
 #include "cli/inspect.h"
 
 #include <errno.h>
@@ -69,6 +70,59 @@ static bool visit(void *arg, const struct tierce__disk_entry *entry)
     return true;
 }
 
+/* ---- the journal's pages -------------------------------------------------------------------- */
+
+static void ignore(void *arg, const struct tierce__journal_record *record)
+{
+    (void)arg;
+    (void)record;
+}
+
+static int read_journal(struct tierce__journal_reader *out, struct tierce__vfs *vfs,
+                        const char *path)
+{
+    struct tierce__vfs_file *file = NULL;
+    struct tierce__journal_reader reader = {0};
+    int rc = vfs->ops->open(vfs, &file, path, TIERCE__VFS_READONLY);
+    if (rc != 0)
+        return rc;
+    rc = tierce__journal_read_file(&reader, vfs, file, ignore, NULL);
+    vfs->ops->close(vfs, file);
+    if (rc == 0)
+        *out = reader;
+    return rc;
+}
+
+static uint64_t damage_of(const struct tierce__journal_reader *reader)
+{
+    return reader->missing + reader->damaged_records;
+}
+
+uint64_t tierce__inspect_journal_damage(const struct tierce__inspect *inspect)
+{
+    return damage_of(&inspect->journal);
+}
+
+/* A page that another process is writing may look damaged for a moment: what does is read twice. */
+static int check_journal(struct tierce__inspect *inspect)
+{
+    struct tierce__vfs *vfs = NULL;
+    char *path = tierce__cli_join_path(inspect->path, "journal");
+    int rc = path != NULL ? tierce__vfs_threads_create(&vfs, 1) : -ENOMEM;
+    if (rc == 0)
+        rc = read_journal(&inspect->journal, vfs, path);
+    if (rc == 0 && damage_of(&inspect->journal) > 0)
+        rc = read_journal(&inspect->journal, vfs, path);
+    if (rc == 0 && inspect->journal.good == 0 && inspect->journal.bad > 0)
+        rc = TIERCE_E_FORMAT;
+    if (vfs != NULL)
+        vfs->ops->destroy(vfs);
+    tierce__free(path);
+    return rc;
+}
+
+/* ---- all ------------------------------------------------------------------------------------ */
+
 int tierce__inspect_scan(struct tierce__inspect *out, const char *path)
 {
     struct scan scan = {.inspect = out};
@@ -80,6 +134,8 @@ int tierce__inspect_scan(struct tierce__inspect *out, const char *path)
         rc = tierce__disk_scan(path, out->namespaces, visit, &scan);
     if (rc == 0 && scan.failed)
         rc = -ENOMEM;
+    if (rc == 0)
+        rc = check_journal(out);
     if (rc != 0)
         return rc;
     char *data = tierce__disk_data_path(path);

@@ -19,6 +19,7 @@
 #define CHUNK_COUNT_MIN 4096u
 #define CHUNK_COUNT_MAX (1u << 30)
 #define EVICT_BYTES_MAX (256ULL << 20) /* cap / 64 of a large disk would be too much at once */
+#define EVICT_CAP_MIN   (1ULL << 30)   /* smaller stores evict one by one, exactly by policy */
 #define GROW_BYTES_MAX  (256ULL << 20)
 #define LIMBO_MAX       4096u
 #define FILTER_PLACES   65536u
@@ -84,7 +85,7 @@ static int set_sizes(struct tierce__disk *d, const struct tierce__disk_opts *opt
     d->limbo_room = limbo_room(d->chunk_count_max);
     d->queue_bytes_max =
         opts->queue_bytes != 0 ? opts->queue_bytes : at_most(cap / 4, 256ULL << 20);
-    d->evict_bytes = at_most(d->data_cap / 64, EVICT_BYTES_MAX);
+    d->evict_bytes = d->data_cap < EVICT_CAP_MIN ? 0 : at_most(d->data_cap / 64, EVICT_BYTES_MAX);
     d->grow_bytes = at_most(tierce__round_up(d->data_cap / 16, PAGE), GROW_BYTES_MAX);
     d->io_depth = opts->io_depth != 0 ? opts->io_depth : 16;
     d->io_bytes = opts->io_bytes != 0 ? opts->io_bytes : 1u << 20;

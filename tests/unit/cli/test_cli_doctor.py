@@ -100,6 +100,16 @@ class Doctor(CliCase):
         self.check(1, "doctor", ns, a, out=["cell_bytes\n    A: 4096x2,8192x1\n    B: 4096x3",
                                             "do not tell it", "weights (missing in B)"])
 
+    def test_a_models_own_file_is_compared_with_what_an_engine_made_of_it(self):
+        effective = {"config": {**MODEL, "default": 1}, "dtype": "torch.bfloat16"}
+        ns = self.write("ns", text(model=json.dumps(effective)))
+        self.write("m/config.json", json.dumps({**MODEL, "unused": True}))
+        a = self.write("a.yaml", "model: m\n")
+        self.check(0, "doctor", a, ns, out=["only what its own file holds"])
+        self.check(0, "doctor", ns, a, out=["only what its own file holds"])
+        self.write("m/config.json", json.dumps({**MODEL, "rope_theta": 1}))
+        self.check(1, "doctor", ns, a, out=["model.rope_theta\n    A: 10000\n    B: 1\n"])
+
     def test_configurations_are_compared_as_far_as_they_go(self):
         a = self.write("a.yaml", "chunk: {tokens: 512, hash: sha256}\nmemory.size: 1GiB\n")
         b = self.write("b.yaml", "chunk.tokens: 512\nmodel: m.json\n")

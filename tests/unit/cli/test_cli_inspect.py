@@ -95,14 +95,17 @@ class Inspect(CliCase):
         self.assertEqual(json.loads(result.stdout)["verify"]["damaged"], 3)
 
     def test_a_chunk_in_the_place_of_another_is_found(self):
-        folder = self.make(chunks=3)
-        with open(os.path.join(folder, "data"), "r+b") as file:
-            first = file.read(CHUNK_BYTES)
-            file.seek(CHUNK_BYTES)
-            file.write(first)
-        bad, _ = self.verify(folder, 1)
-        self.assertEqual(len(bad), 1)
-        self.assertIn("names another", bad[0][1])
+        # Chunk 4 is of the other namespace, the rest differ in their hashes only.
+        folder = self.make(chunks=5, shards=1)
+        path = os.path.join(folder, "data")
+        with open(path, "rb") as file:
+            whole = file.read()
+        for chunk, says in ((1, "the header names another chunk"),
+                            (4, "the header names another namespace")):
+            with open(path, "r+b") as file:
+                file.write(whole[chunk * CHUNK_BYTES:(chunk + 1) * CHUNK_BYTES])
+            bad, _ = self.verify(folder, 1)
+            self.assertEqual([why for _, why in bad], [says])
 
     def test_a_short_or_missing_data_file(self):
         folder = self.make(chunks=5)
@@ -113,6 +116,36 @@ class Inspect(CliCase):
         os.unlink(os.path.join(folder, "data"))
         self.check(1, "inspect", folder, "--verify", err=["data"])
         self.check(0, "inspect", folder, out=["chunks   5"])
+
+    def test_a_damaged_journal_is_told(self):
+        folder = self.make(chunks=100)
+        journal = os.path.join(folder, "journal")
+        self.assertGreaterEqual(os.path.getsize(journal), 3 * 4096)
+        with open(journal, "r+b") as file:
+            file.seek(4096 + 100)
+            old = file.read(1)
+            file.seek(4096 + 100)
+            file.write(bytes([old[0] ^ 1]))
+        self.check(1, "inspect", folder, out=["journal  DAMAGED: 1 of "])
+        result = self.check(1, "inspect", folder, "--verify", "--json")
+        data = json.loads(result.stdout)
+        self.assertEqual((data["journal_damage"], data["verify"]["damaged"]), (1, 0))
+        self.assertLess(data["chunks"], 100)
+
+    def test_an_unfinished_page_at_the_end_is_no_damage(self):
+        folder = self.make(chunks=5)
+        with open(os.path.join(folder, "journal"), "ab") as file:
+            file.write(b"TRCEJRNL" + b"x" * 5000)
+        self.check(0, "inspect", folder, "--verify", out=["verified 5 chunks"])
+
+    def test_a_newer_format_is_told(self):
+        folder = self.make(chunks=5)
+        journal = os.path.join(folder, "journal")
+        with open(journal, "r+b") as file:
+            for page in range(os.path.getsize(journal) // 4096):
+                file.seek(page * 4096 + 16)
+                file.write((99).to_bytes(4, "little"))
+        self.check(1, "inspect", folder, err=["written by a newer Tierce", "use that newer"])
 
     def test_a_store_that_is_in_use_is_no_damage(self):
         folder = os.path.join(self.folder, "live")
@@ -135,6 +168,10 @@ class Inspect(CliCase):
         self.check(1, "inspect", self.write("file", "x"), err=["is a file"])
         os.makedirs(os.path.join(self.folder, "empty"))
         self.check(1, "inspect", "empty", err=["is no store folder", "disk.path"])
+        self.write("noise/journal", os.urandom(9000))
+        self.check(1, "inspect", "noise", err=["is no store folder", "not one of Tierce's"])
+        os.makedirs(os.path.join(self.folder, "folder", "journal"))
+        self.check(1, "inspect", "folder", err=["cannot be read"])
         folder = self.make(chunks=1)
         if os.geteuid() != 0:
             os.chmod(folder, 0)

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "conformance/tier_conformance.h"
+#include "tier/disk.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct place {
+    bool buffered;
+    bool threads;
+    uint32_t depth;
+    uint32_t io_bytes;
+    char folder[64];
+    struct tierce__namespaces *namespaces;
+};
+
+static int open_disk(struct tierce__tier **out, struct tierce__pool *pool, void *ctx)
+{
+    struct place *place = (struct place *)ctx;
+    snprintf(place->folder, sizeof(place->folder), "test_disk_conformance.XXXXXX");
+    int rc = mkdtemp(place->folder) != NULL ? 0 : -1;
+    if (rc == 0)
+        rc = tierce__namespaces_create(&place->namespaces);
+    struct tierce__vfs *vfs = NULL;
+    if (rc == 0 && place->threads)
+        rc = tierce__vfs_threads_create(&vfs, 4);
+    if (rc < 0)
+        return rc;
+    return tierce__disk_open(out,
+                             &(struct tierce__disk_opts){.size = sizeof(struct tierce__disk_opts),
+                                                         .path = place->folder,
+                                                         .cap_bytes = 16u << 20,
+                                                         .policy = tierce__policy_find("lru"),
+                                                         .namespaces = place->namespaces,
+                                                         .pool = pool,
+                                                         .vfs = vfs,
+                                                         .io_depth = place->depth,
+                                                         .io_bytes = place->io_bytes,
+                                                         .queue_bytes = 256u << 20,
+                                                         .buffered = place->buffered});
+}
+
+static uint32_t intern(void *ctx, unsigned which)
+{
+    struct place *place = (struct place *)ctx;
+    uint8_t digest[TIERCE_HASH_BYTES] = {(uint8_t)(which + 1)};
+    int64_t id = tierce__namespaces_intern(place->namespaces, digest, NULL);
+    ck_assert_int_ge(id, 0);
+    return (uint32_t)id;
+}
+
+static void cleanup(void *ctx)
+{
+    struct place *place = (struct place *)ctx;
+    char command[128];
+    snprintf(command, sizeof(command), "rm -rf '%s'", place->folder);
+    tierce__namespaces_destroy(place->namespaces);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static struct place direct;
+static struct place small = {.depth = 2, .io_bytes = 8192};
+static struct place plain = {.buffered = true, .threads = true};
+
+static const struct tier_factory factories[] = {
+    {"disk", open_disk, cleanup, intern, &direct},
+    {"disk with a depth of two", open_disk, cleanup, intern, &small},
+    {"disk buffered over threads", open_disk, cleanup, intern, &plain},
+};
+
+int main(void)
+{
+    return tier_conformance_main(factories, sizeof(factories) / sizeof(factories[0]));
+}

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/log.h"
+#include "check_main.h"
+#include "disk_harness.h"
+
+#define MIB (1ULL << 20)
+
+static struct store s;
+static struct tierce__vfs *vfs;
+static char last_event[64];
+
+static void note_event(void *arg, enum tierce_log_level level, const char *event,
+                       const char *detail)
+{
+    (void)arg;
+    (void)level;
+    (void)detail;
+    snprintf(last_event, sizeof(last_event), "%s", event);
+}
+
+static void setup(void)
+{
+    s = (struct store){.chunk_bytes = 64 * 1024};
+    store_folder(&s);
+    ck_assert_int_eq(store_parts(&s, 32 * MIB), 0);
+    tierce_set_log_fn(note_event, NULL, TIERCE_LOG_WARN);
+}
+
+static void teardown(void)
+{
+    store_close(&s);
+    store_parts_end(&s);
+    store_remove(&s);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static struct tierce__disk_opts faulty_opts(void)
+{
+    struct tierce__vfs *inner;
+    ck_assert_int_eq(tierce__vfs_create(&inner, 16), 0);
+    ck_assert_int_eq(tierce__vfs_fault_create(&vfs, inner, false), 0);
+    struct tierce__disk_opts opts = store_opts(&s, 32 * MIB);
+    opts.vfs = vfs;
+    opts.flush_interval_ms = 60000;
+    return opts;
+}
+
+static void open_faulty(void)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+}
+
+static void break_at(enum tierce__fault_kind kind, uint64_t nth, bool forever, int error)
+{
+    tierce__vfs_fault_add(vfs, &(struct tierce__vfs_fault_rule){.kind = kind,
+                                                                .action = TIERCE__FAULT_FAIL,
+                                                                .nth = nth,
+                                                                .forever = forever,
+                                                                .error = error});
+}
+
+static void hang(enum tierce__fault_kind kind)
+{
+    tierce__vfs_fault_add(
+        vfs, &(struct tierce__vfs_fault_rule){
+                 .kind = kind, .action = TIERCE__FAULT_HANG, .nth = 1, .forever = true});
+}
+
+START_TEST(read_and_write_errors_are_the_callers)
+{
+    open_faulty();
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    break_at(TIERCE__FAULT_SUBMIT_READ, 1, false, -EIO);
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), -EIO);
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
+    break_at(TIERCE__FAULT_SUBMIT_WRITE, 1, false, -ENOSPC);
+    ck_assert_int_eq(store_put(&s, 2), -ENOSPC);
+    ck_assert(!store_has(&s, 2));
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    ck_assert_uint_eq(store_stats(&s).errors, 2);
+}
+END_TEST
+
+START_TEST(a_full_disk_fails_puts_and_makes_do_with_less)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    s.chunk_bytes = 256 * 1024;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    for (uint64_t n = 0; n < 7; n++) /* within what the first growth has made */
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    break_at(TIERCE__FAULT_ALLOCATE, 1, true, -ENOSPC);
+    int refused = 0;
+    uint64_t length = store_file_bytes(&s, "data");
+    for (uint64_t n = 10; n < 60; n++) {
+        int rc = store_put(&s, n);
+        ck_assert(rc == 0 || rc == -ENOSPC);
+        refused += rc != 0;
+        ck_assert_int_eq(store_flush(&s), 0);
+    }
+    ck_assert_int_gt(refused, 0);
+    ck_assert_int_lt(refused, 30);
+    ck_assert_uint_gt(store_stats(&s).evicted_chunks, 10);
+    ck_assert_uint_le(store_file_bytes(&s, "data"), length + 8 * MIB);
+    tierce__vfs_fault_clear(vfs);
+    for (uint64_t n = 100; n < 130; n++) {
+        int rc = store_put(&s, n);
+        ck_assert(rc == 0 || (rc == -ENOSPC && n == 100)); /* the error that waited */
+    }
+}
+END_TEST
+
+START_TEST(what_a_failed_sync_should_have_covered_is_dropped)
+{
+    open_faulty();
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    break_at(TIERCE__FAULT_SYNC, 1, false, -EIO);
+    ck_assert_int_eq(store_flush(&s), -EIO);
+    ck_assert_str_eq(last_event, "disk_sync_failed");
+    ck_assert(!store_has(&s, 2));
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_uint_eq(store_stats(&s).durable_chunks, 2);
+}
+END_TEST
+
+START_TEST(a_journal_that_fails_is_written_anew)
+{
+    open_faulty();
+    for (uint64_t n = 0; n < 4; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_int_eq(store_put(&s, 4), 0);
+    ck_assert_int_eq(store_delete(&s, 0), 0);
+    break_at(TIERCE__FAULT_WRITE, 1, false, -EIO); /* the append; the copy works */
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_uint_eq(store_stats(&s).durable_chunks, 4);
+    tierce__vfs_fault_clear(vfs);
+
+    ck_assert_int_eq(store_put(&s, 5), 0);
+    break_at(TIERCE__FAULT_WRITE, 1, true, -EIO);
+    ck_assert_int_eq(store_flush(&s), -EIO);
+    ck_assert_int_eq(store_put(&s, 6), -EIO); /* read-only */
+    ck_assert_int_eq(store_get(&s, 5, 0, 0), 0);
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
+    ck_assert_int_eq(store_delete(&s, 5), 0);
+    ck_assert_int_eq(store_delete(&s, 1), 0);
+    tierce__vfs_fault_clear(vfs);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_int_eq(store_put(&s, 6), 0);
+    store_close(&s);
+    struct tierce__disk_opts opts = store_opts(&s, 32 * MIB);
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    for (uint64_t n = 0; n < 7; n++)
+        ck_assert_int_eq(store_get(&s, n, 0, 0), n == 0 || n == 1 || n == 5 ? TIERCE_E_MISS : 0);
+}
+END_TEST
+
+START_TEST(a_vanished_folder_leaves_a_store_that_reads)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 32 * MIB);
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    char moved[200];
+    snprintf(moved, sizeof(moved), "%s.gone", s.folder);
+    ck_assert_int_eq(rename(s.folder, moved), 0);
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
+    for (uint64_t n = 10; n < 20; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    (void)store_flush(&s);
+    ck_assert_int_eq(store_get(&s, 12, 0, 0), 0);
+    store_close(&s);
+    ck_assert_int_eq(rename(moved, s.folder), 0);
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
+}
+END_TEST
+
+START_TEST(deadlines_end_requests_that_hang)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    opts.io_depth = 4;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    for (uint64_t n = 0; n < 4; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    s.timeout_ms = 30;
+    hang(TIERCE__FAULT_SUBMIT_READ);
+    uint64_t start = tierce__now_ns();
+    ck_assert_int_eq(store_get(&s, 0, 0, 0), TIERCE_E_DEADLINE);
+    ck_assert_uint_ge(tierce__now_ns() - start, 30 * TIERCE__MS_NS);
+    ck_assert_uint_lt(tierce__now_ns() - start, 5000 * TIERCE__MS_NS);
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), TIERCE_E_DEADLINE);
+    ck_assert_int_eq(store_get(&s, 2, 0, 0), TIERCE_E_DOWN); /* two of four do not come back */
+    ck_assert_int_eq(store_put(&s, 9), TIERCE_E_DOWN);
+    ck_assert_int_eq(store_delete(&s, 0), 0); /* it is being read: gone from sight only */
+    ck_assert(!store_has(&s, 0));
+    tierce__vfs_fault_clear(vfs);
+    tierce__vfs_fault_release(vfs);
+    s.timeout_ms = 10000;
+    int rc = TIERCE_E_DOWN;
+    for (int i = 0; i < 1000 && rc == TIERCE_E_DOWN; i++) {
+        usleep(1000);
+        rc = store_get(&s, 2, 0, 0);
+    }
+    ck_assert_int_eq(rc, 0);
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
+    ck_assert_int_eq(store_put(&s, 0), 0); /* after the late read has let go of the old one */
+    ck_assert_int_eq(store_get(&s, 0, 0, 0), 0);
+}
+END_TEST
+
+/* A put whose deadline passes while its bytes are on their way is carried on. */
+START_TEST(a_late_put_is_not_wasted)
+{
+    open_faulty();
+    tierce__vfs_fault_add(vfs, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_SUBMIT_WRITE,
+                                                                .action = TIERCE__FAULT_LATE,
+                                                                .nth = 1,
+                                                                .delay_ns = 60 * TIERCE__MS_NS});
+    s.timeout_ms = 10;
+    ck_assert_int_eq(store_put(&s, 1), TIERCE_E_DEADLINE);
+    ck_assert(!store_has(&s, 1));
+    s.timeout_ms = 0;
+    for (int i = 0; i < 1000 && !store_has(&s, 1); i++)
+        usleep(1000);
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
+}
+END_TEST
+
+struct many {
+    struct tierce__tier_req reqs[32];
+    struct tierce__key keys[32];
+    struct store_wait wait;
+};
+
+static void submit_puts(struct many *m, unsigned count, uint32_t timeout_ms)
+{
+    *m = (struct many){.wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
+    for (unsigned n = 0; n < count; n++) {
+        struct tierce__buf *buf;
+        uint64_t bytes = store_bytes(&s, n);
+        ck_assert_int_eq(tierce__pool_alloc(s.pool, &buf, bytes), 0);
+        store_fill(buf->data, n, bytes);
+        m->keys[n] = store_key(&s, n);
+        m->reqs[n] = (struct tierce__tier_req){.op = TIERCE__TIER_PUT,
+                                               .deadline_ns = tierce__deadline_in_ms(timeout_ms),
+                                               .done = store_done,
+                                               .arg = &m->wait,
+                                               .keys = &m->keys[n],
+                                               .key_count = 1,
+                                               .buf = buf,
+                                               .object_bytes = bytes};
+        s.tier->ops->submit(s.tier, &m->reqs[n]);
+        tierce__buf_release(buf);
+    }
+}
+
+static void wait_for_dones(struct many *m, int count)
+{
+    pthread_mutex_lock(&m->wait.mutex);
+    while (m->wait.dones < count)
+        pthread_cond_wait(&m->wait.cond, &m->wait.mutex);
+    pthread_mutex_unlock(&m->wait.mutex);
+}
+
+static struct many many;
+
+START_TEST(a_full_queue_drops_the_oldest)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    opts.io_depth = 1;
+    opts.queue_bytes = 512 * 1024;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    hang(TIERCE__FAULT_SUBMIT_WRITE);
+    submit_puts(&many, 32, UINT32_MAX);
+    struct tierce__tier_stats stats = store_stats(&s);
+    ck_assert_uint_ge(stats.dropped_puts, 20);
+    ck_assert_uint_le(stats.queued_bytes, 512 * 1024 + 2 * 68 * 1024);
+    wait_for_dones(&many, (int)stats.dropped_puts);
+    tierce__vfs_fault_clear(vfs);
+    tierce__vfs_fault_release(vfs);
+    wait_for_dones(&many, 32);
+    unsigned kept = 0;
+    for (unsigned n = 0; n < 32; n++) {
+        ck_assert(many.reqs[n].status == 0 || many.reqs[n].status == TIERCE_E_FULL);
+        kept += many.reqs[n].status == 0;
+    }
+    ck_assert_int_eq(many.reqs[31].status, 0);
+    ck_assert_uint_eq(store_stats(&s).chunks, kept);
+    ck_assert_uint_eq(store_stats(&s).queued_bytes, 0);
+}
+END_TEST
+
+START_TEST(close_cancels_what_does_not_end)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    opts.io_depth = 2;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    tierce__vfs_fault_add(vfs, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_SUBMIT_WRITE,
+                                                                .action = TIERCE__FAULT_LATE,
+                                                                .nth = 1,
+                                                                .forever = true,
+                                                                .delay_ns = 500 * TIERCE__MS_NS});
+    submit_puts(&many, 8, UINT32_MAX);
+    s.tier->ops->close(s.tier, tierce__deadline_in_ms(50));
+    s.tier = NULL;
+    ck_assert_int_eq(many.wait.dones, 8);
+    unsigned closed = 0;
+    for (unsigned n = 0; n < 8; n++)
+        closed += many.reqs[n].status == TIERCE_E_CLOSED;
+    ck_assert_uint_ge(closed, 6);
+    struct tierce__disk_opts plain = store_opts(&s, 32 * MIB);
+    ck_assert_int_eq(store_open(&s, &plain), 0);
+    for (uint64_t n = 0; n < 8; n++) {
+        int rc = store_get(&s, n, 0, 0);
+        ck_assert(rc == 0 || rc == TIERCE_E_MISS);
+    }
+}
+END_TEST
+
+/* Reads are not made to wait for a queue full of writes. */
+START_TEST(reads_pass_queued_writes)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    opts.io_depth = 4;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    ck_assert_int_eq(store_put(&s, 100), 0);
+    tierce__vfs_fault_add(vfs, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_SUBMIT_WRITE,
+                                                                .action = TIERCE__FAULT_LATE,
+                                                                .nth = 1,
+                                                                .forever = true,
+                                                                .delay_ns = 20 * TIERCE__MS_NS});
+    submit_puts(&many, 32, UINT32_MAX); /* eight rounds of 20 ms */
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(store_get(&s, 100, 0, 0), 0);
+    pthread_mutex_lock(&many.wait.mutex);
+    int dones = many.wait.dones;
+    pthread_mutex_unlock(&many.wait.mutex);
+    ck_assert_int_lt(dones, 24);
+    wait_for_dones(&many, 32);
+}
+END_TEST
+
+START_TEST(a_flipped_bit_is_for_the_reader_to_find)
+{
+    open_faulty();
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    tierce__vfs_fault_add(vfs, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_SUBMIT_READ,
+                                                                .action = TIERCE__FAULT_FLIP,
+                                                                .nth = 1,
+                                                                .bit = 77777});
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), TIERCE_E_CHECKSUM);
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("disk_faults");
+    TCase *t = tcase_create("disk_faults");
+    tcase_set_timeout(t, 60);
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, read_and_write_errors_are_the_callers);
+    tcase_add_test(t, a_full_disk_fails_puts_and_makes_do_with_less);
+    tcase_add_test(t, what_a_failed_sync_should_have_covered_is_dropped);
+    tcase_add_test(t, a_journal_that_fails_is_written_anew);
+    tcase_add_test(t, a_vanished_folder_leaves_a_store_that_reads);
+    tcase_add_test(t, deadlines_end_requests_that_hang);
+    tcase_add_test(t, a_late_put_is_not_wasted);
+    tcase_add_test(t, a_full_queue_drops_the_oldest);
+    tcase_add_test(t, close_cancels_what_does_not_end);
+    tcase_add_test(t, reads_pass_queued_writes);
+    tcase_add_test(t, a_flipped_bit_is_for_the_reader_to_find);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}
