@@ -4,7 +4,7 @@
  * bytes between the same scattered blocks and contiguous memory. Every cell is summed on its way
  * in and verified on its way out; a store also evicts, since the tier is full.
  *
- * Data is cold on both sides: three windows, each several times as large as the last-level cache,
+ * Data is cold on both sides: four windows, each several times as large as the last-level cache,
  * are used in turn.
  */
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "cli/bench_kv.h"
 
-#define WINDOWS      3u
+#define WINDOWS      4u
 #define WINDOW_BYTES (128ULL << 20)
 
 struct memory_case {

@@ -69,8 +69,8 @@ int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const
     uint8_t *cell = cells;
     for (size_t i = 0; i < n; i++, cell += from->block_bytes) {
         const uint8_t *block = block_at(from, ids[i]);
-        /* Behind the last one is as good a guess as any. */
-        const uint8_t *next = i + 1 < n ? block_at(from, ids[i + 1]) : block + from->block_bytes;
+        /* The last one fetches itself, which it has already. */
+        const uint8_t *next = i + 1 < n ? block_at(from, ids[i + 1]) : block;
         sums[i] = tierce__copy_sum_unfenced(kernel, cell, block, from->block_bytes, hint, next);
     }
     tierce__copy_fence(kernel, hint);
