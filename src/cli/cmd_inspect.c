@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
 #include "cli/cli.h"
 #include "cli/inspect.h"
 
@@ -50,6 +51,7 @@ static int read_args(struct request *request, int argc, char **argv)
 static int explain(const char *folder, int rc)
 {
     struct stat st;
+    TIERCE_ASSERT(folder != NULL);
     int found = stat(folder, &st) == 0 ? 0 : -errno;
     if (found == -ENOENT)
         return tierce__cli_fail("inspect",

@@ -223,6 +223,7 @@ void tierce__storage_write_all(struct tierce_engine *engine,
         d->rung = rung;
         d->chunk = *chunk;
         fill_put(&d->req, &d->chunk, buf);
+        d->req.needs_parent = true;
         submit_detached(d);
     }
 }

@@ -338,6 +338,13 @@ static struct tierce__disk_op *writer_of(struct tierce__disk *d, uint32_t slot)
     return NULL;
 }
 
+/* A suffix is of no use without its prefix, which may have been dropped from the queue. */
+static bool lacks_parent(const struct tierce__disk *d, const struct tierce__tier_req *req)
+{
+    return req->needs_parent && req->parent != NULL &&
+           tierce__index_find(d->table.index, req->parent) == TIERCE__INDEX_NONE;
+}
+
 /* Takes the first put off the queue, unless it has to wait; false then. */
 static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
 {
@@ -346,6 +353,8 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
     int rc = d->journal_error;
     if (slot != TIERCE__INDEX_NONE && d->table.chunks[slot].doomed)
         return false; /* the old one has to leave first */
+    if (slot == TIERCE__INDEX_NONE && rc == 0 && lacks_parent(d, req))
+        rc = TIERCE_E_REFUSED;
     if (slot == TIERCE__INDEX_NONE && rc == 0) {
         rc = claim_place(d, req, &slot);
         if (rc == TIERCE_E_MISS)
@@ -363,7 +372,7 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
     tierce__list_remove(&req->node);
     d->queued_put_bytes -= req->object_bytes;
     if (rc < 0) {
-        d->stats.errors += rc != TIERCE_E_FULL;
+        d->stats.errors += rc != TIERCE_E_FULL && rc != TIERCE_E_REFUSED;
         tierce__disk_finish(finished, req, rc);
         return true;
     }

@@ -73,11 +73,13 @@ struct tierce__tier_req {
     uint64_t object_bytes;
     uint64_t token_start;
     uint32_t block_count;
+    bool needs_parent; /* PUT: refuse the chunk if its parent is not there by now, so that no
+                          suffix is kept without its prefix */
 
     /*
      * [out] 0, or: TIERCE_E_MISS (not there), TIERCE_E_FULL (PUT: nothing can be evicted),
-     * TIERCE_E_REFUSED (PUT: admission rule), TIERCE_E_DEADLINE, TIERCE_E_DOWN, TIERCE_E_CLOSED,
-     * or a negative errno of the device. A PUT of what is there already is 0.
+     * TIERCE_E_REFUSED (PUT: admission rule, or needs_parent), TIERCE_E_DEADLINE, TIERCE_E_DOWN,
+     * TIERCE_E_CLOSED, or a negative errno of the device. A PUT of what is there already is 0.
      */
     int status;
 

@@ -322,6 +322,48 @@ START_TEST(the_disk_cap_holds_over_restarts)
 }
 END_TEST
 
+/* Hands chunk `index` of memory to the disk's queue, and waits. */
+static bool write_one(const struct tierce__keys *keys, size_t index)
+{
+    struct tierce__buf *buf = tierce__storage_lease(fx.engine, &keys->keys[index]);
+    ck_assert_ptr_nonnull(buf);
+    struct tierce__storage_chunk chunk = {.key = keys->keys[index],
+                                          .parent = keys->keys[index - 1],
+                                          .has_parent = true,
+                                          .object_bytes = fx.view->full.extent.object_bytes,
+                                          .block_count = FX_CHUNK_BLOCKS};
+    tierce__storage_write_all(fx.engine, &chunk, buf);
+    tierce__buf_release(buf);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    struct tierce__tier_stats s;
+    fx.engine->rungs[1].tier->ops->stats(fx.engine->rungs[1].tier, &s);
+    return s.chunks == index + 1;
+}
+
+START_TEST(the_disk_takes_no_suffix_without_its_prefix)
+{
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    struct tierce__keys keys;
+    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, 16, 16, false), 0);
+    for (size_t i = 1; i < 4; i++)
+        tierce__storage_quarantine(fx.engine, 1, &keys.keys[i], TIERCE_E_CHECKSUM);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert(!write_one(&keys, 3));
+    ck_assert(!write_one(&keys, 2));
+    ck_assert(write_one(&keys, 1));
+    ck_assert(write_one(&keys, 2));
+    ck_assert(write_one(&keys, 3));
+    ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 1);
+    tierce__keys_fini(&keys);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--second-process") == 0)
@@ -339,6 +381,7 @@ int main(int argc, char **argv)
     tcase_add_test(t, two_engines_of_a_process_cannot_share_a_folder_by_mistake);
     tcase_add_test(t, a_folder_that_cannot_be_made_means_memory_only);
     tcase_add_test(t, the_disk_cap_holds_over_restarts);
+    tcase_add_test(t, the_disk_takes_no_suffix_without_its_prefix);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }
