@@ -98,9 +98,11 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
                          tierce__engine_text(config, TIERCE__ENGINE_MEMORY_POLICY), why);
     if (rc < 0)
         return rc;
+    uint64_t chunks = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_CHUNKS);
     rc = tierce__pool_create(
         &engine->pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
-                                                   .cap_bytes = engine->settings.memory_bytes});
+                                                   .cap_bytes = engine->settings.memory_bytes,
+                                                   .buf_count_max = (uint32_t)chunks});
     if (rc < 0) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "memory.size: cannot reserve %llu bytes: %s",
                  (unsigned long long)engine->settings.memory_bytes, tierce_strerror(rc));

@@ -417,7 +417,8 @@ static void scatter_layer(struct tierce_load *load, struct load_chunk *chunk, ui
     const uint64_t *sums = tierce__chunk_sums(object, &shape->geometry, layer) + chunk->from;
     int bad =
         tierce__paged_scatter(load->paged, layer, load->block_ids + block, chunk->to - chunk->from,
-                              object + shape->layer_offset[layer] + skip, sums, load->good + block);
+                              object + shape->layer_offset[layer] + skip, sums, load->good + block,
+                              (uint64_t)load->block_count * shape->geometry.cell_bytes[layer]);
     TIERCE_ASSERT(bad >= 0); /* ids and layer were checked at begin */
     if (bad > 0 && !chunk->any_bad) {
         chunk->any_bad = true;

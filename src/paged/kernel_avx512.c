@@ -31,14 +31,8 @@ AVX512_INLINE __m512i scramble(__m512i acc)
     return _mm512_add_epi64(low, _mm512_slli_epi64(high, 32));
 }
 
-enum store { STORE_NONE, STORE_PLAIN, STORE_STREAM };
-
-/*
- * One loop for the three ways to store; `store` is a constant at each call, and so is a shift of 0:
- * aligned cells are loaded once (AVX2 gather of 64 KiB cells: 0.73 to 0.87 of the best plain copy).
- */
-AVX512_INLINE void take_stripes(uint64_t *acc, uint8_t *dst, const uint8_t *src, size_t begin,
-                                size_t end, size_t shift, enum store store)
+AVX512_INLINE void take_plain(uint64_t *acc, uint8_t *dst, const uint8_t *src, size_t begin,
+                              size_t end, bool store)
 {
     __m512i lanes = _mm512_loadu_si512(acc);
     size_t i = begin;
@@ -46,14 +40,11 @@ AVX512_INLINE void take_stripes(uint64_t *acc, uint8_t *dst, const uint8_t *src,
         size_t stop = tierce__block_end(i, end);
         for (; i < stop; i++) {
             size_t at = i * TIERCE__STRIPE_BYTES;
-            if (store == STORE_NONE)
+            if (!store)
                 tierce__prefetch_ahead(src + at);
             __m512i words = _mm512_loadu_si512(src + at);
-            if (store == STORE_PLAIN)
+            if (store)
                 _mm512_storeu_si512(dst + at, words);
-            if (store == STORE_STREAM)
-                _mm512_stream_si512((void *)(dst + at + shift),
-                                    shift == 0 ? words : _mm512_loadu_si512(src + at + shift));
             lanes = take_stripe(lanes, words, i % TIERCE__BLOCK_STRIPES);
         }
         if (i % TIERCE__BLOCK_STRIPES == 0)
@@ -65,19 +56,51 @@ AVX512_INLINE void take_stripes(uint64_t *acc, uint8_t *dst, const uint8_t *src,
 AVX512 static void avx512_run(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src,
                               size_t begin, size_t end)
 {
-    if (dst != NULL)
-        take_stripes(acc, dst, src, begin, end, 0, STORE_PLAIN);
-    else
-        take_stripes(acc, NULL, src, begin, end, 0, STORE_NONE);
+    take_plain(acc, dst, src, begin, end, dst != NULL);
 }
 
-AVX512 static void avx512_stream(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src,
-                                 size_t end, size_t shift)
+/* Aligned cells (`aligned` is a constant at each call) are loaded once. `s` is a copy,
+ * because a store could change what a pointer points at: 1.1x (Zen 5, 2026-11). */
+AVX512_INLINE __m512i stream_stripe(__m512i lanes, struct tierce__stream s, size_t i,
+                                    size_t in_block, bool aligned)
 {
-    if (shift == 0)
-        take_stripes(acc, dst, src, 0, end, 0, STORE_STREAM);
+    size_t at = i * TIERCE__STRIPE_BYTES, after = aligned ? at : at + s.shift;
+    __m512i words = _mm512_loadu_si512(s.src + at);
+    _mm512_stream_si512((void *)(s.dst + after),
+                        aligned ? words : _mm512_loadu_si512(s.src + after));
+    return take_stripe(lanes, words, in_block);
+}
+
+/* Unrolled over a block, whose keys then are constants: 1.05x (Zen 5, 2026-11). */
+AVX512_INLINE void stream_stripes(uint64_t *acc, struct tierce__stream s, bool aligned)
+{
+    __m512i lanes = _mm512_loadu_si512(acc);
+    size_t i = 0;
+    for (; i + TIERCE__BLOCK_STRIPES <= s.end; i += TIERCE__BLOCK_STRIPES) {
+        if (s.next != NULL)
+            tierce__fetch_block(&s, i);
+#pragma GCC unroll 16
+        for (size_t k = 0; k < TIERCE__BLOCK_STRIPES; k++)
+            lanes = stream_stripe(lanes, s, i + k, k, aligned);
+        lanes = scramble(lanes);
+    }
+    if (s.next != NULL)
+        tierce__fetch_block(&s, i);
+    for (; i < s.end; i++)
+        lanes = stream_stripe(lanes, s, i, i % TIERCE__BLOCK_STRIPES, aligned);
+    for (; i < s.copy_end; i++) {
+        size_t at = i * TIERCE__STRIPE_BYTES + s.shift;
+        _mm512_stream_si512((void *)(s.dst + at), _mm512_loadu_si512(s.src + at));
+    }
+    _mm512_storeu_si512(acc, lanes);
+}
+
+AVX512 static void avx512_stream(uint64_t acc[TIERCE__LANES], const struct tierce__stream *s)
+{
+    if (s->shift == 0)
+        stream_stripes(acc, *s, true);
     else
-        take_stripes(acc, dst, src, 0, end, shift, STORE_STREAM);
+        stream_stripes(acc, *s, false);
 }
 
 static void avx512_fence(void)

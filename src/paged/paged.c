@@ -6,7 +6,7 @@
 #include "base/bytes.h"
 #include "paged/paged_private.h"
 
-enum { PREFETCH_HEAD_BYTES = 4096, SCATTER_STREAM_BYTES_MIN = 1 << 20 };
+enum { SCATTER_STREAM_BYTES_MIN = 1 << 20 };
 
 /* Block ids come from outside, so the last byte of the last block must be an address. */
 static bool layer_ok(const struct tierce_paged_layer *layer, uint32_t block_count)
@@ -55,19 +55,6 @@ static uint8_t *block_at(const struct tierce_paged_layer *layer, int32_t id)
     return (uint8_t *)layer->base + (uint64_t)(uint32_t)id * layer->block_stride;
 }
 
-/*
- * The first lines of the next block, while this one is copied: the prefetcher of the machine only
- * starts after some misses. Of the best plain copy, a gather of 4 MiB has with 0, 2, 4 and 8 KiB
- * of head: cells of 4 KiB 0.72, 0.88, 1.05, 1.02; of 64 KiB 0.93, 0.97, 0.97, 0.97 (Zen 5,
- * 2026-11).
- */
-static void prefetch_head(const uint8_t *block, size_t block_bytes)
-{
-    size_t head = block_bytes < PREFETCH_HEAD_BYTES ? block_bytes : PREFETCH_HEAD_BYTES;
-    for (size_t i = 0; i < head; i += TIERCE__STRIPE_BYTES)
-        __builtin_prefetch(block + i, 0, 3);
-}
-
 int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids,
                          size_t n, void *cells, uint64_t *sums)
 {
@@ -81,31 +68,32 @@ int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const
     enum tierce__store_hint hint = TIERCE__STORE_STREAM;
     uint8_t *cell = cells;
     for (size_t i = 0; i < n; i++, cell += from->block_bytes) {
-        if (i + 1 < n)
-            prefetch_head(block_at(from, ids[i + 1]), from->block_bytes);
-        sums[i] = tierce__copy_sum_unfenced(kernel, cell, block_at(from, ids[i]), from->block_bytes,
-                                            hint);
+        const uint8_t *block = block_at(from, ids[i]);
+        /* The last one fetches itself, which it has already. */
+        const uint8_t *next = i + 1 < n ? block_at(from, ids[i + 1]) : block;
+        sums[i] = tierce__copy_sum_unfenced(kernel, cell, block, from->block_bytes, hint, next);
     }
     tierce__copy_fence(kernel, hint);
     return 0;
 }
 
 /*
- * The engine reads the blocks soon, but a large call is a part of a larger load, whose start the
- * caches have lost before its end. The copy alone is 1.12 (1 MiB) to 1.25 times (16 MiB) as fast
+ * The engine reads the blocks soon, but the caches have lost the start of a large row of calls
+ * before its end. The copy alone is 1.12 (1 MiB) to 1.25 times (16 MiB) as fast
  * streamed. A core that reads all of it back at once would be faster with the caches up to 4 MiB,
  * copy and read together: 16.3 against 13.3 GB/s for 1 MiB, 16.0 against 13.5 for 4 MiB, but 12.3
- * against 12.8 for 16 MiB. So small calls, which may be the whole load, stay in the caches
- * (cold cells of 128 KiB, Zen 5, 2026-11).
+ * against 12.8 for 16 MiB. So small rows stay in the caches (cold cells of 128 KiB, Zen 5,
+ * 2026-11).
  */
-static enum tierce__store_hint scatter_hint(size_t n, uint32_t block_bytes)
+static enum tierce__store_hint scatter_hint(uint64_t call_bytes, uint64_t row_bytes)
 {
-    return (uint64_t)n * block_bytes >= SCATTER_STREAM_BYTES_MIN ? TIERCE__STORE_STREAM
-                                                                 : TIERCE__STORE_CACHED;
+    uint64_t bytes = row_bytes > call_bytes ? row_bytes : call_bytes;
+    return bytes >= SCATTER_STREAM_BYTES_MIN ? TIERCE__STORE_STREAM : TIERCE__STORE_CACHED;
 }
 
 int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids,
-                          size_t n, const void *cells, const uint64_t *sums, uint8_t *good)
+                          size_t n, const void *cells, const uint64_t *sums, uint8_t *good,
+                          uint64_t row_bytes)
 {
     if (n > 0 && (ids == NULL || cells == NULL || sums == NULL || good == NULL))
         return TIERCE_E_ARGUMENT;
@@ -113,12 +101,12 @@ int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer, cons
         return TIERCE_E_ARGUMENT;
     const struct tierce__kernel *kernel = tierce__kernel();
     const struct tierce_paged_layer *to = &paged->layers[layer];
-    enum tierce__store_hint hint = scatter_hint(n, to->block_bytes);
+    enum tierce__store_hint hint = scatter_hint((uint64_t)n * to->block_bytes, row_bytes);
     const uint8_t *cell = cells;
     int bad = 0;
     for (size_t i = 0; i < n; i++, cell += to->block_bytes) {
-        uint64_t sum =
-            tierce__copy_sum_unfenced(kernel, block_at(to, ids[i]), cell, to->block_bytes, hint);
+        uint64_t sum = tierce__copy_sum_unfenced(kernel, block_at(to, ids[i]), cell,
+                                                 to->block_bytes, hint, NULL);
         if (sum != sums[i]) {
             good[i] = 0;
             bad++;

@@ -58,10 +58,14 @@ TIERCE_MUSTUSE int tierce__paged_gather(const struct tierce_paged *paged, uint32
  * Copies `cells` to blocks ids[0..n) of one layer, verifying each cell against sums[0..n). good[i]
  * is set to 0 where the sum differs and left alone otherwise; the bytes of such a block are then
  * in the engine's memory and the caller must have it computed again.
+ *
+ * `row_bytes` is what the row of calls copies of which this is one (a layer of a load, chunk by
+ * chunk): large rows go past the caches, which would lose their start before their end. 0 counts as
+ * this call alone.
  * Returns the number of bad cells, or TIERCE_E_ARGUMENT with nothing copied.
  */
 TIERCE_MUSTUSE int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer,
                                          const int32_t *ids, size_t n, const void *cells,
-                                         const uint64_t *sums, uint8_t *good);
+                                         const uint64_t *sums, uint8_t *good, uint64_t row_bytes);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "paged/paged_private.h"
 
+#include <stdbool.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -78,18 +79,33 @@ static uint64_t finish_sum(uint64_t acc[TIERCE__LANES], const uint8_t *src, size
  * sum, so that many bytes must be left behind the last stripe.
  */
 static size_t stream_stripes(const struct tierce__kernel *kernel, uint64_t acc[TIERCE__LANES],
-                             uint8_t *dst, const uint8_t *src, size_t n)
+                             uint8_t *dst, const uint8_t *src, size_t n, const uint8_t *next)
 {
-    size_t shift = -(uintptr_t)dst % TIERCE__STRIPE_BYTES;
-    size_t end = (n - 1 - shift) / TIERCE__STRIPE_BYTES;
-    memcpy(dst, src, shift);
-    kernel->stream(acc, dst, src, end, shift);
-    return end;
+    struct tierce__stream s = {.dst = dst, .src = src, .bytes = n, .next = next};
+    s.shift = -(uintptr_t)dst % TIERCE__STRIPE_BYTES;
+    s.end = (n - 1 - s.shift) / TIERCE__STRIPE_BYTES;
+    s.copy_end = (n - s.shift) / TIERCE__STRIPE_BYTES;
+    memcpy(dst, src, s.shift);
+    kernel->stream(acc, &s);
+    return s.end;
+}
+
+/* For copies that are not streamed: the first lines of the next one while this one runs. */
+static void fetch_head(const uint8_t *next, size_t n)
+{
+    size_t head = n < TIERCE__FETCH_AHEAD ? n : TIERCE__FETCH_AHEAD;
+    for (size_t i = 0; i < head; i += TIERCE__STRIPE_BYTES)
+        __builtin_prefetch(next + i, 0, 3);
 }
 
 uint64_t tierce__copy_sum_unfenced(const struct tierce__kernel *kernel, void *dst, const void *src,
-                                   size_t n, enum tierce__store_hint hint)
+                                   size_t n, enum tierce__store_hint hint, const void *next)
 {
+    uint8_t *to = dst;
+    const uint8_t *from = src;
+    bool streams = hint == TIERCE__STORE_STREAM && n >= STREAM_BYTES_MIN && kernel->stream != NULL;
+    if (next != NULL && !streams)
+        fetch_head(next, n);
     if (n <= SHORT_BYTES_MAX) {
         if (n > 0)
             memcpy(dst, src, n);
@@ -97,16 +113,13 @@ uint64_t tierce__copy_sum_unfenced(const struct tierce__kernel *kernel, void *ds
     }
     uint64_t acc[TIERCE__LANES];
     memcpy(acc, start_lanes, sizeof(acc));
-    uint8_t *to = dst;
-    const uint8_t *from = src;
-    size_t done = 0;
-    if (hint == TIERCE__STORE_STREAM && n >= STREAM_BYTES_MIN && kernel->stream != NULL)
-        done = stream_stripes(kernel, acc, to, from, n);
     /* The last stripe is never a part of the row, also where n is a multiple of 64. */
-    size_t stripes = (n - 1) / TIERCE__STRIPE_BYTES;
+    size_t stripes = (n - 1) / TIERCE__STRIPE_BYTES, tail = stripes * TIERCE__STRIPE_BYTES;
+    size_t done = streams ? stream_stripes(kernel, acc, to, from, n, next) : 0;
     kernel->run(acc, to, from, done, stripes);
-    size_t tail = stripes * TIERCE__STRIPE_BYTES;
-    memcpy(to + tail, from + tail, n - tail);
+    /* A streamed copy between aligned ends is whole already. */
+    if (!streams || n % TIERCE__STRIPE_BYTES != 0 || (uintptr_t)to % TIERCE__STRIPE_BYTES != 0)
+        memcpy(to + tail, from + tail, n - tail);
     return finish_sum(acc, from, n);
 }
 
@@ -119,7 +132,7 @@ void tierce__copy_fence(const struct tierce__kernel *kernel, enum tierce__store_
 uint64_t tierce__copy_sum(void *dst, const void *src, size_t n, enum tierce__store_hint hint)
 {
     const struct tierce__kernel *kernel = tierce__kernel();
-    uint64_t sum = tierce__copy_sum_unfenced(kernel, dst, src, n, hint);
+    uint64_t sum = tierce__copy_sum_unfenced(kernel, dst, src, n, hint, NULL);
     tierce__copy_fence(kernel, hint);
     return sum;
 }

@@ -129,7 +129,8 @@ static void scatter_round(struct world *w, uint64_t *state, int l, uint8_t *cell
         }
         memcpy(model_block(w, l, ids[i]), cells + i * bytes, bytes);
     }
-    ck_assert_int_eq(tierce__paged_scatter(&w->paged, (uint32_t)l, ids, n, cells, sums, good), bad);
+    ck_assert_int_eq(tierce__paged_scatter(&w->paged, (uint32_t)l, ids, n, cells, sums, good, 0),
+                     bad);
     for (size_t i = 0; i < n; i++)
         ck_assert_uint_eq(good[i], expected[i]);
     expect_world(w);

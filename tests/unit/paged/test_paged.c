@@ -74,7 +74,7 @@ static void expect_no_move(uint32_t layer, const int32_t *ids, size_t n)
     sums[0] = sums[1] = 42;
     good[0] = good[1] = 1;
     ck_assert_int_eq(tierce__paged_gather(&paged, layer, ids, n, cells, sums), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(tierce__paged_scatter(&paged, layer, ids, n, cells, sums, good),
+    ck_assert_int_eq(tierce__paged_scatter(&paged, layer, ids, n, cells, sums, good, 0),
                      TIERCE_E_ARGUMENT);
     ck_assert_mem_eq(cells, untouched_cells, sizeof(cells));
     ck_assert_mem_eq(memory, untouched_memory, sizeof(memory));
@@ -108,13 +108,14 @@ START_TEST(missing_buffers_are_refused)
     ck_assert_int_eq(tierce__paged_gather(&paged, 0, ids, 2, NULL, sums), TIERCE_E_ARGUMENT);
     ck_assert_int_eq(tierce__paged_gather(&paged, 0, ids, 2, cells, NULL), TIERCE_E_ARGUMENT);
     ck_assert_int_eq(tierce__paged_gather(NULL, 0, ids, 2, cells, sums), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(tierce__paged_scatter(&paged, 0, ids, 2, NULL, sums, good), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(tierce__paged_scatter(&paged, 0, ids, 2, cells, NULL, good),
+    ck_assert_int_eq(tierce__paged_scatter(&paged, 0, ids, 2, NULL, sums, good, 0),
                      TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(tierce__paged_scatter(&paged, 0, ids, 2, cells, sums, NULL),
+    ck_assert_int_eq(tierce__paged_scatter(&paged, 0, ids, 2, cells, NULL, good, 0),
+                     TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(tierce__paged_scatter(&paged, 0, ids, 2, cells, sums, NULL, 0),
                      TIERCE_E_ARGUMENT);
     ck_assert_int_eq(tierce__paged_gather(&paged, 0, NULL, 0, NULL, NULL), 0);
-    ck_assert_int_eq(tierce__paged_scatter(&paged, 0, NULL, 0, NULL, NULL, NULL), 0);
+    ck_assert_int_eq(tierce__paged_scatter(&paged, 0, NULL, 0, NULL, NULL, NULL, 0), 0);
 }
 END_TEST
 
@@ -129,7 +130,7 @@ START_TEST(blocks_make_the_way_there_and_back)
     }
     good[0] = good[1] = 1;
     cells[BLOCK_BYTES + 17] ^= 1;
-    ck_assert_int_eq(tierce__paged_scatter(&paged, 1, ids, 2, cells, sums, good), 1);
+    ck_assert_int_eq(tierce__paged_scatter(&paged, 1, ids, 2, cells, sums, good, 0), 1);
     ck_assert_uint_eq(good[0], 1);
     ck_assert_uint_eq(good[1], 0);
     ck_assert_mem_eq(other + 3 * STRIDE, cells, BLOCK_BYTES);
@@ -147,7 +148,7 @@ START_TEST(a_good_cell_leaves_its_flag_alone)
     ck_assert_int_eq(tierce__paged_gather(&paged, 0, ids, 2, cells, sums), 0);
     good[0] = 0;
     good[1] = 1;
-    ck_assert_int_eq(tierce__paged_scatter(&paged, 1, ids, 2, cells, sums, good), 0);
+    ck_assert_int_eq(tierce__paged_scatter(&paged, 1, ids, 2, cells, sums, good, 0), 0);
     ck_assert_uint_eq(good[0], 0);
     ck_assert_uint_eq(good[1], 1);
 }

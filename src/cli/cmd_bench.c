@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/bench.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/config_parse.h"
+#include "cli/cli.h"
+
+#define SECONDS_DEFAULT 3.0
+#define SECONDS_MAX     600.0
+#define MEMORY_DEFAULT  (5ULL << 30)
+#define MEMORY_MIN      (64ULL << 20)
+
+const char tierce__cli_bench_help[] =
+    "Measures this machine beside its own limits and prints a line a case. The ratio is value to\n"
+    "limit, or limit to value where less is better: bigger is always better. The goal is the "
+    "ratio\n"
+    "asked for; missing it is no failure.\n\n"
+    "  NAME           only these benchmarks (default: all)\n"
+    "  --csv          bench,case,unit,value,limit,ratio,goal,peer,peer_value\n"
+    "  --list         names the benchmarks\n"
+    "  --seconds N    for each case, preparations aside (default 3)\n"
+    "  --memory SIZE  use about that much at most (default 5GiB, or half of what is free)\n"
+    "  --dir DIR      where files go (default: a folder of its own in the current one)\n";
+
+static const struct entry {
+    const char *name;
+    const char *summary;
+    int (*run)(const struct tierce__bench *bench);
+} entries[] = {
+#define TIERCE_BENCH(suffix, name, summary) {name, summary, tierce__bench_##suffix},
+#include "cli/benches.def"
+#undef TIERCE_BENCH
+};
+
+#define ENTRY_COUNT (sizeof(entries) / sizeof(entries[0]))
+
+/* ---- output --------------------------------------------------------------------------------- */
+
+/* A number in four significant digits, or nothing for 0. */
+static void format_number(char *out, size_t size, double value)
+{
+    out[0] = '\0';
+    if (value > 0)
+        snprintf(out, size, value < 9999.5 ? "%.4g" : "%.0f", value);
+}
+
+static void print_header(bool csv)
+{
+    if (csv)
+        printf("bench,case,unit,value,limit,ratio,goal,peer,peer_value\n");
+    else
+        printf("%-8s %-38s %-9s %9s %9s %7s %6s  %s\n", "bench", "case", "unit", "value", "limit",
+               "ratio", "goal", "peer");
+    fflush(stdout);
+}
+
+void tierce__bench_emit(const struct tierce__bench *bench, const struct tierce__bench_row *row)
+{
+    char value[32], limit[32], ratio[32], goal[32], peer_value[32];
+    double r = 0;
+    if (row->limit > 0 && row->value > 0)
+        r = row->sense == TIERCE__BENCH_LESS_IS_BETTER ? row->limit / row->value
+                                                       : row->value / row->limit;
+    format_number(value, sizeof(value), row->value);
+    format_number(limit, sizeof(limit), row->limit);
+    format_number(ratio, sizeof(ratio), r);
+    format_number(goal, sizeof(goal), row->goal);
+    format_number(peer_value, sizeof(peer_value), row->peer_value);
+    const char *peer = row->peer != NULL ? row->peer : "";
+    if (bench->csv)
+        printf("%s,%s,%s,%s,%s,%s,%s,%s,%s\n", bench->name, row->case_name, row->unit, value, limit,
+               ratio, goal, peer, peer_value);
+    else
+        printf("%-8s %-38s %-9s %9s %9s %7s %6s  %s%s%s\n", bench->name, row->case_name, row->unit,
+               value, limit, ratio, goal, peer, peer[0] != '\0' ? " " : "", peer_value);
+    fflush(stdout);
+}
+
+int tierce__bench_fail(const struct tierce__bench *bench, const char *format, ...)
+{
+    va_list args;
+    fprintf(stderr, "tierce bench: %s: ", bench->name);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return -ECANCELED;
+}
+
+static void list_benches(void)
+{
+    for (size_t i = 0; i < ENTRY_COUNT; i++)
+        printf("%-8s %s\n", entries[i].name, entries[i].summary);
+}
+
+/* ---- arguments ------------------------------------------------------------------------------ */
+
+struct arguments {
+    struct tierce__bench bench;
+    char **names;
+    int name_count;
+    bool list;
+};
+
+static int usage(const char *what, const char *word)
+{
+    char shown[64];
+    tierce__text_for_message(shown, sizeof(shown), word);
+    return tierce__cli_usage("bench", "%s: \"%s\"", what, shown);
+}
+
+static bool read_seconds(double *out, const char *text)
+{
+    char *end;
+    double seconds = strtod(text, &end);
+    if (end == text || *end != '\0' || !(seconds > 0 && seconds <= SECONDS_MAX))
+        return false;
+    *out = seconds;
+    return true;
+}
+
+static const struct entry *find_entry(const char *name)
+{
+    for (size_t i = 0; i < ENTRY_COUNT; i++) {
+        if (strcmp(entries[i].name, name) == 0)
+            return &entries[i];
+    }
+    return NULL;
+}
+
+/* Half of what could be had without pushing others out, if that can be known. */
+static uint64_t memory_by_default(void)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    if (file == NULL)
+        return MEMORY_DEFAULT;
+    char line[128];
+    unsigned long long kib = 0;
+    while (kib == 0 && fgets(line, sizeof(line), file) != NULL)
+        (void)sscanf(line, "MemAvailable: %llu kB", &kib);
+    fclose(file);
+    uint64_t half = kib * 1024 / 2;
+    if (half == 0 || half > MEMORY_DEFAULT)
+        return MEMORY_DEFAULT;
+    return half > MEMORY_MIN ? half : MEMORY_MIN;
+}
+
+static int read_option(struct arguments *a, int option)
+{
+    switch (option) {
+    case 'c':
+        a->bench.csv = true;
+        return 0;
+    case 'l':
+        a->list = true;
+        return 0;
+    case 's':
+        return read_seconds(&a->bench.seconds, optarg) ? 0
+                                                       : usage("--seconds takes up to 600", optarg);
+    case 'm':
+        if (!tierce__parse_size(&a->bench.memory_bytes, optarg) ||
+            a->bench.memory_bytes < MEMORY_MIN)
+            return usage("--memory takes 64MiB and more", optarg);
+        return 0;
+    case 'd':
+        a->bench.dir = optarg;
+        return 0;
+    default:
+        return TIERCE__CLI_USAGE; /* getopt has said why */
+    }
+}
+
+static int read_arguments(struct arguments *a, int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"csv", no_argument, NULL, 'c'},           {"list", no_argument, NULL, 'l'},
+        {"seconds", required_argument, NULL, 's'}, {"memory", required_argument, NULL, 'm'},
+        {"dir", required_argument, NULL, 'd'},     {NULL, 0, NULL, 0}};
+    *a = (struct arguments){
+        .bench = {.seconds = SECONDS_DEFAULT, .memory_bytes = memory_by_default()}};
+    int option, rc = 0;
+    optind = 1;
+    while (rc == 0 && (option = getopt_long(argc, argv, "", options, NULL)) != -1)
+        rc = read_option(a, option);
+    a->names = argv + optind;
+    a->name_count = argc - optind;
+    for (int i = 0; rc == 0 && i < a->name_count; i++) {
+        if (find_entry(a->names[i]) == NULL)
+            rc = usage("there is no such benchmark", a->names[i]);
+    }
+    return rc;
+}
+
+/* ---- running -------------------------------------------------------------------------------- */
+
+static bool is_wanted(const struct arguments *a, const struct entry *entry)
+{
+    for (int i = 0; i < a->name_count; i++) {
+        if (strcmp(a->names[i], entry->name) == 0)
+            return true;
+    }
+    return a->name_count == 0;
+}
+
+/* Every benchmark runs, also after one that failed. */
+static int run_all(struct arguments *a)
+{
+    int status = TIERCE__CLI_OK;
+    print_header(a->bench.csv);
+    for (size_t i = 0; i < ENTRY_COUNT; i++) {
+        if (!is_wanted(a, &entries[i]))
+            continue;
+        a->bench.name = entries[i].name;
+        int rc = entries[i].run(&a->bench);
+        if (rc < 0 && rc != -ECANCELED)
+            (void)tierce__bench_fail(&a->bench, "%s", tierce_strerror(rc));
+        if (rc < 0)
+            status = TIERCE__CLI_FAILED;
+    }
+    return status;
+}
+
+int tierce__cli_bench(int argc, char **argv)
+{
+    struct arguments a;
+    char folder[PATH_MAX] = "tierce-bench-XXXXXX";
+    int rc = read_arguments(&a, argc, argv);
+    if (rc != 0)
+        return rc;
+    if (a.list) {
+        list_benches();
+        return TIERCE__CLI_OK;
+    }
+    if (a.bench.dir != NULL) {
+        int length = snprintf(folder, sizeof(folder), "%s/tierce-bench-XXXXXX", a.bench.dir);
+        if (length < 0 || (size_t)length >= sizeof(folder))
+            return usage("--dir is too long", a.bench.dir);
+    }
+    if (mkdtemp(folder) == NULL)
+        return tierce__cli_fail("bench", "cannot make %s: %s", folder, strerror(errno));
+    a.bench.dir = folder;
+    rc = run_all(&a);
+    /* Benchmarks remove what they make. */
+    if (rmdir(folder) != 0)
+        return tierce__cli_fail("bench", "cannot remove %s: %s", folder, strerror(errno));
+    return rc;
+}
