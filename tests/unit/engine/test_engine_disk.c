@@ -276,6 +276,20 @@ START_TEST(two_engines_of_a_process_cannot_share_a_folder_by_mistake)
 }
 END_TEST
 
+START_TEST(every_depth_that_can_be_configured_opens)
+{
+    const char *sets[] = {"disk.depth", "64", NULL};
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    fx_open(&fx, true, sets);
+    ck_assert_int_eq(fx_stats(&fx).disk_open_status, 0);
+    struct tierce_config *config = fx_config(fx.folder, NULL);
+    ck_assert_int_eq(tierce_config_set(config, "disk.depth", "65", why), TIERCE_E_CONFIG);
+    tierce_config_destroy(config);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 START_TEST(a_folder_that_cannot_be_made_means_memory_only)
 {
     uint8_t origins[16];
@@ -379,6 +393,7 @@ int main(int argc, char **argv)
     tcase_add_test(t, an_aborted_load_leaves_nothing_behind);
     tcase_add_test(t, a_folder_held_by_another_process_means_memory_only);
     tcase_add_test(t, two_engines_of_a_process_cannot_share_a_folder_by_mistake);
+    tcase_add_test(t, every_depth_that_can_be_configured_opens);
     tcase_add_test(t, a_folder_that_cannot_be_made_means_memory_only);
     tcase_add_test(t, the_disk_cap_holds_over_restarts);
     tcase_add_test(t, the_disk_takes_no_suffix_without_its_prefix);
