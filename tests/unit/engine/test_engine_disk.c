@@ -276,6 +276,26 @@ START_TEST(two_engines_of_a_process_cannot_share_a_folder_by_mistake)
 }
 END_TEST
 
+START_TEST(two_spellings_of_a_folder_are_one_also_the_first_time)
+{
+    const char *sets[] = {"memory.size", "8MiB", NULL};
+    char parent[] = "/tmp/tierce-engine-XXXXXX", folder[64], again[64];
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    ck_assert_ptr_nonnull(mkdtemp(parent));
+    snprintf(folder, sizeof(folder), "%s/./store", parent);
+    snprintf(again, sizeof(again), "%s/store", parent);
+    struct tierce_config *config = fx_config(folder, NULL), *other = fx_config(again, sets);
+    struct tierce_engine *first = NULL, *second = NULL;
+    ck_assert_int_eq(tierce_engine_open(&first, config, why), 0);
+    ck_assert_int_eq(tierce_engine_open(&second, other, why), TIERCE_E_CONFIG);
+    tierce_engine_close(first);
+    tierce_config_destroy(config);
+    tierce_config_destroy(other);
+    snprintf(fx.folder, sizeof(fx.folder), "%s", parent);
+    fx_remove(&fx);
+}
+END_TEST
+
 START_TEST(every_depth_that_can_be_configured_opens)
 {
     const char *sets[] = {"disk.depth", "64", NULL};
@@ -393,6 +413,7 @@ int main(int argc, char **argv)
     tcase_add_test(t, an_aborted_load_leaves_nothing_behind);
     tcase_add_test(t, a_folder_held_by_another_process_means_memory_only);
     tcase_add_test(t, two_engines_of_a_process_cannot_share_a_folder_by_mistake);
+    tcase_add_test(t, two_spellings_of_a_folder_are_one_also_the_first_time);
     tcase_add_test(t, every_depth_that_can_be_configured_opens);
     tcase_add_test(t, a_folder_that_cannot_be_made_means_memory_only);
     tcase_add_test(t, the_disk_cap_holds_over_restarts);
