@@ -146,10 +146,30 @@ TIERCE_MUSTUSE int tierce__keys_init(struct tierce__keys *keys, const struct tie
                                      uint64_t end_block, bool tail);
 void tierce__keys_fini(struct tierce__keys *keys);
 
-/* What the header of chunk `index` of the chain must say; its block hashes start at *hashes. */
-void tierce__view_chunk_info(const struct tierce_view *view, const struct tierce_chain *chain,
-                             size_t index, const struct tierce__shape *shape,
-                             struct tierce__chunk_info *info);
+/*
+ * What the header of chunk `index` of a sequence must say, besides when it was created: a store
+ * writes it, a load compares with it. [in] hashes: of all blocks of the sequence from 0 on; root:
+ * the parent of block 0.
+ */
+void tierce__view_chunk_info(struct tierce__chunk_info *info, const struct tierce_view *view,
+                             const struct tierce__shape *shape, size_t index, const uint8_t *hashes,
+                             const uint8_t *root);
+
+/* What is indexed beside a chunk's bytes. */
+struct tierce__storage_chunk {
+    struct tierce__key key;
+    struct tierce__key parent;
+    bool has_parent;
+    uint8_t first_block[TIERCE_HASH_BYTES];
+    uint64_t object_bytes;
+    uint64_t token_start;
+    uint32_t block_count;
+};
+
+/* The record of chunk `index` of a sequence; [in] hashes as above. */
+void tierce__view_describe(struct tierce__storage_chunk *out, const struct tierce_view *view,
+                           const struct tierce__keys *keys, const struct tierce__shape *shape,
+                           size_t index, const uint8_t *hashes);
 
 /* Checks the parts of transfer options that do not depend on store or load. */
 TIERCE_MUSTUSE int tierce__transfer_check(const struct tierce_view *view,
@@ -173,17 +193,6 @@ struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
 
 /* A pool buffer, evicting by policy; NULL when nothing can be evicted. Does not wait. */
 struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes);
-
-/* What is indexed beside a chunk's bytes. */
-struct tierce__storage_chunk {
-    struct tierce__key key;
-    struct tierce__key parent;
-    bool has_parent;
-    uint8_t first_block[TIERCE_HASH_BYTES];
-    uint64_t object_bytes;
-    uint64_t token_start;
-    uint32_t block_count;
-};
 
 /* Publishes a sealed chunk in memory. Returns 0 or the memory tier's status. */
 TIERCE_MUSTUSE int tierce__storage_publish(struct tierce_engine *engine,

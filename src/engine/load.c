@@ -380,18 +380,13 @@ int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
 static int check_header(const struct tierce_load *load, const struct load_chunk *chunk)
 {
     const struct tierce__shape *shape = shape_of(load, chunk);
-    struct tierce__chunk_info got,
-        want = {.shard = load->view->key.shard,
-                .algo = load->view->algo,
-                .token_start = (uint64_t)chunk->first_block * shape->geometry.block_tokens,
-                .geometry = shape->geometry};
-    const uint8_t *hashes = load->hashes + chunk->first_block * TIERCE_HASH_BYTES;
-    memcpy(want.ns_digest, load->view->ns_digest, TIERCE_HASH_BYTES);
-    memcpy(want.hash, chunk->key.hash, TIERCE_HASH_BYTES);
-    memcpy(want.parent, chunk->first_block > 0 ? hashes - TIERCE_HASH_BYTES : load->root,
-           TIERCE_HASH_BYTES);
+    struct tierce__chunk_info got, want;
+    tierce__view_chunk_info(&want, load->view, shape, chunk->index, load->hashes, load->root);
     int rc = tierce__chunk_parse(&got, chunk->buf->data, shape->extent.header_bytes);
-    return rc < 0 ? rc : tierce__chunk_match(chunk->buf->data, &got, &want, hashes);
+    if (rc < 0)
+        return rc;
+    return tierce__chunk_match(chunk->buf->data, &got, &want,
+                               load->hashes + chunk->first_block * TIERCE_HASH_BYTES);
 }
 
 /* Whether the bytes of `layer` are in the buffer and belong to the chunk that is wanted. */
@@ -460,16 +455,8 @@ static void promote(struct tierce_load *load, struct load_chunk *chunk)
         if (!wait_segment(load, &chunk->segments[i]))
             return;
     }
-    struct tierce__storage_chunk record = {.key = chunk->key,
-                                           .has_parent = chunk->index > 0,
-                                           .object_bytes = shape->extent.object_bytes,
-                                           .token_start = (uint64_t)chunk->first_block *
-                                                          shape->geometry.block_tokens,
-                                           .block_count = shape->geometry.block_count};
-    if (chunk->index > 0)
-        record.parent = load->keys.keys[chunk->index - 1];
-    memcpy(record.first_block, load->hashes + chunk->first_block * TIERCE_HASH_BYTES,
-           TIERCE_HASH_BYTES);
+    struct tierce__storage_chunk record;
+    tierce__view_describe(&record, load->view, &load->keys, shape, chunk->index, load->hashes);
     if (tierce__storage_publish(load->engine, &record, chunk->buf) == 0)
         tierce__count(load->engine, TIERCE__STAT_promotions, 1);
 }
