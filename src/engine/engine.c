@@ -215,7 +215,7 @@ static void destroy_engine(struct tierce_engine *engine)
         struct tierce__tier *tier = engine->rungs[--engine->rung_count].tier;
         tier->ops->close(tier, deadline_ns);
     }
-    TIERCE_ASSERT(engine->puts_in_flight == 0); /* close answers every request */
+    TIERCE_ASSERT(engine->unattended == 0); /* close answers every request */
     tierce__pool_destroy(engine->pool);
     tierce__namespaces_destroy(engine->namespaces);
     tierce__cond_fini(&engine->changed);

@@ -19,8 +19,8 @@
  * What the files of the engine share. The story of a store is in store.c, of a load in load.c, of
  * a lookup in lookup.c; storage.c drives the tiers below them; sessions.c keeps the pins.
  *
- * Lock order: REGISTRY (engine.c), ENGINE (sessions, puts in flight), TRANSFER (one load or one
- * waiting caller), then the tiers' own. No tier is called with ENGINE or TRANSFER held.
+ * Lock order: REGISTRY (engine.c), ENGINE (sessions, unattended requests), TRANSFER (one load or
+ * one waiting caller), then the tiers' own. No tier is called with ENGINE or TRANSFER held.
  */
 
 #define TIERCE__ENGINE_MAGIC 0x7e1e0001u
@@ -75,7 +75,7 @@ struct tierce_engine {
     struct tierce__list sessions[TIERCE__SESSION_BINS];
     uint64_t pinned_bytes;
     uint64_t session_count;
-    uint64_t puts_in_flight; /* PUTs to slower tiers that are not done */
+    uint64_t unattended; /* requests nobody waits for that are not done: queued PUTs, DELETEs */
     bool closing;
     pthread_t keeper; /* ends pins at their deadline */
     bool keeper_runs;
@@ -179,7 +179,8 @@ TIERCE_MUSTUSE int tierce__transfer_check(const struct tierce_view *view,
 
 /*
  * The longest prefix of keys that some tier holds, found as a waterfall: each tier is asked only
- * for what the faster ones lack. places[i] (or NULL) = rung of key i.
+ * for what the faster ones lack. places[i] (or NULL) = rung of key i. Waits for tiers that do not
+ * answer at once, timeout.lookup at most over all of them.
  */
 size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
                             size_t count, size_t rung_limit, uint8_t *places);
@@ -199,11 +200,13 @@ TIERCE_MUSTUSE int tierce__storage_publish(struct tierce_engine *engine,
                                            const struct tierce__storage_chunk *chunk,
                                            struct tierce__buf *buf);
 
-/* Hands a sealed chunk to the queue of every slower tier. Failures are counted. */
+/* Hands a sealed chunk to the queue of every slower tier that is in service. Best effort: what a
+ * tier does not take is in its own counters, and is stored anew when it is missed. */
 void tierce__storage_write_all(struct tierce_engine *engine,
                                const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
 
-/* Takes a chunk that proved wrong out of a tier. */
+/* Counts and logs a chunk that proved wrong, and deletes it from the tier, unless it is of another
+ * version: then it stays where it is, and is a miss. */
 void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
                                 const struct tierce__key *key, int why);
 
@@ -221,8 +224,8 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung, int status)
 
 /* ---- sessions.c ---- */
 
-/* Replaces the pins of (view, id) by `count` leased buffers, whose references and arrays move to
- * the session. Errors: -ENOMEM (the references are released then). */
+/* Replaces the pins of (view, id) by `count` leased buffers, whose references move to the session;
+ * the arrays are copied. Errors: -ENOMEM (the references are released and the old pins stay). */
 TIERCE_MUSTUSE int tierce__session_hold(struct tierce_view *view, uint64_t id,
                                         const struct tierce__key *keys, struct tierce__buf **bufs,
                                         size_t count);

@@ -5,9 +5,12 @@
  * header once, scatter with the sums riding on the copy, promote what came from a slower tier,
  * report block by block.
  *
- *     chunk:  PLANNED --lease--> READY (memory)
- *                     --alloc--> READING --segment 0 and header good--> scattered layer by layer
- *             any step that fails: FAILED, its blocks are reported and the chunk may be quarantined
+ *     a chunk in memory:  leased
+ *     one that is not:    a buffer is reserved, its segments go IDLE -> READING -> HERE or LOST
+ *     both, by layers:    the header is checked once (header_good), the cells are scattered
+ *
+ * What fails before the cells sets `failed`, and no block of the chunk is loaded. A cell that does
+ * not verify fails its block alone (any_bad). What proves wrong is taken out of its tier.
  *
  * A load lives until its last request has been answered, which can be after end or abort.
  */

@@ -41,7 +41,6 @@ bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct ti
     struct tierce__rung *r = &engine->rungs[rung];
     if (!tierce__breaker_pass(&r->breaker, tierce__now_ns()))
         return false;
-    tierce__list_init(&req->node);
     r->tier->ops->submit(r->tier, req);
     return true;
 }
@@ -88,10 +87,10 @@ static int ask(struct tierce_engine *engine, size_t rung, struct waiter *w)
 }
 
 static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
-                         size_t count)
+                         size_t count, uint64_t deadline_ns)
 {
     struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,
-                               .deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms),
+                               .deadline_ns = deadline_ns,
                                .keys = keys,
                                .key_count = count}};
     if (ask(engine, rung, &w) < 0)
@@ -106,12 +105,13 @@ size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__k
                             size_t count, size_t rung_limit, uint8_t *places)
 {
     size_t rungs = engine->rung_count < rung_limit ? engine->rung_count : rung_limit;
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
     size_t at = 0, before;
     do {
         /* A chunk may have left memory while later ones are still there: go down and up again. */
         before = at;
         for (size_t rung = 0; rung < rungs && at < count; rung++) {
-            size_t found = ask_prefix(engine, rung, keys + at, count - at);
+            size_t found = ask_prefix(engine, rung, keys + at, count - at, deadline_ns);
             if (places != NULL)
                 memset(places + at, (int)rung, found);
             at += found;
@@ -173,7 +173,8 @@ int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__s
     return ask(engine, 0, &w);
 }
 
-/* A request that outlives its submitter: a queued PUT, or a DELETE nobody waits for. */
+/* A request that outlives its submitter: a queued PUT, or a DELETE. The engine counts them, so that
+ * a flush can wait for all that are under way. */
 struct detached {
     struct tierce__tier_req req;
     struct tierce__storage_chunk chunk;
@@ -186,7 +187,7 @@ static void free_detached(struct detached *d)
     struct tierce_engine *engine = d->engine;
     tierce__free(d);
     tierce__lock_take(&engine->lock);
-    engine->puts_in_flight--;
+    engine->unattended--;
     tierce__cond_broadcast(&engine->changed);
     tierce__lock_drop(&engine->lock);
 }
@@ -204,7 +205,7 @@ static void submit_detached(struct detached *d)
     d->req.done = detached_done;
     d->req.arg = d;
     tierce__lock_take(&engine->lock);
-    engine->puts_in_flight++;
+    engine->unattended++;
     tierce__lock_drop(&engine->lock);
     if (!tierce__storage_submit(engine, d->rung, &d->req))
         free_detached(d);
@@ -266,9 +267,9 @@ static int wait_for_puts(struct tierce_engine *engine, uint64_t deadline_ns)
 {
     int rc = 0;
     tierce__lock_take(&engine->lock);
-    while (engine->puts_in_flight > 0 && rc == 0) {
+    while (engine->unattended > 0 && rc == 0) {
         if (!tierce__cond_wait(&engine->changed, &engine->lock, deadline_ns) &&
-            engine->puts_in_flight > 0)
+            engine->unattended > 0)
             rc = TIERCE_E_DEADLINE;
     }
     tierce__lock_drop(&engine->lock);
