@@ -143,7 +143,6 @@ static void submit_segment(struct tierce_load *load, struct load_chunk *chunk, u
     segment->load = load;
     segment->rung = chunk->rung;
     segment->req = (struct tierce__tier_req){.op = TIERCE__TIER_GET,
-                                             .prio = TIERCE__PRIO_PREFETCH,
                                              .deadline_ns = load->deadline_ns,
                                              .done = segment_done,
                                              .arg = segment,

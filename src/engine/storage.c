@@ -153,7 +153,6 @@ static void fill_put(struct tierce__tier_req *req, const struct tierce__storage_
                      struct tierce__buf *buf)
 {
     req->op = TIERCE__TIER_PUT;
-    req->prio = TIERCE__PRIO_PUT;
     req->deadline_ns = TIERCE__DEADLINE_NEVER;
     req->keys = &chunk->key;
     req->key_count = 1;
@@ -245,7 +244,6 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
     d->rung = rung;
     d->chunk.key = *key;
     d->req = (struct tierce__tier_req){.op = TIERCE__TIER_DELETE,
-                                       .prio = TIERCE__PRIO_DELETE,
                                        .deadline_ns = TIERCE__DEADLINE_NEVER,
                                        .keys = &d->chunk.key,
                                        .key_count = 1};
