@@ -61,6 +61,16 @@ static char *canonical_path(const char *path)
     return tierce__strdup(realpath(path, resolved) != NULL ? resolved : path);
 }
 
+/* Opening has made the folder if it was missing; only now its name without links is known. */
+static void resolve_again(char **path)
+{
+    char *resolved = canonical_path(*path);
+    if (resolved == NULL)
+        return; /* the spelling that was given still names it */
+    tierce__free(*path);
+    *path = resolved;
+}
+
 /* ---- opening ---- */
 
 static int find_policy(const struct tierce__policy_ops **out, const char *parameter,
@@ -99,10 +109,10 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
     if (rc < 0)
         return rc;
     uint64_t chunks = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_CHUNKS);
-    rc = tierce__pool_create(
-        &engine->pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
-                                                   .cap_bytes = engine->settings.memory_bytes,
-                                                   .buf_count_max = (uint32_t)chunks});
+    rc = tierce__pool_create(&engine->pool,
+                             &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
+                                                         .cap_bytes = engine->settings.memory_bytes,
+                                                         .buf_count_max = (uint32_t)chunks});
     if (rc < 0) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "memory.size: cannot reserve %llu bytes: %s",
                  (unsigned long long)engine->settings.memory_bytes, tierce_strerror(rc));
@@ -253,8 +263,10 @@ static struct tierce_engine *find_engine(const char *identity, const char *disk_
 {
     TIERCE__LIST_FOR_EACH (it, &registry) {
         struct tierce_engine *e = TIERCE__CONTAINER_OF(it, struct tierce_engine, registry_node);
-        if (strcmp(e->identity, identity) == 0)
+        if (strcmp(e->identity, identity) == 0) {
+            *rc = 0;
             return e;
+        }
         if (disk_path[0] != '\0' && strcmp(e->disk_path, disk_path) == 0) {
             snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
                      "disk.path: another engine of this process uses %.256s with other settings; "
@@ -290,6 +302,7 @@ int tierce_engine_open(struct tierce_engine **out, const struct tierce_config *c
             engine->identity = identity;
             engine->disk_path = disk_path;
             identity = disk_path = NULL;
+            resolve_again(&engine->disk_path);
             tierce__list_push_back(&registry, &engine->registry_node);
         }
     }

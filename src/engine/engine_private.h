@@ -62,7 +62,7 @@ struct tierce_engine {
     uint32_t refs; /* under REGISTRY */
     struct tierce__list registry_node;
     char *identity;  /* canonical configuration: equal ones share an engine */
-    char *disk_path; /* canonical path of the store folder, or NULL */
+    char *disk_path; /* canonical path of the store folder; "" without one */
     struct tierce__settings settings;
 
     struct tierce__namespaces *namespaces;

@@ -38,12 +38,12 @@ struct load_chunk {
     size_t first_block; /* in the sequence */
     size_t from, to;    /* blocks of the chunk that are wanted */
     size_t index;       /* of the chunk in the chain */
-    size_t rung;
+    size_t rung;        /* 0: leased in memory; else where it is read from */
     bool tail;
     bool header_good;
     bool failed;
-    bool any_bad; /* a cell did not verify */
-    struct tierce__buf *buf;
+    bool any_bad;             /* a cell did not verify */
+    struct tierce__buf *buf;  /* NULL only if the chunk failed at begin */
     struct segment *segments; /* [shape's segment_count], NULL when the buffer is lent */
 };
 
@@ -223,22 +223,31 @@ static struct tierce__buf *take_pinned(struct tierce__session *session,
     return NULL;
 }
 
-static void place_chunk(struct tierce_load *load, struct load_chunk *chunk,
-                        struct tierce__session *session, uint8_t place)
+/*
+ * Gives each of the first `count` chunks its buffer: what memory holds is leased before anything
+ * is reserved for the others, because to reserve is to evict, and must not hit what is wanted.
+ */
+static void place_chunks(struct tierce_load *load, size_t count, struct tierce__session *session,
+                         const uint8_t *places)
 {
     struct tierce_engine *engine = load->engine;
-    chunk->buf = take_pinned(session, &chunk->key);
-    if (chunk->buf == NULL)
-        chunk->buf = tierce__storage_lease(engine, &chunk->key);
-    chunk->rung = 0;
-    if (chunk->buf != NULL)
-        return;
-    /* Not in memory, or not any more: the next tier that has it. */
-    chunk->rung = place > 0 ? place : 1;
-    if (chunk->rung < engine->rung_count)
-        chunk->buf = tierce__storage_alloc(engine, shape_of(load, chunk)->extent.object_bytes);
-    if (chunk->buf == NULL)
-        fail_chunk(load, chunk);
+    for (size_t i = 0; i < count; i++) {
+        struct load_chunk *chunk = &load->chunks[i];
+        chunk->buf = take_pinned(session, &chunk->key);
+        if (chunk->buf == NULL)
+            chunk->buf = tierce__storage_lease(engine, &chunk->key);
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct load_chunk *chunk = &load->chunks[i];
+        if (chunk->buf != NULL)
+            continue;
+        /* Not in memory, or not any more: the next tier that has it. */
+        chunk->rung = places[i] > 0 ? places[i] : 1;
+        if (chunk->rung < engine->rung_count)
+            chunk->buf = tierce__storage_alloc(engine, shape_of(load, chunk)->extent.object_bytes);
+        if (chunk->buf == NULL)
+            fail_chunk(load, chunk);
+    }
 }
 
 /* The chunks that overlap [from_block, to_block). */
@@ -322,20 +331,16 @@ static int plan(struct tierce_load *load, const struct tierce_transfer_opts *opt
         return -ENOMEM;
     /* Chunks that end before from_block are the engine's own and need not be held. */
     size_t first = load->from_block / load->view->chunk_blocks;
-    size_t found = first;
+    size_t found = 0;
     if (first < load->keys.count)
-        found += tierce__storage_find(engine, load->keys.keys + first, load->keys.count - first,
-                                      engine->rung_count, places + first);
+        found = tierce__storage_find(engine, load->keys.keys + first, load->keys.count - first,
+                                     engine->rung_count, places);
     list_chunks(load, opts->to_block);
     struct tierce__session *session =
         opts->session != 0 ? tierce__session_take(load->view, opts->session) : NULL;
-    for (size_t i = 0; i < load->count; i++) {
-        struct load_chunk *chunk = &load->chunks[i];
-        if (chunk->index < found)
-            place_chunk(load, chunk, session, places[chunk->index]);
-        else
-            fail_chunk(load, chunk);
-    }
+    place_chunks(load, found, session, places);
+    for (size_t i = found; i < load->count; i++)
+        fail_chunk(load, &load->chunks[i]);
     tierce__session_free(session);
     tierce__free(places);
     return alloc_segments(load);
