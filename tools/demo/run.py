@@ -300,7 +300,10 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("make run: ended by SIGTERM"))
     try:
         sys.exit(main())
     except Failed as failure:
         sys.exit(f"make run: {failure}")
+    except KeyboardInterrupt:
+        sys.exit("make run: interrupted; the engine was killed")
