@@ -216,11 +216,12 @@ void tierce__storage_touch(struct tierce_engine *engine, const struct tierce__ke
 
 /*
  * Submits through the rung's breaker. False: the breaker is open, nothing was submitted and done
- * will not be called. True: done will be called, and must pass the status to storage_note.
+ * will not be called. True: done will be called, and must pass the request to storage_note.
  */
 TIERCE_MUSTUSE bool tierce__storage_submit(struct tierce_engine *engine, size_t rung,
                                            struct tierce__tier_req *req);
-void tierce__storage_note(struct tierce_engine *engine, size_t rung, int status);
+void tierce__storage_note(struct tierce_engine *engine, size_t rung,
+                          const struct tierce__tier_req *req);
 
 /* ---- sessions.c ---- */
 

@@ -131,7 +131,7 @@ static void answer_segment(struct segment *segment)
 static void segment_done(struct tierce__tier_req *req)
 {
     struct segment *segment = req->arg;
-    tierce__storage_note(segment->load->engine, segment->rung, req->status);
+    tierce__storage_note(segment->load->engine, segment->rung, req);
     answer_segment(segment);
 }
 

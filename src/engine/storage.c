@@ -21,9 +21,20 @@ static bool is_fault(int status)
            (status < 0 && status > TIERCE_E_MISS);
 }
 
-void tierce__storage_note(struct tierce_engine *engine, size_t rung, int status)
+/* Whether an answer shows that the device works. A lookup, a deletion and a no come from an index
+ * in memory: they must not end a row of failures, or a dead disk would be asked for ever. */
+static bool is_proof(const struct tierce__tier_req *req)
+{
+    return req->status == 0 && req->op != TIERCE__TIER_LOOKUP && req->op != TIERCE__TIER_DELETE;
+}
+
+void tierce__storage_note(struct tierce_engine *engine, size_t rung,
+                          const struct tierce__tier_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
+    int status = req->status;
+    if (!is_fault(status) && !is_proof(req) && tierce__breaker_closed(&r->breaker))
+        return;
     if (status == TIERCE_E_DEADLINE)
         tierce__count(engine, TIERCE__STAT_deadline_failures, 1);
     else if (is_fault(status) && status != TIERCE_E_DOWN)
@@ -76,7 +87,7 @@ static int ask(struct tierce_engine *engine, size_t rung, struct waiter *w)
         while (!w->done)
             tierce__cond_wait(&w->answered, &w->lock, TIERCE__DEADLINE_NEVER);
         tierce__lock_drop(&w->lock);
-        tierce__storage_note(engine, rung, w->req.status);
+        tierce__storage_note(engine, rung, &w->req);
     } else {
         w->req.status = TIERCE_E_DOWN;
         w->req.found = 0;
@@ -194,7 +205,7 @@ static void free_detached(struct detached *d)
 static void detached_done(struct tierce__tier_req *req)
 {
     struct detached *d = req->arg;
-    tierce__storage_note(d->engine, d->rung, req->status);
+    tierce__storage_note(d->engine, d->rung, req);
     free_detached(d);
 }
 

@@ -302,6 +302,30 @@ START_TEST(a_load_does_not_evict_what_it_wants)
 }
 END_TEST
 
+/* The lookups between the loads are answered from memory and prove nothing. */
+START_TEST(a_disk_whose_index_alone_works_is_left_alone)
+{
+    const char *sets[] = {"breaker.errors", "3", "breaker.retry", "60s", NULL};
+    uint8_t origins[4];
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    restart(sets);
+    tierce__fault_set(wrap_disk(), TIERCE__TIER_GET,
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(fx_stats(&fx).breaker_trips, 0);
+        ck_assert_int_eq(load_all(chain, 4, origins), 0);
+    }
+    ck_assert_int_eq(fx_stats(&fx).breaker_trips, 1);
+    ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 0);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 START_TEST(two_spellings_of_a_folder_are_one_also_the_first_time)
 {
     const char *sets[] = {"memory.size", "8MiB", NULL};
@@ -441,6 +465,7 @@ int main(int argc, char **argv)
     tcase_add_test(t, two_engines_of_a_process_cannot_share_a_folder_by_mistake);
     tcase_add_test(t, two_spellings_of_a_folder_are_one_also_the_first_time);
     tcase_add_test(t, every_depth_that_can_be_configured_opens);
+    tcase_add_test(t, a_disk_whose_index_alone_works_is_left_alone);
     tcase_add_test(t, a_load_does_not_evict_what_it_wants);
     tcase_add_test(t, a_folder_that_cannot_be_made_means_memory_only);
     tcase_add_test(t, the_disk_cap_holds_over_restarts);
