@@ -212,10 +212,12 @@ static void destroy_engine(struct tierce_engine *engine)
     }
     tierce__sessions_expire(engine, NULL, true);
     while (engine->rung_count > 0) {
-        struct tierce__tier *tier = engine->rungs[--engine->rung_count].tier;
-        tier->ops->close(tier, deadline_ns);
+        struct tierce__tier *tier = engine->rungs[engine->rung_count - 1].tier;
+        if (!tier->ops->close(tier, deadline_ns))
+            return; /* left behind with all that the tier's threads may still touch */
+        engine->rung_count--;
     }
-    TIERCE_ASSERT(engine->unattended == 0); /* close answers every request */
+    TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
     tierce__pool_destroy(engine->pool);
     tierce__namespaces_destroy(engine->namespaces);
     tierce__cond_fini(&engine->changed);
@@ -237,6 +239,7 @@ static int create_engine(struct tierce_engine **out, const struct tierce_config 
     tierce__list_init(&engine->registry_node);
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);
+    tierce__list_init(&engine->unattended);
     for (size_t i = 0; i < TIERCE__SESSION_BINS; i++)
         tierce__list_init(&engine->sessions[i]);
     read_settings(&engine->settings, config);

@@ -75,7 +75,9 @@ struct tierce_engine {
     struct tierce__list sessions[TIERCE__SESSION_BINS];
     uint64_t pinned_bytes;
     uint64_t session_count;
-    uint64_t unattended; /* requests nobody waits for that are not done: queued PUTs, DELETEs */
+    struct tierce__list unattended; /* requests nobody waits for that are not done: queued PUTs
+                                       and DELETEs, the oldest first */
+    uint64_t unattended_made;       /* numbers them */
     bool closing;
     pthread_t keeper; /* ends pins at their deadline */
     bool keeper_runs;

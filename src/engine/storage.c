@@ -183,9 +183,11 @@ int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__s
     return ask(engine, 0, &w);
 }
 
-/* A request that outlives its submitter: a queued PUT, or a DELETE. The engine counts them, so that
- * a flush can wait for all that are under way. */
+/* A request that outlives its submitter: a queued PUT, or a DELETE. The engine lists them, so that
+ * a flush can wait for those that were under way when it began. */
 struct detached {
+    struct tierce__list node; /* in the engine's list */
+    uint64_t number;
     struct tierce__tier_req req;
     struct tierce__storage_chunk chunk;
     struct tierce_engine *engine;
@@ -195,11 +197,11 @@ struct detached {
 static void free_detached(struct detached *d)
 {
     struct tierce_engine *engine = d->engine;
-    tierce__free(d);
     tierce__lock_take(&engine->lock);
-    engine->unattended--;
+    tierce__list_remove(&d->node);
     tierce__cond_broadcast(&engine->changed);
     tierce__lock_drop(&engine->lock);
+    tierce__free(d);
 }
 
 static void detached_done(struct tierce__tier_req *req)
@@ -215,7 +217,8 @@ static void submit_detached(struct detached *d)
     d->req.done = detached_done;
     d->req.arg = d;
     tierce__lock_take(&engine->lock);
-    engine->unattended++;
+    d->number = ++engine->unattended_made;
+    tierce__list_push_back(&engine->unattended, &d->node);
     tierce__lock_drop(&engine->lock);
     if (!tierce__storage_submit(engine, d->rung, &d->req))
         free_detached(d);
@@ -272,15 +275,25 @@ void tierce__storage_touch(struct tierce_engine *engine, const struct tierce__ke
 
 /* ---- flush ---- */
 
+/* Whether requests up to a number are under way. Under the lock. */
+static bool any_up_to(const struct tierce_engine *engine, uint64_t number)
+{
+    if (tierce__list_empty(&engine->unattended))
+        return false;
+    const struct detached *oldest =
+        TIERCE__CONTAINER_OF(engine->unattended.next, struct detached, node);
+    return oldest->number <= number;
+}
+
+/* Those that come later do not matter, so that steady stores cannot hold up a flush. */
 static int wait_for_puts(struct tierce_engine *engine, uint64_t deadline_ns)
 {
-    int rc = 0;
     tierce__lock_take(&engine->lock);
-    while (engine->unattended > 0 && rc == 0) {
-        if (!tierce__cond_wait(&engine->changed, &engine->lock, deadline_ns) &&
-            engine->unattended > 0)
-            rc = TIERCE_E_DEADLINE;
-    }
+    uint64_t last = engine->unattended_made;
+    bool in_time = true;
+    while (any_up_to(engine, last) && in_time)
+        in_time = tierce__cond_wait(&engine->changed, &engine->lock, deadline_ns);
+    int rc = any_up_to(engine, last) ? TIERCE_E_DEADLINE : 0;
     tierce__lock_drop(&engine->lock);
     return rc;
 }
