@@ -215,7 +215,7 @@ static void destroy_engine(struct tierce_engine *engine)
         struct tierce__tier *tier = engine->rungs[--engine->rung_count].tier;
         tier->ops->close(tier, deadline_ns);
     }
-    TIERCE_ASSERT(engine->puts_in_flight == 0); /* close answers every request */
+    TIERCE_ASSERT(tierce__list_empty(&engine->puts_in_flight)); /* close answers every request */
     tierce__pool_destroy(engine->pool);
     tierce__namespaces_destroy(engine->namespaces);
     tierce__cond_fini(&engine->changed);
@@ -237,6 +237,7 @@ static int create_engine(struct tierce_engine **out, const struct tierce_config 
     tierce__list_init(&engine->registry_node);
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);
+    tierce__list_init(&engine->puts_in_flight);
     for (size_t i = 0; i < TIERCE__SESSION_BINS; i++)
         tierce__list_init(&engine->sessions[i]);
     read_settings(&engine->settings, config);

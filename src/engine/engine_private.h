@@ -75,7 +75,9 @@ struct tierce_engine {
     struct tierce__list sessions[TIERCE__SESSION_BINS];
     uint64_t pinned_bytes;
     uint64_t session_count;
-    uint64_t puts_in_flight; /* PUTs to slower tiers that are not done */
+    struct tierce__list puts_in_flight; /* requests that outlive their submitter, oldest first */
+    uint64_t puts_begun;                /* their number so far */
+    int put_error; /* the first failure of a PUT that no flush has reported yet */
     bool closing;
     pthread_t keeper; /* ends pins at their deadline */
     bool keeper_runs;
