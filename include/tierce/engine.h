@@ -72,9 +72,9 @@ TIERCE_API void tierce_engine_close(struct tierce_engine *engine);
 
 /*
  * Makes durable all chunks whose store has ended before this call, on every tier that can.
- * Returns 0, TIERCE_E_DEADLINE after `timeout_ms`, or the first error of a tier (chunks that were
- * dropped by a full queue or refused by an admission rule are not durable and not an error). Stores
- * that end later are not waited for. Thread: any.
+ * Returns 0, TIERCE_E_DEADLINE after `timeout_ms`, or the first error of a tier since the last
+ * flush that told one (chunks that were dropped by a full queue or refused by an admission rule are
+ * not durable and not an error). Does not wait for stores that end meanwhile.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_engine_flush(struct tierce_engine *engine,
                                                   uint32_t timeout_ms);

@@ -78,6 +78,7 @@ struct tierce_engine {
     struct tierce__list unattended; /* requests nobody waits for that are not done: queued PUTs
                                        and DELETEs, the oldest first */
     uint64_t unattended_made;       /* numbers them */
+    int put_error;                  /* the first failure of a PUT that no flush has told yet */
     bool closing;
     pthread_t keeper; /* ends pins at their deadline */
     bool keeper_runs;

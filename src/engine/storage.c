@@ -194,11 +194,21 @@ struct detached {
     size_t rung;
 };
 
-static void free_detached(struct detached *d)
+/* What flush has to tell of a PUT: not that it was dropped or not admitted, which is by design. */
+static void note_put(struct tierce_engine *engine, int status)
+{
+    tierce__lock_assert_held(&engine->lock);
+    if (is_fault(status) && engine->put_error == 0)
+        engine->put_error = status;
+}
+
+static void free_detached(struct detached *d, int status)
 {
     struct tierce_engine *engine = d->engine;
     tierce__lock_take(&engine->lock);
     tierce__list_remove(&d->node);
+    if (d->req.op == TIERCE__TIER_PUT)
+        note_put(engine, status);
     tierce__cond_broadcast(&engine->changed);
     tierce__lock_drop(&engine->lock);
     tierce__free(d);
@@ -208,7 +218,7 @@ static void detached_done(struct tierce__tier_req *req)
 {
     struct detached *d = req->arg;
     tierce__storage_note(d->engine, d->rung, req);
-    free_detached(d);
+    free_detached(d, req->status);
 }
 
 static void submit_detached(struct detached *d)
@@ -221,18 +231,30 @@ static void submit_detached(struct detached *d)
     tierce__list_push_back(&engine->unattended, &d->node);
     tierce__lock_drop(&engine->lock);
     if (!tierce__storage_submit(engine, d->rung, &d->req))
-        free_detached(d);
+        free_detached(d, TIERCE_E_DOWN);
+}
+
+/* A PUT that could not even be made. */
+static void miss_put(struct tierce_engine *engine, int status)
+{
+    tierce__lock_take(&engine->lock);
+    note_put(engine, status);
+    tierce__lock_drop(&engine->lock);
 }
 
 void tierce__storage_write_all(struct tierce_engine *engine,
                                const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
     for (size_t rung = 1; rung < engine->rung_count; rung++) {
-        if (!tierce__breaker_closed(&engine->rungs[rung].breaker))
-            continue; /* probes are for requests that somebody waits for */
+        if (!tierce__breaker_closed(&engine->rungs[rung].breaker)) {
+            miss_put(engine, TIERCE_E_DOWN); /* probes are for what somebody waits for */
+            continue;
+        }
         struct detached *d = tierce__calloc(1, sizeof(*d));
-        if (d == NULL)
+        if (d == NULL) {
+            miss_put(engine, -ENOMEM);
             return;
+        }
         d->engine = engine;
         d->rung = rung;
         d->chunk = *chunk;
@@ -285,7 +307,8 @@ static bool any_up_to(const struct tierce_engine *engine, uint64_t number)
     return oldest->number <= number;
 }
 
-/* Those that come later do not matter, so that steady stores cannot hold up a flush. */
+/* Those that come later do not matter, so that steady stores cannot hold up a flush. Returns the
+ * first failure of a PUT that no flush has told yet. */
 static int wait_for_puts(struct tierce_engine *engine, uint64_t deadline_ns)
 {
     tierce__lock_take(&engine->lock);
@@ -293,7 +316,11 @@ static int wait_for_puts(struct tierce_engine *engine, uint64_t deadline_ns)
     bool in_time = true;
     while (any_up_to(engine, last) && in_time)
         in_time = tierce__cond_wait(&engine->changed, &engine->lock, deadline_ns);
-    int rc = any_up_to(engine, last) ? TIERCE_E_DEADLINE : 0;
+    int rc = TIERCE_E_DEADLINE;
+    if (!any_up_to(engine, last)) {
+        rc = engine->put_error;
+        engine->put_error = 0;
+    }
     tierce__lock_drop(&engine->lock);
     return rc;
 }
@@ -302,12 +329,16 @@ int tierce_engine_flush(struct tierce_engine *engine, uint32_t timeout_ms)
 {
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
     uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms);
-    int rc = wait_for_puts(engine, deadline_ns);
-    for (size_t rung = 1; rung < engine->rung_count && rc == 0; rung++) {
+    int first = wait_for_puts(engine, deadline_ns);
+    if (first == TIERCE_E_DEADLINE)
+        return first;
+    for (size_t rung = 1; rung < engine->rung_count; rung++) {
         if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
             continue;
         struct waiter w = {.req = {.op = TIERCE__TIER_FLUSH, .deadline_ns = deadline_ns}};
-        rc = ask(engine, rung, &w);
+        int rc = ask(engine, rung, &w);
+        if (first == 0)
+            first = rc;
     }
-    return rc;
+    return first;
 }
