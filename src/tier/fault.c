@@ -183,10 +183,10 @@ static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
     f->next->ops->stats(f->next, out);
 }
 
-static void close_fault(struct tierce__tier *tier, uint64_t deadline_ns)
+static bool close_fault(struct tierce__tier *tier, uint64_t deadline_ns)
 {
     struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
-    f->next->ops->close(f->next, deadline_ns);
+    bool ended = f->next->ops->close(f->next, deadline_ns);
     tierce__lock_take(&f->lock);
     f->closing = true;
     tierce__cond_signal(&f->changed);
@@ -195,6 +195,7 @@ static void close_fault(struct tierce__tier *tier, uint64_t deadline_ns)
     tierce__cond_fini(&f->changed);
     tierce__lock_fini(&f->lock);
     tierce__free(f);
+    return ended;
 }
 
 /* One table for each combination of caps, because caps are part of the table. */

@@ -120,9 +120,13 @@ struct tierce__tier_ops {
      */
     uint64_t (*evict)(struct tierce__tier *tier, uint64_t bytes);
     void (*stats)(struct tierce__tier *tier, struct tierce__tier_stats *out);
-    /* Completes or cancels every request, makes durable what it can within the deadline, frees
-     * the tier. Blocks. */
-    void (*close)(struct tierce__tier *tier, uint64_t deadline_ns);
+    /*
+     * Completes or cancels every request, makes durable what it can within the deadline, frees
+     * the tier. Blocks. False: a thread did not come back from the kernel and was left behind; what
+     * the tier was opened with (pool, namespaces) and its callers' requests must then never be
+     * freed.
+     */
+    bool (*close)(struct tierce__tier *tier, uint64_t deadline_ns);
 };
 
 /* First member of every implementation. */

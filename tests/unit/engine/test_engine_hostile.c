@@ -9,9 +9,22 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
 
 static struct fixture fx;
 static _Atomic bool stop;
+static _Atomic bool sync_hangs;
+static _Atomic uint32_t syncs_hanging;
+
+/* In place of the C library's: a device that does not come back for a while. */
+int fdatasync(int fd)
+{
+    atomic_fetch_add(&syncs_hanging, 1);
+    while (atomic_load(&sync_hangs))
+        usleep(1000);
+    atomic_fetch_sub(&syncs_hanging, 1);
+    return (int)syscall(SYS_fdatasync, fd);
+}
 
 static struct tierce__tier *wrap_disk(void)
 {
@@ -78,6 +91,24 @@ START_TEST(flush_tells_once_that_a_write_failed)
 }
 END_TEST
 
+START_TEST(a_sync_that_hangs_over_close_harms_nobody_later)
+{
+    const char *sets[] = {"timeout.close", "0", "disk.flush_interval", "10ms", NULL};
+    fx_open(&fx, true, sets);
+    atomic_store(&sync_hangs, true);
+    store_seed(1);
+    uint64_t give_up = tierce__deadline_in_ms(10000);
+    while (atomic_load(&syncs_hanging) == 0 && tierce__now_ns() < give_up)
+        usleep(1000);
+    ck_assert_uint_gt(atomic_load(&syncs_hanging), 0);
+    fx_close(&fx); /* leaves the thread behind; fx.engine still points to what it may use */
+    atomic_store(&sync_hangs, false);
+    usleep(500000); /* the thread goes on, to the journal and the namespaces */
+    ck_assert_uint_eq(atomic_load(&syncs_hanging), 0);
+    fx_remove(&fx);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine_hostile");
@@ -85,6 +116,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, flush_does_not_wait_for_stores_that_begin_later);
     tcase_add_test(t, flush_tells_once_that_a_write_failed);
+    tcase_add_test(t, a_sync_that_hangs_over_close_harms_nobody_later);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }
