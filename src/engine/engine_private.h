@@ -214,11 +214,14 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung, int status)
 
 /* ---- sessions.c ---- */
 
-/* Replaces the pins of (view, id) by `count` leased buffers, whose references and arrays move to
- * the session. Errors: -ENOMEM (the references are released then). */
+/*
+ * Replaces the pins of (view, id) by the first of `*count` leased buffers that the bound on pinned
+ * bytes has room for, and says in *count how many those were; all references are the callee's.
+ * Errors: -ENOMEM (the references are released then).
+ */
 TIERCE_MUSTUSE int tierce__session_hold(struct tierce_view *view, uint64_t id,
                                         const struct tierce__key *keys, struct tierce__buf **bufs,
-                                        size_t count);
+                                        size_t *count);
 
 /* Bytes that this session may pin, those that it pins already included. */
 uint64_t tierce__session_room(struct tierce_view *view, uint64_t id);

@@ -109,6 +109,70 @@ START_TEST(a_sync_that_hangs_over_close_harms_nobody_later)
 }
 END_TEST
 
+static void *pin_on_and_on(void *arg)
+{
+    struct tierce_chain *chain = arg;
+    for (int i = 0; i < 20000; i++)
+        fx_found(&fx, chain, 16, TIERCE_LOOKUP_PIN, 7, NULL);
+    return NULL;
+}
+
+START_TEST(a_session_has_one_set_of_pins_whoever_races)
+{
+    pthread_t threads[4];
+    fx_open(&fx, false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, pin_on_and_on, chain), 0);
+    for (size_t i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    ck_assert_int_eq(fx_stats(&fx).sessions_now, 1);
+    tierce_unpin(fx.view, 7);
+    ck_assert_int_eq(fx_stats(&fx).sessions_now, 0);
+    ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+static void *pin_of_its_own(void *arg)
+{
+    const uint64_t *session = arg;
+    struct tierce_chain *chain = fx_chain(&fx, 1, 200, 0);
+    for (int i = 0; i < 5000; i++) {
+        fx_found(&fx, chain, 200, TIERCE_LOOKUP_PIN, *session, NULL);
+        tierce_unpin(fx.view, *session);
+    }
+    tierce_chain_destroy(chain);
+    return NULL;
+}
+
+START_TEST(the_bound_on_pins_holds_in_a_race)
+{
+    const char *sets[] = {"memory.pins", "10%", NULL};
+    pthread_t threads[4];
+    uint64_t sessions[4] = {1, 2, 3, 4};
+    int32_t ids[200];
+    for (int32_t i = 0; i < 200; i++)
+        ids[i] = i;
+    fx_open(&fx, false, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 200, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 200, ids, false), 200);
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, pin_of_its_own, &sessions[i]), 0);
+    for (int i = 0; i < 20000; i++)
+        ck_assert_int_le(fx_stats(&fx).pinned_bytes_now, (4 << 20) / 10);
+    for (size_t i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine_hostile");
@@ -117,6 +181,8 @@ int main(void)
     tcase_add_test(t, flush_does_not_wait_for_stores_that_begin_later);
     tcase_add_test(t, flush_tells_once_that_a_write_failed);
     tcase_add_test(t, a_sync_that_hangs_over_close_harms_nobody_later);
+    tcase_add_test(t, a_session_has_one_set_of_pins_whoever_races);
+    tcase_add_test(t, the_bound_on_pins_holds_in_a_race);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }
