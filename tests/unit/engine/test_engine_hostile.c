@@ -173,6 +173,32 @@ START_TEST(the_bound_on_pins_holds_in_a_race)
 }
 END_TEST
 
+START_TEST(a_chain_of_another_namespace_is_refused)
+{
+    fx_open(&fx, false, NULL);
+    const struct tierce_chain_opts others[] = {
+        {.size = sizeof(others[0]), .algo = TIERCE_CHAIN_XXH3_128, .block_tokens = FX_BLOCK_TOKENS},
+        {.size = sizeof(others[0]), .algo = TIERCE_CHAIN_SHA256, .block_tokens = 8}};
+    for (size_t i = 0; i < 2; i++) {
+        struct tierce_chain *chain;
+        struct tierce_store *store;
+        struct tierce_load *load;
+        struct tierce_found found;
+        static const int32_t tokens[128];
+        ck_assert_int_eq(tierce_chain_create(&chain, &others[i]), 0);
+        ck_assert_int_ge(tierce_chain_append(chain, tokens, 128, NULL), 16);
+        struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);
+        ck_assert_int_eq(tierce_store_begin(&store, fx.view, &what), TIERCE_E_ARGUMENT);
+        ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), TIERCE_E_ARGUMENT);
+        struct tierce_lookup_opts opts = {.size = sizeof(opts)};
+        ck_assert_int_eq(tierce_lookup(fx.view, chain, 16, &opts, &found), TIERCE_E_ARGUMENT);
+        tierce_chain_destroy(chain);
+    }
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine_hostile");
@@ -183,6 +209,7 @@ int main(void)
     tcase_add_test(t, a_sync_that_hangs_over_close_harms_nobody_later);
     tcase_add_test(t, a_session_has_one_set_of_pins_whoever_races);
     tcase_add_test(t, the_bound_on_pins_holds_in_a_race);
+    tcase_add_test(t, a_chain_of_another_namespace_is_refused);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }
