@@ -141,7 +141,8 @@ struct tierce_found {
  * it sees on disk may still fail to load. With PIN, earlier pins of the session are replaced; they
  * end with tierce_unpin, when a load that names the session begins, or after timeout.pin.
  *
- * Errors: TIERCE_E_ARGUMENT (to_block beyond the chain), -ENOMEM; *out is zeroed then.
+ * Errors: TIERCE_E_ARGUMENT (to_block beyond the chain, a chain of another algorithm or block size
+ * than the view's), -ENOMEM; *out is zeroed then.
  * Thread: any. Blocks at most timeout.lookup; with memory and disk tiers not at all.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_lookup(struct tierce_view *view,
@@ -156,7 +157,7 @@ TIERCE_API void tierce_unpin(struct tierce_view *view, uint64_t session);
 
 struct tierce_transfer_opts {
     size_t size;                      /* sizeof(struct tierce_transfer_opts) */
-    const struct tierce_chain *chain; /* [borrow until begin returns] */
+    const struct tierce_chain *chain; /* of the view; [borrow until begin returns] */
     uint64_t from_block;              /* load: first block to write; store: must be 0 */
     uint64_t to_block;                /* end, at most the blocks of the chain */
     const struct tierce_paged *paged; /* [borrow until end or abort] */

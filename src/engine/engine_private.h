@@ -232,7 +232,7 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
  * the arrays are copied. Errors: -ENOMEM (the references are released and the old pins stay). */
 TIERCE_MUSTUSE int tierce__session_hold(struct tierce_view *view, uint64_t id,
                                         const struct tierce__key *keys, struct tierce__buf **bufs,
-                                        size_t count);
+                                        size_t *count);
 
 /* Bytes that this session may pin, those that it pins already included. */
 uint64_t tierce__session_room(struct tierce_view *view, uint64_t id);

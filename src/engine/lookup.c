@@ -42,13 +42,16 @@ static int pin_prefix(struct tierce_view *view, uint64_t session, const struct t
         bufs[n] = buf;
     }
     int rc = 0;
+    size_t held = n;
     if (n > 0)
-        rc = tierce__session_hold(view, session, keys, bufs, n);
+        rc = tierce__session_hold(view, session, keys, bufs, &held);
     else
         tierce_unpin(view, session);
     tierce__free(bufs);
-    if (rc == 0)
-        *pinned = n;
+    if (rc == 0) {
+        tierce__count(view->engine, TIERCE__STAT_pins_refused, (int64_t)(n - held));
+        *pinned = held;
+    }
     return rc;
 }
 

@@ -154,6 +154,9 @@ int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
 {
     if (to_block > end_block || end_block > tierce_chain_blocks(chain))
         return TIERCE_E_ARGUMENT;
+    /* Another namespace's chain names other tokens. */
+    if (!tierce__chain_fits(chain, view->algo, view->full.geometry.block_tokens))
+        return TIERCE_E_ARGUMENT;
     size_t step = view->chunk_blocks, to = (size_t)to_block, end = (size_t)end_block;
     size_t wanted = (to + step - 1) / step;
     keys->full_count = end / step < wanted ? end / step : wanted;
