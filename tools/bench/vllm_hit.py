@@ -3,11 +3,12 @@
 """Time to the first token of a prompt whose KV is held: by vLLM's own prefix cache, by Tierce, by
 LMCache's multi-process connector.
 
-    tools/bench/vllm_hit.py [--tokens N] [--prompts N] [--lmcache-python PYTHON] [--csv FILE]
+    tools/bench/vllm_hit.py [--tokens N] [--prompts N] [--lmcache-python PYTHON]
 
-Each engine is a process of its own and plays the same prompts; the engines take turns. In the runs
-of Tierce and LMCache vLLM's prefix cache is emptied before each repeated prompt, so that what is hit
-is theirs. LMCache runs only if an interpreter that has vllm and lmcache 0.5.6 is named.
+Each engine is a process of its own; request by request they take turns with the same prompts, so
+that other load hits all alike. With Tierce and LMCache vLLM's prefix cache is emptied before each
+repeated prompt, so that what is hit is theirs. LMCache runs only if an interpreter that has vllm and
+lmcache 0.5.6 is named.
 """
 
 import argparse
@@ -28,7 +29,8 @@ from rows import HEADER, row
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK_TOKENS = 32
 CHUNK_TOKENS = 256
-REPEATS = 5  # of each prompt, after the one that computes it
+REPEATS = 9  # of each prompt, after the one that computes it
+PAUSE_S = 0.5  # the threads of one engine go to sleep before the next one runs
 STORE_BYTES = "2GiB"
 WAIT_S = 120
 ENVIRONMENT = {
@@ -37,7 +39,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "LMCACHE_TRACK_USAGE": "false",
-    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
     "PYTHONHASHSEED": "0",
 }
 
@@ -115,22 +117,24 @@ def settle(engine, job):
             raise RuntimeError("vLLM keeps its prefix cache")
 
 
-def play(job):
+def play():
+    """The first line of the standard input is the job; each that follows is a request."""
+    job = json.loads(sys.stdin.readline())
     reports = os.fdopen(os.dup(1), "w", buffering=1)
-    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
     spare_llvmlite()
     engine = make_engine(job)
     ask(engine, "warm-up", [1] * (BLOCK_TOKENS * 4))
-    for number, prompt in enumerate(job["prompts"]):
-        for repeat in range(1 + REPEATS):
-            if repeat > 0:
-                settle(engine, job)
-                time.sleep(job["pause_s"])
-            ttft, answer, cached = ask(engine, f"{number}-{repeat}", prompt)
-            reports.write(json.dumps({"hit": repeat > 0, "prompt": number, "ttft": ttft,
-                                      "answer": answer, "cached": cached}) + "\n")
+    reports.write(json.dumps({"ready": True}) + "\n")
+    for number, line in enumerate(sys.stdin):
+        request = json.loads(line)
+        if request["hit"]:
+            settle(engine, job)
+        ttft, answer, cached = ask(engine, str(number), request["prompt"])
+        reports.write(json.dumps({"hit": request["hit"], "ttft": ttft, "answer": answer,
+                                  "cached": cached}) + "\n")
     reports.close()
     os._exit(0)  # nothing of what follows is measured
 
@@ -153,6 +157,7 @@ class LMCacheServer:
                 [str(Path(python).with_name("lmcache")), "server", "--host", "127.0.0.1",
                  "--port", str(self.port), "--http-port", str(free_port()), "--l1-size-gb", "2",
                  "--eviction-policy", "LRU", "--chunk-size", str(CHUNK_TOKENS),
+                 "--supported-transfer-mode", "engine_driven",
                  "--shm-name", f"tierce-bench-{os.getpid()}"],
                 env=environment, stdout=out, stderr=out, start_new_session=True)
         self.wait(log)
@@ -178,40 +183,57 @@ class LMCacheServer:
             self.process.wait()
 
 
-def run_engine(job, python):
-    environment = {**os.environ, **ENVIRONMENT}
-    path = [str(ROOT / "python"), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(p for p in path if p)
-    done = subprocess.run([python, __file__, "--play"], input=json.dumps(job), text=True,
-                          stdout=subprocess.PIPE, env=environment, check=False)
-    reports = [json.loads(line) for line in done.stdout.splitlines()]
-    if done.returncode != 0 or len(reports) != len(job["prompts"]) * (1 + REPEATS):
-        raise RuntimeError(f"{job['engine']} failed (log: {job['log']})")
-    return reports
+class Engine:
+    def __init__(self, job, python):
+        environment = {**os.environ, **ENVIRONMENT}
+        path = [str(ROOT / "python"), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(p for p in path if p)
+        self.job = job
+        self.process = subprocess.Popen([python, __file__, "--play"], env=environment, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.send(job)
+
+    def send(self, message):
+        self.process.stdin.write(json.dumps(message) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.job['engine']} failed (log: {self.job['log']})")
+        return json.loads(line)
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
 
 
 def measure(args, folder):
-    """engine -> reports of all rounds."""
+    """engine -> reports of all requests."""
     rng = random.Random(1)
-    engines = ["vllm", "tierce"] + (["lmcache"] if args.lmcache_python else [])
-    results = {engine: [] for engine in engines}
-    for number in range(args.rounds):
-        prompts = [[rng.randrange(256) for _ in range(args.tokens)] for _ in range(args.prompts)]
-        for engine in engines:
-            log = str(folder / f"{engine}.log")
-            job = {"engine": engine, "model": args.model, "tokens": args.tokens, "log": log,
-                   "prompts": prompts, "pause_s": 0.5, "port": 0}
-            python = args.lmcache_python if engine == "lmcache" else sys.executable
-            server = None
-            if engine == "lmcache":
-                server = LMCacheServer(python, str(folder / "lmcache-server.log"))
-                job["port"] = server.port
-            try:
-                print(f"round {number + 1} of {args.rounds}: {engine}", file=sys.stderr)
-                results[engine] += run_engine(job, python)
-            finally:
-                if server is not None:
-                    server.stop()
+    names = ["vllm", "tierce"] + (["lmcache"] if args.lmcache_python else [])
+    results = {name: [] for name in names}
+    engines, server = {}, None
+    try:
+        if args.lmcache_python:
+            server = LMCacheServer(args.lmcache_python, str(folder / "lmcache-server.log"))
+        for name in names:
+            print(f"starting {name}", file=sys.stderr)
+            job = {"engine": name, "model": args.model, "tokens": args.tokens,
+                   "log": str(folder / f"{name}.log"), "port": server.port if server else 0}
+            python = args.lmcache_python if name == "lmcache" else sys.executable
+            engines[name] = Engine(job, python)
+        for number in range(args.prompts):
+            prompt = [rng.randrange(256) for _ in range(args.tokens)]
+            print(f"prompt {number + 1} of {args.prompts}", file=sys.stderr)
+            for repeat in range(1 + REPEATS):
+                for name, engine in engines.items():
+                    time.sleep(PAUSE_S)
+                    request = {"prompt": prompt, "hit": repeat > 0}
+                    results[name].append(engine.send(request))
+    finally:
+        for engine in engines.values():
+            engine.stop()
+        if server is not None:
+            server.stop()
     return results
 
 
@@ -241,14 +263,13 @@ def report(results, tokens):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tokens", type=int, default=8000)
-    parser.add_argument("--prompts", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--prompts", type=int, default=3)
     parser.add_argument("--model", default=str(ROOT / "build" / "bench-model"))
     parser.add_argument("--lmcache-python")
     parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.play:
-        play(json.load(sys.stdin))
+        play()
     sys.path.insert(0, str(ROOT / "tools" / "demo"))
     from make_model import make_model
 
