@@ -127,7 +127,6 @@ static inline int store_put(struct store *s, uint64_t n)
     uint8_t first[TIERCE_HASH_BYTES];
     memset(first, (int)n, sizeof(first));
     struct tierce__tier_req req = {.op = TIERCE__TIER_PUT,
-                                   .prio = TIERCE__PRIO_PUT,
                                    .keys = &key,
                                    .key_count = 1,
                                    .buf = buf,

@@ -55,8 +55,10 @@ struct tierce_view;
  * tierce_engine_stats tells it (disk_open_status), and that is no failure of this call.
  *
  * [borrow] config for the call. `why` gets a sentence on failure.
- * Errors, *out untouched: -ENOMEM; TIERCE_E_CONFIG (a policy that does not exist, a second engine
- * on the same folder with another configuration). Blocks while the store's index is read.
+ * Errors, *out untouched: -ENOMEM; negative errno (a thread cannot be started); TIERCE_E_CONFIG (a
+ * policy that does not exist, a second engine on the same folder with another configuration).
+ * Thread: any. Blocks while the store's index is read, for up to disk.lock_wait before that, and
+ * while another thread opens an engine.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_engine_open(struct tierce_engine **out,
                                                  const struct tierce_config *config,
@@ -70,8 +72,9 @@ TIERCE_API void tierce_engine_close(struct tierce_engine *engine);
 
 /*
  * Makes durable all chunks whose store has ended before this call, on every tier that can.
- * Returns 0, TIERCE_E_DEADLINE after `timeout_ms`, or the first error of a tier (chunks that were
- * dropped by a full queue or refused by an admission rule are not durable and not an error).
+ * Returns 0, TIERCE_E_DEADLINE after `timeout_ms`, or the first error of a tier since the last
+ * flush that told one (chunks that were dropped by a full queue or refused by an admission rule are
+ * not durable and not an error). Does not wait for stores that end meanwhile.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_engine_flush(struct tierce_engine *engine,
                                                   uint32_t timeout_ms);
@@ -90,7 +93,8 @@ TIERCE_API void tierce_engine_stats(struct tierce_engine *engine, struct tierce_
 /*
  * Opens a namespace and shard of an engine, which stays open until the view is closed. [borrow] ns
  * and shard for the call. Errors, *out untouched: TIERCE_E_ARGUMENT (bounds; shard ranks not below
- * sizes), TIERCE_E_LIMIT (a chunk would be larger than memory.size allows), -ENOMEM.
+ * sizes), TIERCE_E_LIMIT (a chunk would be larger than memory.size allows; over 65536 namespaces),
+ * -ENOMEM. Thread: any. Waits while another thread opens an engine.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_view_open(struct tierce_view **out,
                                                struct tierce_engine *engine,
@@ -119,7 +123,8 @@ TIERCE_API TIERCE_MUSTUSE int tierce_view_chain(struct tierce_chain **out,
 struct tierce_lookup_opts {
     size_t size; /* sizeof(struct tierce_lookup_opts) */
     unsigned flags;
-    uint64_t session;    /* the caller's name for the request; for PIN */
+    uint64_t session;    /* the caller's name for the request; for PIN, and not 0 then, because a
+                            load with session 0 uses no pins */
     uint64_t from_block; /* blocks before it the engine holds itself: chunks that end there or
                             earlier are not asked for, and count as found */
 };
@@ -134,7 +139,7 @@ struct tierce_found {
  * unfull tail that ends exactly where the chain ends, if it was stored. The last chunk may reach
  * beyond to_block; give the chain all its blocks. Never promises what it does not see; what
  * it sees on disk may still fail to load. With PIN, earlier pins of the session are replaced; they
- * end with tierce_unpin, with a load that names the session, or after timeout.pin.
+ * end with tierce_unpin, when a load that names the session begins, or after timeout.pin.
  *
  * Errors: TIERCE_E_ARGUMENT (to_block beyond the chain), -ENOMEM; *out is zeroed then.
  * Thread: any. Blocks at most timeout.lookup; with memory and disk tiers not at all.
@@ -157,7 +162,7 @@ struct tierce_transfer_opts {
     const struct tierce_paged *paged; /* [borrow until end or abort] */
     const int32_t *block_ids;         /* [to_block] the engine's block of each chain block;
                                          [borrow until begin returns] */
-    uint64_t session;                 /* load: whose pins to use and end; 0 for none */
+    uint64_t session;                 /* load: whose pins to take over; 0 for none */
     uint32_t timeout_ms;              /* load: 0 for timeout.load */
     bool tail;                        /* store: keep the unfull chunk at the end too */
 };
@@ -203,8 +208,8 @@ enum tierce_origin {
 struct tierce_load;
 
 /*
- * Begins to load chain[from_block, to_block) into the engine's memory. Finds the chunks, uses and
- * ends the session's pins, and starts reading what is not in memory, two layers or more ahead of
+ * Begins to load chain[from_block, to_block) into the engine's memory. Finds the chunks, takes over
+ * the session's pins, and starts reading what is not in memory, two layers or more ahead of
  * the one that is asked for. from_block may lie inside a chunk: blocks before it are not written.
  *
  * The caller then calls layer for every layer in ascending order, before the engine uses it, and

@@ -215,8 +215,9 @@ TIERCE_API TIERCE_MUSTUSE int64_t tierce_chain_append_hashes(struct tierce_chain
 /* Number of whole blocks. Thread: the owner. */
 TIERCE_API size_t tierce_chain_blocks(const struct tierce_chain *chain);
 
-/* The hash of block `index`: 32 bytes, [borrow until the next append or destroy]. `index` must
- * be below tierce_chain_blocks. Thread: the owner. */
+/* The hash of block `index`: 32 bytes, [borrow until the next append, reset or destroy]. `index`
+ * must be below tierce_chain_blocks. The hashes of the blocks behind it follow, 32 bytes each.
+ * Thread: the owner. */
 TIERCE_API const uint8_t *tierce_chain_hash(const struct tierce_chain *chain, size_t index);
 
 /* The parent of block 0: 32 bytes that stand for algorithm and root. For VLLM_SHA256_CBOR without

@@ -9,7 +9,7 @@
  * system, or one of the codes below (all <= -5001) for an error of Tierce's own. A cache miss of
  * one item in a batch is a status of that item, never an error of the call.
  *
- *     int rc = tierce_engine_open(&engine, &opts);
+ *     int rc = tierce_engine_open(&engine, config, why);
  *     if (rc < 0)
  *         fprintf(stderr, "cannot open the store: %s\n", tierce_strerror(rc));
  */

@@ -9,7 +9,9 @@
 /*
  * Stops asking a tier that keeps failing. Closed: every request passes. After `errors_max`
  * failures in a row it opens: nothing passes for retry_ms; then one request at a time passes as a
- * probe (half open), and its result closes the breaker or opens it anew.
+ * probe (half open), and its result closes the breaker or opens it anew. What counts as a result is
+ * the caller's choice: storage.c leaves out answers that prove nothing while the breaker is closed,
+ * but takes any as the end of a probe, so an ill tier costs errors_max failures every retry_ms.
  *
  * Thread: any. The fields are relaxed atomics: a request more or less at the edge does no harm.
  */

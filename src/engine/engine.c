@@ -61,6 +61,16 @@ static char *canonical_path(const char *path)
     return tierce__strdup(realpath(path, resolved) != NULL ? resolved : path);
 }
 
+/* Opening has made the folder if it was missing; only now its name without links is known. */
+static void resolve_again(char **path)
+{
+    char *resolved = canonical_path(*path);
+    if (resolved == NULL)
+        return; /* the spelling that was given still names it */
+    tierce__free(*path);
+    *path = resolved;
+}
+
 /* ---- opening ---- */
 
 static int find_policy(const struct tierce__policy_ops **out, const char *parameter,
@@ -99,10 +109,10 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
     if (rc < 0)
         return rc;
     uint64_t chunks = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_CHUNKS);
-    rc = tierce__pool_create(
-        &engine->pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
-                                                   .cap_bytes = engine->settings.memory_bytes,
-                                                   .buf_count_max = (uint32_t)chunks});
+    rc = tierce__pool_create(&engine->pool,
+                             &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
+                                                         .cap_bytes = engine->settings.memory_bytes,
+                                                         .buf_count_max = (uint32_t)chunks});
     if (rc < 0) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "memory.size: cannot reserve %llu bytes: %s",
                  (unsigned long long)engine->settings.memory_bytes, tierce_strerror(rc));
@@ -202,10 +212,12 @@ static void destroy_engine(struct tierce_engine *engine)
     }
     tierce__sessions_expire(engine, NULL, true);
     while (engine->rung_count > 0) {
-        struct tierce__tier *tier = engine->rungs[--engine->rung_count].tier;
-        tier->ops->close(tier, deadline_ns);
+        struct tierce__tier *tier = engine->rungs[engine->rung_count - 1].tier;
+        if (!tier->ops->close(tier, deadline_ns))
+            return; /* left behind with all that the tier's threads may still touch */
+        engine->rung_count--;
     }
-    TIERCE_ASSERT(engine->puts_in_flight == 0); /* close answers every request */
+    TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
     tierce__pool_destroy(engine->pool);
     tierce__namespaces_destroy(engine->namespaces);
     tierce__cond_fini(&engine->changed);
@@ -227,6 +239,7 @@ static int create_engine(struct tierce_engine **out, const struct tierce_config 
     tierce__list_init(&engine->registry_node);
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);
+    tierce__list_init(&engine->unattended);
     for (size_t i = 0; i < TIERCE__SESSION_BINS; i++)
         tierce__list_init(&engine->sessions[i]);
     read_settings(&engine->settings, config);
@@ -253,8 +266,10 @@ static struct tierce_engine *find_engine(const char *identity, const char *disk_
 {
     TIERCE__LIST_FOR_EACH (it, &registry) {
         struct tierce_engine *e = TIERCE__CONTAINER_OF(it, struct tierce_engine, registry_node);
-        if (strcmp(e->identity, identity) == 0)
+        if (strcmp(e->identity, identity) == 0) {
+            *rc = 0;
             return e;
+        }
         if (disk_path[0] != '\0' && strcmp(e->disk_path, disk_path) == 0) {
             snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
                      "disk.path: another engine of this process uses %.256s with other settings; "
@@ -290,6 +305,7 @@ int tierce_engine_open(struct tierce_engine **out, const struct tierce_config *c
             engine->identity = identity;
             engine->disk_path = disk_path;
             identity = disk_path = NULL;
+            resolve_again(&engine->disk_path);
             tierce__list_push_back(&registry, &engine->registry_node);
         }
     }

@@ -19,8 +19,8 @@
  * What the files of the engine share. The story of a store is in store.c, of a load in load.c, of
  * a lookup in lookup.c; storage.c drives the tiers below them; sessions.c keeps the pins.
  *
- * Lock order: REGISTRY (engine.c), ENGINE (sessions, puts in flight), TRANSFER (one load or one
- * waiting caller), then the tiers' own. No tier is called with ENGINE or TRANSFER held.
+ * Lock order: REGISTRY (engine.c), ENGINE (sessions, unattended requests), TRANSFER (one load or
+ * one waiting caller), then the tiers' own. No tier is called with ENGINE or TRANSFER held.
  */
 
 #define TIERCE__ENGINE_MAGIC 0x7e1e0001u
@@ -62,7 +62,7 @@ struct tierce_engine {
     uint32_t refs; /* under REGISTRY */
     struct tierce__list registry_node;
     char *identity;  /* canonical configuration: equal ones share an engine */
-    char *disk_path; /* canonical path of the store folder, or NULL */
+    char *disk_path; /* canonical path of the store folder; "" without one */
     struct tierce__settings settings;
 
     struct tierce__namespaces *namespaces;
@@ -75,7 +75,10 @@ struct tierce_engine {
     struct tierce__list sessions[TIERCE__SESSION_BINS];
     uint64_t pinned_bytes;
     uint64_t session_count;
-    uint64_t puts_in_flight; /* PUTs to slower tiers that are not done */
+    struct tierce__list unattended; /* requests nobody waits for that are not done: queued PUTs
+                                       and DELETEs, the oldest first */
+    uint64_t unattended_made;       /* numbers them */
+    int put_error;                  /* the first failure of a PUT that no flush has told yet */
     bool closing;
     pthread_t keeper; /* ends pins at their deadline */
     bool keeper_runs;
@@ -146,10 +149,30 @@ TIERCE_MUSTUSE int tierce__keys_init(struct tierce__keys *keys, const struct tie
                                      uint64_t end_block, bool tail);
 void tierce__keys_fini(struct tierce__keys *keys);
 
-/* What the header of chunk `index` of the chain must say; its block hashes start at *hashes. */
-void tierce__view_chunk_info(const struct tierce_view *view, const struct tierce_chain *chain,
-                             size_t index, const struct tierce__shape *shape,
-                             struct tierce__chunk_info *info);
+/*
+ * What the header of chunk `index` of a sequence must say, besides when it was created: a store
+ * writes it, a load compares with it. [in] hashes: of all blocks of the sequence from 0 on; root:
+ * the parent of block 0.
+ */
+void tierce__view_chunk_info(struct tierce__chunk_info *info, const struct tierce_view *view,
+                             const struct tierce__shape *shape, size_t index, const uint8_t *hashes,
+                             const uint8_t *root);
+
+/* What is indexed beside a chunk's bytes. */
+struct tierce__storage_chunk {
+    struct tierce__key key;
+    struct tierce__key parent;
+    bool has_parent;
+    uint8_t first_block[TIERCE_HASH_BYTES];
+    uint64_t object_bytes;
+    uint64_t token_start;
+    uint32_t block_count;
+};
+
+/* The record of chunk `index` of a sequence; [in] hashes as above. */
+void tierce__view_describe(struct tierce__storage_chunk *out, const struct tierce_view *view,
+                           const struct tierce__keys *keys, const struct tierce__shape *shape,
+                           size_t index, const uint8_t *hashes);
 
 /* Checks the parts of transfer options that do not depend on store or load. */
 TIERCE_MUSTUSE int tierce__transfer_check(const struct tierce_view *view,
@@ -159,7 +182,8 @@ TIERCE_MUSTUSE int tierce__transfer_check(const struct tierce_view *view,
 
 /*
  * The longest prefix of keys that some tier holds, found as a waterfall: each tier is asked only
- * for what the faster ones lack. places[i] (or NULL) = rung of key i.
+ * for what the faster ones lack. places[i] (or NULL) = rung of key i. Waits for tiers that do not
+ * answer at once, timeout.lookup at most over all of them.
  */
 size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
                             size_t count, size_t rung_limit, uint8_t *places);
@@ -174,27 +198,18 @@ struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
 /* A pool buffer, evicting by policy; NULL when nothing can be evicted. Does not wait. */
 struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes);
 
-/* What is indexed beside a chunk's bytes. */
-struct tierce__storage_chunk {
-    struct tierce__key key;
-    struct tierce__key parent;
-    bool has_parent;
-    uint8_t first_block[TIERCE_HASH_BYTES];
-    uint64_t object_bytes;
-    uint64_t token_start;
-    uint32_t block_count;
-};
-
 /* Publishes a sealed chunk in memory. Returns 0 or the memory tier's status. */
 TIERCE_MUSTUSE int tierce__storage_publish(struct tierce_engine *engine,
                                            const struct tierce__storage_chunk *chunk,
                                            struct tierce__buf *buf);
 
-/* Hands a sealed chunk to the queue of every slower tier. Failures are counted. */
+/* Hands a sealed chunk to the queue of every slower tier that is in service. Best effort: what a
+ * tier does not take is in its own counters, and is stored anew when it is missed. */
 void tierce__storage_write_all(struct tierce_engine *engine,
                                const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
 
-/* Takes a chunk that proved wrong out of a tier. */
+/* Counts and logs a chunk that proved wrong, and deletes it from the tier, unless it is of another
+ * version: then it stays where it is, and is a miss. */
 void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
                                 const struct tierce__key *key, int why);
 
@@ -204,16 +219,17 @@ void tierce__storage_touch(struct tierce_engine *engine, const struct tierce__ke
 
 /*
  * Submits through the rung's breaker. False: the breaker is open, nothing was submitted and done
- * will not be called. True: done will be called, and must pass the status to storage_note.
+ * will not be called. True: done will be called, and must pass the request to storage_note.
  */
 TIERCE_MUSTUSE bool tierce__storage_submit(struct tierce_engine *engine, size_t rung,
                                            struct tierce__tier_req *req);
-void tierce__storage_note(struct tierce_engine *engine, size_t rung, int status);
+void tierce__storage_note(struct tierce_engine *engine, size_t rung,
+                          const struct tierce__tier_req *req);
 
 /* ---- sessions.c ---- */
 
-/* Replaces the pins of (view, id) by `count` leased buffers, whose references and arrays move to
- * the session. Errors: -ENOMEM (the references are released then). */
+/* Replaces the pins of (view, id) by `count` leased buffers, whose references move to the session;
+ * the arrays are copied. Errors: -ENOMEM (the references are released and the old pins stay). */
 TIERCE_MUSTUSE int tierce__session_hold(struct tierce_view *view, uint64_t id,
                                         const struct tierce__key *keys, struct tierce__buf **bufs,
                                         size_t count);

@@ -5,9 +5,12 @@
  * header once, scatter with the sums riding on the copy, promote what came from a slower tier,
  * report block by block.
  *
- *     chunk:  PLANNED --lease--> READY (memory)
- *                     --alloc--> READING --segment 0 and header good--> scattered layer by layer
- *             any step that fails: FAILED, its blocks are reported and the chunk may be quarantined
+ *     a chunk in memory:  leased
+ *     one that is not:    a buffer is reserved, its segments go IDLE -> READING -> HERE or LOST
+ *     both, by layers:    the header is checked once (header_good), the cells are scattered
+ *
+ * What fails before the cells sets `failed`, and no block of the chunk is loaded. A cell that does
+ * not verify fails its block alone (any_bad). What proves wrong is taken out of its tier.
  *
  * A load lives until its last request has been answered, which can be after end or abort.
  */
@@ -38,12 +41,12 @@ struct load_chunk {
     size_t first_block; /* in the sequence */
     size_t from, to;    /* blocks of the chunk that are wanted */
     size_t index;       /* of the chunk in the chain */
-    size_t rung;
+    size_t rung;        /* 0: leased in memory; else where it is read from */
     bool tail;
     bool header_good;
     bool failed;
-    bool any_bad; /* a cell did not verify */
-    struct tierce__buf *buf;
+    bool any_bad;             /* a cell did not verify */
+    struct tierce__buf *buf;  /* NULL only if the chunk failed at begin */
     struct segment *segments; /* [shape's segment_count], NULL when the buffer is lent */
 };
 
@@ -128,7 +131,7 @@ static void answer_segment(struct segment *segment)
 static void segment_done(struct tierce__tier_req *req)
 {
     struct segment *segment = req->arg;
-    tierce__storage_note(segment->load->engine, segment->rung, req->status);
+    tierce__storage_note(segment->load->engine, segment->rung, req);
     answer_segment(segment);
 }
 
@@ -140,7 +143,6 @@ static void submit_segment(struct tierce_load *load, struct load_chunk *chunk, u
     segment->load = load;
     segment->rung = chunk->rung;
     segment->req = (struct tierce__tier_req){.op = TIERCE__TIER_GET,
-                                             .prio = TIERCE__PRIO_PREFETCH,
                                              .deadline_ns = load->deadline_ns,
                                              .done = segment_done,
                                              .arg = segment,
@@ -223,22 +225,31 @@ static struct tierce__buf *take_pinned(struct tierce__session *session,
     return NULL;
 }
 
-static void place_chunk(struct tierce_load *load, struct load_chunk *chunk,
-                        struct tierce__session *session, uint8_t place)
+/*
+ * Gives each of the first `count` chunks its buffer: what memory holds is leased before anything
+ * is reserved for the others, because to reserve is to evict, and must not hit what is wanted.
+ */
+static void place_chunks(struct tierce_load *load, size_t count, struct tierce__session *session,
+                         const uint8_t *places)
 {
     struct tierce_engine *engine = load->engine;
-    chunk->buf = take_pinned(session, &chunk->key);
-    if (chunk->buf == NULL)
-        chunk->buf = tierce__storage_lease(engine, &chunk->key);
-    chunk->rung = 0;
-    if (chunk->buf != NULL)
-        return;
-    /* Not in memory, or not any more: the next tier that has it. */
-    chunk->rung = place > 0 ? place : 1;
-    if (chunk->rung < engine->rung_count)
-        chunk->buf = tierce__storage_alloc(engine, shape_of(load, chunk)->extent.object_bytes);
-    if (chunk->buf == NULL)
-        fail_chunk(load, chunk);
+    for (size_t i = 0; i < count; i++) {
+        struct load_chunk *chunk = &load->chunks[i];
+        chunk->buf = take_pinned(session, &chunk->key);
+        if (chunk->buf == NULL)
+            chunk->buf = tierce__storage_lease(engine, &chunk->key);
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct load_chunk *chunk = &load->chunks[i];
+        if (chunk->buf != NULL)
+            continue;
+        /* Not in memory, or not any more: the next tier that has it. */
+        chunk->rung = places[i] > 0 ? places[i] : 1;
+        if (chunk->rung < engine->rung_count)
+            chunk->buf = tierce__storage_alloc(engine, shape_of(load, chunk)->extent.object_bytes);
+        if (chunk->buf == NULL)
+            fail_chunk(load, chunk);
+    }
 }
 
 /* The chunks that overlap [from_block, to_block). */
@@ -322,20 +333,16 @@ static int plan(struct tierce_load *load, const struct tierce_transfer_opts *opt
         return -ENOMEM;
     /* Chunks that end before from_block are the engine's own and need not be held. */
     size_t first = load->from_block / load->view->chunk_blocks;
-    size_t found = first;
+    size_t found = 0;
     if (first < load->keys.count)
-        found += tierce__storage_find(engine, load->keys.keys + first, load->keys.count - first,
-                                      engine->rung_count, places + first);
+        found = tierce__storage_find(engine, load->keys.keys + first, load->keys.count - first,
+                                     engine->rung_count, places);
     list_chunks(load, opts->to_block);
     struct tierce__session *session =
         opts->session != 0 ? tierce__session_take(load->view, opts->session) : NULL;
-    for (size_t i = 0; i < load->count; i++) {
-        struct load_chunk *chunk = &load->chunks[i];
-        if (chunk->index < found)
-            place_chunk(load, chunk, session, places[chunk->index]);
-        else
-            fail_chunk(load, chunk);
-    }
+    place_chunks(load, found, session, places);
+    for (size_t i = found; i < load->count; i++)
+        fail_chunk(load, &load->chunks[i]);
     tierce__session_free(session);
     tierce__free(places);
     return alloc_segments(load);
@@ -375,18 +382,13 @@ int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
 static int check_header(const struct tierce_load *load, const struct load_chunk *chunk)
 {
     const struct tierce__shape *shape = shape_of(load, chunk);
-    struct tierce__chunk_info got,
-        want = {.shard = load->view->key.shard,
-                .algo = load->view->algo,
-                .token_start = (uint64_t)chunk->first_block * shape->geometry.block_tokens,
-                .geometry = shape->geometry};
-    const uint8_t *hashes = load->hashes + chunk->first_block * TIERCE_HASH_BYTES;
-    memcpy(want.ns_digest, load->view->ns_digest, TIERCE_HASH_BYTES);
-    memcpy(want.hash, chunk->key.hash, TIERCE_HASH_BYTES);
-    memcpy(want.parent, chunk->first_block > 0 ? hashes - TIERCE_HASH_BYTES : load->root,
-           TIERCE_HASH_BYTES);
+    struct tierce__chunk_info got, want;
+    tierce__view_chunk_info(&want, load->view, shape, chunk->index, load->hashes, load->root);
     int rc = tierce__chunk_parse(&got, chunk->buf->data, shape->extent.header_bytes);
-    return rc < 0 ? rc : tierce__chunk_match(chunk->buf->data, &got, &want, hashes);
+    if (rc < 0)
+        return rc;
+    return tierce__chunk_match(chunk->buf->data, &got, &want,
+                               load->hashes + chunk->first_block * TIERCE_HASH_BYTES);
 }
 
 /* Whether the bytes of `layer` are in the buffer and belong to the chunk that is wanted. */
@@ -467,16 +469,8 @@ static void promote(struct tierce_load *load, struct load_chunk *chunk)
         if (!wait_segment(load, &chunk->segments[i]))
             return;
     }
-    struct tierce__storage_chunk record = {.key = chunk->key,
-                                           .has_parent = chunk->index > 0,
-                                           .object_bytes = shape->extent.object_bytes,
-                                           .token_start = (uint64_t)chunk->first_block *
-                                                          shape->geometry.block_tokens,
-                                           .block_count = shape->geometry.block_count};
-    if (chunk->index > 0)
-        record.parent = load->keys.keys[chunk->index - 1];
-    memcpy(record.first_block, load->hashes + chunk->first_block * TIERCE_HASH_BYTES,
-           TIERCE_HASH_BYTES);
+    struct tierce__storage_chunk record;
+    tierce__view_describe(&record, load->view, &load->keys, shape, chunk->index, load->hashes);
     if (tierce__storage_publish(load->engine, &record, chunk->buf) == 0)
         tierce__count(load->engine, TIERCE__STAT_promotions, 1);
 }

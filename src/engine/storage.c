@@ -21,9 +21,20 @@ static bool is_fault(int status)
            (status < 0 && status > TIERCE_E_MISS);
 }
 
-void tierce__storage_note(struct tierce_engine *engine, size_t rung, int status)
+/* Whether an answer shows that the device works. A lookup, a deletion and a no come from an index
+ * in memory: they must not end a row of failures, or a dead disk would be asked for ever. */
+static bool is_proof(const struct tierce__tier_req *req)
+{
+    return req->status == 0 && req->op != TIERCE__TIER_LOOKUP && req->op != TIERCE__TIER_DELETE;
+}
+
+void tierce__storage_note(struct tierce_engine *engine, size_t rung,
+                          const struct tierce__tier_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
+    int status = req->status;
+    if (!is_fault(status) && !is_proof(req) && tierce__breaker_closed(&r->breaker))
+        return;
     if (status == TIERCE_E_DEADLINE)
         tierce__count(engine, TIERCE__STAT_deadline_failures, 1);
     else if (is_fault(status) && status != TIERCE_E_DOWN)
@@ -41,7 +52,6 @@ bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct ti
     struct tierce__rung *r = &engine->rungs[rung];
     if (!tierce__breaker_pass(&r->breaker, tierce__now_ns()))
         return false;
-    tierce__list_init(&req->node);
     r->tier->ops->submit(r->tier, req);
     return true;
 }
@@ -77,7 +87,7 @@ static int ask(struct tierce_engine *engine, size_t rung, struct waiter *w)
         while (!w->done)
             tierce__cond_wait(&w->answered, &w->lock, TIERCE__DEADLINE_NEVER);
         tierce__lock_drop(&w->lock);
-        tierce__storage_note(engine, rung, w->req.status);
+        tierce__storage_note(engine, rung, &w->req);
     } else {
         w->req.status = TIERCE_E_DOWN;
         w->req.found = 0;
@@ -88,10 +98,10 @@ static int ask(struct tierce_engine *engine, size_t rung, struct waiter *w)
 }
 
 static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
-                         size_t count)
+                         size_t count, uint64_t deadline_ns)
 {
     struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,
-                               .deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms),
+                               .deadline_ns = deadline_ns,
                                .keys = keys,
                                .key_count = count}};
     if (ask(engine, rung, &w) < 0)
@@ -106,12 +116,13 @@ size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__k
                             size_t count, size_t rung_limit, uint8_t *places)
 {
     size_t rungs = engine->rung_count < rung_limit ? engine->rung_count : rung_limit;
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
     size_t at = 0, before;
     do {
         /* A chunk may have left memory while later ones are still there: go down and up again. */
         before = at;
         for (size_t rung = 0; rung < rungs && at < count; rung++) {
-            size_t found = ask_prefix(engine, rung, keys + at, count - at);
+            size_t found = ask_prefix(engine, rung, keys + at, count - at, deadline_ns);
             if (places != NULL)
                 memset(places + at, (int)rung, found);
             at += found;
@@ -153,7 +164,6 @@ static void fill_put(struct tierce__tier_req *req, const struct tierce__storage_
                      struct tierce__buf *buf)
 {
     req->op = TIERCE__TIER_PUT;
-    req->prio = TIERCE__PRIO_PUT;
     req->deadline_ns = TIERCE__DEADLINE_NEVER;
     req->keys = &chunk->key;
     req->key_count = 1;
@@ -173,29 +183,42 @@ int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__s
     return ask(engine, 0, &w);
 }
 
-/* A request that outlives its submitter: a queued PUT, or a DELETE nobody waits for. */
+/* A request that outlives its submitter: a queued PUT, or a DELETE. The engine lists them, so that
+ * a flush can wait for those that were under way when it began. */
 struct detached {
+    struct tierce__list node; /* in the engine's list */
+    uint64_t number;
     struct tierce__tier_req req;
     struct tierce__storage_chunk chunk;
     struct tierce_engine *engine;
     size_t rung;
 };
 
-static void free_detached(struct detached *d)
+/* What flush has to tell of a PUT: not that it was dropped or not admitted, which is by design. */
+static void note_put(struct tierce_engine *engine, int status)
+{
+    tierce__lock_assert_held(&engine->lock);
+    if (is_fault(status) && engine->put_error == 0)
+        engine->put_error = status;
+}
+
+static void free_detached(struct detached *d, int status)
 {
     struct tierce_engine *engine = d->engine;
-    tierce__free(d);
     tierce__lock_take(&engine->lock);
-    engine->puts_in_flight--;
+    tierce__list_remove(&d->node);
+    if (d->req.op == TIERCE__TIER_PUT)
+        note_put(engine, status);
     tierce__cond_broadcast(&engine->changed);
     tierce__lock_drop(&engine->lock);
+    tierce__free(d);
 }
 
 static void detached_done(struct tierce__tier_req *req)
 {
     struct detached *d = req->arg;
-    tierce__storage_note(d->engine, d->rung, req->status);
-    free_detached(d);
+    tierce__storage_note(d->engine, d->rung, req);
+    free_detached(d, req->status);
 }
 
 static void submit_detached(struct detached *d)
@@ -204,21 +227,34 @@ static void submit_detached(struct detached *d)
     d->req.done = detached_done;
     d->req.arg = d;
     tierce__lock_take(&engine->lock);
-    engine->puts_in_flight++;
+    d->number = ++engine->unattended_made;
+    tierce__list_push_back(&engine->unattended, &d->node);
     tierce__lock_drop(&engine->lock);
     if (!tierce__storage_submit(engine, d->rung, &d->req))
-        free_detached(d);
+        free_detached(d, TIERCE_E_DOWN);
+}
+
+/* A PUT that could not even be made. */
+static void miss_put(struct tierce_engine *engine, int status)
+{
+    tierce__lock_take(&engine->lock);
+    note_put(engine, status);
+    tierce__lock_drop(&engine->lock);
 }
 
 void tierce__storage_write_all(struct tierce_engine *engine,
                                const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
     for (size_t rung = 1; rung < engine->rung_count; rung++) {
-        if (!tierce__breaker_closed(&engine->rungs[rung].breaker))
-            continue; /* probes are for requests that somebody waits for */
+        if (!tierce__breaker_closed(&engine->rungs[rung].breaker)) {
+            miss_put(engine, TIERCE_E_DOWN); /* probes are for what somebody waits for */
+            continue;
+        }
         struct detached *d = tierce__calloc(1, sizeof(*d));
-        if (d == NULL)
+        if (d == NULL) {
+            miss_put(engine, -ENOMEM);
             return;
+        }
         d->engine = engine;
         d->rung = rung;
         d->chunk = *chunk;
@@ -244,7 +280,6 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
     d->rung = rung;
     d->chunk.key = *key;
     d->req = (struct tierce__tier_req){.op = TIERCE__TIER_DELETE,
-                                       .prio = TIERCE__PRIO_DELETE,
                                        .deadline_ns = TIERCE__DEADLINE_NEVER,
                                        .keys = &d->chunk.key,
                                        .key_count = 1};
@@ -262,14 +297,29 @@ void tierce__storage_touch(struct tierce_engine *engine, const struct tierce__ke
 
 /* ---- flush ---- */
 
+/* Whether requests up to a number are under way. Under the lock. */
+static bool any_up_to(const struct tierce_engine *engine, uint64_t number)
+{
+    if (tierce__list_empty(&engine->unattended))
+        return false;
+    const struct detached *oldest =
+        TIERCE__CONTAINER_OF(engine->unattended.next, struct detached, node);
+    return oldest->number <= number;
+}
+
+/* Those that come later do not matter, so that steady stores cannot hold up a flush. Returns the
+ * first failure of a PUT that no flush has told yet. */
 static int wait_for_puts(struct tierce_engine *engine, uint64_t deadline_ns)
 {
-    int rc = 0;
     tierce__lock_take(&engine->lock);
-    while (engine->puts_in_flight > 0 && rc == 0) {
-        if (!tierce__cond_wait(&engine->changed, &engine->lock, deadline_ns) &&
-            engine->puts_in_flight > 0)
-            rc = TIERCE_E_DEADLINE;
+    uint64_t last = engine->unattended_made;
+    bool in_time = true;
+    while (any_up_to(engine, last) && in_time)
+        in_time = tierce__cond_wait(&engine->changed, &engine->lock, deadline_ns);
+    int rc = TIERCE_E_DEADLINE;
+    if (!any_up_to(engine, last)) {
+        rc = engine->put_error;
+        engine->put_error = 0;
     }
     tierce__lock_drop(&engine->lock);
     return rc;
@@ -279,12 +329,16 @@ int tierce_engine_flush(struct tierce_engine *engine, uint32_t timeout_ms)
 {
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
     uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms);
-    int rc = wait_for_puts(engine, deadline_ns);
-    for (size_t rung = 1; rung < engine->rung_count && rc == 0; rung++) {
+    int first = wait_for_puts(engine, deadline_ns);
+    if (first == TIERCE_E_DEADLINE)
+        return first;
+    for (size_t rung = 1; rung < engine->rung_count; rung++) {
         if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
             continue;
         struct waiter w = {.req = {.op = TIERCE__TIER_FLUSH, .deadline_ns = deadline_ns}};
-        rc = ask(engine, rung, &w);
+        int rc = ask(engine, rung, &w);
+        if (first == 0)
+            first = rc;
     }
-    return rc;
+    return first;
 }

@@ -52,35 +52,23 @@ static void lease_prefix(const struct tierce_store *store, struct tierce__buf **
         leases[i] = tierce__storage_lease(store->view->engine, &store->keys.keys[i]);
 }
 
-static void describe(struct tierce_store *store, const struct tierce_chain *chain, size_t index,
-                     struct store_chunk *chunk)
-{
-    const struct tierce__shape *shape = shape_of(store, chunk);
-    struct tierce__storage_chunk *r = &chunk->record;
-    chunk->first_block = index * store->view->chunk_blocks;
-    r->key = store->keys.keys[index];
-    r->has_parent = index > 0;
-    if (index > 0)
-        r->parent = store->keys.keys[index - 1];
-    memcpy(r->first_block, tierce_chain_hash(chain, chunk->first_block), TIERCE_HASH_BYTES);
-    r->object_bytes = shape->extent.object_bytes;
-    r->token_start = (uint64_t)chunk->first_block * shape->geometry.block_tokens;
-    r->block_count = shape->geometry.block_count;
-}
-
 /* Gives chunk `index` a buffer with its header; false when no memory can be had. */
 static bool reserve(struct tierce_store *store, const struct tierce_chain *chain, size_t index)
 {
     struct store_chunk *chunk = &store->chunks[store->count];
     chunk->tail = index >= store->keys.full_count;
-    describe(store, chain, index, chunk);
+    chunk->first_block = index * store->view->chunk_blocks;
+    const struct tierce__shape *shape = shape_of(store, chunk);
+    const uint8_t *hashes = tierce_chain_hash(chain, 0);
+    tierce__view_describe(&chunk->record, store->view, &store->keys, shape, index, hashes);
     chunk->buf = tierce__storage_alloc(store->view->engine, chunk->record.object_bytes);
     if (chunk->buf == NULL)
         return false;
     struct tierce__chunk_info info;
-    tierce__view_chunk_info(store->view, chain, index, shape_of(store, chunk), &info);
+    tierce__view_chunk_info(&info, store->view, shape, index, hashes,
+                            tierce_chain_root_hash(chain));
     info.created_s = tierce__wall_s();
-    tierce__chunk_begin(chunk->buf->data, &info, tierce_chain_hash(chain, chunk->first_block));
+    tierce__chunk_begin(chunk->buf->data, &info, hashes + chunk->first_block * TIERCE_HASH_BYTES);
     store->count++;
     return true;
 }

@@ -8,6 +8,8 @@
 #include "engine/engine_private.h"
 #include "paged/paged.h"
 
+/* What a namespace and a shard fix: shapes and keys of chunks, and what their headers say. */
+
 /* A request for less than this costs more in the round trip than in the transfer. */
 #define SEGMENT_BYTES_MIN (512u << 10)
 
@@ -179,14 +181,13 @@ void tierce__keys_fini(struct tierce__keys *keys)
     keys->keys = NULL;
 }
 
-void tierce__view_chunk_info(const struct tierce_view *view, const struct tierce_chain *chain,
-                             size_t index, const struct tierce__shape *shape,
-                             struct tierce__chunk_info *info)
+void tierce__view_chunk_info(struct tierce__chunk_info *info, const struct tierce_view *view,
+                             const struct tierce__shape *shape, size_t index, const uint8_t *hashes,
+                             const uint8_t *root)
 {
     size_t first = index * view->chunk_blocks;
     size_t last = first + shape->geometry.block_count - 1;
-    const uint8_t *parent =
-        first > 0 ? tierce_chain_hash(chain, first - 1) : tierce_chain_root_hash(chain);
+    const uint8_t *parent = first > 0 ? hashes + (first - 1) * TIERCE_HASH_BYTES : root;
     *info =
         (struct tierce__chunk_info){.shard = view->key.shard,
                                     .algo = view->algo,
@@ -194,8 +195,24 @@ void tierce__view_chunk_info(const struct tierce_view *view, const struct tierce
                                     .geometry = shape->geometry,
                                     .extent = shape->extent};
     memcpy(info->ns_digest, view->ns_digest, TIERCE_HASH_BYTES);
-    memcpy(info->hash, tierce_chain_hash(chain, last), TIERCE_HASH_BYTES);
+    memcpy(info->hash, hashes + last * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES);
     memcpy(info->parent, parent, TIERCE_HASH_BYTES);
+}
+
+void tierce__view_describe(struct tierce__storage_chunk *out, const struct tierce_view *view,
+                           const struct tierce__keys *keys, const struct tierce__shape *shape,
+                           size_t index, const uint8_t *hashes)
+{
+    size_t first = index * view->chunk_blocks;
+    *out = (struct tierce__storage_chunk){.key = keys->keys[index],
+                                          .has_parent = index > 0,
+                                          .object_bytes = shape->extent.object_bytes,
+                                          .token_start =
+                                              (uint64_t)first * shape->geometry.block_tokens,
+                                          .block_count = shape->geometry.block_count};
+    if (index > 0)
+        out->parent = keys->keys[index - 1];
+    memcpy(out->first_block, hashes + first * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES);
 }
 
 static bool geometry_fits(const struct tierce_view *view, const struct tierce_paged *paged)

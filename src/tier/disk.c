@@ -229,7 +229,7 @@ static bool wait_for(struct tierce__disk *d, const bool *flag, uint64_t deadline
  * the deadline is cancelled. A thread that does not come back from the kernel is left behind with
  * all it may still touch: leaking it is better than hanging, or than freeing under its hands.
  */
-static void close_tier(struct tierce__tier *tier, uint64_t deadline_ns)
+static bool close_tier(struct tierce__tier *tier, uint64_t deadline_ns)
 {
     struct tierce__disk *d = disk_of(tier);
     tierce__lock_take(&d->lock);
@@ -253,11 +253,12 @@ static void close_tier(struct tierce__tier *tier, uint64_t deadline_ns)
         tierce__log(TIERCE_LOG_ERROR, "disk_close_leaked", "path=%s", d->folder);
         pthread_detach(d->journal_thread);
         pthread_detach(d->io_thread);
-        return;
+        return false;
     }
     pthread_join(d->journal_thread, NULL);
     pthread_join(d->io_thread, NULL);
     tierce__disk_free(d);
+    return true;
 }
 
 const struct tierce__tier_ops tierce__disk_ops = {

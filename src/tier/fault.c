@@ -19,7 +19,6 @@ struct fault {
     struct tierce__list late; /* answers that wait for their time */
     struct tierce__fault_rule rules[FAULT_OPS];
     uint32_t seen[FAULT_OPS];
-    uint32_t hits[FAULT_OPS];
     bool closing;
     pthread_t clockwork; /* gives late answers */
 };
@@ -84,10 +83,8 @@ static struct tierce__fault_rule next_rule(struct fault *f, enum tierce__tier_op
     const struct tierce__fault_rule *set = &f->rules[op];
     if (set->kind != TIERCE__FAULT_NONE) {
         uint32_t nth = f->seen[op]++;
-        if (nth >= set->skip && (set->times == 0 || nth - set->skip < set->times)) {
+        if (nth >= set->skip && (set->times == 0 || nth - set->skip < set->times))
             rule = *set;
-            f->hits[op]++;
-        }
     }
     tierce__lock_drop(&f->lock);
     return rule;
@@ -122,7 +119,6 @@ static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
     case TIERCE__FAULT_NONE:
     case TIERCE__FAULT_DELAY:
     case TIERCE__FAULT_FLIP:
-        tierce__list_init(&p->inner.node);
         f->next->ops->submit(f->next, &p->inner);
         break;
     }
@@ -183,10 +179,13 @@ static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
     f->next->ops->stats(f->next, out);
 }
 
-static void close_fault(struct tierce__tier *tier, uint64_t deadline_ns)
+static bool close_fault(struct tierce__tier *tier, uint64_t deadline_ns)
 {
     struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
-    f->next->ops->close(f->next, deadline_ns);
+    if (!f->next->ops->close(f->next, deadline_ns)) {
+        pthread_detach(f->clockwork); /* an answer may still come through here */
+        return false;
+    }
     tierce__lock_take(&f->lock);
     f->closing = true;
     tierce__cond_signal(&f->changed);
@@ -195,6 +194,7 @@ static void close_fault(struct tierce__tier *tier, uint64_t deadline_ns)
     tierce__cond_fini(&f->changed);
     tierce__lock_fini(&f->lock);
     tierce__free(f);
+    return true;
 }
 
 /* One table for each combination of caps, because caps are part of the table. */
@@ -234,15 +234,5 @@ void tierce__fault_set(struct tierce__tier *tier, enum tierce__tier_op op,
     tierce__lock_take(&f->lock);
     f->rules[op] = rule != NULL ? *rule : (struct tierce__fault_rule){0};
     f->seen[op] = 0;
-    f->hits[op] = 0;
     tierce__lock_drop(&f->lock);
-}
-
-uint32_t tierce__fault_hits(struct tierce__tier *tier, enum tierce__tier_op op)
-{
-    struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
-    tierce__lock_take(&f->lock);
-    uint32_t hits = f->hits[op];
-    tierce__lock_drop(&f->lock);
-    return hits;
 }

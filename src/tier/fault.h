@@ -39,7 +39,4 @@ TIERCE_MUSTUSE int tierce__fault_create(struct tierce__tier **out, struct tierce
 void tierce__fault_set(struct tierce__tier *tier, enum tierce__tier_op op,
                        const struct tierce__fault_rule *rule);
 
-/* How many requests of an operation were hit since the rule was set. */
-uint32_t tierce__fault_hits(struct tierce__tier *tier, enum tierce__tier_op op);
-
 #endif

@@ -268,7 +268,7 @@ static void destroy_parts(struct memory *memory)
     tierce__free(memory);
 }
 
-static void memory_close(struct tierce__tier *tier, uint64_t deadline_ns)
+static bool memory_close(struct tierce__tier *tier, uint64_t deadline_ns)
 {
     (void)deadline_ns;
     struct memory *memory = enter(tier);
@@ -284,6 +284,7 @@ static void memory_close(struct tierce__tier *tier, uint64_t deadline_ns)
     while (atomic_load(&memory->inside) != 0)
         sched_yield();
     destroy_parts(memory);
+    return true;
 }
 
 static const struct tierce__tier_ops memory_ops = {

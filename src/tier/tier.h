@@ -35,16 +35,8 @@ enum tierce__tier_op {
     TIERCE__TIER_FLUSH,  /* make durable every put that was done before */
 };
 
-/* Smaller is more urgent. */
-enum tierce__tier_prio {
-    TIERCE__PRIO_PREFETCH = 0,
-    TIERCE__PRIO_DELETE = 1,
-    TIERCE__PRIO_PUT = 2,
-};
-
 struct tierce__tier_req {
     enum tierce__tier_op op;
-    enum tierce__tier_prio prio;
     uint64_t deadline_ns; /* clock.h; TIERCE__DEADLINE_NEVER for none */
     tierce__tier_done_fn *done;
     void *arg; /* the caller's */
@@ -79,7 +71,8 @@ struct tierce__tier_req {
     /*
      * [out] 0, or: TIERCE_E_MISS (not there), TIERCE_E_FULL (PUT: nothing can be evicted),
      * TIERCE_E_REFUSED (PUT: admission rule, or needs_parent), TIERCE_E_DEADLINE, TIERCE_E_DOWN,
-     * TIERCE_E_CLOSED, or a negative errno of the device. A PUT of what is there already is 0.
+     * TIERCE_E_CLOSED, TIERCE_E_ARGUMENT (a contract above is broken), or a negative errno of the
+     * device. A PUT of what is there already is 0, whatever its bytes.
      */
     int status;
 
@@ -120,9 +113,12 @@ struct tierce__tier_ops {
      */
     uint64_t (*evict)(struct tierce__tier *tier, uint64_t bytes);
     void (*stats)(struct tierce__tier *tier, struct tierce__tier_stats *out);
-    /* Completes or cancels every request, makes durable what it can within the deadline, frees
-     * the tier. Blocks. */
-    void (*close)(struct tierce__tier *tier, uint64_t deadline_ns);
+    /*
+     * Completes or cancels every request, makes durable what it can within the deadline, frees
+     * the tier. Blocks. False: a thread did not come back from the device, so the tier is left
+     * behind, some requests are unanswered, and what the tier borrowed must never be freed.
+     */
+    bool (*close)(struct tierce__tier *tier, uint64_t deadline_ns);
 };
 
 /* First member of every implementation. */

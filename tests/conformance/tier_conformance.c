@@ -74,17 +74,13 @@ void tier_call_init(struct tier_call *call, enum tierce__tier_op op, uint64_t n)
     memset(call, 0, sizeof(*call));
     call->key = tier_test_key(n);
     call->req = (struct tierce__tier_req){.op = op,
-                                          .prio = TIERCE__PRIO_PREFETCH,
                                           .deadline_ns = TIERCE__DEADLINE_NEVER,
                                           .done = count_done,
                                           .arg = call,
                                           .keys = &call->key,
                                           .key_count = 1,
                                           .status = 12345};
-    if (op == TIERCE__TIER_DELETE)
-        call->req.prio = TIERCE__PRIO_DELETE;
     if (op == TIERCE__TIER_PUT) {
-        call->req.prio = TIERCE__PRIO_PUT;
         call->parent = tier_test_key(n - 1);
         memset(call->first_block, (int)(n & 0xff), sizeof(call->first_block));
         call->req.parent = n > 0 ? &call->parent : NULL;

@@ -151,8 +151,7 @@ static void be_killed(uint64_t change, unsigned steps)
 
 START_TEST(killed_at_random)
 {
-    const char *text = getenv("TIERCE_CRASH_ROUNDS");
-    unsigned long rounds = text != NULL ? strtoul(text, NULL, 10) : 20;
+    unsigned long rounds = 20ul * test_scale();
     rng = test_random_start("killed_at_random");
     begin(_i == 1, ".");
     for (unsigned long round = 0; round < rounds; round++) {

@@ -5,8 +5,10 @@ Started by run.py with a JSON job on its standard input. Reports are JSON lines 
 output; vLLM's log goes to the job's log file. After the last pass it waits to be killed.
 """
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 
@@ -111,7 +113,14 @@ class Player:
         return sum(after.get(n, 0) - before.get(n, 0) for n in names)
 
 
+def die_with_the_parent():
+    """An engine whose run.py was killed must not stay behind."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
 def main():
+    die_with_the_parent()
     job = json.load(sys.stdin)
     report = open_reports(job["log"])
     for name, value in ENVIRONMENT.items():

@@ -199,7 +199,18 @@ def print_table(rows):
             print("  ".join("-" * w for w in widths))
 
 
-def judge(rows):
+def store_cost(results):
+    """TTFT p50 of the requests of (b) for which nothing was loaded, against the same requests in
+    (a): what storing costs, without what loading saves."""
+    cold = [i for i, r in enumerate(results["b"]) if not any(
+        (r["tierce"] or {}).get(f"tierce.{tier}_tokens", 0) for tier in ("memory", "disk"))]
+    if not cold:
+        return 0, 0.0
+    b, a = (percentile([results[name][i]["ttft"] for i in cold], 0.5) for name in "ba")
+    return len(cold), b / a
+
+
+def judge(rows, results):
     """The conditions of the exit code; returns those that failed, in words."""
     a, failed = rows["a"], []
     for name in "bcd":
@@ -219,9 +230,11 @@ def judge(rows):
             failed.append(f"({name}): TTFT p50 {row['p50']:.2f} s is not below half of (a)'s "
                           f"{a['p50']:.2f} s")
     ratio = rows["b"]["p50"] / a["p50"]
-    print(f"(b) TTFT p50 {ratio:.2f} of (a)")
-    if ratio > STORE_TTFT_MAX:
-        failed.append(f"(b): TTFT p50 is {ratio:.2f} of (a)'s, more than {STORE_TTFT_MAX}")
+    count, cold = store_cost(results)
+    print(f"(b) TTFT p50 {ratio:.2f} of (a); {cold:.2f} over the {count} requests that loaded nothing")
+    if max(ratio, cold) > STORE_TTFT_MAX:
+        failed.append(f"(b): TTFT p50 is {max(ratio, cold):.2f} of (a)'s, more than "
+                      f"{STORE_TTFT_MAX}")
     return failed
 
 
@@ -278,7 +291,7 @@ def main():
     if arguments.passes == "a":
         return 0
     print()
-    failed = judge(rows)
+    failed = judge(rows, results)
     for reason in failed:
         print(f"FAILED {reason}")
     print("FAILED" if failed else "all conditions hold")
@@ -287,7 +300,10 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("make run: ended by SIGTERM"))
     try:
         sys.exit(main())
     except Failed as failure:
         sys.exit(f"make run: {failure}")
+    except KeyboardInterrupt:
+        sys.exit("make run: interrupted; the engine was killed")

@@ -191,6 +191,8 @@ class LinkServer:
                 log.debug("the scheduler's connection ended: %s", error)
             except OSError as error:
                 log.debug("the scheduler's connection broke: %s", error)
+            except Exception:
+                log.exception("a question of the scheduler could not be answered")
 
     def answer(self, frame: memoryview) -> bytes | None:
         if frame[0] == OP_FACTS:

@@ -115,14 +115,18 @@ class SchedulerHalf:
         return tokens, tokens > 0 and self.rules.load_async
 
     def lookup(self, request, tracker, from_block: int, to_block: int) -> tuple[int, int]:
+        """How many of the first `to_block` blocks could be loaded, and are in memory. The chain
+        gets all whole blocks of the request, so that a chunk that ends beyond `to_block` is found
+        as well; chunks before `from_block` are vLLM's own and not asked for."""
         flags = LOOKUP_PIN | (LOOKUP_MEMORY_ONLY if self.memory_only else 0)
+        end = self.rules.whole_blocks(request.num_tokens)
         for _ in range(2):
-            part = self.chain_part(request, tracker, to_block) or ChainPart(
-                tracker.root, to_block, b"", self.facts.hashed)
+            part = self.chain_part(request, tracker, end) or ChainPart(
+                tracker.root, end, b"", self.facts.hashed)
             try:
                 answer = self.link.lookup(
                     tracker.session, part, from_block, to_block, flags)
-                tracker.sent_blocks = max(tracker.sent_blocks, to_block)
+                tracker.sent_blocks = max(tracker.sent_blocks, end)
                 return answer
             except FromStart:
                 tracker.sent_blocks = 0

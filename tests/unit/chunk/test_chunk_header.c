@@ -2,11 +2,11 @@
 #include "base/bytes.h"
 #include "check_main.h"
 #include "chunk/header.h"
+#include "test_random.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <xxhash.h>
 
 static const uint32_t CELLS[3] = {640, 1000, 4096};
@@ -246,18 +246,16 @@ END_TEST
 
 START_TEST(random_bytes_never_parse)
 {
-    unsigned seed =
-        getenv("TIERCE_SEED") ? (unsigned)atoi(getenv("TIERCE_SEED")) : (unsigned)time(NULL);
-    printf("seed %u\n", seed);
+    struct test_random random = test_random_start("random_bytes_never_parse");
     struct tierce__chunk_info info = example(), got;
     uint8_t *object = build(&info);
     uint8_t *bytes = malloc(info.extent.object_bytes);
     for (int round = 0; round < 20000; round++) {
         memcpy(bytes, object, info.extent.object_bytes);
-        int changes = 1 + rand_r(&seed) % 8;
+        int changes = 1 + (int)test_random_below(&random, 8);
         for (int i = 0; i < changes; i++) {
-            unsigned at = (unsigned)rand_r(&seed) % 448;
-            bytes[at] = (uint8_t)(bytes[at] + 1 + rand_r(&seed) % 255);
+            unsigned at = test_random_below(&random, 448);
+            bytes[at] = (uint8_t)(bytes[at] + 1 + test_random_below(&random, 255));
         }
         if (memcmp(bytes, object, 4096) != 0)
             ck_assert_int_lt(tierce__chunk_parse(&got, bytes, info.extent.object_bytes), 0);

@@ -149,7 +149,6 @@ static int put(struct maker *m, uint64_t n, uint16_t shards)
     memcpy(key.hash, info.hash, TIERCE_HASH_BYTES);
     memcpy(parent.hash, info.parent, TIERCE_HASH_BYTES);
     struct tierce__tier_req req = {.op = TIERCE__TIER_PUT,
-                                   .prio = TIERCE__PRIO_PUT,
                                    .keys = &key,
                                    .key_count = 1,
                                    .buf = buf,

@@ -276,6 +276,90 @@ START_TEST(two_engines_of_a_process_cannot_share_a_folder_by_mistake)
 }
 END_TEST
 
+/* A chunk that must be read needs room, and the oldest in memory is the end of the same prompt. */
+START_TEST(a_load_does_not_evict_what_it_wants)
+{
+    const char *sets[] = {"memory.chunks", "5", NULL};
+    uint8_t origins[16];
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0), *other = fx_chain(&fx, 2, 8, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    struct tierce__keys keys;
+    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, 16, 16, false), 0);
+    tierce__storage_quarantine(fx.engine, 0, &keys.keys[0], TIERCE_E_CHECKSUM);
+    ck_assert_int_eq(fx_store(&fx, other, 8, fx_ids + 16, false), 8);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(fx_stats(&fx).memory_chunks_now, 5);
+    ck_assert_int_eq(load_all(chain, 16, origins), 16);
+    ck_assert(all_from(origins, 4, TIERCE_ORIGIN_DISK));
+    ck_assert(all_from(origins + 4, 12, TIERCE_ORIGIN_MEMORY));
+    tierce__keys_fini(&keys);
+    tierce_chain_destroy(chain);
+    tierce_chain_destroy(other);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+/* The lookups between the loads are answered from memory and prove nothing. */
+START_TEST(a_disk_whose_index_alone_works_is_left_alone)
+{
+    const char *sets[] = {"breaker.errors", "3", "breaker.retry", "60s", NULL};
+    uint8_t origins[4];
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    restart(sets);
+    tierce__fault_set(wrap_disk(), TIERCE__TIER_GET,
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(fx_stats(&fx).breaker_trips, 0);
+        ck_assert_int_eq(load_all(chain, 4, origins), 0);
+    }
+    ck_assert_int_eq(fx_stats(&fx).breaker_trips, 1);
+    ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 0);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(two_spellings_of_a_folder_are_one_also_the_first_time)
+{
+    const char *sets[] = {"memory.size", "8MiB", NULL};
+    char parent[] = "/tmp/tierce-engine-XXXXXX", folder[64], again[64];
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    ck_assert_ptr_nonnull(mkdtemp(parent));
+    snprintf(folder, sizeof(folder), "%s/./store", parent);
+    snprintf(again, sizeof(again), "%s/store", parent);
+    struct tierce_config *config = fx_config(folder, NULL), *other = fx_config(again, sets);
+    struct tierce_engine *first = NULL, *second = NULL;
+    ck_assert_int_eq(tierce_engine_open(&first, config, why), 0);
+    ck_assert_int_eq(tierce_engine_open(&second, other, why), TIERCE_E_CONFIG);
+    tierce_engine_close(first);
+    tierce_config_destroy(config);
+    tierce_config_destroy(other);
+    snprintf(fx.folder, sizeof(fx.folder), "%s", parent);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(every_depth_that_can_be_configured_opens)
+{
+    const char *sets[] = {"disk.depth", "64", NULL};
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    fx_open(&fx, true, sets);
+    ck_assert_int_eq(fx_stats(&fx).disk_open_status, 0);
+    struct tierce_config *config = fx_config(fx.folder, NULL);
+    ck_assert_int_eq(tierce_config_set(config, "disk.depth", "65", why), TIERCE_E_CONFIG);
+    tierce_config_destroy(config);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 START_TEST(a_folder_that_cannot_be_made_means_memory_only)
 {
     uint8_t origins[16];
@@ -379,6 +463,10 @@ int main(int argc, char **argv)
     tcase_add_test(t, an_aborted_load_leaves_nothing_behind);
     tcase_add_test(t, a_folder_held_by_another_process_means_memory_only);
     tcase_add_test(t, two_engines_of_a_process_cannot_share_a_folder_by_mistake);
+    tcase_add_test(t, two_spellings_of_a_folder_are_one_also_the_first_time);
+    tcase_add_test(t, every_depth_that_can_be_configured_opens);
+    tcase_add_test(t, a_disk_whose_index_alone_works_is_left_alone);
+    tcase_add_test(t, a_load_does_not_evict_what_it_wants);
     tcase_add_test(t, a_folder_that_cannot_be_made_means_memory_only);
     tcase_add_test(t, the_disk_cap_holds_over_restarts);
     tcase_add_test(t, the_disk_takes_no_suffix_without_its_prefix);

@@ -221,12 +221,12 @@ START_TEST(a_late_put_is_not_wasted)
     tierce__vfs_fault_add(vfs, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_SUBMIT_WRITE,
                                                                 .action = TIERCE__FAULT_LATE,
                                                                 .nth = 1,
-                                                                .delay_ns = 60 * TIERCE__MS_NS});
-    s.timeout_ms = 10;
+                                                                .delay_ns = 1500 * TIERCE__MS_NS});
+    s.timeout_ms = 400; /* long enough for a busy machine to begin the write */
     ck_assert_int_eq(store_put(&s, 1), TIERCE_E_DEADLINE);
     ck_assert(!store_has(&s, 1));
     s.timeout_ms = 0;
-    for (int i = 0; i < 1000 && !store_has(&s, 1); i++)
+    for (int i = 0; i < 10000 && !store_has(&s, 1); i++)
         usleep(1000);
     ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
 }

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_PYTHON_CORE_H
+#define TIERCE_PYTHON_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tierce/tierce.h>
+
+/*
+ * What the files of tierce._core share: its objects, and how Python's values become C's. core.c is
+ * the module; each of the others holds the methods of one type, or of the two that copy.
+ *
+ * Thread: a function of this page is called with the GIL held.
+ */
+
+typedef struct {
+    PyObject_HEAD struct tierce_engine *engine;
+    struct tierce_config *config;
+} EngineObject;
+
+typedef struct {
+    PyObject_HEAD PyObject *engine; /* EngineObject */
+    struct tierce_view *view;
+    uint32_t layer_count;
+    uint32_t chunk_blocks;
+    uint32_t *cell_bytes;
+    struct tierce_paged paged;
+    struct tierce_paged_layer *layers;
+} ViewObject;
+
+typedef struct {
+    PyObject_HEAD struct tierce_chain *chain;
+} ChainObject;
+
+typedef struct {
+    PyObject_HEAD PyObject *view; /* ViewObject: keeps the paged description alive */
+    struct tierce_store *store;
+} StoreObject;
+
+typedef struct {
+    PyObject_HEAD PyObject *view;
+    struct tierce_load *load;
+    Py_ssize_t blocks;
+} LoadObject;
+
+extern PyTypeObject *tierce__core_engine_type, *tierce__core_view_type, *tierce__core_chain_type,
+    *tierce__core_store_type, *tierce__core_load_type;
+extern PyType_Slot tierce__core_engine_slots[], tierce__core_view_slots[],
+    tierce__core_chain_slots[], tierce__core_store_slots[], tierce__core_load_slots[];
+
+/* Raises tierce._core.Error with .status and .name, and with `text` unless it is NULL or empty.
+ * Always returns NULL. */
+PyObject *tierce__core_raise(int status, const char *text);
+
+/* Raises ValueError: the thing of that name is closed. Always returns NULL. */
+PyObject *tierce__core_raise_closed(const char *what);
+
+/* A C-contiguous buffer of int32, the caller's to release; false with an exception set. */
+bool tierce__core_int32s(PyObject *object, Py_buffer *view);
+
+/* A number that must fit 32 bits; false with an exception set. */
+bool tierce__core_uint32(PyObject *object, uint32_t *out);
+
+/* A text without NUL, [borrow] from the object; NULL with an exception set. */
+const char *tierce__core_text(PyObject *object);
+
+/* A zeroed object of one of the types, or NULL with an exception set. */
+void *tierce__core_new(PyTypeObject *type);
+
+/* The end of every dealloc. */
+void tierce__core_free(PyObject *self);
+
+#endif

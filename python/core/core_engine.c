@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "python/core/core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+static void engine_release(EngineObject *e)
+{
+    struct tierce_engine *engine = e->engine;
+    e->engine = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    tierce_engine_close(engine);
+    Py_END_ALLOW_THREADS
+}
+
+static void engine_dealloc(PyObject *self)
+{
+    EngineObject *e = (EngineObject *)self;
+    engine_release(e);
+    tierce_config_destroy(e->config);
+    tierce__core_free(self);
+}
+
+static int set_overrides(struct tierce_config *config, PyObject *overrides, char *why)
+{
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(overrides, &at, &name, &value)) {
+        const char *n = tierce__core_text(name);
+        const char *v = n != NULL ? tierce__core_text(value) : NULL;
+        if (v == NULL)
+            return TIERCE_E_CONFIG; /* with an exception set */
+        int rc = tierce_config_set(config, n, v, why);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static PyObject *engine_open(PyObject *type, PyObject *args)
+{
+    (void)type;
+    const char *path;
+    PyObject *overrides = NULL;
+    if (!PyArg_ParseTuple(args, "z|O!", &path, &PyDict_Type, &overrides))
+        return NULL;
+    EngineObject *e = tierce__core_new(tierce__core_engine_type);
+    if (e == NULL)
+        return NULL;
+    char why[TIERCE_CONFIG_ERROR_BYTES] = "";
+    int rc = tierce_config_create(&e->config);
+    if (rc == 0 && path != NULL)
+        rc = tierce_config_load_file(e->config, path, why);
+    if (rc == 0)
+        rc = tierce_config_load_env(e->config, why);
+    if (rc == 0 && overrides != NULL)
+        rc = set_overrides(e->config, overrides, why);
+    if (rc == 0) {
+        Py_BEGIN_ALLOW_THREADS
+        rc = tierce_engine_open(&e->engine, e->config, why);
+        Py_END_ALLOW_THREADS
+    }
+    if (rc < 0) {
+        Py_DECREF(e);
+        return PyErr_Occurred() ? NULL : tierce__core_raise(rc, why);
+    }
+    return (PyObject *)e;
+}
+
+static PyObject *engine_close(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    engine_release((EngineObject *)self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *engine_flush(PyObject *self, PyObject *arg)
+{
+    EngineObject *e = (EngineObject *)self;
+    uint32_t timeout_ms;
+    if (!tierce__core_uint32(arg, &timeout_ms))
+        return NULL;
+    if (e->engine == NULL)
+        return tierce__core_raise_closed("engine");
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = tierce_engine_flush(e->engine, timeout_ms);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(rc == 0);
+}
+
+static PyObject *engine_stats(PyObject *self, PyObject *unused)
+{
+    EngineObject *e = (EngineObject *)self;
+    (void)unused;
+    if (e->engine == NULL)
+        return tierce__core_raise_closed("engine");
+    struct tierce_engine_stats stats = {.size = sizeof(stats)};
+    tierce_engine_stats(e->engine, &stats);
+    PyObject *dict = PyDict_New();
+    if (dict == NULL)
+        return NULL;
+#define TIERCE_STAT(name, text)                                                                    \
+    {                                                                                              \
+        PyObject *value = PyLong_FromLongLong((long long)stats.name);                              \
+        if (value == NULL || PyDict_SetItemString(dict, #name, value) < 0) {                       \
+            Py_XDECREF(value);                                                                     \
+            Py_DECREF(dict);                                                                       \
+            return NULL;                                                                           \
+        }                                                                                          \
+        Py_DECREF(value);                                                                          \
+    }
+#include <tierce/stats.def>
+#undef TIERCE_STAT
+    return dict;
+}
+
+static PyObject *engine_param(PyObject *self, PyObject *arg)
+{
+    const char *name = tierce__core_text(arg);
+    if (name == NULL)
+        return NULL;
+    const char *value = tierce_config_get(((EngineObject *)self)->config, name);
+    if (value == NULL) {
+        PyErr_SetObject(PyExc_KeyError, arg);
+        return NULL;
+    }
+    return PyUnicode_FromString(value);
+}
+
+/* The text under `name`, "" if it is missing; NULL with an exception set if it is no text. */
+static const char *text_of(PyObject *dict, const char *name)
+{
+    PyObject *value = PyDict_GetItemString(dict, name);
+    return value != NULL ? tierce__core_text(value) : "";
+}
+
+static bool number_of(PyObject *dict, const char *name, uint32_t *out)
+{
+    PyObject *value = PyDict_GetItemString(dict, name);
+    if (value == NULL) {
+        PyErr_Format(PyExc_KeyError, "the namespace lacks \"%s\"", name);
+        return false;
+    }
+    return tierce__core_uint32(value, out);
+}
+
+static uint32_t *cells_of(PyObject *dict, uint32_t layer_count)
+{
+    PyObject *list = PyDict_GetItemString(dict, "cell_bytes");
+    if (list == NULL || PyList_Size(list) != (Py_ssize_t)layer_count) {
+        PyErr_SetString(PyExc_ValueError, "cell_bytes: a list with one number for each layer");
+        return NULL;
+    }
+    uint32_t *cells = calloc((size_t)layer_count + 1, sizeof(*cells));
+    if (cells == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (uint32_t i = 0; i < layer_count; i++) {
+        if (!tierce__core_uint32(PyList_GetItem(list, (Py_ssize_t)i), &cells[i])) {
+            free(cells);
+            return NULL;
+        }
+    }
+    return cells;
+}
+
+/* Fills *ns from a dict; strings are borrowed from it. False with an exception set. */
+static bool fill_namespace(PyObject *dict, struct tierce_namespace *ns)
+{
+    ns->size = sizeof(*ns);
+    ns->weights = text_of(dict, "weights");
+    ns->model = text_of(dict, "model");
+    ns->kv_dtype = text_of(dict, "kv_dtype");
+    ns->quantization = text_of(dict, "quantization");
+    ns->layout = text_of(dict, "layout");
+    const char *algo = text_of(dict, "algo");
+    if (PyErr_Occurred() || algo == NULL)
+        return false;
+    if (tierce_chain_algo_parse(&ns->algo, algo) < 0) {
+        PyErr_Format(PyExc_ValueError, "there is no hash algorithm \"%s\"", algo);
+        return false;
+    }
+    return number_of(dict, "layer_count", &ns->layer_count) &&
+           number_of(dict, "block_tokens", &ns->block_tokens) &&
+           number_of(dict, "chunk_blocks", &ns->chunk_blocks);
+}
+
+static PyObject *engine_view(PyObject *self, PyObject *args)
+{
+    EngineObject *e = (EngineObject *)self;
+    PyObject *dict;
+    struct tierce_shard shard = {0, 1, 0, 1};
+    if (!PyArg_ParseTuple(args, "O!|(HHHH)", &PyDict_Type, &dict, &shard.tp_rank, &shard.tp_size,
+                          &shard.pp_rank, &shard.pp_size))
+        return NULL;
+    if (e->engine == NULL)
+        return tierce__core_raise_closed("engine");
+    struct tierce_namespace ns = {0};
+    if (!fill_namespace(dict, &ns))
+        return NULL;
+    ViewObject *v = tierce__core_new(tierce__core_view_type);
+    if (v == NULL)
+        return NULL;
+    v->layer_count = ns.layer_count;
+    v->chunk_blocks = ns.chunk_blocks;
+    v->cell_bytes = cells_of(dict, ns.layer_count);
+    v->layers = calloc((size_t)ns.layer_count + 1, sizeof(*v->layers));
+    int rc = -ENOMEM;
+    if (v->cell_bytes != NULL && v->layers != NULL) {
+        ns.cell_bytes = v->cell_bytes;
+        rc = tierce_view_open(&v->view, e->engine, &ns, &shard);
+    }
+    if (rc < 0) {
+        Py_DECREF(v);
+        return PyErr_Occurred() ? NULL : tierce__core_raise(rc, NULL);
+    }
+    Py_INCREF(self);
+    v->engine = self;
+    return (PyObject *)v;
+}
+
+static PyMethodDef engine_methods[] = {
+    {"open", engine_open, METH_VARARGS | METH_STATIC,
+     "open(config_path: str | None, overrides: dict[str, str] = {}) -> Engine\n\n"
+     "File, then TIERCE_* environment, then overrides. Equal configurations share one engine."},
+    {"close", engine_close, METH_NOARGS,
+     "close() -> None\n\nGives the engine back; it lives on until its views are gone."},
+    {"flush", engine_flush, METH_O,
+     "flush(timeout_ms: int) -> bool\n\nTrue when all that was stored before is durable."},
+    {"stats", engine_stats, METH_NOARGS, "stats() -> dict[str, int]"},
+    {"param", engine_param, METH_O, "param(name: str) -> str\n\nThe effective configuration."},
+    {"view", engine_view, METH_VARARGS,
+     "view(namespace: dict, shard: tuple = (0, 1, 0, 1)) -> View\n\n"
+     "Keys: weights, model, kv_dtype, quantization, layout, layer_count, cell_bytes, "
+     "block_tokens, chunk_blocks, algo."},
+    {NULL, NULL, 0, NULL}};
+
+PyType_Slot tierce__core_engine_slots[] = {
+    {Py_tp_dealloc, (void *)engine_dealloc},
+    {Py_tp_methods, engine_methods},
+    {Py_tp_doc, (void *)"The engine of a configuration, shared within the process. Any thread."},
+    {0, NULL}};

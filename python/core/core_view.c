@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "python/core/core.h"
+
+#include <stdlib.h>
+
+static void view_dealloc(PyObject *self)
+{
+    ViewObject *v = (ViewObject *)self;
+    struct tierce_view *view = v->view;
+    Py_BEGIN_ALLOW_THREADS /* closing the last view of a closed engine waits for its disk */
+    tierce_view_close(view);
+    Py_END_ALLOW_THREADS
+    free(v->cell_bytes);
+    free(v->layers);
+    Py_XDECREF(v->engine);
+    tierce__core_free(self);
+}
+
+static bool read_addresses(ViewObject *v, PyObject *bases, PyObject *strides)
+{
+    for (uint32_t i = 0; i < v->layer_count; i++) {
+        void *base = PyLong_AsVoidPtr(PyList_GetItem(bases, (Py_ssize_t)i));
+        uint64_t stride = PyLong_AsUnsignedLongLong(PyList_GetItem(strides, (Py_ssize_t)i));
+        if (PyErr_Occurred())
+            return false;
+        v->layers[i] = (struct tierce_paged_layer){base, stride, v->cell_bytes[i]};
+    }
+    return true;
+}
+
+static PyObject *view_set_paged(PyObject *self, PyObject *args)
+{
+    ViewObject *v = (ViewObject *)self;
+    PyObject *bases, *strides;
+    unsigned int block_count;
+    if (!PyArg_ParseTuple(args, "OOI", &bases, &strides, &block_count))
+        return NULL;
+    if (PyList_Size(bases) != (Py_ssize_t)v->layer_count ||
+        PyList_Size(strides) != (Py_ssize_t)v->layer_count) {
+        PyErr_SetString(PyExc_ValueError, "one base and one stride for each layer");
+        return NULL;
+    }
+    if (!read_addresses(v, bases, strides))
+        return NULL;
+    v->paged = (struct tierce_paged){sizeof(v->paged), v->layers, v->layer_count, block_count};
+    Py_RETURN_NONE;
+}
+
+static PyObject *view_chain(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"lora", "salt", "other", NULL};
+    struct tierce_chain_root root = {.size = sizeof(root)};
+    const char *lora = NULL, *salt = NULL, *other = NULL;
+    Py_ssize_t lora_bytes = 0, salt_bytes = 0, other_bytes = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|y#y#y#", names, &lora, &lora_bytes, &salt,
+                                     &salt_bytes, &other, &other_bytes))
+        return NULL;
+    root.lora = lora;
+    root.lora_bytes = (size_t)lora_bytes;
+    root.salt = salt;
+    root.salt_bytes = (size_t)salt_bytes;
+    root.other = other;
+    root.other_bytes = (size_t)other_bytes;
+    struct tierce_chain *chain;
+    int rc = tierce_view_chain(&chain, ((ViewObject *)self)->view, &root);
+    if (rc < 0)
+        return tierce__core_raise(rc, NULL);
+    ChainObject *object = tierce__core_new(tierce__core_chain_type);
+    if (object == NULL) {
+        tierce_chain_destroy(chain);
+        return NULL;
+    }
+    object->chain = chain;
+    return (PyObject *)object;
+}
+
+/* The chain in args[0], or NULL with an exception set. */
+static struct tierce_chain *chain_of(PyObject *object)
+{
+    if (!PyObject_TypeCheck(object, tierce__core_chain_type)) {
+        PyErr_SetString(PyExc_TypeError, "expected a Chain");
+        return NULL;
+    }
+    return ((ChainObject *)object)->chain;
+}
+
+static PyObject *view_lookup(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    ViewObject *v = (ViewObject *)self;
+    if (nargs != 5) {
+        PyErr_SetString(PyExc_TypeError, "lookup(chain, from_block, to_block, flags, session)");
+        return NULL;
+    }
+    const struct tierce_chain *chain = chain_of(args[0]);
+    if (chain == NULL)
+        return NULL;
+    struct tierce_lookup_opts opts = {.size = sizeof(opts)};
+    opts.from_block = PyLong_AsUnsignedLongLong(args[1]);
+    uint64_t to_block = PyLong_AsUnsignedLongLong(args[2]);
+    opts.session = PyLong_AsUnsignedLongLong(args[4]);
+    uint32_t flags;
+    if (PyErr_Occurred() || !tierce__core_uint32(args[3], &flags))
+        return NULL;
+    opts.flags = flags;
+    struct tierce_found found;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = tierce_lookup(v->view, chain, to_block, &opts, &found);
+    Py_END_ALLOW_THREADS
+    if (rc < 0)
+        return tierce__core_raise(rc, NULL);
+    return Py_BuildValue("(KK)", (unsigned long long)found.blocks,
+                         (unsigned long long)found.memory_blocks);
+}
+
+static PyObject *view_unpin(PyObject *self, PyObject *arg)
+{
+    unsigned long long session = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred())
+        return NULL;
+    tierce_unpin(((ViewObject *)self)->view, session);
+    Py_RETURN_NONE;
+}
+
+/* Options of a transfer from Python's arguments; the ids are in *buffer until it is released. */
+static bool fill_transfer(ViewObject *v, PyObject *chain, PyObject *ids, Py_buffer *buffer,
+                          struct tierce_transfer_opts *opts)
+{
+    opts->chain = chain_of(chain);
+    if (opts->chain == NULL)
+        return false;
+    if (v->paged.layers == NULL) {
+        PyErr_SetString(PyExc_ValueError, "set_paged has not been called");
+        return false;
+    }
+    if (!tierce__core_int32s(ids, buffer))
+        return false;
+    if ((uint64_t)buffer->len / 4 < opts->to_block) {
+        PyBuffer_Release(buffer);
+        PyErr_SetString(PyExc_ValueError, "fewer block ids than blocks");
+        return false;
+    }
+    opts->size = sizeof(*opts);
+    opts->paged = &v->paged;
+    opts->block_ids = buffer->buf;
+    return true;
+}
+
+static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"chain", "to_block", "block_ids", "tail", NULL};
+    ViewObject *v = (ViewObject *)self;
+    PyObject *chain, *ids;
+    unsigned long long to;
+    int tail = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OKO|p", names, &chain, &to, &ids, &tail))
+        return NULL;
+    struct tierce_transfer_opts opts = {.to_block = to, .tail = tail != 0};
+    Py_buffer buffer;
+    if (!fill_transfer(v, chain, ids, &buffer, &opts))
+        return NULL;
+    struct tierce_store *store = NULL;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = tierce_store_begin(&store, v->view, &opts);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&buffer);
+    if (rc < 0)
+        return tierce__core_raise(rc, NULL);
+    if (store == NULL)
+        Py_RETURN_NONE;
+    StoreObject *object = tierce__core_new(tierce__core_store_type);
+    if (object == NULL) {
+        tierce_store_abort(store);
+        return NULL;
+    }
+    object->store = store;
+    Py_INCREF(self);
+    object->view = self;
+    return (PyObject *)object;
+}
+
+static PyObject *view_load_begin(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"chain",   "from_block", "to_block", "block_ids",
+                            "session", "timeout_ms", NULL};
+    ViewObject *v = (ViewObject *)self;
+    PyObject *chain, *ids;
+    unsigned long long from, to, session = 0;
+    unsigned int timeout_ms = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OKKO|KI", names, &chain, &from, &to, &ids,
+                                     &session, &timeout_ms))
+        return NULL;
+    struct tierce_transfer_opts opts = {
+        .from_block = from, .to_block = to, .session = session, .timeout_ms = timeout_ms};
+    Py_buffer buffer;
+    if (!fill_transfer(v, chain, ids, &buffer, &opts))
+        return NULL;
+    struct tierce_load *load = NULL;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = tierce_load_begin(&load, v->view, &opts);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&buffer);
+    if (rc < 0)
+        return tierce__core_raise(rc, NULL);
+    LoadObject *object = tierce__core_new(tierce__core_load_type);
+    if (object == NULL) {
+        tierce_load_abort(load);
+        return NULL;
+    }
+    object->load = load;
+    object->blocks = (Py_ssize_t)(to - from);
+    Py_INCREF(self);
+    object->view = self;
+    return (PyObject *)object;
+}
+
+static PyObject *view_chunk_blocks(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLong(((ViewObject *)self)->chunk_blocks);
+}
+
+static PyObject *view_namespace(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyUnicode_FromString(tierce_view_namespace(((ViewObject *)self)->view));
+}
+
+static PyMethodDef view_methods[] = {
+    {"set_paged", view_set_paged, METH_VARARGS,
+     "set_paged(bases: list[int], strides: list[int], block_count: int) -> None\n\n"
+     "Describes the engine's paged memory: address of block 0 and bytes between blocks, for each "
+     "layer. The memory must outlive every load and store."},
+    {"chain", (PyCFunction)(void (*)(void))view_chain, METH_VARARGS | METH_KEYWORDS,
+     "chain(lora=b'', salt=b'', other=b'') -> Chain"},
+    {"lookup", (PyCFunction)(void (*)(void))view_lookup, METH_FASTCALL,
+     "lookup(chain, from_block, to_block, flags, session) -> (blocks, memory_blocks)\n\n"
+     "Leading blocks that could be loaded, and those of them in memory. Flags: 1 pin for the "
+     "session, 2 ask memory only."},
+    {"unpin", view_unpin, METH_O, "unpin(session: int) -> None"},
+    {"store_begin", (PyCFunction)(void (*)(void))view_store_begin, METH_VARARGS | METH_KEYWORDS,
+     "store_begin(chain, to_block, block_ids, tail=False) -> Store | None\n\n"
+     "None when nothing is missing."},
+    {"load_begin", (PyCFunction)(void (*)(void))view_load_begin, METH_VARARGS | METH_KEYWORDS,
+     "load_begin(chain, from_block, to_block, block_ids, session=0, timeout_ms=0) -> Load"},
+    {NULL, NULL, 0, NULL}};
+
+static PyGetSetDef view_getset[] = {
+    {"chunk_blocks", view_chunk_blocks, NULL, "Blocks of a full chunk.", NULL},
+    {"namespace", view_namespace, NULL, "The canonical text of the namespace.", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+
+PyType_Slot tierce__core_view_slots[] = {
+    {Py_tp_dealloc, (void *)view_dealloc},
+    {Py_tp_methods, view_methods},
+    {Py_tp_getset, view_getset},
+    {Py_tp_doc, (void *)"A namespace and shard of an engine; made by Engine.view. Any thread."},
+    {0, NULL}};
