@@ -7,6 +7,8 @@
  * and sums the cells on the way to disk, reads headers, verifies and scatters every cell on the way
  * back, keeps its journal, and evicts, since the store is full. The windows on disk are used in
  * turn and memory holds little more than one, so that every load comes from disk.
+ *
+ * Both files together take 8 GiB for a while.
  */
 #include <errno.h>
 #include <ftw.h>
@@ -18,7 +20,7 @@
 #include "cli/bench_kv.h"
 #include "cli/bench_uring.h"
 
-#define WINDOWS       4u /* on disk */
+#define WINDOWS       16u /* on disk: 4 GiB for each side */
 #define WINDOW_BYTES  (256ULL << 20)
 #define REQUEST_BYTES (32ULL << 20) /* of a store: what a step of an engine may compute */
 #define DEPTH         16u

@@ -410,17 +410,28 @@ static bool layer_ready(struct tierce_load *load, struct load_chunk *chunk, uint
     return rc == 0;
 }
 
-static void scatter_layer(struct tierce_load *load, struct load_chunk *chunk, uint32_t layer)
+/* Where a layer's first wanted cell lies in the object. */
+static uint64_t first_cell(const struct tierce_load *load, const struct load_chunk *chunk,
+                           uint32_t layer)
 {
+    const struct tierce__shape *shape = shape_of(load, chunk);
+    return shape->layer_offset[layer] + (uint64_t)shape->geometry.cell_bytes[layer] * chunk->from;
+}
+
+static void scatter_layer(struct tierce_load *load, size_t index, uint32_t layer)
+{
+    struct load_chunk *chunk = &load->chunks[index];
     const struct tierce__shape *shape = shape_of(load, chunk);
     uint8_t *object = chunk->buf->data;
     size_t block = chunk->first_block + chunk->from;
-    uint64_t skip = (uint64_t)shape->geometry.cell_bytes[layer] * chunk->from;
     const uint64_t *sums = tierce__chunk_sums(object, &shape->geometry, layer) + chunk->from;
-    int bad =
-        tierce__paged_scatter(load->paged, layer, load->block_ids + block, chunk->to - chunk->from,
-                              object + shape->layer_offset[layer] + skip, sums, load->good + block,
-                              (uint64_t)load->block_count * shape->geometry.cell_bytes[layer]);
+    struct tierce__row row = {.bytes =
+                                  (uint64_t)load->block_count * shape->geometry.cell_bytes[layer]};
+    if (index + 1 < load->count && chunk[1].buf != NULL)
+        row.next = chunk[1].buf->data + first_cell(load, &chunk[1], layer);
+    int bad = tierce__paged_scatter(
+        load->paged, layer, load->block_ids + block, chunk->to - chunk->from,
+        object + first_cell(load, chunk, layer), sums, load->good + block, &row);
     TIERCE_ASSERT(bad >= 0); /* ids and layer were checked at begin */
     if (bad > 0 && !chunk->any_bad) {
         chunk->any_bad = true;
@@ -438,10 +449,11 @@ int tierce_load_layer(struct tierce_load *load, uint32_t layer)
     for (size_t i = 0; i < load->count; i++) {
         struct load_chunk *chunk = &load->chunks[i];
         if (layer_ready(load, chunk, layer))
-            scatter_layer(load, chunk, layer);
+            scatter_layer(load, i, layer);
         else if (!chunk->failed)
             fail_chunk(load, chunk);
     }
+    tierce__paged_row_end();
     return 0;
 }
 

@@ -160,22 +160,35 @@ int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
     return 0;
 }
 
+static const void *block_at(const struct tierce_store *store, uint32_t layer, size_t block)
+{
+    const struct tierce_paged_layer *l = &store->paged->layers[layer];
+    return (const uint8_t *)l->base + (uint64_t)store->block_ids[block] * l->block_stride;
+}
+
+static void gather_layer(struct tierce_store *store, size_t index, uint32_t layer)
+{
+    struct store_chunk *chunk = &store->chunks[index];
+    const struct tierce__shape *shape = shape_of(store, chunk);
+    uint8_t *object = chunk->buf->data;
+    struct tierce__row row = {0};
+    if (index + 1 < store->count)
+        row.next = block_at(store, layer, chunk[1].first_block);
+    int rc = tierce__paged_gather(store->paged, layer, store->block_ids + chunk->first_block,
+                                  shape->geometry.block_count, object + shape->layer_offset[layer],
+                                  tierce__chunk_sums(object, &shape->geometry, layer), &row);
+    TIERCE_ASSERT(rc == 0); /* ids and layer were checked at begin */
+}
+
 int tierce_store_layer(struct tierce_store *store, uint32_t layer)
 {
     TIERCE_CHECK_MAGIC(store, TIERCE__STORE_MAGIC);
     if (layer != store->next_layer || layer >= store->view->full.geometry.layer_count)
         return TIERCE_E_ARGUMENT;
     store->next_layer++;
-    for (size_t i = 0; i < store->count; i++) {
-        struct store_chunk *chunk = &store->chunks[i];
-        const struct tierce__shape *shape = shape_of(store, chunk);
-        uint8_t *object = chunk->buf->data;
-        int rc =
-            tierce__paged_gather(store->paged, layer, store->block_ids + chunk->first_block,
-                                 shape->geometry.block_count, object + shape->layer_offset[layer],
-                                 tierce__chunk_sums(object, &shape->geometry, layer));
-        TIERCE_ASSERT(rc == 0); /* ids and layer were checked at begin */
-    }
+    for (size_t i = 0; i < store->count; i++)
+        gather_layer(store, i, layer);
+    tierce__paged_row_end();
     return 0;
 }
 

@@ -6,7 +6,7 @@
 #include "base/bytes.h"
 #include "paged/paged_private.h"
 
-enum { SCATTER_STREAM_BYTES_MIN = 1 << 20 };
+enum { SCATTER_STREAM_BYTES_MIN = 1 << 20, SCATTER_FETCH_BYTES_MAX = 128 << 10 };
 
 /* Block ids come from outside, so the last byte of the last block must be an address. */
 static bool layer_ok(const struct tierce_paged_layer *layer, uint32_t block_count)
@@ -55,8 +55,20 @@ static uint8_t *block_at(const struct tierce_paged_layer *layer, int32_t id)
     return (uint8_t *)layer->base + (uint64_t)(uint32_t)id * layer->block_stride;
 }
 
+/* What to fetch behind the last source of a call; without a row that source, which is there. */
+static const uint8_t *behind(const uint8_t *last, const struct tierce__row *row)
+{
+    return row != NULL && row->next != NULL ? row->next : last;
+}
+
+/* One fence for a row and not one a call: 1.02x on loads of chunks of 1 MiB (Zen 5, 2026-11). */
+void tierce__paged_row_end(void)
+{
+    tierce__copy_fence(tierce__kernel(), TIERCE__STORE_STREAM);
+}
+
 int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids,
-                         size_t n, void *cells, uint64_t *sums)
+                         size_t n, void *cells, uint64_t *sums, const struct tierce__row *row)
 {
     if (n > 0 && (ids == NULL || cells == NULL || sums == NULL))
         return TIERCE_E_ARGUMENT;
@@ -69,11 +81,11 @@ int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const
     uint8_t *cell = cells;
     for (size_t i = 0; i < n; i++, cell += from->block_bytes) {
         const uint8_t *block = block_at(from, ids[i]);
-        /* The last one fetches itself, which it has already. */
-        const uint8_t *next = i + 1 < n ? block_at(from, ids[i + 1]) : block;
+        const uint8_t *next = i + 1 < n ? block_at(from, ids[i + 1]) : behind(block, row);
         sums[i] = tierce__copy_sum_unfenced(kernel, cell, block, from->block_bytes, hint, next);
     }
-    tierce__copy_fence(kernel, hint);
+    if (row == NULL)
+        tierce__copy_fence(kernel, hint);
     return 0;
 }
 
@@ -93,7 +105,7 @@ static enum tierce__store_hint scatter_hint(uint64_t call_bytes, uint64_t row_by
 
 int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids,
                           size_t n, const void *cells, const uint64_t *sums, uint8_t *good,
-                          uint64_t row_bytes)
+                          const struct tierce__row *row)
 {
     if (n > 0 && (ids == NULL || cells == NULL || sums == NULL || good == NULL))
         return TIERCE_E_ARGUMENT;
@@ -101,17 +113,24 @@ int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer, cons
         return TIERCE_E_ARGUMENT;
     const struct tierce__kernel *kernel = tierce__kernel();
     const struct tierce_paged_layer *to = &paged->layers[layer];
-    enum tierce__store_hint hint = scatter_hint((uint64_t)n * to->block_bytes, row_bytes);
+    enum tierce__store_hint hint =
+        scatter_hint((uint64_t)n * to->block_bytes, row != NULL ? row->bytes : 0);
     const uint8_t *cell = cells;
     int bad = 0;
     for (size_t i = 0; i < n; i++, cell += to->block_bytes) {
+        const uint8_t *next = NULL;
+        /* With and without, of a plain copy: cells of 16 KiB 0.92 and 0.84, of 256 KiB 0.93 and
+         * 0.96 (Zen 5, 2026-11). */
+        if (to->block_bytes < SCATTER_FETCH_BYTES_MAX)
+            next = i + 1 < n ? cell + to->block_bytes : behind(cell, row);
         uint64_t sum = tierce__copy_sum_unfenced(kernel, block_at(to, ids[i]), cell,
-                                                 to->block_bytes, hint, NULL);
+                                                 to->block_bytes, hint, next);
         if (sum != sums[i]) {
             good[i] = 0;
             bad++;
         }
     }
-    tierce__copy_fence(kernel, hint);
+    if (row == NULL)
+        tierce__copy_fence(kernel, hint);
     return bad;
 }

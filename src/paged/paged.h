@@ -47,25 +47,35 @@ const char *tierce__kernel_current(void);
 TIERCE_MUSTUSE int tierce__paged_check(const struct tierce_paged *paged);
 
 /*
+ * A row of gathers or scatters of which a call is one: a layer, chunk by chunk. With a row the
+ * copied bytes are not yet ordered before later stores; tierce__paged_row_end does it once for all.
+ */
+struct tierce__row {
+    uint64_t bytes;   /* of all calls: rows that the caches cannot hold go past them */
+    const void *next; /* where the next call reads first, or NULL; only a hint, need not be valid */
+};
+
+/* Ends a row: what was copied is visible to whoever sees a later release store. */
+void tierce__paged_row_end(void);
+
+/*
  * Copies blocks ids[0..n) of one layer to `cells` (n * block_bytes, contiguous) and writes the
- * sum of each to sums[0..n). Errors: TIERCE_E_ARGUMENT (an id out of range, or a layer), nothing
- * copied then.
+ * sum of each to sums[0..n). `row` NULL: the call stands alone. Errors: TIERCE_E_ARGUMENT (an id
+ * out of range, or a layer), nothing copied then.
  */
 TIERCE_MUSTUSE int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer,
-                                        const int32_t *ids, size_t n, void *cells, uint64_t *sums);
+                                        const int32_t *ids, size_t n, void *cells, uint64_t *sums,
+                                        const struct tierce__row *row);
 
 /*
  * Copies `cells` to blocks ids[0..n) of one layer, verifying each cell against sums[0..n). good[i]
  * is set to 0 where the sum differs and left alone otherwise; the bytes of such a block are then
- * in the engine's memory and the caller must have it computed again.
- *
- * `row_bytes` is what the row of calls copies of which this is one (a layer of a load, chunk by
- * chunk): large rows go past the caches, which would lose their start before their end. 0 counts as
- * this call alone.
+ * in the engine's memory and the caller must have it computed again. `row` as above.
  * Returns the number of bad cells, or TIERCE_E_ARGUMENT with nothing copied.
  */
 TIERCE_MUSTUSE int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer,
                                          const int32_t *ids, size_t n, const void *cells,
-                                         const uint64_t *sums, uint8_t *good, uint64_t row_bytes);
+                                         const uint64_t *sums, uint8_t *good,
+                                         const struct tierce__row *row);
 
 #endif
