@@ -54,10 +54,75 @@ static bool get_int32(PyObject *object, Py_buffer *view)
     return int32;
 }
 
+/* A number up to `max`; false with an exception set. Nothing is cut to fit. */
+static bool get_number(PyObject *object, unsigned long long max, unsigned long long *out)
+{
+    unsigned long long number = PyLong_AsUnsignedLongLong(object);
+    if (number == (unsigned long long)-1 && PyErr_Occurred())
+        return false;
+    if (number > max) {
+        PyErr_Format(PyExc_OverflowError, "expected a number up to %llu", max);
+        return false;
+    }
+    *out = number;
+    return true;
+}
+
+static bool get_uint32(PyObject *object, uint32_t *out)
+{
+    unsigned long long number;
+    if (!get_number(object, UINT32_MAX, &number))
+        return false;
+    *out = (uint32_t)number;
+    return true;
+}
+
+/* Converters for "O&". */
+static int convert_uint64(PyObject *object, void *out)
+{
+    unsigned long long number;
+    if (!get_number(object, UINT64_MAX, &number))
+        return 0;
+    *(uint64_t *)out = number;
+    return 1;
+}
+
+static int convert_uint32(PyObject *object, void *out)
+{
+    return get_uint32(object, out);
+}
+
+static int convert_uint16(PyObject *object, void *out)
+{
+    unsigned long long number;
+    if (!get_number(object, UINT16_MAX, &number))
+        return 0;
+    *(uint16_t *)out = (uint16_t)number;
+    return 1;
+}
+
+/* The UTF-8 of a str, whole: a NUL inside would hide what follows. NULL with an exception set. */
+static const char *get_text(PyObject *object)
+{
+    Py_ssize_t size;
+    if (!PyUnicode_Check(object)) {
+        PyErr_SetString(PyExc_TypeError, "expected a str");
+        return NULL;
+    }
+    const char *text = PyUnicode_AsUTF8AndSize(object, &size);
+    if (text != NULL && strlen(text) != (size_t)size) {
+        PyErr_SetString(PyExc_ValueError, "a text cannot contain a NUL character");
+        return NULL;
+    }
+    return text;
+}
+
 /* ---- types -------------------------------------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD struct tierce_engine *engine;
+    struct tierce_engine *leaving; /* closed while a flush was under way, which closes it */
+    unsigned flushes;              /* under way, without the GIL */
     struct tierce_config *config;
 } EngineObject;
 
@@ -69,20 +134,24 @@ typedef struct {
     uint32_t *cell_bytes;
     struct tierce_paged paged;
     struct tierce_paged_layer *layers;
+    unsigned transfers; /* loads and stores that borrow `paged` */
 } ViewObject;
 
 typedef struct {
     PyObject_HEAD struct tierce_chain *chain;
+    unsigned readers; /* calls under way without the GIL */
 } ChainObject;
 
 typedef struct {
     PyObject_HEAD PyObject *view; /* ViewObject: keeps the paged description alive */
-    struct tierce_store *store;
+    struct tierce_store *store;   /* NULL: ended */
+    bool busy;                    /* a call is under way without the GIL */
 } StoreObject;
 
 typedef struct {
     PyObject_HEAD PyObject *view;
-    struct tierce_load *load;
+    struct tierce_load *load; /* NULL: ended */
+    bool busy;                /* a call is under way without the GIL */
     Py_ssize_t blocks;
 } LoadObject;
 
@@ -108,6 +177,22 @@ static PyObject *raise_closed(const char *what)
     return NULL;
 }
 
+static PyObject *raise_busy(const char *what)
+{
+    PyErr_Format(PyExc_RuntimeError, "the %s is in use by another thread", what);
+    return NULL;
+}
+
+/* Whether a store or load can be used now; false with an exception set. */
+static bool can_use(const void *handle, bool busy, const char *what)
+{
+    if (busy)
+        raise_busy(what);
+    else if (handle == NULL)
+        raise_closed(what);
+    return !busy && handle != NULL;
+}
+
 /* ---- chain -------------------------------------------------------------------------------- */
 
 static void chain_dealloc(PyObject *self)
@@ -121,10 +206,14 @@ static bool fill_extras(PyObject *list, struct tierce_chain_extra *items, Py_ssi
 {
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *pair = PyList_GetItem(list, i);
-        unsigned long long block;
+        if (pair == NULL || !PyTuple_Check(pair)) {
+            PyErr_SetString(PyExc_TypeError, "extras: a list of (block, bytes)");
+            return false;
+        }
+        uint64_t block;
         const char *bytes;
         Py_ssize_t length;
-        if (!PyArg_ParseTuple(pair, "Ky#", &block, &bytes, &length))
+        if (!PyArg_ParseTuple(pair, "O&y#", convert_uint64, &block, &bytes, &length))
             return false;
         items[i] = (struct tierce_chain_extra){block, bytes, (size_t)length};
     }
@@ -137,6 +226,12 @@ static PyObject *chain_append(PyObject *self, PyObject *const *args, Py_ssize_t 
         PyErr_SetString(PyExc_TypeError, "append(tokens, extras=None)");
         return NULL;
     }
+    if (nargs == 2 && args[1] != Py_None && !PyList_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "extras: a list of (block, bytes)");
+        return NULL;
+    }
+    if (((ChainObject *)self)->readers > 0)
+        return raise_busy("chain");
     Py_buffer tokens;
     if (!get_int32(args[0], &tokens))
         return NULL;
@@ -163,6 +258,8 @@ out:
 static PyObject *chain_append_hashes(PyObject *self, PyObject *arg)
 {
     Py_buffer hashes;
+    if (((ChainObject *)self)->readers > 0)
+        return raise_busy("chain");
     if (PyObject_GetBuffer(arg, &hashes, PyBUF_SIMPLE) < 0)
         return NULL;
     int64_t rc = TIERCE_E_ARGUMENT;
@@ -190,6 +287,8 @@ static PyObject *chain_hash(PyObject *self, PyObject *arg)
 static PyObject *chain_reset(PyObject *self, PyObject *unused)
 {
     (void)unused;
+    if (((ChainObject *)self)->readers > 0)
+        return raise_busy("chain");
     tierce_chain_reset(((ChainObject *)self)->chain);
     Py_RETURN_NONE;
 }
@@ -224,10 +323,20 @@ static PyType_Slot chain_slots[] = {
 
 /* ---- store -------------------------------------------------------------------------------- */
 
+/* The store's handle, which the object lets go of, and with it of the view's description. */
+static struct tierce_store *take_store(StoreObject *s)
+{
+    struct tierce_store *store = s->store;
+    s->store = NULL;
+    if (store != NULL)
+        ((ViewObject *)s->view)->transfers--;
+    return store;
+}
+
 static void store_dealloc(PyObject *self)
 {
     StoreObject *s = (StoreObject *)self;
-    tierce_store_abort(s->store);
+    tierce_store_abort(take_store(s));
     Py_XDECREF(s->view);
     free_object(self);
 }
@@ -235,14 +344,15 @@ static void store_dealloc(PyObject *self)
 static PyObject *store_layer(PyObject *self, PyObject *arg)
 {
     StoreObject *s = (StoreObject *)self;
-    unsigned long layer = PyLong_AsUnsignedLong(arg);
-    if (PyErr_Occurred())
+    uint32_t layer;
+    if (!get_uint32(arg, &layer) || !can_use(s->store, s->busy, "store"))
         return NULL;
-    if (s->store == NULL)
-        return raise_closed("store");
     int rc;
-    Py_BEGIN_ALLOW_THREADS rc = tierce_store_layer(s->store, (uint32_t)layer);
-    Py_END_ALLOW_THREADS if (rc < 0) return raise_status(rc, NULL);
+    s->busy = true;
+    Py_BEGIN_ALLOW_THREADS rc = tierce_store_layer(s->store, layer);
+    Py_END_ALLOW_THREADS s->busy = false;
+    if (rc < 0)
+        return raise_status(rc, NULL);
     Py_RETURN_NONE;
 }
 
@@ -250,10 +360,9 @@ static PyObject *store_end(PyObject *self, PyObject *unused)
 {
     StoreObject *s = (StoreObject *)self;
     (void)unused;
-    if (s->store == NULL)
-        return raise_closed("store");
-    struct tierce_store *store = s->store;
-    s->store = NULL;
+    if (!can_use(s->store, s->busy, "store"))
+        return NULL;
+    struct tierce_store *store = take_store(s); /* end needs the description no more */
     int64_t blocks;
     Py_BEGIN_ALLOW_THREADS blocks = tierce_store_end(store);
     Py_END_ALLOW_THREADS return PyLong_FromLongLong(blocks);
@@ -263,8 +372,9 @@ static PyObject *store_abort(PyObject *self, PyObject *unused)
 {
     StoreObject *s = (StoreObject *)self;
     (void)unused;
-    tierce_store_abort(s->store);
-    s->store = NULL;
+    if (s->busy)
+        return raise_busy("store");
+    tierce_store_abort(take_store(s));
     Py_RETURN_NONE;
 }
 
@@ -283,10 +393,19 @@ static PyType_Slot store_slots[] = {
 
 /* ---- load --------------------------------------------------------------------------------- */
 
+static struct tierce_load *take_load(LoadObject *l)
+{
+    struct tierce_load *load = l->load;
+    l->load = NULL;
+    if (load != NULL)
+        ((ViewObject *)l->view)->transfers--;
+    return load;
+}
+
 static void load_dealloc(PyObject *self)
 {
     LoadObject *l = (LoadObject *)self;
-    tierce_load_abort(l->load);
+    tierce_load_abort(take_load(l));
     Py_XDECREF(l->view);
     free_object(self);
 }
@@ -294,14 +413,15 @@ static void load_dealloc(PyObject *self)
 static PyObject *load_layer(PyObject *self, PyObject *arg)
 {
     LoadObject *l = (LoadObject *)self;
-    unsigned long layer = PyLong_AsUnsignedLong(arg);
-    if (PyErr_Occurred())
+    uint32_t layer;
+    if (!get_uint32(arg, &layer) || !can_use(l->load, l->busy, "load"))
         return NULL;
-    if (l->load == NULL)
-        return raise_closed("load");
     int rc;
-    Py_BEGIN_ALLOW_THREADS rc = tierce_load_layer(l->load, (uint32_t)layer);
-    Py_END_ALLOW_THREADS if (rc < 0) return raise_status(rc, NULL);
+    l->busy = true;
+    Py_BEGIN_ALLOW_THREADS rc = tierce_load_layer(l->load, layer);
+    Py_END_ALLOW_THREADS l->busy = false;
+    if (rc < 0)
+        return raise_status(rc, NULL);
     Py_RETURN_NONE;
 }
 
@@ -309,14 +429,13 @@ static PyObject *load_end(PyObject *self, PyObject *unused)
 {
     LoadObject *l = (LoadObject *)self;
     (void)unused;
-    if (l->load == NULL)
-        return raise_closed("load");
+    if (!can_use(l->load, l->busy, "load"))
+        return NULL;
     PyObject *origins = PyBytes_FromStringAndSize(NULL, l->blocks);
     if (origins == NULL)
         return NULL;
     uint8_t *bytes = (uint8_t *)PyBytes_AsString(origins);
-    struct tierce_load *load = l->load;
-    l->load = NULL;
+    struct tierce_load *load = take_load(l);
     Py_BEGIN_ALLOW_THREADS tierce_load_end(load, bytes);
     Py_END_ALLOW_THREADS return origins;
 }
@@ -325,8 +444,9 @@ static PyObject *load_abort(PyObject *self, PyObject *unused)
 {
     LoadObject *l = (LoadObject *)self;
     (void)unused;
-    tierce_load_abort(l->load);
-    l->load = NULL;
+    if (l->busy)
+        return raise_busy("load");
+    tierce_load_abort(take_load(l));
     Py_RETURN_NONE;
 }
 
@@ -359,14 +479,15 @@ static void view_dealloc(PyObject *self)
     free_object(self);
 }
 
-static bool read_addresses(ViewObject *v, PyObject *bases, PyObject *strides)
+static bool read_addresses(const ViewObject *v, struct tierce_paged_layer *layers, PyObject *bases,
+                           PyObject *strides)
 {
     for (uint32_t i = 0; i < v->layer_count; i++) {
         void *base = PyLong_AsVoidPtr(PyList_GetItem(bases, (Py_ssize_t)i));
         uint64_t stride = PyLong_AsUnsignedLongLong(PyList_GetItem(strides, (Py_ssize_t)i));
         if (PyErr_Occurred())
             return false;
-        v->layers[i] = (struct tierce_paged_layer){base, stride, v->cell_bytes[i]};
+        layers[i] = (struct tierce_paged_layer){base, stride, v->cell_bytes[i]};
     }
     return true;
 }
@@ -375,16 +496,28 @@ static PyObject *view_set_paged(PyObject *self, PyObject *args)
 {
     ViewObject *v = (ViewObject *)self;
     PyObject *bases, *strides;
-    unsigned int block_count;
-    if (!PyArg_ParseTuple(args, "OOI", &bases, &strides, &block_count))
+    uint32_t block_count;
+    if (!PyArg_ParseTuple(args, "O!O!O&", &PyList_Type, &bases, &PyList_Type, &strides,
+                          convert_uint32, &block_count))
         return NULL;
+    if (v->transfers > 0) {
+        PyErr_SetString(PyExc_RuntimeError, "the view has loads or stores in progress");
+        return NULL;
+    }
     if (PyList_Size(bases) != (Py_ssize_t)v->layer_count ||
         PyList_Size(strides) != (Py_ssize_t)v->layer_count) {
         PyErr_SetString(PyExc_ValueError, "one base and one stride for each layer");
         return NULL;
     }
-    if (!read_addresses(v, bases, strides))
+    struct tierce_paged_layer *layers = calloc((size_t)v->layer_count + 1, sizeof(*layers));
+    if (layers == NULL)
+        return PyErr_NoMemory();
+    if (!read_addresses(v, layers, bases, strides)) {
+        free(layers);
         return NULL;
+    }
+    free(v->layers);
+    v->layers = layers;
     v->paged = (struct tierce_paged){sizeof(v->paged), v->layers, v->layer_count, block_count};
     Py_RETURN_NONE;
 }
@@ -417,14 +550,14 @@ static PyObject *view_chain(PyObject *self, PyObject *args, PyObject *kwargs)
     return (PyObject *)object;
 }
 
-/* The chain in args[0], or NULL with an exception set. */
-static struct tierce_chain *chain_of(PyObject *object)
+/* `object` as a chain, or NULL with an exception set. */
+static ChainObject *chain_of(PyObject *object)
 {
     if (!PyObject_TypeCheck(object, chain_type)) {
         PyErr_SetString(PyExc_TypeError, "expected a Chain");
         return NULL;
     }
-    return ((ChainObject *)object)->chain;
+    return (ChainObject *)object;
 }
 
 static PyObject *view_lookup(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
@@ -434,40 +567,46 @@ static PyObject *view_lookup(PyObject *self, PyObject *const *args, Py_ssize_t n
         PyErr_SetString(PyExc_TypeError, "lookup(chain, from_block, to_block, flags, session)");
         return NULL;
     }
-    const struct tierce_chain *chain = chain_of(args[0]);
-    if (chain == NULL)
+    ChainObject *chain = chain_of(args[0]);
+    struct tierce_lookup_opts opts = {.size = sizeof(opts)};
+    uint64_t to_block;
+    uint32_t flags;
+    if (chain == NULL || !convert_uint64(args[1], &opts.from_block) ||
+        !convert_uint64(args[2], &to_block) || !get_uint32(args[3], &flags) ||
+        !convert_uint64(args[4], &opts.session))
         return NULL;
-    struct tierce_lookup_opts opts = {.size = sizeof(opts),
-                                      .from_block = PyLong_AsUnsignedLongLong(args[1]),
-                                      .flags = (unsigned)PyLong_AsUnsignedLong(args[3]),
-                                      .session = PyLong_AsUnsignedLongLong(args[4])};
-    uint64_t to_block = PyLong_AsUnsignedLongLong(args[2]);
-    if (PyErr_Occurred())
-        return NULL;
+    opts.flags = flags;
     struct tierce_found found;
     int rc;
-    Py_BEGIN_ALLOW_THREADS rc = tierce_lookup(v->view, chain, to_block, &opts, &found);
-    Py_END_ALLOW_THREADS if (rc < 0) return raise_status(rc, NULL);
+    chain->readers++;
+    Py_BEGIN_ALLOW_THREADS rc = tierce_lookup(v->view, chain->chain, to_block, &opts, &found);
+    Py_END_ALLOW_THREADS chain->readers--;
+    if (rc < 0)
+        return raise_status(rc, NULL);
     return Py_BuildValue("(KK)", (unsigned long long)found.blocks,
                          (unsigned long long)found.memory_blocks);
 }
 
 static PyObject *view_unpin(PyObject *self, PyObject *arg)
 {
-    unsigned long long session = PyLong_AsUnsignedLongLong(arg);
-    if (PyErr_Occurred())
+    uint64_t session;
+    if (!convert_uint64(arg, &session))
         return NULL;
     tierce_unpin(((ViewObject *)self)->view, session);
     Py_RETURN_NONE;
 }
 
-/* Options of a transfer from Python's arguments; the ids are in *buffer until it is released. */
+/*
+ * Options of a transfer from Python's arguments; the ids are in *buffer until it is released.
+ * Begins a transfer, which reads the chain and the view's description: end_begin ends the former,
+ * and the latter too unless there is a handle that goes on.
+ */
 static bool fill_transfer(ViewObject *v, PyObject *chain, PyObject *ids, Py_buffer *buffer,
                           struct tierce_transfer_opts *opts)
 {
-    opts->chain = chain_of(chain);
-    if (opts->chain == NULL)
+    if (chain_of(chain) == NULL)
         return false;
+    opts->chain = ((ChainObject *)chain)->chain;
     if (v->paged.layers == NULL) {
         PyErr_SetString(PyExc_ValueError, "set_paged has not been called");
         return false;
@@ -482,7 +621,16 @@ static bool fill_transfer(ViewObject *v, PyObject *chain, PyObject *ids, Py_buff
     opts->size = sizeof(*opts);
     opts->paged = &v->paged;
     opts->block_ids = buffer->buf;
+    ((ChainObject *)chain)->readers++;
+    v->transfers++;
     return true;
+}
+
+static void end_begin(ViewObject *v, PyObject *chain, Py_buffer *buffer, bool goes_on)
+{
+    ((ChainObject *)chain)->readers--;
+    v->transfers -= !goes_on;
+    PyBuffer_Release(buffer);
 }
 
 static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -490,9 +638,10 @@ static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwar
     static char *names[] = {"chain", "to_block", "block_ids", "tail", NULL};
     ViewObject *v = (ViewObject *)self;
     PyObject *chain, *ids;
-    unsigned long long to;
+    uint64_t to;
     int tail = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OKO|p", names, &chain, &to, &ids, &tail))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O|p", names, &chain, convert_uint64, &to,
+                                     &ids, &tail))
         return NULL;
     struct tierce_transfer_opts opts = {.to_block = to, .tail = tail != 0};
     Py_buffer buffer;
@@ -501,7 +650,7 @@ static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwar
     struct tierce_store *store = NULL;
     int rc;
     Py_BEGIN_ALLOW_THREADS rc = tierce_store_begin(&store, v->view, &opts);
-    Py_END_ALLOW_THREADS PyBuffer_Release(&buffer);
+    Py_END_ALLOW_THREADS end_begin(v, chain, &buffer, store != NULL);
     if (rc < 0)
         return raise_status(rc, NULL);
     if (store == NULL)
@@ -509,6 +658,7 @@ static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwar
     StoreObject *object = new_object(store_type);
     if (object == NULL) {
         tierce_store_abort(store);
+        v->transfers--;
         return NULL;
     }
     object->store = store;
@@ -523,10 +673,11 @@ static PyObject *view_load_begin(PyObject *self, PyObject *args, PyObject *kwarg
                             "session", "timeout_ms", NULL};
     ViewObject *v = (ViewObject *)self;
     PyObject *chain, *ids;
-    unsigned long long from, to, session = 0;
-    unsigned int timeout_ms = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OKKO|KI", names, &chain, &from, &to, &ids,
-                                     &session, &timeout_ms))
+    uint64_t from, to, session = 0;
+    uint32_t timeout_ms = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O&O|O&O&", names, &chain, convert_uint64,
+                                     &from, convert_uint64, &to, &ids, convert_uint64, &session,
+                                     convert_uint32, &timeout_ms))
         return NULL;
     struct tierce_transfer_opts opts = {
         .from_block = from, .to_block = to, .session = session, .timeout_ms = timeout_ms};
@@ -536,12 +687,13 @@ static PyObject *view_load_begin(PyObject *self, PyObject *args, PyObject *kwarg
     struct tierce_load *load = NULL;
     int rc;
     Py_BEGIN_ALLOW_THREADS rc = tierce_load_begin(&load, v->view, &opts);
-    Py_END_ALLOW_THREADS PyBuffer_Release(&buffer);
+    Py_END_ALLOW_THREADS end_begin(v, chain, &buffer, load != NULL);
     if (rc < 0)
         return raise_status(rc, NULL);
     LoadObject *object = new_object(load_type);
     if (object == NULL) {
         tierce_load_abort(load);
+        v->transfers--;
         return NULL;
     }
     object->load = load;
@@ -600,6 +752,11 @@ static void engine_release(EngineObject *e)
 {
     struct tierce_engine *engine = e->engine;
     e->engine = NULL;
+    if (e->flushes > 0) {
+        if (engine != NULL)
+            e->leaving = engine;
+        return;
+    }
     Py_BEGIN_ALLOW_THREADS tierce_engine_close(engine);
     Py_END_ALLOW_THREADS
 }
@@ -617,8 +774,8 @@ static int set_overrides(struct tierce_config *config, PyObject *overrides, char
     PyObject *name, *value;
     Py_ssize_t at = 0;
     while (PyDict_Next(overrides, &at, &name, &value)) {
-        const char *n = PyUnicode_AsUTF8AndSize(name, NULL);
-        const char *v = n != NULL ? PyUnicode_AsUTF8AndSize(value, NULL) : NULL;
+        const char *n = get_text(name);
+        const char *v = n != NULL ? get_text(value) : NULL;
         if (v == NULL)
             return TIERCE_E_CONFIG; /* with an exception set */
         int rc = tierce_config_set(config, n, v, why);
@@ -667,13 +824,21 @@ static PyObject *engine_close(PyObject *self, PyObject *unused)
 static PyObject *engine_flush(PyObject *self, PyObject *arg)
 {
     EngineObject *e = (EngineObject *)self;
-    unsigned long timeout_ms = PyLong_AsUnsignedLong(arg);
-    if (PyErr_Occurred())
+    uint32_t timeout_ms;
+    if (!get_uint32(arg, &timeout_ms))
         return NULL;
-    if (e->engine == NULL)
+    struct tierce_engine *engine = e->engine, *leaving = NULL;
+    if (engine == NULL)
         return raise_closed("engine");
     int rc;
-    Py_BEGIN_ALLOW_THREADS rc = tierce_engine_flush(e->engine, (uint32_t)timeout_ms);
+    e->flushes++;
+    Py_BEGIN_ALLOW_THREADS rc = tierce_engine_flush(engine, timeout_ms);
+    Py_END_ALLOW_THREADS if (--e->flushes == 0)
+    {
+        leaving = e->leaving;
+        e->leaving = NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS tierce_engine_close(leaving);
     Py_END_ALLOW_THREADS return PyBool_FromLong(rc == 0);
 }
 
@@ -705,7 +870,7 @@ static PyObject *engine_stats(PyObject *self, PyObject *unused)
 
 static PyObject *engine_param(PyObject *self, PyObject *arg)
 {
-    const char *name = PyUnicode_AsUTF8AndSize(arg, NULL);
+    const char *name = get_text(arg);
     if (name == NULL)
         return NULL;
     const char *value = tierce_config_get(((EngineObject *)self)->config, name);
@@ -716,53 +881,66 @@ static PyObject *engine_param(PyObject *self, PyObject *arg)
     return PyUnicode_FromString(value);
 }
 
-/* The text under `name`, "" if it is missing; NULL with an exception set if it is no text. */
+/* What a namespace is made of. All of it must be said, and nothing else: what is left out or
+ * misspelled would make namespaces equal that are not. */
+static const char *const namespace_keys[] = {
+    "weights",     "model",      "kv_dtype",     "quantization", "layout",
+    "layer_count", "cell_bytes", "block_tokens", "chunk_blocks", "algo"};
+
+#define NAMESPACE_KEYS (sizeof(namespace_keys) / sizeof(namespace_keys[0]))
+
+static bool check_keys(PyObject *dict)
+{
+    for (size_t i = 0; i < NAMESPACE_KEYS; i++) {
+        if (PyDict_GetItemString(dict, namespace_keys[i]) == NULL) {
+            PyErr_Format(PyExc_KeyError, "the namespace lacks \"%s\"", namespace_keys[i]);
+            return false;
+        }
+    }
+    if (PyDict_Size(dict) == (Py_ssize_t)NAMESPACE_KEYS)
+        return true;
+    PyErr_SetString(PyExc_KeyError, "the namespace has keys that are not known");
+    return false;
+}
+
+/* The text under `name`; NULL with an exception set if it is no text. */
 static const char *text_of(PyObject *dict, const char *name)
 {
-    PyObject *value = PyDict_GetItemString(dict, name);
-    return value != NULL ? PyUnicode_AsUTF8AndSize(value, NULL) : "";
+    return get_text(PyDict_GetItemString(dict, name));
 }
 
 static bool number_of(PyObject *dict, const char *name, uint32_t *out)
 {
-    PyObject *value = PyDict_GetItemString(dict, name);
-    if (value == NULL) {
-        PyErr_Format(PyExc_KeyError, "the namespace lacks \"%s\"", name);
-        return false;
-    }
-    unsigned long number = PyLong_AsUnsignedLong(value);
-    if (PyErr_Occurred())
-        return false;
-    *out = number > UINT32_MAX ? UINT32_MAX : (uint32_t)number;
-    return true;
+    return get_uint32(PyDict_GetItemString(dict, name), out);
 }
 
 static uint32_t *cells_of(PyObject *dict, uint32_t layer_count)
 {
     PyObject *list = PyDict_GetItemString(dict, "cell_bytes");
-    if (list == NULL || PyList_Size(list) != (Py_ssize_t)layer_count) {
+    if (!PyList_Check(list) || PyList_Size(list) != (Py_ssize_t)layer_count) {
         PyErr_SetString(PyExc_ValueError, "cell_bytes: a list with one number for each layer");
         return NULL;
     }
     uint32_t *cells = calloc((size_t)layer_count + 1, sizeof(*cells));
-    for (uint32_t i = 0; cells != NULL && i < layer_count; i++)
-        cells[i] = (uint32_t)PyLong_AsUnsignedLong(PyList_GetItem(list, (Py_ssize_t)i));
     if (cells == NULL)
         PyErr_NoMemory();
+    for (uint32_t i = 0; cells != NULL && i < layer_count; i++) {
+        if (!get_uint32(PyList_GetItem(list, (Py_ssize_t)i), &cells[i]))
+            break; /* the caller sees the exception */
+    }
     return cells;
 }
 
 /* Fills *ns from a dict; strings are borrowed from it. False with an exception set. */
 static bool fill_namespace(PyObject *dict, struct tierce_namespace *ns)
 {
+    const char *algo;
     ns->size = sizeof(*ns);
-    ns->weights = text_of(dict, "weights");
-    ns->model = text_of(dict, "model");
-    ns->kv_dtype = text_of(dict, "kv_dtype");
-    ns->quantization = text_of(dict, "quantization");
-    ns->layout = text_of(dict, "layout");
-    const char *algo = text_of(dict, "algo");
-    if (PyErr_Occurred() || algo == NULL)
+    if (!check_keys(dict) || (ns->weights = text_of(dict, "weights")) == NULL ||
+        (ns->model = text_of(dict, "model")) == NULL ||
+        (ns->kv_dtype = text_of(dict, "kv_dtype")) == NULL ||
+        (ns->quantization = text_of(dict, "quantization")) == NULL ||
+        (ns->layout = text_of(dict, "layout")) == NULL || (algo = text_of(dict, "algo")) == NULL)
         return false;
     if (tierce_chain_algo_parse(&ns->algo, algo) < 0) {
         PyErr_Format(PyExc_ValueError, "there is no hash algorithm \"%s\"", algo);
@@ -778,8 +956,9 @@ static PyObject *engine_view(PyObject *self, PyObject *args)
     EngineObject *e = (EngineObject *)self;
     PyObject *dict;
     struct tierce_shard shard = {0, 1, 0, 1};
-    if (!PyArg_ParseTuple(args, "O!|(HHHH)", &PyDict_Type, &dict, &shard.tp_rank, &shard.tp_size,
-                          &shard.pp_rank, &shard.pp_size))
+    if (!PyArg_ParseTuple(args, "O!|(O&O&O&O&)", &PyDict_Type, &dict, convert_uint16,
+                          &shard.tp_rank, convert_uint16, &shard.tp_size, convert_uint16,
+                          &shard.pp_rank, convert_uint16, &shard.pp_size))
         return NULL;
     if (e->engine == NULL)
         return raise_closed("engine");
