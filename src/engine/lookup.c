@@ -60,6 +60,8 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     *out = (struct tierce_found){0};
+    if (tierce__engine_inherited(view->engine))
+        return TIERCE_E_CLOSED;
     if (opts->size != sizeof(*opts))
         return TIERCE_E_ARGUMENT;
     struct tierce__keys keys;

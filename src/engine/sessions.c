@@ -152,5 +152,7 @@ void tierce__sessions_expire(struct tierce_engine *engine, const struct tierce_v
 void tierce_unpin(struct tierce_view *view, uint64_t session)
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    if (tierce__engine_inherited(view->engine))
+        return;
     tierce__session_free(tierce__session_take(view, session));
 }

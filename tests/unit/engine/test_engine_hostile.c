@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 static struct fixture fx;
 static _Atomic bool stop;
@@ -199,6 +200,49 @@ START_TEST(a_chain_of_another_namespace_is_refused)
 }
 END_TEST
 
+/* What a child does with an engine it got by fork. */
+static int use_inherited(struct tierce_chain *chain, struct tierce_load *load)
+{
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);
+    struct tierce_lookup_opts opts = {.size = sizeof(opts)};
+    struct tierce_found found;
+    struct tierce_store *store;
+    bool refused = tierce_lookup(fx.view, chain, 16, &opts, &found) == TIERCE_E_CLOSED &&
+                   tierce_store_begin(&store, fx.view, &what) == TIERCE_E_CLOSED &&
+                   tierce_engine_flush(fx.engine, 5000) == TIERCE_E_CLOSED &&
+                   fx_stats(&fx).memory_chunks_now == 0;
+    tierce_unpin(fx.view, 1);
+    tierce_load_abort(load);
+    fx_close(&fx);
+    return refused ? 0 : 1;
+}
+
+START_TEST(a_child_by_fork_can_let_go_of_the_engine)
+{
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);
+    struct tierce_load *load;
+    ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        _exit(use_inherited(chain, load));
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+    tierce_load_abort(load);
+    store_seed(2);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 5000), 0);
+    ck_assert_int_eq(fx_stats(&fx).disk_durable_chunks_now, 8);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine_hostile");
@@ -210,6 +254,7 @@ int main(void)
     tcase_add_test(t, a_session_has_one_set_of_pins_whoever_races);
     tcase_add_test(t, the_bound_on_pins_holds_in_a_race);
     tcase_add_test(t, a_chain_of_another_namespace_is_refused);
+    tcase_add_test(t, a_child_by_fork_can_let_go_of_the_engine);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }
