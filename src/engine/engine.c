@@ -25,22 +25,32 @@ static struct tierce__lock registry_lock; /* REGISTRY */
 static struct tierce__list registry;
 static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
 
+/* How many forks lie between the first engine's process and this one: what getpid would tell, were
+ * it not a system call on every path. Written by the only thread of a new child. */
+static uint32_t generation;
+
 static void empty_registry(void)
 {
     tierce__lock_init(&registry_lock, TIERCE__LOCK_REGISTRY);
     tierce__list_init(&registry);
 }
 
+/* A child finds no engine of its parent to share. */
+static void enter_child(void)
+{
+    generation++;
+    empty_registry();
+}
+
 static void init_registry(void)
 {
     empty_registry();
-    /* A child finds no engine of its parent to share. Failing costs only that. */
-    (void)pthread_atfork(NULL, NULL, empty_registry);
+    (void)pthread_atfork(NULL, NULL, enter_child); /* fails for lack of memory at most */
 }
 
 bool tierce__engine_inherited(const struct tierce_engine *engine)
 {
-    return engine->owner != getpid();
+    return engine->generation != generation;
 }
 
 /* ---- what makes two engines the same ---- */
@@ -249,7 +259,7 @@ static int create_engine(struct tierce_engine **out, const struct tierce_config 
         return -ENOMEM;
     engine->magic = TIERCE__ENGINE_MAGIC;
     engine->refs = 1;
-    engine->owner = getpid();
+    engine->generation = generation;
     tierce__list_init(&engine->registry_node);
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);

@@ -59,8 +59,8 @@ struct tierce__rung {
 
 struct tierce_engine {
     uint32_t magic;
-    uint32_t refs; /* under REGISTRY */
-    pid_t owner;   /* the process that opened it; see tierce__engine_inherited */
+    uint32_t refs;       /* under REGISTRY */
+    uint32_t generation; /* of the process that opened it; see tierce__engine_inherited */
     struct tierce__list registry_node;
     char *identity;  /* canonical configuration: equal ones share an engine */
     char *disk_path; /* canonical path of the store folder; "" without one */
