@@ -106,6 +106,7 @@ START_TEST(a_sync_that_hangs_over_close_harms_nobody_later)
     atomic_store(&sync_hangs, false);
     usleep(500000); /* the thread goes on, to the journal and the namespaces */
     ck_assert_uint_eq(atomic_load(&syncs_hanging), 0);
+    tierce__pool_destroy(fx.engine->pool); /* by now it is done; joins its thread */
     fx_remove(&fx);
 }
 END_TEST
