@@ -167,11 +167,11 @@ struct tierce_transfer_opts {
     uint64_t from_block;              /* load: first block to write; store: must be 0 */
     uint64_t to_block;                /* end, at most the blocks of the chain */
     const struct tierce_paged *paged; /* [borrow until end or abort] */
-    const int32_t *block_ids;         /* [to_block] the engine's block of each chain block;
-                                         [borrow until begin returns] */
-    uint64_t session;                 /* load: whose pins to take over; 0 for none */
-    uint32_t timeout_ms;              /* load: 0 for timeout.load */
-    bool tail;                        /* store: keep the unfull chunk at the end too */
+    const int32_t *block_ids; /* [to_block] the engine's block of each chain block, no id twice;
+                                 [borrow until begin returns] */
+    uint64_t session;         /* load: whose pins to take over; 0 for none */
+    uint32_t timeout_ms;      /* load: 0 for timeout.load */
+    bool tail;                /* store: keep the unfull chunk at the end too */
 };
 
 struct tierce_store;
