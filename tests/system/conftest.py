@@ -21,7 +21,8 @@ BLOCK, CHUNK = 32, 64  # tokens
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "OMP_NUM_THREADS": str(min(2, len(os.sched_getaffinity(0)))),
+    # One thread: with more, each layer would wait for whatever else keeps a core busy.
+    "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
 
 

@@ -87,18 +87,18 @@ def test_asynchronous_loads(engine, expect, store, source):
 
 
 def test_preempted_requests(engine, expect, store):
-    # Eight requests of up to 350 tokens in 48 blocks: not all can finish at once.
-    settings = {"num_gpu_blocks_override": 48, "max_model_len": 1024,
-                "max_num_batched_tokens": 1024}
-    prompts = [prompt(40 + i, 150 + 3 * i) for i in range(8)]
-    expected = expect(prompts, tokens=180)
+    # Six requests grow from 5 blocks to 7, and there are 32: not all can finish at once.
+    settings = {"num_gpu_blocks_override": 32, "max_model_len": 512,
+                "max_num_batched_tokens": 512}
+    prompts = [prompt(40 + i, 140 + 3 * i) for i in range(6)]
+    expected = expect(prompts, tokens=70)
     host = engine({**store, "save.decode": True}, **settings)
     before = host.preemptions()
-    outputs = host.generate(prompts=prompts, tokens=180)
+    outputs = host.generate(prompts=prompts, tokens=70)
     assert answers(outputs) == expected
     assert host.preemptions() > before
-    assert loaded(outputs, "failed") == [0] * 8
-    assert answers(host.generate(prompts=prompts, tokens=180)) == expected
+    assert loaded(outputs, "failed") == [0] * 6
+    assert answers(host.generate(prompts=prompts, tokens=70)) == expected
 
 
 def test_the_engine_in_a_process_of_its_own(engine, expect, store):
