@@ -35,6 +35,9 @@ class Host:
             options["kv_transfer_config"] = KVTransferConfig(
                 kv_connector="TierceConnector", kv_connector_module_path="tierce.vllm",
                 kv_role="kv_both", kv_load_failure_policy=policy, kv_connector_extra_config=store)
+        # vLLM collects garbage five times while it starts: most of the time that a small engine
+        # needs, unless what was imported is left out.
+        gc.freeze()
         self.llm = LLM(**options)
 
     def generate(self, prompts, tokens=8, salts=None, wishes=None, together=True):
@@ -84,12 +87,13 @@ class Host:
         return durable
 
     def stop(self):
-        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+        from vllm.distributed.parallel_state import (destroy_distributed_environment,
+                                                     destroy_model_parallel)
 
         self.llm.llm_engine.engine_core.shutdown()
         self.llm = None
-        gc.collect()
-        cleanup_dist_env_and_memory()
+        destroy_model_parallel()
+        destroy_distributed_environment()
 
 
 def main():
