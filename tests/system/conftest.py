@@ -121,10 +121,7 @@ def engine(hosts, models):
     yield start
     for h in started:
         if h.process.poll() is None:
-            try:
-                h.stop()
-            except HostError:
-                h.kill()
+            h.stop()
 
 
 @pytest.fixture(scope="session")

@@ -87,6 +87,9 @@ class Host:
         return durable
 
     def stop(self):
+        """Again after it was stopped does nothing."""
+        if self.llm is None:
+            return
         from vllm.distributed.parallel_state import (destroy_distributed_environment,
                                                      destroy_model_parallel)
 

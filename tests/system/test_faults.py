@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever is wrong with the store, the outputs are right."""
 
+import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -118,7 +120,7 @@ def test_store_folder_held_by_another_process(engine, expect, store):
     expected = expect(PROMPTS)
     settings = {**store, "disk.lock_wait": "100ms"}
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, __import__("json").dumps(
+        [sys.executable, "-c", HOLDER, json.dumps(
             {k: str(v) for k, v in settings.items()})],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True, cwd=ROOT)
     try:
@@ -140,8 +142,6 @@ def test_store_folder_held_by_another_process(engine, expect, store):
 
 
 def test_store_folder_vanishes(engine, expect, store):
-    import shutil
-
     expected = expect(PROMPTS)
     host = engine(store)
     host.generate(prompts=PROMPTS[:1])
