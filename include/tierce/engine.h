@@ -39,6 +39,12 @@
  *
  * Threads: an engine and a view may be used from any thread at once. A chain, a load and a store
  * belong to one thread at a time.
+ *
+ * Fork: engines are not inherited. In a child, calls on the parent's engine, views, loads and
+ * stores return TIERCE_E_CLOSED, find nothing, and free nothing; loads and stores must only be
+ * aborted. The child may open an engine of its own (not on the parent's folder). As long as a child
+ * lives that has not called exec, nobody can open the parent's folder after the parent has closed
+ * it.
  */
 
 #ifdef __cplusplus
@@ -141,7 +147,8 @@ struct tierce_found {
  * it sees on disk may still fail to load. With PIN, earlier pins of the session are replaced; they
  * end with tierce_unpin, when a load that names the session begins, or after timeout.pin.
  *
- * Errors: TIERCE_E_ARGUMENT (to_block beyond the chain), -ENOMEM; *out is zeroed then.
+ * Errors: TIERCE_E_ARGUMENT (to_block beyond the chain, a chain of another algorithm or block size
+ * than the view's), -ENOMEM; *out is zeroed then.
  * Thread: any. Blocks at most timeout.lookup; with memory and disk tiers not at all.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_lookup(struct tierce_view *view,
@@ -156,15 +163,15 @@ TIERCE_API void tierce_unpin(struct tierce_view *view, uint64_t session);
 
 struct tierce_transfer_opts {
     size_t size;                      /* sizeof(struct tierce_transfer_opts) */
-    const struct tierce_chain *chain; /* [borrow until begin returns] */
+    const struct tierce_chain *chain; /* of the view; [borrow until begin returns] */
     uint64_t from_block;              /* load: first block to write; store: must be 0 */
     uint64_t to_block;                /* end, at most the blocks of the chain */
     const struct tierce_paged *paged; /* [borrow until end or abort] */
-    const int32_t *block_ids;         /* [to_block] the engine's block of each chain block;
-                                         [borrow until begin returns] */
-    uint64_t session;                 /* load: whose pins to take over; 0 for none */
-    uint32_t timeout_ms;              /* load: 0 for timeout.load */
-    bool tail;                        /* store: keep the unfull chunk at the end too */
+    const int32_t *block_ids; /* [to_block] the engine's block of each chain block, no id twice;
+                                 [borrow until begin returns] */
+    uint64_t session;         /* load: whose pins to take over; 0 for none */
+    uint32_t timeout_ms;      /* load: 0 for timeout.load */
+    bool tail;                /* store: keep the unfull chunk at the end too */
 };
 
 struct tierce_store;

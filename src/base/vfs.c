@@ -10,6 +10,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Whether this is a regular file, whose transfers wait from now on. */
+static bool is_file(int fd)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
+        return false;
+    int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) == 0;
+}
+
 int tierce__files_open(struct tierce__vfs *vfs, struct tierce__vfs_file **out, const char *path,
                        unsigned flags)
 {
@@ -18,7 +28,7 @@ int tierce__files_open(struct tierce__vfs *vfs, struct tierce__vfs_file **out, c
     if (file == NULL)
         return -ENOMEM;
     int mode = (flags & TIERCE__VFS_READONLY) != 0 ? O_RDONLY : O_RDWR;
-    mode |= O_CLOEXEC;
+    mode |= O_CLOEXEC | O_NONBLOCK; /* to open a pipe in a file's place must not wait */
     if ((flags & TIERCE__VFS_CREATE) != 0)
         mode |= O_CREAT;
     if ((flags & TIERCE__VFS_TRUNCATE) != 0)
@@ -33,6 +43,11 @@ int tierce__files_open(struct tierce__vfs *vfs, struct tierce__vfs_file **out, c
         int rc = -errno;
         tierce__free(file);
         return rc;
+    }
+    if (!is_file(file->fd)) {
+        tierce__log(TIERCE_LOG_ERROR, "not_a_file", "path=\"%s\"", path);
+        tierce__files_close(vfs, file);
+        return -EINVAL;
     }
     *out = file;
     return 0;

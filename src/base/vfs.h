@@ -49,7 +49,8 @@ struct tierce__vfs_io {
 
 struct tierce__vfs_ops {
     const char *name;
-    /* Errors of all: negative errno, -ENOMEM; outputs untouched. */
+    /* Errors of all: negative errno, -ENOMEM; outputs untouched. To open what is no regular file
+     * is -EINVAL, and logged. */
     TIERCE_MUSTUSE int (*open)(struct tierce__vfs *vfs, struct tierce__vfs_file **out,
                                const char *path, unsigned flags);
     void (*close)(struct tierce__vfs *vfs, struct tierce__vfs_file *file);

@@ -135,11 +135,10 @@ static int reserve_parts(struct tierce__pool *pool, const struct tierce__pool_op
     pool->base = map_memory(pool->cap_bytes, !opts->no_huge_pages);
     if (pool->base == NULL)
         return -ENOMEM;
-    if (!opts->no_touch) {
-        rc = pthread_create(&pool->toucher, NULL, touch_pages, pool);
-        pool->toucher_runs = rc == 0;
-    }
-    return -rc;
+    /* Without a thread, pages are touched by their first user. */
+    if (!opts->no_touch)
+        pool->toucher_runs = pthread_create(&pool->toucher, NULL, touch_pages, pool) == 0;
+    return 0;
 }
 
 int tierce__pool_create(struct tierce__pool **out, const struct tierce__pool_opts *opts)

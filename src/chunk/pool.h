@@ -57,7 +57,7 @@ struct tierce__pool_opts {
 
 /*
  * Creates a pool. Reserves address space and bookkeeping at once; memory is touched by a
- * background thread. Errors: -ENOMEM, TIERCE_E_ARGUMENT; errno of thread creation.
+ * background thread. Errors: -ENOMEM, TIERCE_E_ARGUMENT.
  */
 TIERCE_MUSTUSE int tierce__pool_create(struct tierce__pool **out,
                                        const struct tierce__pool_opts *opts);

@@ -37,7 +37,7 @@ static uint8_t *put_unsigned(uint8_t *out, uint8_t major, uint32_t value)
 {
     unsigned bytes = value < 24 ? 0 : value < 256 ? 1 : value < 65536 ? 2 : 4;
     static const uint8_t info[] = {0, 24, 25, 0, 26};
-    *out++ = (uint8_t)(major << 5 | (bytes == 0 ? value : info[bytes]));
+    *out++ = (uint8_t)((uint32_t)major << 5 | (bytes == 0 ? value : (uint32_t)info[bytes]));
     for (unsigned i = bytes; i-- > 0;)
         *out++ = (uint8_t)(value >> (8 * i));
     return out;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -24,10 +25,32 @@ static struct tierce__lock registry_lock; /* REGISTRY */
 static struct tierce__list registry;
 static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
 
-static void init_registry(void)
+/* How many forks lie between the first engine's process and this one: what getpid would tell, were
+ * it not a system call on every path. Written by the only thread of a new child. */
+static uint32_t generation;
+
+static void empty_registry(void)
 {
     tierce__lock_init(&registry_lock, TIERCE__LOCK_REGISTRY);
     tierce__list_init(&registry);
+}
+
+/* A child finds no engine of its parent to share. */
+static void enter_child(void)
+{
+    generation++;
+    empty_registry();
+}
+
+static void init_registry(void)
+{
+    empty_registry();
+    (void)pthread_atfork(NULL, NULL, enter_child); /* fails for lack of memory at most */
+}
+
+bool tierce__engine_inherited(const struct tierce_engine *engine)
+{
+    return engine->generation != generation;
 }
 
 /* ---- what makes two engines the same ---- */
@@ -236,6 +259,7 @@ static int create_engine(struct tierce_engine **out, const struct tierce_config 
         return -ENOMEM;
     engine->magic = TIERCE__ENGINE_MAGIC;
     engine->refs = 1;
+    engine->generation = generation;
     tierce__list_init(&engine->registry_node);
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);
@@ -332,6 +356,8 @@ void tierce_engine_close(struct tierce_engine *engine)
     if (engine == NULL)
         return;
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
+    if (tierce__engine_inherited(engine))
+        return;
     tierce__lock_take(&registry_lock);
     TIERCE_ASSERT(engine->refs > 0);
     bool last = --engine->refs == 0;
@@ -363,6 +389,10 @@ void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stat
 {
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
     TIERCE_ASSERT(out->size == sizeof(*out));
+    if (tierce__engine_inherited(engine)) {
+        *out = (struct tierce_engine_stats){.size = sizeof(*out)};
+        return;
+    }
 #define TIERCE_STAT(name, text)                                                                    \
     out->name = atomic_load_explicit(&engine->counters[TIERCE__STAT_##name], memory_order_relaxed);
 #include <tierce/stats.def>

@@ -59,7 +59,8 @@ struct tierce__rung {
 
 struct tierce_engine {
     uint32_t magic;
-    uint32_t refs; /* under REGISTRY */
+    uint32_t refs;       /* under REGISTRY */
+    uint32_t generation; /* of the process that opened it; see tierce__engine_inherited */
     struct tierce__list registry_node;
     char *identity;  /* canonical configuration: equal ones share an engine */
     char *disk_path; /* canonical path of the store folder; "" without one */
@@ -121,6 +122,12 @@ static inline void tierce__count(struct tierce_engine *engine, enum tierce__stat
 
 /* One more reference, ended by tierce_engine_close. */
 void tierce__engine_ref(struct tierce_engine *engine);
+
+/*
+ * Whether this process got the engine by fork. Its threads are not here, its locks may be held for
+ * ever by them, and its files are the parent's: nothing of it may be touched, not even to free it.
+ */
+bool tierce__engine_inherited(const struct tierce_engine *engine);
 
 /* ---- view.c ---- */
 
@@ -232,7 +239,7 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
  * the arrays are copied. Errors: -ENOMEM (the references are released and the old pins stay). */
 TIERCE_MUSTUSE int tierce__session_hold(struct tierce_view *view, uint64_t id,
                                         const struct tierce__key *keys, struct tierce__buf **bufs,
-                                        size_t count);
+                                        size_t *count);
 
 /* Bytes that this session may pin, those that it pins already included. */
 uint64_t tierce__session_room(struct tierce_view *view, uint64_t id);

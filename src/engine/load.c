@@ -534,7 +534,8 @@ void tierce_load_abort(struct tierce_load *load)
     if (load == NULL)
         return;
     TIERCE_CHECK_MAGIC(load, TIERCE__LOAD_MAGIC);
-    detach(load);
+    if (!tierce__engine_inherited(load->engine))
+        detach(load);
 }
 
 int64_t tierce_load(struct tierce_view *view, const struct tierce_transfer_opts *opts,

@@ -42,13 +42,16 @@ static int pin_prefix(struct tierce_view *view, uint64_t session, const struct t
         bufs[n] = buf;
     }
     int rc = 0;
+    size_t held = n;
     if (n > 0)
-        rc = tierce__session_hold(view, session, keys, bufs, n);
+        rc = tierce__session_hold(view, session, keys, bufs, &held);
     else
         tierce_unpin(view, session);
     tierce__free(bufs);
-    if (rc == 0)
-        *pinned = n;
+    if (rc == 0) {
+        tierce__count(view->engine, TIERCE__STAT_pins_refused, (int64_t)(n - held));
+        *pinned = held;
+    }
     return rc;
 }
 
@@ -57,6 +60,8 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     *out = (struct tierce_found){0};
+    if (tierce__engine_inherited(view->engine))
+        return TIERCE_E_CLOSED;
     if (opts->size != sizeof(*opts))
         return TIERCE_E_ARGUMENT;
     struct tierce__keys keys;

@@ -52,10 +52,22 @@ static void unlink_session(struct tierce_engine *engine, struct tierce__session 
     engine->session_count--;
 }
 
+/* Shortens a new session to what the bound has room for, which others may have used since it was
+ * asked. Returns the buffers that are in it; bufs[returned..] are not. Under the lock. */
+static size_t fit_session(const struct tierce_engine *engine, struct tierce__session *session)
+{
+    uint64_t max = engine->settings.pin_bytes_max;
+    uint64_t room = engine->pinned_bytes < max ? max - engine->pinned_bytes : 0;
+    while (session->count > 0 && session->bytes > room)
+        session->bytes -= session->bufs[--session->count]->bytes;
+    return session->count;
+}
+
 int tierce__session_hold(struct tierce_view *view, uint64_t id, const struct tierce__key *keys,
-                         struct tierce__buf **bufs, size_t count)
+                         struct tierce__buf **bufs, size_t *fitting)
 {
     struct tierce_engine *engine = view->engine;
+    size_t count = *fitting;
     struct tierce__session *session = tierce__calloc(1, sizeof(*session));
     if (session != NULL) {
         session->keys = tierce__calloc(count, sizeof(*keys));
@@ -75,12 +87,17 @@ int tierce__session_hold(struct tierce_view *view, uint64_t id, const struct tie
     for (size_t i = 0; i < count; i++)
         session->bytes += bufs[i]->bytes;
 
-    struct tierce__session *old = tierce__session_take(view, id);
+    /* Out and in under one lock: of two lookups at once for a session, one must win whole. */
     tierce__lock_take(&engine->lock);
+    struct tierce__session *old = find_session(view, id);
+    if (old != NULL)
+        unlink_session(engine, old);
+    *fitting = fit_session(engine, session);
     tierce__list_push_back(bin_of(engine, id), &session->node);
     engine->pinned_bytes += session->bytes;
     engine->session_count++;
     tierce__lock_drop(&engine->lock);
+    release_all(bufs + *fitting, count - *fitting);
     tierce__session_free(old); /* after the new pins hold, so that nothing slips between them */
     return 0;
 }
@@ -135,5 +152,7 @@ void tierce__sessions_expire(struct tierce_engine *engine, const struct tierce_v
 void tierce_unpin(struct tierce_view *view, uint64_t session)
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    if (tierce__engine_inherited(view->engine))
+        return;
     tierce__session_free(tierce__session_take(view, session));
 }

@@ -328,6 +328,8 @@ static int wait_for_puts(struct tierce_engine *engine, uint64_t deadline_ns)
 int tierce_engine_flush(struct tierce_engine *engine, uint32_t timeout_ms)
 {
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
+    if (tierce__engine_inherited(engine))
+        return TIERCE_E_CLOSED;
     uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms);
     int first = wait_for_puts(engine, deadline_ns);
     if (first == TIERCE_E_DEADLINE)

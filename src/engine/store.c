@@ -230,7 +230,8 @@ void tierce_store_abort(struct tierce_store *store)
     if (store == NULL)
         return;
     TIERCE_CHECK_MAGIC(store, TIERCE__STORE_MAGIC);
-    free_store(store);
+    if (!tierce__engine_inherited(store->view->engine))
+        free_store(store);
 }
 
 int64_t tierce_store(struct tierce_view *view, const struct tierce_transfer_opts *opts)

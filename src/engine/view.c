@@ -97,6 +97,8 @@ int tierce_view_open(struct tierce_view **out, struct tierce_engine *engine,
                      const struct tierce_namespace *ns, const struct tierce_shard *shard)
 {
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
+    if (tierce__engine_inherited(engine))
+        return TIERCE_E_CLOSED;
     int rc = check_shard(shard);
     if (rc < 0)
         return rc;
@@ -121,6 +123,8 @@ void tierce_view_close(struct tierce_view *view)
     if (view == NULL)
         return;
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    if (tierce__engine_inherited(view->engine))
+        return;
     tierce__sessions_expire(view->engine, view, true);
     tierce__shape_fini(&view->full);
     tierce__free(view->cell_bytes);
@@ -153,6 +157,9 @@ int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
                       bool tail)
 {
     if (to_block > end_block || end_block > tierce_chain_blocks(chain))
+        return TIERCE_E_ARGUMENT;
+    /* Another namespace's chain names other tokens. */
+    if (!tierce__chain_fits(chain, view->algo, view->full.geometry.block_tokens))
         return TIERCE_E_ARGUMENT;
     size_t step = view->chunk_blocks, to = (size_t)to_block, end = (size_t)end_block;
     size_t wanted = (to + step - 1) / step;
@@ -230,6 +237,8 @@ static bool geometry_fits(const struct tierce_view *view, const struct tierce_pa
 int tierce__transfer_check(const struct tierce_view *view, const struct tierce_transfer_opts *opts)
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    if (tierce__engine_inherited(view->engine))
+        return TIERCE_E_CLOSED;
     if (opts->size != sizeof(*opts) || opts->chain == NULL || opts->paged == NULL ||
         opts->from_block > opts->to_block || opts->to_block > tierce_chain_blocks(opts->chain) ||
         (opts->block_ids == NULL && opts->to_block > 0))

@@ -3,6 +3,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "key/chain_hash.h"
+#include "key/key.h"
 #include "key/sha256.h"
 
 #include <errno.h>
@@ -182,6 +183,13 @@ void tierce_chain_reset(struct tierce_chain *chain)
     chain->block_count = 0;
     chain->waiting_count = 0;
     chain->feed = FEED_NONE;
+}
+
+bool tierce__chain_fits(const struct tierce_chain *chain, enum tierce_chain_algo algo,
+                        uint32_t block_tokens)
+{
+    TIERCE_CHECK_MAGIC(chain, CHAIN_MAGIC);
+    return chain->algo == algo && chain->block_tokens == block_tokens;
 }
 
 size_t tierce_chain_blocks(const struct tierce_chain *chain)

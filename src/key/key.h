@@ -37,4 +37,8 @@ static inline uint64_t tierce__key_spread(const struct tierce__key *key)
     return x ^ (x >> 32);
 }
 
+/* Whether a chain was made for this algorithm and block size. */
+bool tierce__chain_fits(const struct tierce_chain *chain, enum tierce_chain_algo algo,
+                        uint32_t block_tokens);
+
 #endif

@@ -331,6 +331,22 @@ START_TEST(a_cut_undoes_names_newest_first)
 }
 END_TEST
 
+START_TEST(what_is_no_file_is_not_opened)
+{
+    struct tierce__vfs *vfs;
+    struct tierce__vfs_file *file;
+    if (!make(&vfs, _i))
+        return;
+    alarm(20); /* to open a pipe that nobody writes to could wait for ever */
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    ck_assert_int_eq(vfs->ops->open(vfs, &file, path, TIERCE__VFS_READONLY), -EINVAL);
+    ck_assert_int_eq(vfs->ops->open(vfs, &file, path, TIERCE__VFS_CREATE), -EINVAL);
+    ck_assert_int_eq(vfs->ops->open(vfs, &file, "/dev/zero", 0), -EINVAL);
+    ck_assert_int_eq(vfs->ops->open(vfs, &file, folder, TIERCE__VFS_READONLY), -EINVAL);
+    vfs->ops->destroy(vfs);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("vfs");
@@ -343,6 +359,7 @@ int main(void)
     tcase_add_test(t, the_script_fails_delays_hangs_and_flips);
     tcase_add_loop_test(t, a_cut_takes_back_only_what_was_not_synced, 0, 10);
     tcase_add_loop_test(t, a_cut_undoes_names_newest_first, 0, 6);
+    tcase_add_loop_test(t, what_is_no_file_is_not_opened, 0, 2);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

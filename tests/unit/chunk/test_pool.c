@@ -10,6 +10,8 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { MIB = 1 << 20 };
@@ -272,6 +274,40 @@ START_TEST(threads_share_a_pool)
 }
 END_TEST
 
+static void *do_nothing(void *arg)
+{
+    return arg;
+}
+
+/* In a process of its own, which gives up root, whom the limit does not bind. 77: nor is this. */
+static int make_without_threads(void)
+{
+    struct tierce__pool_opts opts = {.size = sizeof(opts), .cap_bytes = MIB};
+    struct tierce__buf *buf;
+    struct rlimit none = {0, 0};
+    pthread_t thread;
+    if ((geteuid() == 0 && setuid(54321) != 0) || setrlimit(RLIMIT_NPROC, &none) != 0)
+        return 1;
+    if (pthread_create(&thread, NULL, do_nothing, NULL) == 0)
+        return 77;
+    if (tierce__pool_create(&pool, &opts) < 0 || tierce__pool_alloc(pool, &buf, MIB) < 0)
+        return 2;
+    memset(buf->data, 1, MIB);
+    return 0;
+}
+
+START_TEST(a_pool_needs_no_thread)
+{
+    pid_t child = fork();
+    if (child == 0)
+        _exit(make_without_threads());
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status));
+    ck_assert(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 77);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("pool");
@@ -286,6 +322,7 @@ int main(void)
     tcase_add_test(t, options_are_checked_and_memory_may_fail);
     tcase_add_test_raise_signal(t, one_release_too_many_panics, SIGABRT);
     tcase_add_test(t, threads_share_a_pool);
+    tcase_add_test(t, a_pool_needs_no_thread);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

@@ -9,9 +9,23 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 static struct fixture fx;
 static _Atomic bool stop;
+static _Atomic bool sync_hangs;
+static _Atomic uint32_t syncs_hanging;
+
+/* In place of the C library's: a device that does not come back for a while. */
+int fdatasync(int fd)
+{
+    atomic_fetch_add(&syncs_hanging, 1);
+    while (atomic_load(&sync_hangs))
+        usleep(1000);
+    atomic_fetch_sub(&syncs_hanging, 1);
+    return (int)syscall(SYS_fdatasync, fd);
+}
 
 static struct tierce__tier *wrap_disk(void)
 {
@@ -78,6 +92,158 @@ START_TEST(flush_tells_once_that_a_write_failed)
 }
 END_TEST
 
+START_TEST(a_sync_that_hangs_over_close_harms_nobody_later)
+{
+    const char *sets[] = {"timeout.close", "0", "disk.flush_interval", "10ms", NULL};
+    fx_open(&fx, true, sets);
+    atomic_store(&sync_hangs, true);
+    store_seed(1);
+    uint64_t give_up = tierce__deadline_in_ms(10000);
+    while (atomic_load(&syncs_hanging) == 0 && tierce__now_ns() < give_up)
+        usleep(1000);
+    ck_assert_uint_gt(atomic_load(&syncs_hanging), 0);
+    fx_close(&fx); /* leaves the thread behind; fx.engine still points to what it may use */
+    atomic_store(&sync_hangs, false);
+    usleep(500000); /* the thread goes on, to the journal and the namespaces */
+    ck_assert_uint_eq(atomic_load(&syncs_hanging), 0);
+    tierce__pool_destroy(fx.engine->pool); /* by now it is done; joins its thread */
+    fx_remove(&fx);
+}
+END_TEST
+
+static void *pin_on_and_on(void *arg)
+{
+    struct tierce_chain *chain = arg;
+    for (int i = 0; i < 20000; i++)
+        fx_found(&fx, chain, 16, TIERCE_LOOKUP_PIN, 7, NULL);
+    return NULL;
+}
+
+START_TEST(a_session_has_one_set_of_pins_whoever_races)
+{
+    pthread_t threads[4];
+    fx_open(&fx, false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, pin_on_and_on, chain), 0);
+    for (size_t i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    ck_assert_int_eq(fx_stats(&fx).sessions_now, 1);
+    tierce_unpin(fx.view, 7);
+    ck_assert_int_eq(fx_stats(&fx).sessions_now, 0);
+    ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+static void *pin_of_its_own(void *arg)
+{
+    const uint64_t *session = arg;
+    struct tierce_chain *chain = fx_chain(&fx, 1, 200, 0);
+    for (int i = 0; i < 5000; i++) {
+        fx_found(&fx, chain, 200, TIERCE_LOOKUP_PIN, *session, NULL);
+        tierce_unpin(fx.view, *session);
+    }
+    tierce_chain_destroy(chain);
+    return NULL;
+}
+
+START_TEST(the_bound_on_pins_holds_in_a_race)
+{
+    const char *sets[] = {"memory.pins", "10%", NULL};
+    pthread_t threads[4];
+    uint64_t sessions[4] = {1, 2, 3, 4};
+    int32_t ids[200];
+    for (int32_t i = 0; i < 200; i++)
+        ids[i] = i;
+    fx_open(&fx, false, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 200, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 200, ids, false), 200);
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, pin_of_its_own, &sessions[i]), 0);
+    for (int i = 0; i < 20000; i++)
+        ck_assert_int_le(fx_stats(&fx).pinned_bytes_now, (4 << 20) / 10);
+    for (size_t i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(a_chain_of_another_namespace_is_refused)
+{
+    fx_open(&fx, false, NULL);
+    const struct tierce_chain_opts others[] = {
+        {.size = sizeof(others[0]), .algo = TIERCE_CHAIN_XXH3_128, .block_tokens = FX_BLOCK_TOKENS},
+        {.size = sizeof(others[0]), .algo = TIERCE_CHAIN_SHA256, .block_tokens = 8}};
+    for (size_t i = 0; i < 2; i++) {
+        struct tierce_chain *chain;
+        struct tierce_store *store;
+        struct tierce_load *load;
+        struct tierce_found found;
+        static const int32_t tokens[128];
+        ck_assert_int_eq(tierce_chain_create(&chain, &others[i]), 0);
+        ck_assert_int_ge(tierce_chain_append(chain, tokens, 128, NULL), 16);
+        struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);
+        ck_assert_int_eq(tierce_store_begin(&store, fx.view, &what), TIERCE_E_ARGUMENT);
+        ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), TIERCE_E_ARGUMENT);
+        struct tierce_lookup_opts opts = {.size = sizeof(opts)};
+        ck_assert_int_eq(tierce_lookup(fx.view, chain, 16, &opts, &found), TIERCE_E_ARGUMENT);
+        tierce_chain_destroy(chain);
+    }
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+/* What a child does with an engine it got by fork. */
+static int use_inherited(struct tierce_chain *chain, struct tierce_load *load)
+{
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);
+    struct tierce_lookup_opts opts = {.size = sizeof(opts)};
+    struct tierce_found found;
+    struct tierce_store *store;
+    bool refused = tierce_lookup(fx.view, chain, 16, &opts, &found) == TIERCE_E_CLOSED &&
+                   tierce_store_begin(&store, fx.view, &what) == TIERCE_E_CLOSED &&
+                   tierce_engine_flush(fx.engine, 5000) == TIERCE_E_CLOSED &&
+                   fx_stats(&fx).memory_chunks_now == 0;
+    tierce_unpin(fx.view, 1);
+    tierce_load_abort(load);
+    fx_close(&fx);
+    return refused ? 0 : 1;
+}
+
+START_TEST(a_child_by_fork_can_let_go_of_the_engine)
+{
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);
+    struct tierce_load *load;
+    ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        _exit(use_inherited(chain, load));
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+    tierce_load_abort(load);
+    store_seed(2);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 5000), 0);
+    ck_assert_int_eq(fx_stats(&fx).disk_durable_chunks_now, 8);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine_hostile");
@@ -85,6 +251,11 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, flush_does_not_wait_for_stores_that_begin_later);
     tcase_add_test(t, flush_tells_once_that_a_write_failed);
+    tcase_add_test(t, a_sync_that_hangs_over_close_harms_nobody_later);
+    tcase_add_test(t, a_session_has_one_set_of_pins_whoever_races);
+    tcase_add_test(t, the_bound_on_pins_holds_in_a_race);
+    tcase_add_test(t, a_chain_of_another_namespace_is_refused);
+    tcase_add_test(t, a_child_by_fork_can_let_go_of_the_engine);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }
