@@ -26,10 +26,11 @@ struct tierce__disk_opts {
     const struct tierce__policy_ops *policy;
     struct tierce__namespaces *namespaces; /* [borrow until close] filled with what is on disk */
     struct tierce__pool *pool;             /* whose memory is registered; NULL for none */
-    struct tierce__vfs *vfs;    /* [transfer, on success only]; NULL: tierce__vfs_create */
-    uint32_t chunk_count_max;   /* 0: cap_bytes / 256 KiB, at least 4096 */
-    uint32_t io_depth;          /* transfers in flight, at most 64; 0: 16 */
-    uint32_t io_bytes;          /* a transfer's size at most, multiple of 4096; 0: 1 MiB */
+    struct tierce__vfs *vfs;  /* [transfer, on success only]; NULL: tierce__vfs_create */
+    uint32_t chunk_count_max; /* 0: cap_bytes / 256 KiB, at least 4096 */
+    uint32_t io_depth;        /* transfers in flight, at most 64; 0: 16 */
+    uint32_t io_bytes; /* a transfer's size, an eighth more where that spares a small one; multiple
+                          of 4096; 0: 1 MiB */
     uint64_t queue_bytes;       /* puts waiting; beyond it the oldest is dropped; 0: 1/4 cap,
                                    at most 256 MiB */
     uint32_t flush_interval_ms; /* background flush; 0: 1000 */

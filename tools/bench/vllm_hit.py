@@ -247,17 +247,19 @@ def check(results, tokens):
 
 
 def report(results, tokens):
-    def median(engine, hit):
+    """The median, and the fastest: what is left where nothing else wants the processors."""
+    def pick(engine, hit, choose):
         times = [r["ttft"] * 1e3 for r in results[engine] if r["hit"] == hit]
-        return statistics.median(times) if times else None
+        return choose(times) if times else None
 
-    lmcache = "lmcache" in results
+    peer = "LMCache 0.5.6" if "lmcache" in results else ""
     print(HEADER)
-    for hit, name in ((True, "hit"), (False, "computed and stored")):
-        limit = median("vllm", hit)
-        print(row("vllm", f"{name}; {tokens} tokens; TTFT", "ms", median("tierce", hit), limit,
-                  None, "LMCache 0.5.6" if lmcache else "",
-                  median("lmcache", hit) if lmcache else None))
+    for hit, name, choose in ((True, "hit; median", statistics.median),
+                              (True, "hit; fastest", min),
+                              (False, "computed and stored; median", statistics.median)):
+        print(row("vllm", f"{name}; {tokens} tokens", "ms TTFT", pick("tierce", hit, choose),
+                  pick("vllm", hit, choose), None, peer,
+                  pick("lmcache", hit, choose) if peer else None))
 
 
 def main():
