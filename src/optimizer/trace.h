@@ -92,7 +92,7 @@ struct tierce__trace;
 /*
  * Opens a trace; "-" is standard input. [borrow] path and options for the call.
  * Errors, *out untouched and `why` a sentence: negative errno (the file), TIERCE_E_ARGUMENT (no
- * such format: the sentence lists them), TIERCE_E_CORRUPT (the format cannot be told, or the
+ * such format: the sentence lists them), TIERCE_E_FORMAT (the format cannot be told, or the
  * compressed stream is damaged), -ENOMEM. Blocks on the file.
  */
 TIERCE_MUSTUSE int tierce__trace_open(struct tierce__trace **out, const char *path,
@@ -101,7 +101,7 @@ TIERCE_MUSTUSE int tierce__trace_open(struct tierce__trace **out, const char *pa
 
 /*
  * The next request: 1 and *request, whose pointers [borrow] until the next call; 0 at the end; or
- * negative: errno of the file, TIERCE_E_CORRUPT (too many bad lines, or a damaged compressed
+ * negative: errno of the file, TIERCE_E_FORMAT (too many bad lines, or a damaged compressed
  * stream), -ENOMEM. After 0 or an error it stays so.
  */
 TIERCE_MUSTUSE int tierce__trace_next(struct tierce__trace *trace,
