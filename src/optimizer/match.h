@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_OPTIMIZER_MATCH_H
+#define TIERCE_OPTIMIZER_MATCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * What counts as a hit. A lookup sees the cache as it is at the request's start:
+ *
+ *   prefix    the leading blocks that are there
+ *   any       the blocks that are there, wherever they stand
+ *   window:N  the longest leading part whose last N blocks are there (all of it, if it is
+ *             shorter): what sliding-window attention over N blocks needs
+ *
+ * stream, instead, asks at each touch, when earlier touches of the same request have had their
+ * effect: what simulators of plain caches count.
+ */
+
+/* In which order a request's blocks are touched after the lookup. */
+enum tierce__touch_order {
+    TIERCE__TOUCH_REV, /* from the last to the first, as production does: a prefix is newer than
+                          its suffix */
+    TIERCE__TOUCH_FWD,
+};
+
+enum tierce__match_kind {
+    TIERCE__MATCH_PREFIX,
+    TIERCE__MATCH_ANY,
+    TIERCE__MATCH_STREAM,
+    TIERCE__MATCH_WINDOW,
+};
+
+struct tierce__match {
+    enum tierce__match_kind kind;
+    uint32_t window; /* MATCH_WINDOW: >= 1 */
+};
+
+#define TIERCE__MATCH_TEXT_BYTES 24u
+
+/* Parses "prefix", "any", "stream" or "window:N". TIERCE_E_ARGUMENT for anything else. */
+TIERCE_MUSTUSE int tierce__match_parse(struct tierce__match *out, const char *text);
+
+/* The text that parse reads. */
+void tierce__match_print(const struct tierce__match *match, char out[TIERCE__MATCH_TEXT_BYTES]);
+
+/*
+ * For each k from 1 to count, cost[k - 1] becomes the smallest capacity at which a lookup hits at
+ * least k blocks, given that block i is there from capacity depth[i] on (UINT32_MAX: never). So a
+ * lookup hits as many blocks as there are costs that are no larger than the capacity. Not for
+ * MATCH_STREAM. cost may be depth itself.
+ *
+ * prefix: the largest depth so far. any: the depths as they are, in any order. window: with w(k)
+ * the largest depth of the last N of k blocks, the smallest w(j) of all j >= k.
+ */
+void tierce__match_costs(const struct tierce__match *match, const uint32_t *depth, uint32_t count,
+                         uint32_t *cost);
+
+/* Hits of a lookup in one cache: there[i] says whether block i is there. Not for MATCH_STREAM. */
+uint32_t tierce__match_count(const struct tierce__match *match, const bool *there, uint32_t count);
+
+#endif
