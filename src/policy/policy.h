@@ -26,7 +26,8 @@
  * suffix; that is the owner's duty, not the policy's.
  */
 
-#define TIERCE__NO_SLOT UINT32_MAX
+#define TIERCE__NO_SLOT          UINT32_MAX
+#define TIERCE__POLICY_SLOTS_MAX (UINT32_MAX - 8) /* lists have heads */
 
 struct tierce__policy_entry {
     uint64_t key; /* identity for ghost lists; a spread of the real key */
@@ -39,7 +40,7 @@ struct tierce__policy;
 
 struct tierce__policy_opts {
     size_t size;         /* sizeof(struct tierce__policy_opts) */
-    uint32_t slot_count; /* slots run from 0 to slot_count - 1; >= 1 */
+    uint32_t slot_count; /* slots run from 0 to slot_count - 1; 1 .. TIERCE__POLICY_SLOTS_MAX */
     uint64_t capacity;   /* what the owner may hold, in the unit of `bytes`; for policies that
                             split it (0: not bounded) */
     uint64_t seed;       /* for policies that draw */
