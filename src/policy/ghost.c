@@ -104,6 +104,15 @@ static uint32_t make_node(struct tierce__ghost *ghost, uint32_t list)
     return at;
 }
 
+bool tierce__ghost_find(const struct tierce__ghost *ghost, uint64_t key, uint32_t *list)
+{
+    uint32_t cell = find_cell(ghost, key, hash_of(key));
+    if (ghost->cells[cell].node == 0)
+        return false;
+    *list = ghost->nodes[ghost->cells[cell].node - 1].list;
+    return true;
+}
+
 bool tierce__ghost_take(struct tierce__ghost *ghost, uint64_t key, uint32_t *list)
 {
     uint32_t cell = find_cell(ghost, key, hash_of(key));

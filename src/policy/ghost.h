@@ -44,6 +44,9 @@ struct tierce__ghost {
 TIERCE_MUSTUSE int tierce__ghost_init(struct tierce__ghost *ghost, uint32_t key_count);
 void tierce__ghost_fini(struct tierce__ghost *ghost);
 
+/* Whether a key is known, and then *list = where. */
+bool tierce__ghost_find(const struct tierce__ghost *ghost, uint64_t key, uint32_t *list);
+
 /* Forgets a key; whether it was known, and then *list = where. */
 bool tierce__ghost_take(struct tierce__ghost *ghost, uint64_t key, uint32_t *list);
 
