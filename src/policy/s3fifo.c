@@ -131,14 +131,6 @@ static void s3fifo_touch(struct tierce__policy *policy, uint32_t slot, uint64_t 
         s->victim = TIERCE__NO_SLOT;
 }
 
-static void s3fifo_set_evictable(struct tierce__policy *policy, uint32_t slot, bool evictable)
-{
-    struct s3fifo *s = s3fifo_of(policy);
-    tierce__order_set_evictable(&s->ordered.order, slot, evictable);
-    if (s->victim == slot && !evictable)
-        s->victim = TIERCE__NO_SLOT;
-}
-
 static void remember(struct s3fifo *s, const struct s3fifo_fate *entry)
 {
     if (entry->bytes > s->ghost_share)
@@ -186,19 +178,23 @@ static bool victim_of_main(struct s3fifo *s, uint32_t *slot)
     return false;
 }
 
+static bool choose_victim(struct s3fifo *s, uint32_t *slot)
+{
+    bool main_first = s->bytes[MAIN] > s->main_share || s->bytes[SMALL] == 0;
+    /* Main once more after small: what was just moved there may be all that is evictable. */
+    return (main_first && victim_of_main(s, slot)) || victim_of_small(s, slot) ||
+           victim_of_main(s, slot);
+}
+
 static bool s3fifo_victim(struct tierce__policy *policy, uint64_t now, uint32_t *slot)
 {
     struct s3fifo *s = s3fifo_of(policy);
     (void)now;
     s->has_evicted = true;
-    if (s->victim == TIERCE__NO_SLOT) {
-        uint32_t found = TIERCE__NO_SLOT;
-        bool main_first = s->bytes[MAIN] > s->main_share || s->bytes[SMALL] == 0;
-        /* Main once more after small: what was just moved there may be all that is evictable. */
-        if ((main_first && victim_of_main(s, &found)) || victim_of_small(s, &found) ||
-            victim_of_main(s, &found))
-            s->victim = found;
-    }
+    bool chosen =
+        s->victim != TIERCE__NO_SLOT && tierce__order_is_evictable(&s->ordered.order, s->victim);
+    if (!chosen && !choose_victim(s, &s->victim))
+        s->victim = TIERCE__NO_SLOT;
     if (s->victim == TIERCE__NO_SLOT)
         return false;
     *slot = s->victim;
@@ -214,7 +210,7 @@ const struct tierce__policy_ops tierce__policy_s3fifo_ops = {
     .expect = s3fifo_expect,
     .insert = s3fifo_insert,
     .touch = s3fifo_touch,
-    .set_evictable = s3fifo_set_evictable,
+    .set_evictable = tierce__ordered_set_evictable,
     .remove = s3fifo_remove,
     .victim = s3fifo_victim,
 };
@@ -227,7 +223,7 @@ const struct tierce__policy_ops tierce__policy_s3fifo_lcs_ops = {
     .expect = s3fifo_expect,
     .insert = s3fifo_insert,
     .touch = s3fifo_touch,
-    .set_evictable = s3fifo_set_evictable,
+    .set_evictable = tierce__ordered_set_evictable,
     .remove = s3fifo_remove,
     .victim = s3fifo_victim,
 };

@@ -31,7 +31,7 @@ struct sampled {
     uint64_t *summary; /* of words of `bits` that are not 0 */
     uint64_t uses;
     uint64_t random;
-    uint32_t victim; /* drawn, and neither used nor pinned since; NO_SLOT: none */
+    uint32_t victim; /* drawn, and still to be evicted; NO_SLOT: none */
 };
 
 static struct sampled *sampled_of(struct tierce__policy *policy)
@@ -65,6 +65,7 @@ static void set_bit(struct sampled *s, uint32_t slot)
     s->bits[slot / 64] |= 1ULL << (slot % 64);
     s->summary[slot / 4096] |= 1ULL << (slot / 64 % 64);
     s->evictable_count++;
+    s->victim = TIERCE__NO_SLOT;
 }
 
 static void clear_bit(struct sampled *s, uint32_t slot)
