@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "optimizer/recording.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "optimizer/temporary.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define BUFFER_BYTES (1u << 20)
+
+struct tierce__recording {
+    struct tierce__intern *intern;
+    struct tierce__recording_totals totals;
+    int fd;
+    uint8_t *buffer; /* what is not written yet */
+    size_t buffered;
+    uint64_t written;
+    uint32_t last_bytes; /* of the request added last, in eights */
+    uint32_t *numbers; /* [number_room] of one request */
+    uint32_t number_room;
+    uint8_t *map; /* sealed: the file, [written] */
+};
+
+/* ---- the layout of a request ----------------------------------------------------------------- */
+
+static size_t numbers_bytes(uint32_t count)
+{
+    return ((size_t)count + 1) / 2 * 2 * sizeof(uint32_t);
+}
+
+static size_t sizes_bytes(const struct tierce__recorded *r)
+{
+    return r->has_bytes ? (size_t)r->count * sizeof(uint64_t) : 0;
+}
+
+static size_t internal_bytes(const struct tierce__recorded *r)
+{
+    return r->has_internal ? ((size_t)r->count + 7) / 8 * 8 : 0;
+}
+
+static size_t recorded_bytes(const struct tierce__recorded *r)
+{
+    return sizeof(*r) + numbers_bytes(r->count) + sizes_bytes(r) + internal_bytes(r);
+}
+
+const uint8_t *tierce__recorded_internal(const struct tierce__recorded *request)
+{
+    const uint8_t *end = (const uint8_t *)(request + 1);
+    return request->has_internal ? end + numbers_bytes(request->count) + sizes_bytes(request)
+                                 : NULL;
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static int write_buffer(struct tierce__recording *r)
+{
+    size_t done = 0;
+    while (done < r->buffered) {
+        ssize_t n = write(r->fd, r->buffer + done, r->buffered - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        done += (size_t)n;
+    }
+    r->written += r->buffered;
+    r->buffered = 0;
+    return 0;
+}
+
+/* Appends `length` bytes, then zeros up to `padded`. */
+static int append(struct tierce__recording *r, const void *data, size_t length, size_t padded)
+{
+    static const uint8_t zeros[8];
+    TIERCE_ASSERT(padded - length < sizeof(zeros));
+    const uint8_t *from = data;
+    for (size_t pass = 0; pass < 2; pass++) {
+        while (length > 0) {
+            if (r->buffered == BUFFER_BYTES) {
+                int rc = write_buffer(r);
+                if (rc < 0)
+                    return rc;
+            }
+            size_t room = BUFFER_BYTES - r->buffered, n = length < room ? length : room;
+            memcpy(r->buffer + r->buffered, from, n);
+            r->buffered += n;
+            from += n;
+            length -= n;
+            padded -= n;
+        }
+        from = zeros;
+        length = padded;
+    }
+    return 0;
+}
+
+/* ---- adding ---------------------------------------------------------------------------------- */
+
+static int number_blocks(struct tierce__recording *r, const struct tierce__trace_request *request)
+{
+    if (request->count > r->number_room) {
+        uint32_t *numbers = tierce__realloc(r->numbers, (size_t)request->count * sizeof(*numbers));
+        if (numbers == NULL)
+            return -ENOMEM;
+        r->numbers = numbers;
+        r->number_room = request->count;
+    }
+    return tierce__intern_chain(r->intern, request->instance, request->blocks, request->count,
+                                r->numbers);
+}
+
+static void count_request(struct tierce__recording *r, const struct tierce__recorded *head,
+                          const uint8_t *internal)
+{
+    struct tierce__recording_totals *t = &r->totals;
+    if (t->requests == 0)
+        t->first_us = head->time_us;
+    t->last_us = head->time_us;
+    t->requests++;
+    t->blocks += head->count;
+    t->read_blocks += head->read_count;
+    for (uint32_t i = 0; internal != NULL && i < head->read_count; i++)
+        t->internal_blocks += internal[i] != 0;
+    t->longest = head->count > t->longest ? head->count : t->longest;
+    t->has_bytes = t->has_bytes || head->has_bytes;
+    t->has_reads = t->has_reads || head->kind == TIERCE__TRACE_READ;
+    t->has_sessions = t->has_sessions || head->session != 0;
+}
+
+int tierce__recording_add(struct tierce__recording *recording,
+                          const struct tierce__trace_request *request)
+{
+    TIERCE_ASSERT(recording->map == NULL);
+    if (request->kind == TIERCE__TRACE_DROP)
+        return 0;
+    struct tierce__recorded head = {
+        .time_us = request->time_us,
+        .session = request->session,
+        .input_tokens = request->input_tokens,
+        .instance = request->instance,
+        .count = request->count,
+        .read_count = request->kind == TIERCE__TRACE_WRITE ? 0 : request->read_count,
+        .window = request->window,
+        .kind = (uint8_t)request->kind,
+        .query = (uint8_t)request->query,
+        .has_internal = request->internal != NULL && request->count > 0,
+        .has_bytes = request->bytes != NULL && request->count > 0,
+        .before = recording->last_bytes,
+    };
+    if (recorded_bytes(&head) / 8 > UINT32_MAX)
+        return TIERCE_E_LIMIT;
+    int rc = number_blocks(recording, request);
+    if (rc == 0)
+        rc = append(recording, &head, sizeof(head), sizeof(head));
+    if (rc == 0)
+        rc = append(recording, recording->numbers, (size_t)head.count * sizeof(uint32_t),
+                    numbers_bytes(head.count));
+    if (rc == 0 && head.has_bytes)
+        rc = append(recording, request->bytes, sizes_bytes(&head), sizes_bytes(&head));
+    if (rc == 0 && head.has_internal)
+        rc = append(recording, request->internal, head.count, internal_bytes(&head));
+    if (rc == 0)
+        count_request(recording, &head, head.has_internal ? request->internal : NULL);
+    recording->last_bytes = (uint32_t)(recorded_bytes(&head) / 8);
+    return rc;
+}
+
+int tierce__recording_seal(struct tierce__recording *recording)
+{
+    TIERCE_ASSERT(recording->map == NULL);
+    int rc = write_buffer(recording);
+    if (rc < 0 || recording->written == 0)
+        return rc;
+    void *map = mmap(NULL, recording->written, PROT_READ, MAP_SHARED, recording->fd, 0);
+    if (map == MAP_FAILED)
+        return -errno;
+    recording->map = map;
+    return 0;
+}
+
+/* ---- create, destroy, read ------------------------------------------------------------------- */
+
+int tierce__recording_create(struct tierce__recording **out, const char *folder)
+{
+    struct tierce__recording *r = tierce__calloc(1, sizeof(*r));
+    if (r == NULL)
+        return -ENOMEM;
+    r->fd = -1;
+    int rc = tierce__intern_create(&r->intern);
+    if (rc == 0) {
+        r->buffer = tierce__alloc(BUFFER_BYTES);
+        rc = r->buffer != NULL ? 0 : -ENOMEM;
+    }
+    if (rc == 0) {
+        r->fd = tierce__open_temporary(folder);
+        rc = r->fd >= 0 ? 0 : r->fd;
+    }
+    if (rc < 0) {
+        tierce__recording_destroy(r);
+        return rc;
+    }
+    *out = r;
+    return 0;
+}
+
+void tierce__recording_destroy(struct tierce__recording *recording)
+{
+    if (recording == NULL)
+        return;
+    if (recording->map != NULL)
+        munmap(recording->map, recording->written);
+    if (recording->fd >= 0)
+        close(recording->fd);
+    tierce__intern_destroy(recording->intern);
+    tierce__free(recording->buffer);
+    tierce__free(recording->numbers);
+    tierce__free(recording);
+}
+
+const struct tierce__recorded *tierce__recording_first(const struct tierce__recording *recording)
+{
+    return (const struct tierce__recorded *)(const void *)recording->map;
+}
+
+const struct tierce__recorded *tierce__recording_last(const struct tierce__recording *recording)
+{
+    return recording->map == NULL
+               ? NULL
+               : (const struct tierce__recorded *)(const void *)(recording->map +
+                                                                 recording->written -
+                                                                 8 * (size_t)recording->last_bytes);
+}
+
+const struct tierce__recorded *tierce__recording_next(const struct tierce__recording *recording,
+                                                      const struct tierce__recorded *request)
+{
+    const uint8_t *next = (const uint8_t *)request + recorded_bytes(request);
+    return next < recording->map + recording->written
+               ? (const struct tierce__recorded *)(const void *)next
+               : NULL;
+}
+
+struct tierce__recording_totals tierce__recording_totals(const struct tierce__recording *recording)
+{
+    struct tierce__recording_totals totals = recording->totals;
+    totals.distinct = tierce__intern_count(recording->intern);
+    return totals;
+}
+
+const struct tierce__intern *tierce__recording_intern(const struct tierce__recording *recording)
+{
+    return recording->intern;
+}

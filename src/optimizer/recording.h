@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_OPTIMIZER_RECORDING_H
+#define TIERCE_OPTIMIZER_RECORDING_H
+
+#include "optimizer/intern.h"
+#include "optimizer/trace.h"
+
+/*
+ * A trace with its blocks numbered densely, in a temporary file without a name: read once, replayed
+ * as often as one likes, by several threads at once, in memory bounded by the different blocks.
+ *
+ *     rc = tierce__recording_create(&recording, NULL);
+ *     while (tierce__trace_next(trace, &request) > 0)
+ *         rc = tierce__recording_add(recording, &request);
+ *     rc = tierce__recording_seal(recording);
+ *     for (const struct tierce__recorded *r = tierce__recording_first(recording); r != NULL;
+ *          r = tierce__recording_next(recording, r))
+ *         replay(r, tierce__recorded_blocks(r));
+ *
+ * 4 bytes a block and 48 a request, 1 byte more a block where a trace says what the engine held
+ * itself, 8 where blocks differ in size.
+ *
+ * Threads: one at a time until it is sealed; then any.
+ */
+
+struct tierce__recording;
+
+/* A request in the file; its arrays follow it. */
+struct tierce__recorded {
+    int64_t time_us;
+    uint64_t session;
+    uint64_t input_tokens;
+    uint32_t instance;
+    uint32_t count;      /* blocks */
+    uint32_t read_count; /* that are looked up; 0 for a write */
+    uint32_t window;
+    uint8_t kind;  /* enum tierce__trace_kind */
+    uint8_t query; /* enum tierce__trace_query */
+    uint8_t has_internal;
+    uint8_t has_bytes;
+    uint32_t before; /* bytes of the request before it, in eights; 0: it is the first */
+};
+
+struct tierce__recording_totals {
+    uint64_t requests;
+    uint64_t blocks;       /* of all requests, each time they come */
+    uint64_t read_blocks;  /* of those, looked up */
+    uint64_t internal_blocks; /* of those, held by the engine itself */
+    uint32_t distinct;
+    uint32_t longest;      /* blocks of the longest request */
+    int64_t first_us, last_us;
+    bool has_bytes;        /* some request gives sizes */
+    bool has_reads;        /* some request looks up without storing */
+    bool has_sessions;
+};
+
+/*
+ * In `folder`, or in TMPDIR or /tmp if it is NULL. Errors, *out untouched: -ENOMEM; negative errno
+ * (the folder).
+ */
+TIERCE_MUSTUSE int tierce__recording_create(struct tierce__recording **out, const char *folder);
+
+/* NULL is accepted. */
+void tierce__recording_destroy(struct tierce__recording *recording);
+
+/* Appends a request; TRACE_DROP is not recorded. [borrow] request for the call. Errors: -ENOMEM,
+ * TIERCE_E_LIMIT (over 2^32 - 2 different blocks), negative errno (the file). */
+TIERCE_MUSTUSE int tierce__recording_add(struct tierce__recording *recording,
+                                         const struct tierce__trace_request *request);
+
+/* Ends the adding. Errors: negative errno, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__recording_seal(struct tierce__recording *recording);
+
+/* Sealed: the requests in order; NULL past the end. [borrow until destroy] */
+const struct tierce__recorded *tierce__recording_first(const struct tierce__recording *recording);
+const struct tierce__recorded *tierce__recording_next(const struct tierce__recording *recording,
+                                                      const struct tierce__recorded *request);
+
+/* Backwards: the last one, and the one before. */
+const struct tierce__recorded *tierce__recording_last(const struct tierce__recording *recording);
+
+static inline const struct tierce__recorded *
+tierce__recorded_before(const struct tierce__recorded *request)
+{
+    const uint64_t *at = (const uint64_t *)(const void *)request;
+    return request->before == 0
+               ? NULL
+               : (const struct tierce__recorded *)(const void *)(at - request->before);
+}
+
+static inline const uint32_t *tierce__recorded_blocks(const struct tierce__recorded *request)
+{
+    return (const uint32_t *)(const void *)(request + 1);
+}
+
+/* [count] 8 bytes each, or NULL where all blocks have one size. */
+static inline const uint64_t *tierce__recorded_bytes(const struct tierce__recorded *request)
+{
+    const uint32_t *blocks = tierce__recorded_blocks(request);
+    return request->has_bytes ? (const uint64_t *)(const void *)(blocks + (request->count + 1) / 2 * 2)
+                              : NULL;
+}
+
+/* [count] 1 where the engine held the block itself, or NULL for nowhere. */
+const uint8_t *tierce__recorded_internal(const struct tierce__recorded *request);
+
+struct tierce__recording_totals tierce__recording_totals(const struct tierce__recording *recording);
+
+/* The numbers of the blocks that were recorded. [borrow until destroy] */
+const struct tierce__intern *tierce__recording_intern(const struct tierce__recording *recording);
+
+#endif
