@@ -109,6 +109,7 @@ static void leaf_remove(struct tierce__policy *policy, uint32_t slot, bool evict
 const struct tierce__policy_ops tierce__policy_leaf_lru_ops = {
     .name = "leaf_lru",
     .summary = "least recently used, and never a prefix before its suffix",
+    .by_parent = true,
     .create = leaf_create,
     .destroy = leaf_destroy,
     .insert = leaf_insert,

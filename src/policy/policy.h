@@ -52,6 +52,7 @@ struct tierce__policy_opts {
 struct tierce__policy_ops {
     const char *name;
     const char *summary; /* one line for help and docs */
+    bool by_parent;      /* asks for parents: an entry stays as long as one that names it */
     TIERCE_MUSTUSE int (*create)(struct tierce__policy **out,
                                  const struct tierce__policy_opts *opts); /* -ENOMEM, E_ARGUMENT */
     void (*destroy)(struct tierce__policy *policy);

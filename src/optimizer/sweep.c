@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "optimizer/sweep.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "optimizer/belady.h"
+#include "optimizer/curve.h"
+#include "optimizer/replay.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define THREADS_MAX   64u
+#define PROGRESS_MS   20u
+#define REQUESTS_TOLD 1024u /* of a replay between two counts of its progress */
+
+/* ---- what can be simulated ------------------------------------------------------------------- */
+
+static const struct {
+    enum tierce__cache_kind kind;
+    const char *name;
+} others[] = {{TIERCE__CACHE_BELADY, "belady"}, {TIERCE__CACHE_INFINITE, "infinite"}};
+
+bool tierce__cache_at(struct tierce__cache *out, size_t index)
+{
+    const struct tierce__policy_ops *policy;
+    size_t policies = 0;
+    while ((policy = tierce__policy_at(policies)) != NULL && policies < index)
+        policies++;
+    *out = (struct tierce__cache){.policy = policy};
+    if (policy == NULL) {
+        if (index - policies >= sizeof(others) / sizeof(others[0]))
+            return false;
+        out->kind = others[index - policies].kind;
+    }
+    snprintf(out->name, sizeof(out->name), "%s",
+             policy != NULL ? policy->name : others[index - policies].name);
+    for (char *p = out->name; *p != '\0'; p++)
+        *p = *p == '_' ? '-' : *p;
+    return true;
+}
+
+static bool is_same_name(const char *name, const char *given)
+{
+    while (*name != '\0' && (*name == *given || (*name == '-' && *given == '_'))) {
+        name++;
+        given++;
+    }
+    return *name == *given;
+}
+
+int tierce__cache_find(struct tierce__cache *out, const char *name)
+{
+    struct tierce__cache cache;
+    for (size_t i = 0; tierce__cache_at(&cache, i); i++) {
+        if (is_same_name(cache.name, name)) {
+            *out = cache;
+            return 0;
+        }
+    }
+    return TIERCE_E_ARGUMENT;
+}
+
+bool tierce__cache_has_order(const struct tierce__cache *cache)
+{
+    return cache->kind == TIERCE__CACHE_POLICY && !cache->policy->by_parent;
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+/* One scan of the recording; fills the rows of all its matches, and of all its capacities if it
+ * is a curve. */
+struct job {
+    const struct tierce__cache *cache;
+    enum tierce__touch_order order;
+    bool is_curve;
+    uint64_t capacity;
+    struct tierce__sweep_row *rows; /* [capacities][matches] */
+    size_t match_count;
+    size_t capacity_count; /* 1 unless it is a curve */
+};
+
+struct work {
+    const struct tierce__recording *recording;
+    struct tierce__recording_totals totals;
+    const struct tierce__sweep_opts *opts;
+    const struct tierce__future *future; /* if Belady is asked for */
+    struct job *jobs;
+    size_t job_count;
+    atomic_size_t next_job;
+    atomic_uint_least64_t requests_done;
+    atomic_int error; /* the first one */
+    atomic_uint running;
+};
+
+static void fail(struct work *work, int rc)
+{
+    int none = 0;
+    atomic_compare_exchange_strong(&work->error, &none, rc);
+}
+
+static bool has_failed(struct work *work)
+{
+    return atomic_load_explicit(&work->error, memory_order_relaxed) != 0;
+}
+
+static size_t list_matches(const struct job *job, struct tierce__match *out)
+{
+    for (size_t m = 0; m < job->match_count; m++)
+        out[m] = job->rows[m].match;
+    return job->match_count;
+}
+
+static int run_curve(struct work *work, const struct job *job)
+{
+    struct tierce__match matches[TIERCE__CURVE_MATCHES_MAX];
+    struct tierce__curve *curve = NULL;
+    uint64_t told = 0;
+    int rc = tierce__curve_create(&curve, job->order, matches, list_matches(job, matches));
+    for (const struct tierce__recorded *r = tierce__recording_first(work->recording);
+         rc == 0 && r != NULL && !has_failed(work); r = tierce__recording_next(work->recording, r)) {
+        rc = tierce__curve_request(curve, tierce__recorded_blocks(r), r->count, r->read_count);
+        if (++told % REQUESTS_TOLD == 0)
+            atomic_fetch_add_explicit(&work->requests_done, REQUESTS_TOLD, memory_order_relaxed);
+    }
+    for (size_t i = 0; rc == 0 && i < job->capacity_count * job->match_count; i++)
+        job->rows[i].hits = tierce__curve_hits(curve, i % job->match_count, job->rows[i].capacity);
+    tierce__curve_destroy(curve);
+    return rc;
+}
+
+static int run_belady(struct work *work, const struct job *job)
+{
+    struct tierce__match matches[TIERCE__REPLAY_MATCHES_MAX];
+    uint64_t hits[TIERCE__REPLAY_MATCHES_MAX];
+    int rc = tierce__belady_run(work->future, job->capacity, matches, list_matches(job, matches),
+                                hits);
+    for (size_t m = 0; rc == 0 && m < job->match_count; m++)
+        job->rows[m].hits = hits[m];
+    return rc;
+}
+
+static void fill_rows(const struct job *job, const struct tierce__replay_result *result)
+{
+    for (size_t m = 0; m < job->match_count; m++) {
+        struct tierce__sweep_row *row = &job->rows[m];
+        row->hits = result->hits[m];
+        row->internal_hits = result->internal_hits[m];
+        row->is_replayed = true;
+        row->evicted = result->evicted;
+        row->refused = result->refused;
+        row->expired = result->expired;
+    }
+}
+
+static int run_replay(struct work *work, const struct job *job)
+{
+    struct tierce__match matches[TIERCE__REPLAY_MATCHES_MAX];
+    const struct tierce__policy_ops *policy =
+        job->capacity == TIERCE__CAPACITY_UNLIMITED && work->opts->ttl_us == 0 ? NULL
+                                                                               : job->cache->policy;
+    struct tierce__replay *replay = NULL;
+    uint64_t told = 0;
+    int rc = tierce__replay_create(&replay, &(struct tierce__replay_opts){
+                                                .size = sizeof(struct tierce__replay_opts),
+                                                .policy = policy,
+                                                .capacity = job->capacity,
+                                                .in_bytes = work->opts->in_bytes,
+                                                .whole = !tierce__cache_has_order(job->cache),
+                                                .order = job->order,
+                                                .seed = work->opts->seed,
+                                                .ttl_us = work->opts->ttl_us,
+                                                .samples = work->opts->samples,
+                                                .distinct = work->totals.distinct,
+                                                .matches = matches,
+                                                .match_count = list_matches(job, matches),
+                                            });
+    for (const struct tierce__recorded *r = tierce__recording_first(work->recording);
+         rc == 0 && r != NULL && !has_failed(work); r = tierce__recording_next(work->recording, r)) {
+        rc = tierce__replay_request(replay, r);
+        if (++told % REQUESTS_TOLD == 0)
+            atomic_fetch_add_explicit(&work->requests_done, REQUESTS_TOLD, memory_order_relaxed);
+    }
+    if (rc == 0)
+        fill_rows(job, tierce__replay_result(replay));
+    tierce__replay_destroy(replay);
+    return rc;
+}
+
+static void *run_jobs(void *arg)
+{
+    struct work *work = arg;
+    size_t i;
+    while (!has_failed(work) && (i = atomic_fetch_add(&work->next_job, 1)) < work->job_count) {
+        const struct job *job = &work->jobs[i];
+        int rc = job->is_curve                                ? run_curve(work, job)
+                 : job->cache->kind == TIERCE__CACHE_BELADY ? run_belady(work, job)
+                                                              : run_replay(work, job);
+        if (rc < 0)
+            fail(work, rc);
+    }
+    atomic_fetch_sub(&work->running, 1);
+    return NULL;
+}
+
+/* ---- which jobs ------------------------------------------------------------------------------ */
+
+/* Whether LRU has one order of last use at every capacity. */
+static bool has_curve(const struct work *work, const struct tierce__cache *cache)
+{
+    return cache->kind == TIERCE__CACHE_POLICY && strcmp(cache->policy->name, "lru") == 0 &&
+           !work->totals.has_reads && !work->opts->in_bytes && work->totals.internal_blocks == 0;
+}
+
+static bool has_capacity(const struct tierce__cache *cache, uint64_t capacity)
+{
+    bool unlimited = capacity == TIERCE__CAPACITY_UNLIMITED;
+    return cache->kind == TIERCE__CACHE_POLICY ||
+           unlimited == (cache->kind == TIERCE__CACHE_INFINITE);
+}
+
+static bool has_match(const struct tierce__cache *cache, const struct tierce__match *match)
+{
+    return match->kind != TIERCE__MATCH_STREAM || tierce__cache_has_order(cache);
+}
+
+/* Appends the rows of one cache, order and capacity. */
+static size_t add_rows(struct work *work, struct tierce__sweep *out, const struct job *job,
+                       uint64_t capacity)
+{
+    size_t added = 0;
+    for (size_t m = 0; m < work->opts->match_count; m++) {
+        const struct tierce__match *match = &work->opts->matches[m];
+        if (!has_match(job->cache, match))
+            continue;
+        out->rows[out->row_count++] = (struct tierce__sweep_row){
+            .cache = job->cache,
+            .has_order = tierce__cache_has_order(job->cache),
+            .order = job->order,
+            .match = *match,
+            .capacity = capacity,
+            .requests = work->totals.requests,
+            .blocks = work->totals.read_blocks,
+            .internal_blocks = work->totals.internal_blocks,
+        };
+        added++;
+    }
+    return added;
+}
+
+static void add_jobs(struct work *work, struct tierce__sweep *out,
+                     const struct tierce__cache *cache, enum tierce__touch_order order)
+{
+    struct job job = {.cache = cache, .order = order, .is_curve = has_curve(work, cache)};
+    for (size_t c = 0; c < work->opts->capacity_count; c++) {
+        uint64_t capacity = work->opts->capacities[c];
+        if (!has_capacity(cache, capacity))
+            continue;
+        if (!job.is_curve || job.capacity_count == 0)
+            job.rows = out->rows + out->row_count;
+        job.capacity = capacity;
+        job.match_count = add_rows(work, out, &job, capacity);
+        job.capacity_count = job.is_curve ? job.capacity_count + 1 : 1;
+        if (!job.is_curve && job.match_count > 0)
+            work->jobs[work->job_count++] = job;
+    }
+    if (job.is_curve && job.capacity_count > 0 && job.match_count > 0)
+        work->jobs[work->job_count++] = job;
+}
+
+static int plan(struct work *work, struct tierce__sweep *out)
+{
+    const struct tierce__sweep_opts *o = work->opts;
+    size_t jobs_max = o->cache_count * o->order_count * o->capacity_count;
+    work->jobs = tierce__calloc(jobs_max + 1, sizeof(*work->jobs));
+    out->rows = tierce__calloc(jobs_max * o->match_count + 1, sizeof(*out->rows));
+    if (work->jobs == NULL || out->rows == NULL)
+        return -ENOMEM;
+    for (size_t p = 0; p < o->cache_count; p++) {
+        size_t orders = tierce__cache_has_order(&o->caches[p]) ? o->order_count : 1;
+        for (size_t i = 0; i < orders; i++)
+            add_jobs(work, out, &o->caches[p], o->orders[i]);
+    }
+    return 0;
+}
+
+static bool wants_belady(const struct tierce__sweep_opts *opts)
+{
+    for (size_t p = 0; p < opts->cache_count; p++) {
+        if (opts->caches[p].kind == TIERCE__CACHE_BELADY)
+            return true;
+    }
+    return false;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+static void tell_progress(struct work *work)
+{
+    uint64_t total = work->totals.requests * work->job_count;
+    while (atomic_load(&work->running) > 0) {
+        if (work->opts->progress != NULL)
+            work->opts->progress(work->opts->progress_arg, atomic_load(&work->requests_done), total);
+        nanosleep(&(struct timespec){.tv_nsec = PROGRESS_MS * 1000000L}, NULL);
+    }
+    if (work->opts->progress != NULL)
+        work->opts->progress(work->opts->progress_arg, total, total);
+}
+
+static int run_all(struct work *work)
+{
+    pthread_t threads[THREADS_MAX];
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t wanted = work->opts->threads > 0 ? work->opts->threads
+                    : processors > 0          ? (size_t)processors
+                                              : 1;
+    size_t started = 0;
+    wanted = wanted < THREADS_MAX ? wanted : THREADS_MAX;
+    wanted = wanted < work->job_count ? wanted : work->job_count;
+    atomic_store(&work->running, (unsigned)wanted);
+    for (; started < wanted; started++) {
+        int rc = pthread_create(&threads[started], NULL, run_jobs, work);
+        if (rc != 0) {
+            atomic_fetch_sub(&work->running, (unsigned)(wanted - started));
+            fail(work, -rc);
+            break;
+        }
+    }
+    tell_progress(work);
+    for (size_t i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    return atomic_load(&work->error);
+}
+
+int tierce__sweep_run(struct tierce__sweep *out, const struct tierce__recording *recording,
+                      const struct tierce__sweep_opts *opts)
+{
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
+    bool belady = wants_belady(opts);
+    if (opts->match_count > TIERCE__REPLAY_MATCHES_MAX || (belady && opts->in_bytes))
+        return TIERCE_E_ARGUMENT;
+    struct tierce__future *future = NULL;
+    struct tierce__sweep sweep = {0};
+    struct work work = {.recording = recording,
+                        .totals = tierce__recording_totals(recording),
+                        .opts = opts};
+    int rc = belady ? tierce__future_create(&future, recording, opts->folder) : 0;
+    work.future = future;
+    if (rc == 0)
+        rc = plan(&work, &sweep);
+    if (rc == 0)
+        rc = run_all(&work);
+    tierce__future_destroy(future);
+    tierce__free(work.jobs);
+    if (rc == 0)
+        *out = sweep;
+    else
+        tierce__sweep_clear(&sweep);
+    return rc;
+}
+
+void tierce__sweep_clear(struct tierce__sweep *sweep)
+{
+    tierce__free(sweep->rows);
+    *sweep = (struct tierce__sweep){0};
+}

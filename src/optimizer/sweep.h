@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_OPTIMIZER_SWEEP_H
+#define TIERCE_OPTIMIZER_SWEEP_H
+
+#include "optimizer/match.h"
+#include "optimizer/recording.h"
+
+/*
+ * Every combination of caches, orders, matches and capacities over one recording, on the threads
+ * there are. LRU at all capacities costs one scan where the recording allows it (curve.h); what is
+ * equal is replayed once.
+ *
+ *     rc = tierce__sweep_run(&sweep, recording, &(struct tierce__sweep_opts){...});
+ *     for (size_t i = 0; i < sweep.row_count; i++)
+ *         print(&sweep.rows[i]);
+ *     tierce__sweep_clear(&sweep);
+ *
+ * Threads: one at a time for each sweep.
+ */
+
+/* What can be simulated: the policies of src/policy by name, and those of caches.def. */
+enum tierce__cache_kind {
+    TIERCE__CACHE_POLICY,
+    TIERCE__CACHE_INFINITE, /* keeps everything */
+    TIERCE__CACHE_BELADY,   /* belady.h */
+};
+
+struct tierce__cache {
+    enum tierce__cache_kind kind;
+    const struct tierce__policy_ops *policy; /* CACHE_POLICY */
+    char name[32];                           /* as users write it, with dashes */
+};
+
+/* The cache of that name, dashes or underscores. TIERCE_E_ARGUMENT: there is none. */
+TIERCE_MUSTUSE int tierce__cache_find(struct tierce__cache *out, const char *name);
+
+/* The caches by index, for lists; false past the end. */
+bool tierce__cache_at(struct tierce__cache *out, size_t index);
+
+/* Whether a request's blocks are touched in an order that makes a difference. */
+bool tierce__cache_has_order(const struct tierce__cache *cache);
+
+#define TIERCE__CAPACITY_UNLIMITED UINT64_MAX
+
+struct tierce__sweep_row {
+    const struct tierce__cache *cache; /* [borrow from the options] */
+    bool has_order;
+    enum tierce__touch_order order;
+    struct tierce__match match;
+    uint64_t capacity;
+    uint64_t requests, blocks, internal_blocks; /* looked up */
+    uint64_t hits, internal_hits;
+    bool is_replayed;        /* else from the curve or Belady: what follows is 0 */
+    uint64_t evicted, refused, expired;
+};
+
+struct tierce__sweep {
+    struct tierce__sweep_row *rows;
+    size_t row_count;
+};
+
+struct tierce__sweep_opts {
+    size_t size;
+    const struct tierce__cache *caches; /* [borrow until clear] */
+    size_t cache_count;
+    const enum tierce__touch_order *orders;
+    size_t order_count;
+    const struct tierce__match *matches;
+    size_t match_count;
+    const uint64_t *capacities; /* blocks, or bytes if `in_bytes` */
+    size_t capacity_count;
+    bool in_bytes;
+    uint64_t seed, ttl_us;
+    uint32_t samples;
+    const char *folder; /* for temporary files, or NULL */
+    uint32_t threads;   /* 0: one for each processor */
+    void (*progress)(void *arg, uint64_t done, uint64_t total); /* or NULL; on the caller's thread */
+    void *progress_arg;
+};
+
+/*
+ * [borrow] options for the call, but the caches. Combinations without a meaning are left out:
+ * stream of caches that have no order, every capacity but "unlimited" of the infinite one, an
+ * infinite capacity of Belady's (which is the infinite cache).
+ * Errors: -ENOMEM, negative errno (a temporary file, a thread), TIERCE_E_ARGUMENT (Belady's bound of
+ * blocks that differ in size; over TIERCE__REPLAY_MATCHES_MAX matches).
+ */
+TIERCE_MUSTUSE int tierce__sweep_run(struct tierce__sweep *out,
+                                     const struct tierce__recording *recording,
+                                     const struct tierce__sweep_opts *opts);
+
+/* Accepts a zeroed sweep. */
+void tierce__sweep_clear(struct tierce__sweep *sweep);
+
+#endif
