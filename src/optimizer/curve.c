@@ -22,8 +22,8 @@ struct tierce__curve {
     uint32_t block_room;
     uint32_t block_count; /* that have a slot */
 
-    uint64_t *bits;  /* [slot_room / 64] the slots that some block holds */
-    uint32_t *tree;  /* [slot_room / 512 + 1] Fenwick tree over full groups' counts */
+    uint64_t *bits; /* [slot_room / 64] the slots that some block holds */
+    uint32_t *tree; /* [slot_room / 512 + 1] Fenwick tree over full groups' counts */
     uint32_t slot_room;
     uint32_t next;   /* the next slot */
     uint32_t newest; /* count of the group that holds `next`, not in the tree yet */

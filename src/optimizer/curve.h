@@ -23,8 +23,8 @@
  * Positions are counted in a line of slots, one a touch, of which a block holds the last: bits in
  * groups, and a Fenwick tree over the groups' counts that stays in a near cache. When the line is
  * full it is closed up. Costs O(log(blocks / 512)) a touch, and for each block of room, which is at
- * most twice the blocks there are, 4 bytes for its slot, 8 for each match, and less than one for the
- * line.
+ * most twice the blocks there are, 4 bytes for its slot, 8 for each match, and less than one for
+ * the line.
  *
  * Threads: one at a time.
  */

@@ -19,7 +19,7 @@ struct tierce__recording {
     size_t buffered;
     uint64_t written;
     uint32_t last_bytes; /* of the request added last, in eights */
-    uint32_t *numbers; /* [number_room] of one request */
+    uint32_t *numbers;   /* [number_room] of one request */
     uint32_t number_room;
     uint8_t *map; /* sealed: the file, [written] */
 };

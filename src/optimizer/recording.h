@@ -43,14 +43,14 @@ struct tierce__recorded {
 
 struct tierce__recording_totals {
     uint64_t requests;
-    uint64_t blocks;       /* of all requests, each time they come */
-    uint64_t read_blocks;  /* of those, looked up */
+    uint64_t blocks;          /* of all requests, each time they come */
+    uint64_t read_blocks;     /* of those, looked up */
     uint64_t internal_blocks; /* of those, held by the engine itself */
     uint32_t distinct;
-    uint32_t longest;      /* blocks of the longest request */
+    uint32_t longest; /* blocks of the longest request */
     int64_t first_us, last_us;
-    bool has_bytes;        /* some request gives sizes */
-    bool has_reads;        /* some request looks up without storing */
+    bool has_bytes; /* some request gives sizes */
+    bool has_reads; /* some request looks up without storing */
     bool has_sessions;
 };
 
@@ -97,8 +97,9 @@ static inline const uint32_t *tierce__recorded_blocks(const struct tierce__recor
 static inline const uint64_t *tierce__recorded_bytes(const struct tierce__recorded *request)
 {
     const uint32_t *blocks = tierce__recorded_blocks(request);
-    return request->has_bytes ? (const uint64_t *)(const void *)(blocks + (request->count + 1) / 2 * 2)
-                              : NULL;
+    return request->has_bytes
+               ? (const uint64_t *)(const void *)(blocks + (request->count + 1) / 2 * 2)
+               : NULL;
 }
 
 /* [count] 1 where the engine held the block itself, or NULL for nowhere. */

@@ -12,8 +12,9 @@ struct tierce__replay {
     struct tierce__replay_opts opts;
     struct tierce__match matches[TIERCE__REPLAY_MATCHES_MAX];
     struct tierce__policy *policy; /* NULL: everything is kept */
-    uint32_t *slot_of;  /* [distinct] of a block; NO_SLOT */
-    uint32_t *block_in; /* [slots] of a slot that is taken; of one that is free, the next free one */
+    uint32_t *slot_of;             /* [distinct] of a block; NO_SLOT */
+    uint32_t
+        *block_in; /* [slots] of a slot that is taken; of one that is free, the next free one */
     uint64_t *bytes_in; /* [slots], only if capacity is in bytes */
     uint32_t slots;
     uint32_t fresh;     /* slots from here on were never taken */

@@ -26,31 +26,31 @@
 #define TIERCE__REPLAY_MATCHES_MAX 8u
 
 struct tierce__replay_opts {
-    size_t size;                            /* sizeof(struct tierce__replay_opts) */
+    size_t size;                             /* sizeof(struct tierce__replay_opts) */
     const struct tierce__policy_ops *policy; /* NULL: everything is kept */
-    uint64_t capacity;                      /* blocks, or bytes if `in_bytes`; >= 1 */
+    uint64_t capacity;                       /* blocks, or bytes if `in_bytes`; >= 1 */
     bool in_bytes;
     bool whole;
     enum tierce__touch_order order;
     uint64_t seed;
     uint64_t ttl_us; /* for policies that expire; 0: never */
     uint32_t samples;
-    uint32_t distinct; /* different blocks of the recording */
+    uint32_t distinct;                   /* different blocks of the recording */
     const struct tierce__match *matches; /* [borrow for create] */
     size_t match_count;
 };
 
 struct tierce__replay_result {
     uint64_t requests;
-    uint64_t blocks;          /* looked up */
-    uint64_t internal_blocks; /* of those, held by the engine itself */
+    uint64_t blocks;                                    /* looked up */
+    uint64_t internal_blocks;                           /* of those, held by the engine itself */
     uint64_t hits[TIERCE__REPLAY_MATCHES_MAX];          /* by match */
     uint64_t internal_hits[TIERCE__REPLAY_MATCHES_MAX]; /* of those, on internal blocks */
-    uint64_t stored;   /* blocks */
-    uint64_t refused;  /* blocks that were not stored: too large, or nothing could leave */
-    uint64_t evicted;  /* for room */
-    uint64_t expired;  /* by their time to live */
-    uint64_t used;     /* at the end, in the unit of the capacity */
+    uint64_t stored;                                    /* blocks */
+    uint64_t refused; /* blocks that were not stored: too large, or nothing could leave */
+    uint64_t evicted; /* for room */
+    uint64_t expired; /* by their time to live */
+    uint64_t used;    /* at the end, in the unit of the capacity */
     uint64_t used_max;
 };
 

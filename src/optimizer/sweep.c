@@ -122,7 +122,8 @@ static int run_curve(struct work *work, const struct job *job)
     uint64_t told = 0;
     int rc = tierce__curve_create(&curve, job->order, matches, list_matches(job, matches));
     for (const struct tierce__recorded *r = tierce__recording_first(work->recording);
-         rc == 0 && r != NULL && !has_failed(work); r = tierce__recording_next(work->recording, r)) {
+         rc == 0 && r != NULL && !has_failed(work);
+         r = tierce__recording_next(work->recording, r)) {
         rc = tierce__curve_request(curve, tierce__recorded_blocks(r), r->count, r->read_count);
         if (++told % REQUESTS_TOLD == 0)
             atomic_fetch_add_explicit(&work->requests_done, REQUESTS_TOLD, memory_order_relaxed);
@@ -137,8 +138,8 @@ static int run_belady(struct work *work, const struct job *job)
 {
     struct tierce__match matches[TIERCE__REPLAY_MATCHES_MAX];
     uint64_t hits[TIERCE__REPLAY_MATCHES_MAX];
-    int rc = tierce__belady_run(work->future, job->capacity, matches, list_matches(job, matches),
-                                hits);
+    int rc =
+        tierce__belady_run(work->future, job->capacity, matches, list_matches(job, matches), hits);
     for (size_t m = 0; rc == 0 && m < job->match_count; m++)
         job->rows[m].hits = hits[m];
     return rc;
@@ -180,7 +181,8 @@ static int run_replay(struct work *work, const struct job *job)
                                                 .match_count = list_matches(job, matches),
                                             });
     for (const struct tierce__recorded *r = tierce__recording_first(work->recording);
-         rc == 0 && r != NULL && !has_failed(work); r = tierce__recording_next(work->recording, r)) {
+         rc == 0 && r != NULL && !has_failed(work);
+         r = tierce__recording_next(work->recording, r)) {
         rc = tierce__replay_request(replay, r);
         if (++told % REQUESTS_TOLD == 0)
             atomic_fetch_add_explicit(&work->requests_done, REQUESTS_TOLD, memory_order_relaxed);
@@ -197,9 +199,9 @@ static void *run_jobs(void *arg)
     size_t i;
     while (!has_failed(work) && (i = atomic_fetch_add(&work->next_job, 1)) < work->job_count) {
         const struct job *job = &work->jobs[i];
-        int rc = job->is_curve                                ? run_curve(work, job)
+        int rc = job->is_curve                              ? run_curve(work, job)
                  : job->cache->kind == TIERCE__CACHE_BELADY ? run_belady(work, job)
-                                                              : run_replay(work, job);
+                                                            : run_replay(work, job);
         if (rc < 0)
             fail(work, rc);
     }
@@ -214,13 +216,6 @@ static bool has_curve(const struct work *work, const struct tierce__cache *cache
 {
     return cache->kind == TIERCE__CACHE_POLICY && strcmp(cache->policy->name, "lru") == 0 &&
            !work->totals.has_reads && !work->opts->in_bytes && work->totals.internal_blocks == 0;
-}
-
-static bool has_capacity(const struct tierce__cache *cache, uint64_t capacity)
-{
-    bool unlimited = capacity == TIERCE__CAPACITY_UNLIMITED;
-    return cache->kind == TIERCE__CACHE_POLICY ||
-           unlimited == (cache->kind == TIERCE__CACHE_INFINITE);
 }
 
 static bool has_match(const struct tierce__cache *cache, const struct tierce__match *match)
@@ -255,11 +250,15 @@ static size_t add_rows(struct work *work, struct tierce__sweep *out, const struc
 static void add_jobs(struct work *work, struct tierce__sweep *out,
                      const struct tierce__cache *cache, enum tierce__touch_order order)
 {
+    static const uint64_t unlimited = TIERCE__CAPACITY_UNLIMITED;
     struct job job = {.cache = cache, .order = order, .is_curve = has_curve(work, cache)};
-    for (size_t c = 0; c < work->opts->capacity_count; c++) {
-        uint64_t capacity = work->opts->capacities[c];
-        if (!has_capacity(cache, capacity))
-            continue;
+    bool infinite = cache->kind == TIERCE__CACHE_INFINITE;
+    const uint64_t *capacities = infinite ? &unlimited : work->opts->capacities;
+    size_t count = infinite ? 1 : work->opts->capacity_count;
+    for (size_t c = 0; c < count; c++) {
+        uint64_t capacity = capacities[c];
+        if (cache->kind == TIERCE__CACHE_BELADY && capacity == unlimited)
+            continue; /* that is the infinite one */
         if (!job.is_curve || job.capacity_count == 0)
             job.rows = out->rows + out->row_count;
         job.capacity = capacity;
@@ -304,7 +303,8 @@ static void tell_progress(struct work *work)
     uint64_t total = work->totals.requests * work->job_count;
     while (atomic_load(&work->running) > 0) {
         if (work->opts->progress != NULL)
-            work->opts->progress(work->opts->progress_arg, atomic_load(&work->requests_done), total);
+            work->opts->progress(work->opts->progress_arg, atomic_load(&work->requests_done),
+                                 total);
         nanosleep(&(struct timespec){.tv_nsec = PROGRESS_MS * 1000000L}, NULL);
     }
     if (work->opts->progress != NULL)
@@ -316,8 +316,8 @@ static int run_all(struct work *work)
     pthread_t threads[THREADS_MAX];
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     size_t wanted = work->opts->threads > 0 ? work->opts->threads
-                    : processors > 0          ? (size_t)processors
-                                              : 1;
+                    : processors > 0        ? (size_t)processors
+                                            : 1;
     size_t started = 0;
     wanted = wanted < THREADS_MAX ? wanted : THREADS_MAX;
     wanted = wanted < work->job_count ? wanted : work->job_count;
@@ -345,9 +345,8 @@ int tierce__sweep_run(struct tierce__sweep *out, const struct tierce__recording 
         return TIERCE_E_ARGUMENT;
     struct tierce__future *future = NULL;
     struct tierce__sweep sweep = {0};
-    struct work work = {.recording = recording,
-                        .totals = tierce__recording_totals(recording),
-                        .opts = opts};
+    struct work work = {
+        .recording = recording, .totals = tierce__recording_totals(recording), .opts = opts};
     int rc = belady ? tierce__future_create(&future, recording, opts->folder) : 0;
     work.future = future;
     if (rc == 0)

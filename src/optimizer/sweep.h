@@ -50,7 +50,7 @@ struct tierce__sweep_row {
     uint64_t capacity;
     uint64_t requests, blocks, internal_blocks; /* looked up */
     uint64_t hits, internal_hits;
-    bool is_replayed;        /* else from the curve or Belady: what follows is 0 */
+    bool is_replayed; /* else from the curve or Belady: what follows is 0 */
     uint64_t evicted, refused, expired;
 };
 
@@ -74,16 +74,17 @@ struct tierce__sweep_opts {
     uint32_t samples;
     const char *folder; /* for temporary files, or NULL */
     uint32_t threads;   /* 0: one for each processor */
-    void (*progress)(void *arg, uint64_t done, uint64_t total); /* or NULL; on the caller's thread */
+    void (*progress)(void *arg, uint64_t done,
+                     uint64_t total); /* or NULL; on the caller's thread */
     void *progress_arg;
 };
 
 /*
  * [borrow] options for the call, but the caches. Combinations without a meaning are left out:
- * stream of caches that have no order, every capacity but "unlimited" of the infinite one, an
- * infinite capacity of Belady's (which is the infinite cache).
- * Errors: -ENOMEM, negative errno (a temporary file, a thread), TIERCE_E_ARGUMENT (Belady's bound of
- * blocks that differ in size; over TIERCE__REPLAY_MATCHES_MAX matches).
+ * stream of caches that have no order, and Belady's without a limit. The infinite cache has one
+ * capacity whatever the list says.
+ * Errors: -ENOMEM, negative errno (a temporary file, a thread), TIERCE_E_ARGUMENT (Belady's bound
+ * of blocks that differ in size; over TIERCE__REPLAY_MATCHES_MAX matches).
  */
 TIERCE_MUSTUSE int tierce__sweep_run(struct tierce__sweep *out,
                                      const struct tierce__recording *recording,

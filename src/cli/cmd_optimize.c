@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+#include "cli/optimize.h"
+#include "cli/progress.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#define COMMAND "optimize"
+
+const char tierce__cli_optimize_help[] =
+    "Replays a trace in caches that were not there, and says what they would have hit.\n"
+    "\n"
+    "  --policy LIST     what leaves first; see below (lru,leaf-lru,lfu,sieve,s3fifo,arc,belady)\n"
+    "  --capacity LIST   blocks (10000), bytes (64GiB, with --block-bytes), unlimited\n"
+    "                    (16 sizes up to all different blocks of the trace)\n"
+    "  --match LIST      prefix, any, stream, window:N (prefix)\n"
+    "  --order LIST      rev: a request's last block is touched first, fwd: its first (rev)\n"
+    "  --block-bytes N   how large a block is\n"
+    "  --ttl TIME        how long a block is kept after its last use\n"
+    "  --csv FILE        one line a combination, to a file or to standard output (-)\n"
+    "  --format NAME     the trace's format, where it cannot be told from the trace\n"
+    "  --bad-lines SHARE more bad lines than this share of all end the run (0.01)\n"
+    "  --seed N          for policies that draw (0)\n"
+    "  --threads N       (one for each processor)\n"
+    "\n"
+    "Lists have commas between; all combinations are run. TRACE may be - for standard input, and "
+    "be\n"
+    "compressed by gzip or zstd. belady knows the future and is what no policy can beat; infinite\n"
+    "keeps everything.\n"
+    "\n"
+    "Exit status: 0 done, 1 the trace cannot be read, 2 wrong arguments.\n";
+
+/* ---- reading the trace ----------------------------------------------------------------------- */
+
+static void tell_bad_lines(const struct tierce__trace_report *report)
+{
+    if (report->bad_lines == 0)
+        return;
+    fprintf(stderr, "tierce optimize: %" PRIu64 " of %" PRIu64 " lines are bad and left out:\n",
+            report->bad_lines, report->lines);
+    for (uint32_t i = 0; i < report->fault_count; i++)
+        fprintf(stderr, "  line %" PRIu64 ": %s\n", report->faults[i].line,
+                report->faults[i].reason);
+    if (report->bad_lines > report->fault_count)
+        fprintf(stderr, "  and %" PRIu64 " more\n", report->bad_lines - report->fault_count);
+}
+
+static int record_all(struct tierce__recording *recording, struct tierce__trace *trace)
+{
+    struct tierce__trace_request request;
+    struct tierce__progress progress;
+    uint64_t length, before = 0;
+    int rc;
+    (void)tierce__trace_position(trace, &length);
+    tierce__progress_begin(&progress, "reading", length);
+    while ((rc = tierce__trace_next(trace, &request)) > 0) {
+        rc = tierce__recording_add(recording, &request);
+        if (rc < 0)
+            break;
+        uint64_t position = tierce__trace_position(trace, &length);
+        tierce__progress_add(&progress, position - before);
+        before = position;
+    }
+    tierce__progress_end(&progress);
+    return rc == 0 ? tierce__recording_seal(recording) : rc;
+}
+
+static int read_trace(struct tierce__recording **out, const struct tierce__optimize *request)
+{
+    char why[TIERCE__TRACE_WHY_BYTES];
+    struct tierce__trace *trace;
+    struct tierce__recording *recording;
+    int rc = tierce__trace_open(&trace, request->path,
+                                &(struct tierce__trace_opts){
+                                    .size = sizeof(struct tierce__trace_opts),
+                                    .format = request->format,
+                                    .bad_share_max = request->bad_share_max,
+                                },
+                                why);
+    if (rc < 0)
+        return tierce__cli_fail(COMMAND, "%s", why);
+    int status = TIERCE__CLI_OK;
+    rc = tierce__recording_create(&recording, NULL);
+    if (rc < 0) {
+        status = tierce__cli_fail(COMMAND,
+                                  "a temporary file cannot be made: %s; TMPDIR names the folder",
+                                  tierce_strerror(rc));
+        goto out;
+    }
+    rc = record_all(recording, trace);
+    tell_bad_lines(tierce__trace_report(trace));
+    if (rc < 0) {
+        const char *error = tierce__trace_error(trace);
+        status = tierce__cli_fail(COMMAND, "%.300s: %s", request->path,
+                                  error != NULL && error[0] != '\0' ? error : tierce_strerror(rc));
+    } else if (tierce__recording_totals(recording).requests == 0) {
+        status = tierce__cli_fail(COMMAND, "%.300s: no request in it", request->path);
+    }
+    if (status == TIERCE__CLI_OK)
+        *out = recording;
+    else
+        tierce__recording_destroy(recording);
+out:
+    tierce__trace_close(trace);
+    return status;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* Sizes with equal factors between them, from one that hardly holds a request to one that holds
+ * all. */
+static void choose_capacities(struct tierce__optimize *request,
+                              const struct tierce__recording_totals *totals)
+{
+    double most = totals->distinct > 0 ? totals->distinct : 1;
+    double least = fmin(most, fmax(1, most / 1000));
+    for (int i = 0; i < TIERCE__OPTIMIZE_POINTS; i++) {
+        double share = (double)i / (TIERCE__OPTIMIZE_POINTS - 1);
+        uint64_t capacity = (uint64_t)llround(least * pow(most / least, share));
+        if (request->capacity_count == 0 ||
+            request->capacities[request->capacity_count - 1] != capacity)
+            request->capacities[request->capacity_count++] = capacity;
+    }
+}
+
+static void tell_progress(void *arg, uint64_t done, uint64_t total)
+{
+    struct tierce__progress *progress = arg;
+    progress->total = total;
+    if (done > progress->done)
+        tierce__progress_add(progress, done - progress->done);
+}
+
+/* The file's name without folders and endings. */
+static void trace_name(char *out, size_t size, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    snprintf(out, size, "%s", strcmp(path, "-") == 0 ? "stdin" : slash != NULL ? slash + 1 : path);
+    static const char *const endings[] = {".gz", ".zst", ".jsonl", ".json", ".csv", ".log"};
+    for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]); i++) {
+        size_t length = strlen(out), ending = strlen(endings[i]);
+        if (length > ending && strcmp(out + length - ending, endings[i]) == 0)
+            out[length - ending] = '\0';
+    }
+    for (char *p = out; *p != '\0'; p++)
+        *p = *p == ',' || *p == '"' || (unsigned char)*p < ' ' ? '_' : *p;
+}
+
+static int write_csv(const struct tierce__optimize *request, const struct tierce__sweep *sweep)
+{
+    char name[256];
+    trace_name(name, sizeof(name), request->path);
+    if (strcmp(request->csv, "-") == 0) {
+        tierce__optimize_print_csv(stdout, name, sweep);
+        return TIERCE__CLI_OK;
+    }
+    FILE *file = fopen(request->csv, "we");
+    if (file == NULL)
+        return tierce__cli_fail(COMMAND, "%.300s: cannot be written: %s", request->csv,
+                                tierce_strerror(-errno));
+    tierce__optimize_print_csv(file, name, sweep);
+    bool good = ferror(file) == 0;
+    good = fclose(file) == 0 && good;
+    return good ? TIERCE__CLI_OK
+                : tierce__cli_fail(COMMAND, "%.300s: cannot be written to its end", request->csv);
+}
+
+static int run(struct tierce__optimize *request, const struct tierce__recording *recording)
+{
+    struct tierce__recording_totals totals = tierce__recording_totals(recording);
+    struct tierce__sweep sweep;
+    struct tierce__progress progress;
+    if (request->capacity_count == 0)
+        choose_capacities(request, &totals);
+    tierce__progress_begin(&progress, "replaying", 1);
+    int rc = tierce__sweep_run(&sweep, recording,
+                               &(struct tierce__sweep_opts){
+                                   .size = sizeof(struct tierce__sweep_opts),
+                                   .caches = request->caches,
+                                   .cache_count = request->cache_count,
+                                   .orders = request->orders,
+                                   .order_count = request->order_count,
+                                   .matches = request->matches,
+                                   .match_count = request->match_count,
+                                   .capacities = request->capacities,
+                                   .capacity_count = request->capacity_count,
+                                   .seed = request->seed,
+                                   .ttl_us = request->ttl_us,
+                                   .threads = request->threads,
+                                   .progress = tell_progress,
+                                   .progress_arg = &progress,
+                               });
+    tierce__progress_end(&progress);
+    if (rc < 0)
+        return tierce__cli_fail(COMMAND, "the replay failed: %s", tierce_strerror(rc));
+    int status = request->csv != NULL ? write_csv(request, &sweep) : TIERCE__CLI_OK;
+    if (request->csv == NULL || strcmp(request->csv, "-") != 0)
+        tierce__optimize_print_table(stdout, request, &totals, &sweep);
+    tierce__sweep_clear(&sweep);
+    return status;
+}
+
+int tierce__cli_optimize(int argc, char **argv)
+{
+    struct tierce__optimize request;
+    struct tierce__recording *recording = NULL;
+    int status = tierce__optimize_read_args(&request, argc, argv);
+    if (status == TIERCE__CLI_OK)
+        status = read_trace(&recording, &request);
+    if (status == TIERCE__CLI_OK)
+        status = run(&request, recording);
+    tierce__recording_destroy(recording);
+    return status;
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/config_parse.h"
+#include "base/nearest.h"
+#include "cli/cli.h"
+#include "cli/optimize.h"
+
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COMMAND "optimize"
+
+/* Calls `add` with each part of a list with commas between; ends with the first that is not
+ * TIERCE__CLI_OK. */
+static int for_each_part(const char *text, int (*add)(struct tierce__optimize *, const char *),
+                         struct tierce__optimize *out)
+{
+    char part[64];
+    for (;;) {
+        size_t length = strcspn(text, ",");
+        if (length >= sizeof(part))
+            return tierce__cli_usage(COMMAND, "\"%.60s...\" is too long for a part of a list",
+                                     text);
+        memcpy(part, text, length);
+        part[length] = '\0';
+        int status = add(out, part);
+        if (status != TIERCE__CLI_OK || text[length] == '\0')
+            return status;
+        text += length + 1;
+    }
+}
+
+static int too_many(const char *option)
+{
+    return tierce__cli_usage(COMMAND, "%s takes at most %d parts", option,
+                             TIERCE__OPTIMIZE_LIST_MAX);
+}
+
+static int no_such_policy(const char *name)
+{
+    char list[1024] = "";
+    struct tierce__cache cache, nearest;
+    size_t least = SIZE_MAX;
+    for (size_t i = 0; tierce__cache_at(&cache, i); i++) {
+        size_t used = strlen(list), distance = tierce__edit_distance(cache.name, name);
+        snprintf(list + used, sizeof(list) - used, "%s%s", i > 0 ? ", " : "", cache.name);
+        if (distance < least) {
+            least = distance;
+            nearest = cache;
+        }
+    }
+    return tierce__cli_usage(COMMAND, "there is no policy \"%s\" (\"%s\"?); there are: %s", name,
+                             nearest.name, list);
+}
+
+static int add_policy(struct tierce__optimize *out, const char *name)
+{
+    if (out->cache_count == TIERCE__OPTIMIZE_LIST_MAX)
+        return too_many("--policy");
+    if (tierce__cache_find(&out->caches[out->cache_count], name) != 0)
+        return no_such_policy(name);
+    out->cache_count++;
+    return TIERCE__CLI_OK;
+}
+
+static int add_order(struct tierce__optimize *out, const char *name)
+{
+    bool rev = strcmp(name, "rev") == 0;
+    if (!rev && strcmp(name, "fwd") != 0)
+        return tierce__cli_usage(COMMAND, "--order takes rev, fwd or rev,fwd; not \"%s\"", name);
+    enum tierce__touch_order order = rev ? TIERCE__TOUCH_REV : TIERCE__TOUCH_FWD;
+    if (out->order_count > 0 && out->orders[0] == order)
+        return TIERCE__CLI_OK;
+    if (out->order_count < 2)
+        out->orders[out->order_count++] = order;
+    return TIERCE__CLI_OK;
+}
+
+static int add_match(struct tierce__optimize *out, const char *name)
+{
+    if (out->match_count == 8)
+        return tierce__cli_usage(COMMAND, "--match takes at most 8 parts");
+    if (tierce__match_parse(&out->matches[out->match_count], name) != 0)
+        return tierce__cli_usage(COMMAND,
+                                 "--match takes prefix, any, stream or window:N with N blocks; not "
+                                 "\"%s\"",
+                                 name);
+    out->match_count++;
+    return TIERCE__CLI_OK;
+}
+
+/* A number of blocks, or bytes with a unit, which --block-bytes turns into blocks. */
+static int add_capacity(struct tierce__optimize *out, const char *text)
+{
+    uint64_t capacity;
+    if (out->capacity_count == TIERCE__OPTIMIZE_LIST_MAX)
+        return too_many("--capacity");
+    if (strcmp(text, "unlimited") == 0) {
+        capacity = TIERCE__CAPACITY_UNLIMITED;
+    } else if (!tierce__parse_count(&capacity, text)) {
+        if (!tierce__parse_size(&capacity, text))
+            return tierce__cli_usage(
+                COMMAND,
+                "--capacity takes blocks (10000), bytes with a unit (64GiB) or "
+                "unlimited; not \"%s\"",
+                text);
+        if (out->block_bytes == 0)
+            return tierce__cli_usage(
+                COMMAND,
+                "--capacity %s needs --block-bytes SIZE before it: how large a "
+                "block of the trace is",
+                text);
+        capacity /= out->block_bytes;
+    }
+    if (capacity == 0)
+        return tierce__cli_usage(COMMAND, "--capacity %s is less than one block", text);
+    out->capacities[out->capacity_count++] = capacity;
+    return TIERCE__CLI_OK;
+}
+
+static int read_number(uint64_t *out, const char *option, const char *text, uint64_t least,
+                       uint64_t most)
+{
+    if (tierce__parse_count(out, text) && *out >= least && *out <= most)
+        return TIERCE__CLI_OK;
+    return tierce__cli_usage(COMMAND, "%s takes a number from %llu to %llu; not \"%.60s\"", option,
+                             (unsigned long long)least, (unsigned long long)most, text);
+}
+
+static int read_share(double *out, const char *text)
+{
+    char *end;
+    double share = strtod(text, &end);
+    if (end == text || *end != '\0' || !(share > 0 && share <= 1))
+        return tierce__cli_usage(COMMAND,
+                                 "--bad-lines takes a share above 0, up to 1; not \"%.60s\"", text);
+    *out = share;
+    return TIERCE__CLI_OK;
+}
+
+enum option {
+    OPTION_POLICY = 1,
+    OPTION_ORDER,
+    OPTION_MATCH,
+    OPTION_CAPACITY,
+    OPTION_BLOCK_BYTES,
+    OPTION_CSV,
+    OPTION_FORMAT,
+    OPTION_SEED,
+    OPTION_TTL,
+    OPTION_THREADS,
+    OPTION_BAD_LINES,
+};
+
+static int read_duration(uint64_t *out_us, const char *text)
+{
+    uint64_t ms;
+    if (!tierce__parse_duration(&ms, text) || ms == 0 || ms > UINT64_MAX / 1000)
+        return tierce__cli_usage(COMMAND, "--ttl takes a time like 300s or 1h; not \"%.60s\"",
+                                 text);
+    *out_us = ms * 1000;
+    return TIERCE__CLI_OK;
+}
+
+static int read_option(struct tierce__optimize *out, int option)
+{
+    uint64_t threads = 0;
+    int status;
+    switch (option) {
+    case OPTION_POLICY:
+        return for_each_part(optarg, add_policy, out);
+    case OPTION_ORDER:
+        return for_each_part(optarg, add_order, out);
+    case OPTION_MATCH:
+        return for_each_part(optarg, add_match, out);
+    case OPTION_CAPACITY:
+        return for_each_part(optarg, add_capacity, out);
+    case OPTION_BLOCK_BYTES:
+        if (tierce__parse_size(&out->block_bytes, optarg) && out->block_bytes > 0)
+            return TIERCE__CLI_OK;
+        return tierce__cli_usage(COMMAND, "--block-bytes takes a size like 40MiB; not \"%.60s\"",
+                                 optarg);
+    case OPTION_CSV:
+        out->csv = optarg;
+        return TIERCE__CLI_OK;
+    case OPTION_FORMAT:
+        out->format = optarg;
+        return TIERCE__CLI_OK;
+    case OPTION_SEED:
+        return read_number(&out->seed, "--seed", optarg, 0, UINT64_MAX);
+    case OPTION_TTL:
+        return read_duration(&out->ttl_us, optarg);
+    case OPTION_THREADS:
+        status = read_number(&threads, "--threads", optarg, 1, 64);
+        out->threads = (uint32_t)threads;
+        return status;
+    case OPTION_BAD_LINES:
+        return read_share(&out->bad_share_max, optarg);
+    default:
+        return TIERCE__CLI_USAGE; /* getopt has said why */
+    }
+}
+
+/* What a planner wants to see who has said nothing. */
+static int add_defaults(struct tierce__optimize *out)
+{
+    static const char policies[] = "lru,leaf-lru,lfu,sieve,s3fifo,arc,belady";
+    int status = TIERCE__CLI_OK;
+    if (out->cache_count == 0)
+        status = for_each_part(policies, add_policy, out);
+    if (status == TIERCE__CLI_OK && out->order_count == 0)
+        status = add_order(out, "rev");
+    if (status == TIERCE__CLI_OK && out->match_count == 0)
+        status = add_match(out, "prefix");
+    for (size_t i = 0; status == TIERCE__CLI_OK && i < out->cache_count; i++) {
+        if (strcmp(out->caches[i].name, "ttl") == 0 && out->ttl_us == 0)
+            status = tierce__cli_usage(COMMAND, "--policy ttl needs --ttl TIME");
+    }
+    return status;
+}
+
+int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"policy", required_argument, NULL, OPTION_POLICY},
+        {"order", required_argument, NULL, OPTION_ORDER},
+        {"match", required_argument, NULL, OPTION_MATCH},
+        {"capacity", required_argument, NULL, OPTION_CAPACITY},
+        {"block-bytes", required_argument, NULL, OPTION_BLOCK_BYTES},
+        {"csv", required_argument, NULL, OPTION_CSV},
+        {"format", required_argument, NULL, OPTION_FORMAT},
+        {"seed", required_argument, NULL, OPTION_SEED},
+        {"ttl", required_argument, NULL, OPTION_TTL},
+        {"threads", required_argument, NULL, OPTION_THREADS},
+        {"bad-lines", required_argument, NULL, OPTION_BAD_LINES},
+        {NULL, 0, NULL, 0},
+    };
+    *out = (struct tierce__optimize){0};
+    int option, status = TIERCE__CLI_OK;
+    optind = 1;
+    while (status == TIERCE__CLI_OK && (option = getopt_long(argc, argv, "", options, NULL)) != -1)
+        status = read_option(out, option);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    if (optind == argc)
+        return tierce__cli_usage(COMMAND, "takes a trace: a file, or - for standard input");
+    if (optind + 1 < argc)
+        return tierce__cli_usage(COMMAND, "takes one trace; \"%.100s\" is a second",
+                                 argv[optind + 1]);
+    out->path = argv[optind];
+    return add_defaults(out);
+}

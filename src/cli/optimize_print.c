@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/optimize.h"
+#include "cli/progress.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+const char tierce__optimize_csv_header[] =
+    "trace,policy,order,match,capacity,requests,blocks,hits,hit_rate\n";
+
+enum { COLUMN = 11 };
+
+static double rate(uint64_t hits, uint64_t blocks)
+{
+    return blocks > 0 ? (double)hits / (double)blocks : 0;
+}
+
+static const char *order_name(const struct tierce__sweep_row *row)
+{
+    return !row->has_order ? "-" : row->order == TIERCE__TOUCH_REV ? "rev" : "fwd";
+}
+
+static void print_capacity(char text[32], uint64_t capacity)
+{
+    if (capacity == TIERCE__CAPACITY_UNLIMITED)
+        snprintf(text, 32, "unlimited");
+    else
+        snprintf(text, 32, "%" PRIu64, capacity);
+}
+
+void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tierce__sweep *sweep)
+{
+    fputs(tierce__optimize_csv_header, file);
+    for (size_t i = 0; i < sweep->row_count; i++) {
+        const struct tierce__sweep_row *row = &sweep->rows[i];
+        char match[TIERCE__MATCH_TEXT_BYTES], capacity[32];
+        tierce__match_print(&row->match, match);
+        print_capacity(capacity, row->capacity);
+        fprintf(file, "%s,%s,%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.6f\n", trace,
+                row->cache->name, order_name(row), match, capacity, row->requests, row->blocks,
+                row->hits, rate(row->hits, row->blocks));
+    }
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static bool is_same_match(const struct tierce__match *a, const struct tierce__match *b)
+{
+    return a->kind == b->kind && a->window == b->window;
+}
+
+static bool is_same_line(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b)
+{
+    return a->cache == b->cache && a->order == b->order;
+}
+
+static const struct tierce__sweep_row *
+find_row(const struct tierce__sweep *sweep, const struct tierce__sweep_row *like, uint64_t capacity)
+{
+    for (size_t i = 0; i < sweep->row_count; i++) {
+        const struct tierce__sweep_row *row = &sweep->rows[i];
+        bool everywhere = row->cache->kind == TIERCE__CACHE_INFINITE;
+        if (is_same_line(row, like) && is_same_match(&row->match, &like->match) &&
+            (everywhere || row->capacity == capacity))
+            return row;
+    }
+    return NULL;
+}
+
+static void print_line(FILE *file, const struct tierce__optimize *request,
+                       const struct tierce__sweep *sweep, const struct tierce__sweep_row *like)
+{
+    char name[48];
+    bool both = request->order_count > 1 && like->has_order;
+    snprintf(name, sizeof(name), "%s%s%s", like->cache->name, both ? "/" : "",
+             both ? order_name(like) : "");
+    fprintf(file, "%-16s", name);
+    for (size_t c = 0; c < request->capacity_count; c++) {
+        const struct tierce__sweep_row *row = find_row(sweep, like, request->capacities[c]);
+        if (row == NULL)
+            fprintf(file, "%*s", COLUMN, "-");
+        else
+            fprintf(file, "%*.2f%%", COLUMN - 1, 100 * rate(row->hits, row->blocks));
+    }
+    fputc('\n', file);
+}
+
+/* The first row of each line of a match's table stands for the line. */
+static bool is_first(const struct tierce__sweep *sweep, size_t at)
+{
+    for (size_t i = 0; i < at; i++) {
+        if (is_same_line(&sweep->rows[i], &sweep->rows[at]) &&
+            is_same_match(&sweep->rows[i].match, &sweep->rows[at].match))
+            return false;
+    }
+    return true;
+}
+
+static void print_head(FILE *file, const struct tierce__optimize *request,
+                       const struct tierce__match *match)
+{
+    char text[TIERCE__MATCH_TEXT_BYTES];
+    tierce__match_print(match, text);
+    fprintf(file, "\nhits by %s, of the blocks looked up, in a cache of so many blocks:\n%-16s",
+            text, "");
+    for (size_t c = 0; c < request->capacity_count; c++) {
+        char capacity[32];
+        print_capacity(capacity, request->capacities[c]);
+        fprintf(file, "%*s", COLUMN, capacity);
+    }
+    fputc('\n', file);
+    if (request->block_bytes == 0)
+        return;
+    fprintf(file, "%-16s", "");
+    for (size_t c = 0; c < request->capacity_count; c++) {
+        char bytes[32] = "";
+        if (request->capacities[c] < UINT64_MAX / request->block_bytes)
+            tierce__human_bytes(bytes, sizeof(bytes),
+                                request->capacities[c] * request->block_bytes);
+        fprintf(file, "%*s", COLUMN, bytes);
+    }
+    fputc('\n', file);
+}
+
+void tierce__optimize_print_table(FILE *file, const struct tierce__optimize *request,
+                                  const struct tierce__recording_totals *totals,
+                                  const struct tierce__sweep *sweep)
+{
+    char span[32];
+    tierce__human_seconds(span, sizeof(span),
+                          (uint64_t)(totals->last_us - totals->first_us) / 1000000);
+    fprintf(file,
+            "%" PRIu64 " requests over %s, %" PRIu64 " blocks, %" PRIu32
+            " of them different, the longest request %" PRIu32 "\n",
+            totals->requests, span, totals->blocks, totals->distinct, totals->longest);
+    for (size_t m = 0; m < request->match_count; m++) {
+        print_head(file, request, &request->matches[m]);
+        for (size_t i = 0; i < sweep->row_count; i++) {
+            if (is_same_match(&sweep->rows[i].match, &request->matches[m]) && is_first(sweep, i))
+                print_line(file, request, sweep, &sweep->rows[i]);
+        }
+    }
+}
