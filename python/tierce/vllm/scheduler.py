@@ -34,6 +34,7 @@ class SchedulerHalf:
         self.facts: Facts | None = None
         self.rules: Rules | None = None
         self.adapters = identity.AdapterDigests()
+        self.hashed_media = identity.media_are_hashed(vllm_config)
         self.live: dict[str, tuple[object, RequestTracker]] = {}  # request id -> request, tracker
         self.waiting: list[str] = []  # asynchronous loads that vLLM allowed, not yet passed on
         # Numbers of other engines on the same store must not meet ours.
@@ -67,7 +68,7 @@ class SchedulerHalf:
         if known is not None:
             return known[1]
         try:
-            root = identity.chain_root(request, self.adapters)
+            root = identity.chain_root(request, self.adapters, self.hashed_media)
         except Unsupported as reason:
             self.warn_once(f"a request is left alone: {reason}")
             return None
