@@ -203,6 +203,13 @@ class SchedulerHalf:
                          output.num_scheduled_tokens[new.req_id])
         return out
 
+    def fail_step(self) -> None:
+        """Something unforeseen: loads that were not passed on must not begin later, when vLLM may
+        have given their blocks away."""
+        self.waiting.clear()
+        for _, tracker in self.live.values():
+            tracker.load = None
+
     def add(self, out, request, tracker: RequestTracker, computed: int, scheduled: int) -> None:
         end = min(computed + scheduled, request.num_tokens)
         load, tracker.load = tracker.load, None
@@ -235,6 +242,9 @@ class SchedulerHalf:
             known = self.live.get(req_id)
             if known is not None:
                 known[1].loaded = result
+                # vLLM asks again at once after a failed asynchronous load: without an end, if the
+                # store goes on to promise what it cannot load.
+                known[1].skip_load |= result.failed > 0
 
     def reset(self) -> bool:
         for _, tracker in self.live.values():
