@@ -17,7 +17,8 @@ torch = pytest.importorskip("torch")
 vllm = pytest.importorskip("vllm")
 
 from vllm.config import KVTransferConfig, ParallelConfig  # noqa: E402
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: E402
+    KVConnectorRole, supports_hma)
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange  # noqa: E402
 from vllm.sampling_params import SamplingParams  # noqa: E402
@@ -126,6 +127,7 @@ def assert_harmless(c):
     c.clear_connector_metadata()
     c.update_connector_output(Thing(kv_connector_worker_meta=None))
     assert c.request_finished(request, []) == (False, None)
+    assert c.request_finished_all_groups(request, ([1], [2])) == (False, None)
     assert not c.reset_cache()
     assert list(c.take_events()) == []
     c.shutdown()
@@ -140,6 +142,10 @@ def test_caches_that_are_not_served(config, reason, lines):
 def test_engines_that_are_not_served(config, reason, lines):
     part, values = CONFIGS[reason]
     assert_off(changed(config, part, **values), cache(kv.FullAttentionSpec(**FULL)), reason, lines)
+
+
+def test_hybrid_models_keep_their_memory_manager():
+    assert supports_hma(ours.TierceConnector)
 
 
 def test_tensor_and_pipeline_parallelism_make_a_world():

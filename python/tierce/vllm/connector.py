@@ -22,6 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorWorkerMetadata,
+    SupportsHMA,
 )
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
@@ -110,7 +111,9 @@ class TierceWorkerMetadata(KVConnectorWorkerMetadata):
                                     self.tainted or other.tainted)
 
 
-class TierceConnector(KVConnectorBase_V1):
+class TierceConnector(KVConnectorBase_V1, SupportsHMA):
+    # SupportsHMA: without it vLLM handles hybrid models worse or not at all, even if we are off.
+
     def __init__(self, vllm_config, role, kv_cache_config):
         super().__init__(vllm_config, role, kv_cache_config)
         share_log()
@@ -294,6 +297,9 @@ class TierceConnector(KVConnectorBase_V1):
     @guarded(default=(False, None))
     def request_finished(self, request, block_ids):
         return False, self.half.finished(request)
+
+    def request_finished_all_groups(self, request, block_ids):
+        return self.request_finished(request, block_ids[0] if block_ids else [])
 
     @guarded(default=False)
     def reset_cache(self):
