@@ -270,8 +270,9 @@ static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
     bool full = tierce__index_count(d->table.index) >= d->chunk_count_max;
     int rc = full ? TIERCE_E_FULL : tierce__space_take(d->space, offset, bytes);
     if (rc == TIERCE_E_FULL) {
-        /* What is in limbo may be enough, or may have been too scattered: wait for it first. */
-        bool some = d->limbo_bytes >= bytes || tierce__disk_evict(d, bytes);
+        /* What is in limbo may be enough, or may have been too scattered: wait for it first. It
+         * has no slots to give. */
+        bool some = (!full && d->limbo_bytes >= bytes) || tierce__disk_evict(d, bytes);
         if (some && full)
             return find_space(d, offset, bytes); /* a slot is free at once */
         if (!some && !tierce__disk_will_free(d))

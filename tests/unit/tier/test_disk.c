@@ -157,6 +157,24 @@ START_TEST(fewer_slots_evict_the_oldest)
 }
 END_TEST
 
+/* Space that waits for its record is no slot. */
+START_TEST(full_of_slots_with_space_in_limbo)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 32 * MIB);
+    opts.chunk_count_max = 16;
+    opts.flush_interval_ms = 60000;
+    open_with(opts);
+    for (uint64_t n = 0; n < 16; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    s.chunk_bytes = HARNESS_PAGE;
+    for (uint64_t n = 16; n < 40; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_uint_ge(store_stats(&s).chunks, 15); /* one of two pages evicts two of one */
+    ck_assert_uint_le(store_stats(&s).chunks, 16);
+}
+END_TEST
+
 START_TEST(a_folder_is_held_by_one_store)
 {
     struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
@@ -321,6 +339,39 @@ START_TEST(the_journal_is_compacted_and_bounded)
 }
 END_TEST
 
+/* Every record names its namespace anew, which is the most that a journal may need. */
+START_TEST(the_bound_of_the_journal_holds_for_many_namespaces)
+{
+    uint32_t ids[100];
+    for (uint32_t i = 0; i < 100; i++) {
+        uint8_t digest[TIERCE_HASH_BYTES] = {(uint8_t)i, 1};
+        int64_t id = tierce__namespaces_intern(s.namespaces, digest, NULL);
+        ck_assert_int_ge(id, 0);
+        ids[i] = (uint32_t)id;
+    }
+    s.chunk_bytes = HARNESS_PAGE;
+    struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
+    opts.chunk_count_max = 400;
+    open_with(opts);
+    uint64_t pages = 400 / 19 + 3, longest = 0;
+    for (uint64_t n = 0; n < 2000; n++) {
+        s.ns = ids[n % 100];
+        ck_assert_int_eq(store_put(&s, n), 0);
+        if (n % 50 == 0)
+            ck_assert_int_eq(store_flush(&s), 0);
+        uint64_t bytes = store_file_bytes(&s, "journal");
+        longest = bytes > longest ? bytes : longest;
+    }
+    ck_assert_uint_gt(longest, 400 * 208);
+    ck_assert_uint_le(longest, (2 * pages + 400 / 36 + 4) * HARNESS_PAGE);
+    uint64_t chunks = store_stats(&s).chunks;
+    ck_assert_uint_eq(chunks, 400);
+    store_close(&s);
+    open_with(opts);
+    ck_assert_uint_eq(store_stats(&s).chunks, chunks);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("disk");
@@ -332,12 +383,14 @@ int main(void)
     tcase_add_test(t, eviction_keeps_the_cap_and_the_order);
     tcase_add_test(t, a_smaller_cap_evicts_and_truncates);
     tcase_add_test(t, fewer_slots_evict_the_oldest);
+    tcase_add_test(t, full_of_slots_with_space_in_limbo);
     tcase_add_test(t, a_folder_is_held_by_one_store);
     tcase_add_test(t, only_what_is_asked_for_twice);
     tcase_add_test(t, arguments_are_checked);
     tcase_add_test(t, a_scan_sees_what_is_durable);
     tcase_add_test(t, many_requests_at_once);
     tcase_add_test(t, the_journal_is_compacted_and_bounded);
+    tcase_add_test(t, the_bound_of_the_journal_holds_for_many_namespaces);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }
