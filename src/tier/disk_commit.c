@@ -68,25 +68,19 @@ static void publish_text(struct tierce__disk *d, uint32_t id)
     tierce__free(path);
 }
 
-/* Adds a record whose key.ns is an id of the process, naming the namespace first if it is new. */
+/* Adds a record whose key.ns is an id of the process. */
 static int add_record(struct tierce__disk *d, struct tierce__journal *journal,
                       struct tierce__journal_record *record)
 {
     uint32_t id = record->key.ns;
-    int rc = 0;
     if (d->ns_numbers[id] == 0 && d->ns_count == TIERCE__DISK_NS_MAX)
         return TIERCE_E_LIMIT; /* a compaction numbers them anew */
-    if (d->ns_numbers[id] == 0) {
-        struct tierce__journal_record ns = {.kind = TIERCE__JOURNAL_NS};
-        ns.key.ns = d->ns_count++;
-        memcpy(ns.digest, tierce__namespaces_digest(d->namespaces, id), TIERCE_HASH_BYTES);
-        rc = tierce__journal_add(journal, &ns);
-        d->ns_numbers[id] = ns.key.ns + 1;
-    }
-    if (rc == 0 && record->kind == TIERCE__JOURNAL_PUT)
+    if (d->ns_numbers[id] == 0)
+        d->ns_numbers[id] = ++d->ns_count;
+    if (record->kind == TIERCE__JOURNAL_PUT)
         publish_text(d, id);
     record->key.ns = d->ns_numbers[id] - 1;
-    return rc < 0 ? rc : tierce__journal_add(journal, record);
+    return tierce__journal_add(journal, record, tierce__namespaces_digest(d->namespaces, id));
 }
 
 static int add_records(struct tierce__disk *d, struct tierce__journal *journal, uint32_t count)
@@ -130,7 +124,7 @@ static int add_day(struct tierce__disk *d, struct tierce__journal *journal, uint
     day.day = d->day;
     day.bytes = d->day_bytes;
     tierce__lock_drop(&d->lock);
-    return tierce__journal_add(journal, &day);
+    return tierce__journal_add(journal, &day, NULL);
 }
 
 /* ---- append ---------------------------------------------------------------------------------- */

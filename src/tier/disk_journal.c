@@ -232,6 +232,7 @@ void tierce__journal_close(struct tierce__journal *journal)
     journal->file = NULL;
     journal->filled = 0;
     journal->used = 0;
+    journal->named_count = 0;
 }
 
 void tierce__journal_fini(struct tierce__journal *journal)
@@ -262,6 +263,7 @@ void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_
     journal->pages = pages;
     journal->filled = 0;
     journal->used = 0;
+    journal->named_count = 0;
 }
 
 static void end_page(struct tierce__journal *j)
@@ -278,6 +280,7 @@ static void end_page(struct tierce__journal *j)
     tierce__store_le64(page + AT_SUM, XXH3_64bits(page + AT_VERSION, PAGE - AT_VERSION));
     j->filled++;
     j->used = 0;
+    j->named_count = 0;
 }
 
 static int write_pages(struct tierce__journal *j)
@@ -291,21 +294,52 @@ static int write_pages(struct tierce__journal *j)
     return 0;
 }
 
+static bool is_named(const struct tierce__journal *j, uint32_t number)
+{
+    for (uint32_t i = j->named_count; i-- > 0;)
+        if (j->named[i] == number)
+            return true;
+    return false;
+}
+
+/* Writes a record to the page in hand, which has room for it. */
+static void place(struct tierce__journal *j, const struct tierce__journal_record *record)
+{
+    uint32_t bytes = bytes_of((uint16_t)record->kind);
+    TIERCE_ASSERT(bytes > 0 && j->used + bytes <= ROOM);
+    encode(j->buffer + (size_t)j->filled * PAGE + HEAD + j->used, bytes, record);
+    j->used += bytes;
+}
+
+static void place_name(struct tierce__journal *j, uint32_t number, const uint8_t *digest)
+{
+    struct tierce__journal_record ns = {.kind = TIERCE__JOURNAL_NS, .key.ns = number};
+    memcpy(ns.digest, digest, sizeof(ns.digest));
+    place(j, &ns);
+    TIERCE_ASSERT(j->named_count < TIERCE__JOURNAL_NAMED_MAX);
+    j->named[j->named_count++] = number;
+}
+
 int tierce__journal_add(struct tierce__journal *journal,
-                        const struct tierce__journal_record *record)
+                        const struct tierce__journal_record *record,
+                        const uint8_t digest[TIERCE_HASH_BYTES])
 {
     TIERCE_ASSERT(journal->file != NULL);
-    uint32_t bytes = bytes_of((uint16_t)record->kind);
-    TIERCE_ASSERT(bytes > 0);
-    if (journal->used + bytes > ROOM)
+    uint32_t number = record->key.ns;
+    bool names = digest != NULL && !is_named(journal, number);
+    uint32_t bytes = bytes_of((uint16_t)record->kind) + (names ? TIERCE__JOURNAL_NS_BYTES : 0);
+    if (journal->used + bytes > ROOM) {
         end_page(journal);
+        names = digest != NULL;
+    }
     if (journal->filled == BUFFER_PAGES) {
         int rc = write_pages(journal);
         if (rc < 0)
             return rc;
     }
-    encode(journal->buffer + (size_t)journal->filled * PAGE + HEAD + journal->used, bytes, record);
-    journal->used += bytes;
+    if (names)
+        place_name(journal, number, digest);
+    place(journal, record);
     return 0;
 }
 
