@@ -114,17 +114,36 @@ static uint64_t pages_begun(const struct tierce__journal *journal)
     return journal->pages + journal->filled + 1;
 }
 
-/* Adds the bytes written today, those of this batch (which began at page `before`) included. The
- * last of these records in a journal is right. */
+/* Adds the bytes written today, those of this batch (which began at page `before`) and of the mark
+ * included. The last of these records in a journal is right. */
 static int add_day(struct tierce__disk *d, struct tierce__journal *journal, uint64_t before)
 {
     struct tierce__journal_record day = {.kind = TIERCE__JOURNAL_DAY};
     tierce__lock_take(&d->lock);
-    tierce__disk_count_written(d, (pages_begun(journal) - before) * TIERCE__JOURNAL_PAGE);
+    tierce__disk_count_written(d, (pages_begun(journal) + 1 - before) * TIERCE__JOURNAL_PAGE);
     day.day = d->day;
     day.bytes = d->day_bytes;
     tierce__lock_drop(&d->lock);
     return tierce__journal_add(journal, &day, NULL);
+}
+
+/* ---- the mark -------------------------------------------------------------------------------- */
+
+/* Failing costs only that a later loss of the journal's end is not noticed. */
+void tierce__disk_mark_synced(struct tierce__disk *d)
+{
+    struct tierce__journal_mark mark = {.epoch = d->journal.epoch, .pages = d->journal.pages};
+    int rc = 0;
+    if (d->mark_failed)
+        return;
+    if (d->mark == NULL)
+        rc = d->vfs->ops->open(d->vfs, &d->mark, d->mark_path, TIERCE__VFS_CREATE);
+    if (rc == 0)
+        rc = tierce__journal_mark_write(&mark, d->vfs, d->mark);
+    d->mark_failed = rc < 0;
+    if (rc < 0)
+        tierce__log(TIERCE_LOG_WARN, "disk_mark_failed", "path=%s err=%s", d->mark_path,
+                    tierce_error_name(rc));
 }
 
 /* ---- append ---------------------------------------------------------------------------------- */
@@ -172,6 +191,8 @@ static int append(struct tierce__disk *d, uint64_t limbo_mark)
         rc = add_day(d, &d->journal, before);
     if (rc == 0)
         rc = tierce__journal_commit(&d->journal);
+    if (rc == 0)
+        tierce__disk_mark_synced(d);
     tierce__lock_take(&d->lock);
     d->journal_bytes = d->journal.pages * TIERCE__JOURNAL_PAGE;
     tierce__lock_drop(&d->lock);
@@ -254,7 +275,9 @@ int tierce__disk_compact(struct tierce__disk *d)
     d->journal_error = rc;
     d->journal_bytes = d->journal.pages * TIERCE__JOURNAL_PAGE;
     tierce__lock_drop(&d->lock);
-    if (rc < 0)
+    if (rc == 0)
+        tierce__disk_mark_synced(d);
+    else
         tierce__log(TIERCE_LOG_ERROR, "disk_journal_failed", "path=%s err=%s", d->journal_path,
                     tierce_error_name(rc));
     return rc;
@@ -388,6 +411,15 @@ static uint64_t commit_time(const struct tierce__disk *d)
     return at > d->retry_at ? at : d->retry_at;
 }
 
+/* After the last commit. Under the lock, which is dropped on the way. */
+static void finish(struct tierce__disk *d)
+{
+    tierce__lock_drop(&d->lock);
+    int rc = d->mark != NULL && !d->mark_failed ? d->vfs->ops->sync(d->vfs, d->mark) : 0;
+    (void)rc; /* what it says is true all the same; after a power cut it may say less */
+    tierce__lock_take(&d->lock);
+}
+
 void *tierce__disk_journal_main(void *arg)
 {
     struct tierce__disk *d = arg;
@@ -400,6 +432,8 @@ void *tierce__disk_journal_main(void *arg)
             bool final = d->journal_final;
             commit(d);
             d->journal_stop = d->journal_stop || final;
+            if (final)
+                finish(d);
         } else {
             (void)tierce__cond_wait(&d->journal_cond, &d->lock, at);
         }

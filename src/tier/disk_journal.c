@@ -216,6 +216,55 @@ int tierce__journal_read_file(struct tierce__journal_reader *reader, struct tier
     return rc;
 }
 
+/* ---- the mark -------------------------------------------------------------------------------- */
+
+static const uint8_t mark_magic[8] = {'T', 'R', 'C', 'E', 'S', 'Y', 'N', 'C'};
+
+/* Offsets in a mark. */
+enum { MARK_MAGIC = 0, MARK_SUM = 8, MARK_EPOCH = 16, MARK_PAGES = 24 };
+
+static uint64_t mark_sum(const uint8_t *at)
+{
+    return XXH3_64bits(at + MARK_EPOCH, TIERCE__JOURNAL_MARK_BYTES - MARK_EPOCH);
+}
+
+struct tierce__journal_mark tierce__journal_mark_read(struct tierce__vfs *vfs, const char *path)
+{
+    uint8_t at[TIERCE__JOURNAL_MARK_BYTES];
+    struct tierce__journal_mark mark = {0};
+    struct tierce__vfs_file *file;
+    if (vfs->ops->open(vfs, &file, path, TIERCE__VFS_READONLY) < 0)
+        return mark;
+    int rc = vfs->ops->read(vfs, file, at, sizeof(at), 0);
+    vfs->ops->close(vfs, file);
+    if (rc == 0 && memcmp(at + MARK_MAGIC, mark_magic, sizeof(mark_magic)) == 0 &&
+        tierce__load_le64(at + MARK_SUM) == mark_sum(at)) {
+        mark.epoch = tierce__load_le64(at + MARK_EPOCH);
+        mark.pages = tierce__load_le64(at + MARK_PAGES);
+    }
+    return mark;
+}
+
+int tierce__journal_mark_write(const struct tierce__journal_mark *mark, struct tierce__vfs *vfs,
+                               struct tierce__vfs_file *file)
+{
+    uint8_t at[TIERCE__JOURNAL_MARK_BYTES];
+    memcpy(at + MARK_MAGIC, mark_magic, sizeof(mark_magic));
+    tierce__store_le64(at + MARK_EPOCH, mark->epoch);
+    tierce__store_le64(at + MARK_PAGES, mark->pages);
+    tierce__store_le64(at + MARK_SUM, mark_sum(at));
+    return vfs->ops->write(vfs, file, at, sizeof(at), 0);
+}
+
+uint64_t tierce__journal_lost(const struct tierce__journal_mark *mark,
+                              const struct tierce__journal_reader *reader)
+{
+    /* Another epoch: the journal was replaced, and the mark not written yet. */
+    if (reader->good > 0 && mark->epoch != reader->epoch)
+        return 0;
+    return mark->pages > reader->end ? mark->pages - reader->end : 0;
+}
+
 /* ---- writing -------------------------------------------------------------------------------- */
 
 int tierce__journal_init(struct tierce__journal *journal, struct tierce__vfs *vfs)

@@ -83,6 +83,33 @@ TIERCE_MUSTUSE int tierce__journal_read_file(struct tierce__journal_reader *read
                                              struct tierce__vfs *vfs, struct tierce__vfs_file *file,
                                              tierce__journal_visit_fn *visit, void *arg);
 
+/* ---- the mark -------------------------------------------------------------------------------- */
+
+/*
+ * How much of which journal was synced, in a file beside it: what tells a journal that has lost its
+ * end from one whose end was never synced. It is written after each sync of the journal, and synced
+ * itself only when the tier closes; so what it says is always true, though after a power cut it may
+ * be late and say less.
+ */
+struct tierce__journal_mark {
+    uint64_t epoch;
+    uint64_t pages; /* 0: nothing is known */
+};
+
+#define TIERCE__JOURNAL_MARK_NAME  "journal.synced"
+#define TIERCE__JOURNAL_MARK_BYTES 32u
+
+/* Zeroes if there is none that proves itself. */
+struct tierce__journal_mark tierce__journal_mark_read(struct tierce__vfs *vfs, const char *path);
+TIERCE_MUSTUSE int tierce__journal_mark_write(const struct tierce__journal_mark *mark,
+                                              struct tierce__vfs *vfs,
+                                              struct tierce__vfs_file *file);
+
+/* Pages that were synced and are not there, behind the last good one. Where another process may be
+ * writing, the mark has to be read before the journal. */
+uint64_t tierce__journal_lost(const struct tierce__journal_mark *mark,
+                              const struct tierce__journal_reader *reader);
+
 /* ---- writing -------------------------------------------------------------------------------- */
 
 struct tierce__journal {
@@ -90,10 +117,10 @@ struct tierce__journal {
     struct tierce__vfs_file *file; /* NULL: not open */
     uint64_t epoch;
     uint64_t capacity;
-    uint64_t pages;  /* in the file */
-    uint8_t *buffer; /* pages that are not written yet */
-    uint32_t filled; /* whole pages in the buffer */
-    uint32_t used;   /* bytes of records in the page after those */
+    uint64_t pages;                            /* in the file */
+    uint8_t *buffer;                           /* pages that are not written yet */
+    uint32_t filled;                           /* whole pages in the buffer */
+    uint32_t used;                             /* bytes of records in the page after those */
     uint32_t named[TIERCE__JOURNAL_NAMED_MAX]; /* namespaces that this page has named */
     uint32_t named_count;
 };

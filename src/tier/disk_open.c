@@ -81,7 +81,7 @@ static int set_sizes(struct tierce__disk *d, const struct tierce__disk_opts *opt
     d->chunk_count_max = (uint32_t)count;
     d->data_cap = (cap - reserve(cap, d->chunk_count_max)) & ~(uint64_t)(PAGE - 1);
     d->journal_pages_max = journal_pages_max(d->chunk_count_max);
-    d->text_bytes_max = text_reserve(cap);
+    d->text_bytes_max = text_reserve(cap) - PAGE; /* the mark has a page of it */
     d->limbo_room = limbo_room(d->chunk_count_max);
     d->queue_bytes_max =
         opts->queue_bytes != 0 ? opts->queue_bytes : at_most(cap / 4, 256ULL << 20);
@@ -146,7 +146,8 @@ struct replay {
     struct tierce__journal_reader reader;
     struct tierce__vfs_file *file; /* the journal, or NULL: there is none */
     uint64_t journal_length;
-    bool rewrite; /* the journal says what is not so, or has holes */
+    uint64_t lost; /* pages that were synced, gone from the journal's end */
+    bool rewrite;  /* the journal says what is not so, or has holes */
 };
 
 static void ignore_record(void *arg, const struct tierce__journal_record *record)
@@ -188,13 +189,15 @@ static int open_journal(struct tierce__disk *d, struct replay *r, uint32_t *slot
 
 static void log_damage(const struct tierce__disk *d, const struct replay *r, uint64_t dropped)
 {
-    if (r->reader.bad == 0 && r->reader.missing == 0 && r->reader.damaged_records == 0 &&
-        dropped == 0)
+    if (r->reader.bad == 0 && r->reader.missing == 0 && r->lost == 0 &&
+        r->reader.damaged_records == 0 && dropped == 0)
         return;
     tierce__log(TIERCE_LOG_WARN, "disk_journal_damaged",
-                "path=%s pages=%llu bad_pages=%llu missing_pages=%llu records_dropped=%llu",
+                "path=%s pages=%llu bad_pages=%llu missing_pages=%llu lost_at_end=%llu "
+                "records_dropped=%llu",
                 d->journal_path, (unsigned long long)r->reader.good,
                 (unsigned long long)r->reader.bad, (unsigned long long)r->reader.missing,
+                (unsigned long long)r->lost,
                 (unsigned long long)(dropped + r->reader.damaged_records));
 }
 
@@ -216,8 +219,10 @@ static int read_journal(struct tierce__disk *d, struct replay *r)
                     d->folder, TIERCE__JOURNAL_VERSION);
     if (rc < 0)
         return rc;
+    struct tierce__journal_mark mark = tierce__journal_mark_read(d->vfs, d->mark_path);
+    r->lost = tierce__journal_lost(&mark, &r->reader);
     log_damage(d, r, d->table.dropped);
-    r->rewrite = r->file == NULL || r->reader.good == 0 || r->reader.missing > 0 ||
+    r->rewrite = r->file == NULL || r->reader.good == 0 || r->reader.missing > 0 || r->lost > 0 ||
                  r->reader.damaged_records > 0 || d->table.dropped > 0;
     d->next_seq = d->table.seq_max + 1;
     d->day = d->table.day;
@@ -246,7 +251,7 @@ static int claim_space(struct tierce__disk *d, struct replay *r, const uint32_t 
     for (uint32_t i = tierce__index_count(d->table.index); i-- > 0 && rc != -ENOMEM;) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slots[i]];
         bool good = c->offset + c->object_bytes <= file_length;
-        if (good && r->reader.missing > 0)
+        if (good && r->reader.missing + r->lost > 0)
             good = head_is_right(d, c, page);
         rc = good ? tierce__space_claim(d->space, c->offset, c->object_bytes) : TIERCE_E_FORMAT;
         if (rc < 0) {
@@ -381,16 +386,16 @@ static int sort_texts(struct tierce__disk *d)
 /* ---- repair ---------------------------------------------------------------------------------- */
 
 /* Goes on with the journal that is there, less what follows its last good page: a page that is
- * appended now must not be followed by one of an earlier life. */
+ * appended now must not be followed by one of an earlier life. It is synced in any case: whoever
+ * wrote it may have been killed before he could, and from here on its chunks count as durable. */
 static int resume_journal(struct tierce__disk *d, struct replay *r)
 {
     uint64_t good = r->reader.end * PAGE;
     int rc = 0;
-    if (r->journal_length > good) {
+    if (r->journal_length > good)
         rc = d->vfs->ops->truncate(d->vfs, r->file, good);
-        if (rc == 0)
-            rc = d->vfs->ops->sync(d->vfs, r->file);
-    }
+    if (rc == 0)
+        rc = d->vfs->ops->sync(d->vfs, r->file);
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < TIERCE__DISK_NS_MAX; i++) {
@@ -403,6 +408,7 @@ static int resume_journal(struct tierce__disk *d, struct replay *r)
                            r->reader.end);
     r->file = NULL;
     d->journal_bytes = good;
+    tierce__disk_mark_synced(d);
     return 0;
 }
 
@@ -477,6 +483,7 @@ static int make_parts(struct tierce__disk *d, const struct tierce__disk_opts *op
     d->folder = tierce__strdup(opts->path);
     d->journal_path = tierce__disk_path(opts->path, "journal");
     d->journal_new_path = tierce__disk_path(opts->path, "journal.new");
+    d->mark_path = tierce__disk_path(opts->path, TIERCE__JOURNAL_MARK_NAME);
     d->data_path = tierce__disk_path(opts->path, "data");
     d->limbo = tierce__calloc(d->limbo_room, sizeof(*d->limbo));
     d->records = tierce__calloc(TIERCE__DISK_BATCH, sizeof(*d->records));
@@ -485,8 +492,8 @@ static int make_parts(struct tierce__disk *d, const struct tierce__disk_opts *op
     if (opts->admit_second)
         d->admitted = tierce__calloc(FILTER_PLACES, sizeof(*d->admitted));
     bool whole = d->folder != NULL && d->journal_path != NULL && d->journal_new_path != NULL &&
-                 d->data_path != NULL && d->limbo != NULL && d->records != NULL &&
-                 d->ns_numbers != NULL && d->ns_texts != NULL &&
+                 d->mark_path != NULL && d->data_path != NULL && d->limbo != NULL &&
+                 d->records != NULL && d->ns_numbers != NULL && d->ns_texts != NULL &&
                  (d->admitted != NULL || !opts->admit_second);
     int rc = whole ? tierce__disk_io_init(d) : -ENOMEM;
     if (rc == 0)
@@ -520,25 +527,22 @@ static int make_vfs(struct tierce__disk *d, const struct tierce__disk_opts *opts
     return d->vfs != NULL ? 0 : tierce__vfs_create(&d->vfs, d->io_depth);
 }
 
-/* On failure the caller keeps his vfs: closes what was opened through it, and forgets it. */
-static void keep_vfs(struct tierce__disk *d)
+static void close_files(struct tierce__disk *d)
 {
     if (d->vfs == NULL)
         return;
     tierce__journal_fini(&d->journal_new);
     tierce__journal_fini(&d->journal);
+    if (d->mark != NULL)
+        d->vfs->ops->close(d->vfs, d->mark);
     if (d->data != NULL)
         d->vfs->ops->close(d->vfs, d->data);
-    d->data = NULL;
-    d->vfs = NULL;
+    d->mark = d->data = NULL;
 }
 
 void tierce__disk_free(struct tierce__disk *d)
 {
-    tierce__journal_fini(&d->journal_new);
-    tierce__journal_fini(&d->journal);
-    if (d->data != NULL)
-        d->vfs->ops->close(d->vfs, d->data);
+    close_files(d);
     if (d->vfs != NULL)
         d->vfs->ops->destroy(d->vfs);
     if (d->lock_fd >= 0)
@@ -554,6 +558,7 @@ void tierce__disk_free(struct tierce__disk *d)
     tierce__free(d->records);
     tierce__free(d->limbo);
     tierce__free(d->data_path);
+    tierce__free(d->mark_path);
     tierce__free(d->journal_new_path);
     tierce__free(d->journal_path);
     tierce__free(d->folder);
@@ -612,8 +617,10 @@ int tierce__disk_open(struct tierce__tier **out, const struct tierce__disk_opts 
         rc = start_threads(d);
     }
     if (rc < 0) {
-        if (d->vfs == opts->vfs)
-            keep_vfs(d);
+        if (d->vfs == opts->vfs) { /* the caller keeps his vfs */
+            close_files(d);
+            d->vfs = NULL;
+        }
         tierce__disk_free(d);
         return rc;
     }

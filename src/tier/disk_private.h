@@ -76,7 +76,7 @@ struct tierce__disk {
     uint32_t magic;
 
     /* ---- set at open, then constant ---- */
-    char *folder, *journal_path, *journal_new_path, *data_path;
+    char *folder, *journal_path, *journal_new_path, *mark_path, *data_path;
     int lock_fd;
     struct tierce__vfs *vfs;
     struct tierce__vfs_file *data;
@@ -161,8 +161,10 @@ struct tierce__disk {
     pthread_t journal_thread;
     struct tierce__journal journal;
     struct tierce__journal journal_new;
-    uint32_t *ns_numbers; /* [NS_MAX] the number in the journal + 1, by id; */
-    uint8_t *ns_texts;    /* [NS_MAX] whether the text is published */
+    struct tierce__vfs_file *mark; /* how much of the journal was synced; NULL: not written yet */
+    bool mark_failed;              /* it cannot be written, and is not tried again */
+    uint32_t *ns_numbers;          /* [NS_MAX] the number in the journal + 1, by id; */
+    uint8_t *ns_texts;             /* [NS_MAX] whether the text is published */
     uint32_t ns_count;
     struct tierce__journal_record *records; /* [TIERCE__DISK_BATCH] */
     uint64_t seed;
@@ -230,6 +232,8 @@ void *tierce__disk_journal_main(void *arg);
 /* Writes the index to a new journal and puts it in place of the old one. Thread: the journal
  * thread, or open. Blocks. */
 TIERCE_MUSTUSE int tierce__disk_compact(struct tierce__disk *d);
+/* Notes beside the journal that all its pages were synced. Thread: as of compact. */
+void tierce__disk_mark_synced(struct tierce__disk *d);
 
 /* ---- disk_open.c ----------------------------------------------------------------------------- */
 

@@ -344,6 +344,7 @@ END_TEST
 
 static struct store s;
 static char last_event[64];
+static unsigned damages; /* told */
 
 static void note_event(void *arg, enum tierce_log_level level, const char *event,
                        const char *detail)
@@ -352,6 +353,7 @@ static void note_event(void *arg, enum tierce_log_level level, const char *event
     (void)level;
     (void)detail;
     snprintf(last_event, sizeof(last_event), "%s", event);
+    damages += strcmp(event, "disk_journal_damaged") == 0;
 }
 
 static void make_store(void)
@@ -406,7 +408,7 @@ static uint64_t open_damaged(void)
     }
     struct tierce__tier_stats stats = store_stats(&s);
     ck_assert_uint_eq(stats.chunks, found);
-    uint64_t text = stats.used_bytes - store_file_bytes(&s, "journal") - bytes;
+    uint64_t text = store_data_bytes(&s) - bytes;
     ck_assert(text == 0 || text == PAGE);
     ck_assert_int_eq(store_put(&s, 1000), 0);
     ck_assert_int_eq(store_flush(&s), 0);
@@ -430,6 +432,44 @@ START_TEST(a_journal_cut_anywhere)
     }
     put_file(saved, bytes);
     ck_assert_uint_eq(open_damaged(), CHUNKS - CHUNKS / 10);
+    free(saved);
+    store_parts_end(&s);
+}
+END_TEST
+
+static void copy_mark(const char *from, const char *to)
+{
+    char command[256];
+    snprintf(command, sizeof(command), "cp %s/%s %s/%s", folder, from, folder, to);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* What a sync has covered and is gone is told, once; what was never synced is not missed. */
+START_TEST(a_journal_that_lost_its_end_is_told)
+{
+    make_store();
+    copy_mark("journal.synced", "mark.saved");
+    size_t bytes;
+    uint8_t *journal = load(&bytes), *saved = malloc(bytes);
+    memcpy(saved, journal, bytes);
+    for (size_t cut = 0; cut <= bytes; cut += PAGE) {
+        put_file(saved, cut);
+        copy_mark("mark.saved", "journal.synced");
+        damages = 0;
+        (void)open_damaged();
+        ck_assert_uint_eq(damages, cut < bytes);
+        damages = 0;
+        struct tierce__disk_opts opts = store_opts(&s, 2 * MIB);
+        ck_assert_int_eq(store_open(&s, &opts), 0);
+        store_close(&s);
+        ck_assert_uint_eq(damages, 0);
+    }
+    put_file(saved, bytes - PAGE);
+    ck_assert_int_eq(truncate(path, (off_t)bytes), 0); /* zeroes in place of the last page */
+    copy_mark("mark.saved", "journal.synced");
+    damages = 0;
+    (void)open_damaged();
+    ck_assert_uint_eq(damages, 1);
     free(saved);
     store_parts_end(&s);
 }
@@ -566,6 +606,7 @@ int main(void)
     tcase_add_test(t, each_page_can_be_read_alone);
     tcase_add_test(t, a_table_refuses_what_makes_no_sense);
     tcase_add_loop_test(t, a_journal_cut_anywhere, 0, 2);
+    tcase_add_test(t, a_journal_that_lost_its_end_is_told);
     tcase_add_test(t, one_bad_bit_costs_the_records_of_its_page);
     tcase_add_test(t, a_journal_damaged_at_random);
     tcase_add_test(t, a_journal_forged_at_random);
