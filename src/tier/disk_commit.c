@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RETRY_MS 1000u
+#define RETRY_MS      1000u
+#define TEXT_RETRY_MS 60000u
 
 /*
  * The journal thread. A commit makes durable what was visible when it began: sync of the data,
@@ -28,7 +29,7 @@
 static void publish_text(struct tierce__disk *d, uint32_t id)
 {
     const char *text = tierce__namespaces_text(d->namespaces, id);
-    if (text == NULL || d->ns_texts[id] != 0)
+    if (text == NULL || d->ns_texts[id] != 0 || tierce__now_ns() < d->text_retry_at)
         return;
     uint64_t length = strlen(text), bytes = tierce__round_up(length, TIERCE__JOURNAL_PAGE);
     char digest[2 * TIERCE_HASH_BYTES + 1], name[sizeof(digest) + 3], tmp[sizeof(digest) + 8];
@@ -37,8 +38,7 @@ static void publish_text(struct tierce__disk *d, uint32_t id)
     snprintf(tmp, sizeof(tmp), "ns/%s.tmp", digest);
     struct tierce__vfs_file *file = NULL;
     char *path = tierce__disk_path(d->folder, name), *tmp_path = tierce__disk_path(d->folder, tmp);
-    char *ns_folder = tierce__disk_path(d->folder, "ns");
-    int rc = path != NULL && tmp_path != NULL && ns_folder != NULL ? 0 : -ENOMEM;
+    int rc = path != NULL && tmp_path != NULL ? 0 : -ENOMEM;
     if (rc == 0 && d->text_bytes + bytes > d->text_bytes_max)
         rc = TIERCE_E_LIMIT;
     if (rc == 0)
@@ -52,7 +52,7 @@ static void publish_text(struct tierce__disk *d, uint32_t id)
     if (rc == 0)
         rc = d->vfs->ops->rename(d->vfs, tmp_path, path);
     if (rc == 0)
-        rc = d->vfs->ops->sync_folder(d->vfs, ns_folder);
+        rc = d->vfs->ops->sync_folder(d->vfs, d->ns_folder);
     if (rc == 0) {
         tierce__lock_take(&d->lock);
         d->text_bytes += bytes;
@@ -60,10 +60,12 @@ static void publish_text(struct tierce__disk *d, uint32_t id)
         tierce__lock_drop(&d->lock);
         d->ns_texts[id] = 1;
     } else {
+        d->text_retry_at = tierce__deadline_in_ms(TEXT_RETRY_MS);
+        int ignored = file != NULL ? d->vfs->ops->unlink(d->vfs, tmp_path) : 0;
+        (void)ignored; /* it is removed at the next open */
         tierce__log(TIERCE_LOG_WARN, "disk_text_failed", "namespace=%s err=%s", digest,
                     tierce_error_name(rc));
     }
-    tierce__free(ns_folder);
     tierce__free(tmp_path);
     tierce__free(path);
 }

@@ -76,7 +76,7 @@ struct tierce__disk {
     uint32_t magic;
 
     /* ---- set at open, then constant ---- */
-    char *folder, *journal_path, *journal_new_path, *mark_path, *data_path;
+    char *folder, *lock_path, *journal_path, *journal_new_path, *mark_path, *data_path, *ns_folder;
     int lock_fd;
     struct tierce__vfs *vfs;
     struct tierce__vfs_file *data;
@@ -166,8 +166,11 @@ struct tierce__disk {
     uint32_t *ns_numbers;          /* [NS_MAX] the number in the journal + 1, by id; */
     uint8_t *ns_texts;             /* [NS_MAX] whether the text is published */
     uint32_t ns_count;
+    uint64_t text_retry_at;                 /* no text is published before it, after a failure */
     struct tierce__journal_record *records; /* [TIERCE__DISK_BATCH] */
     uint64_t seed;
+
+    const char *opening; /* during open: the file or folder at work, named if it is refused */
 };
 
 #define TIERCE__DISK_BATCH 64u

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/bytes.h"
+#include "base/log.h"
 #include "check_main.h"
 #include "disk_harness.h"
 
@@ -203,6 +205,91 @@ START_TEST(only_what_is_asked_for_twice)
 }
 END_TEST
 
+static char log_text[4096];
+
+static void note(void *arg, enum tierce_log_level level, const char *event, const char *detail)
+{
+    (void)arg;
+    (void)level;
+    size_t used = strlen(log_text);
+    snprintf(log_text + used, sizeof(log_text) - used, "%s %s\n", event, detail);
+}
+
+static void in_folder(char path[256], const char *name)
+{
+    snprintf(path, 256, "%s/%s", s.folder, name);
+}
+
+/* What somebody put into ns/ is left alone and named; our own garbage goes. */
+START_TEST(strays_beside_the_texts_are_skipped)
+{
+    static const char *const strays[] = {"backup", "pipe", "link"};
+    struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
+    char path[256], digest[65], name[80];
+    open_with(opts);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    store_close(&s);
+    in_folder(path, "ns/backup");
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    in_folder(path, "ns/pipe");
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    in_folder(path, "ns/link");
+    ck_assert_int_eq(symlink("/nowhere", path), 0);
+    in_folder(path, "ns/garbage.tmp");
+    ck_assert_int_eq(mknod(path, S_IFREG | 0600, 0), 0);
+    tierce__hex_encode(digest, tierce__namespaces_digest(s.namespaces, s.ns), 32);
+    snprintf(name, sizeof(name), "ns/%s", digest);
+    in_folder(path, name);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(mkdir(path, 0700), 0); /* in the place of a text */
+    tierce_set_log_fn(note, NULL, TIERCE_LOG_WARN);
+    open_with(opts);
+    for (size_t i = 0; i < sizeof(strays) / sizeof(strays[0]); i++) {
+        char text[300];
+        snprintf(name, sizeof(name), "ns/%s", strays[i]);
+        in_folder(path, name);
+        snprintf(text, sizeof(text), "disk_stray_skipped path=\"%s\"", path);
+        ck_assert_ptr_nonnull(strstr(log_text, text));
+        struct stat st;
+        ck_assert_int_eq(lstat(path, &st), 0);
+    }
+    ck_assert_ptr_nonnull(strstr(log_text, digest));
+    in_folder(path, "ns/garbage.tmp");
+    ck_assert_int_ne(access(path, F_OK), 0);
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_ptr_nonnull(strstr(log_text, "disk_text_failed"));
+}
+END_TEST
+
+/* A store that cannot be opened names what was wrong. */
+START_TEST(what_is_refused_is_named)
+{
+    static const char *const names[] = {"lock", "journal", "journal.new", "data", "ns"};
+    struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
+    tierce_set_log_fn(note, NULL, TIERCE_LOG_WARN);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char path[256], text[300];
+        bool wants_folder = strcmp(names[i], "ns") == 0;
+        in_folder(path, names[i]);
+        ck_assert_int_eq(wants_folder ? mknod(path, S_IFREG | 0600, 0) : mkdir(path, 0700), 0);
+        log_text[0] = '\0';
+        ck_assert_int_lt(store_open(&s, &opts), 0);
+        snprintf(text, sizeof(text), "disk_open_failed path=\"%s\"", path);
+        ck_assert_msg(strstr(log_text, text) != NULL, "%s: %s", names[i], log_text);
+        ck_assert_ptr_nonnull(strstr(log_text, "hint=\"something else is in its place"));
+        store_remove(&s);
+        ck_assert_int_eq(mkdir(s.folder, 0700), 0);
+    }
+    opts.path = "/nonexistent/folder";
+    log_text[0] = '\0';
+    ck_assert_int_eq(store_open(&s, &opts), -ENOENT);
+    ck_assert_ptr_nonnull(strstr(log_text, "path=\"/nonexistent/folder\""));
+}
+END_TEST
+
 START_TEST(arguments_are_checked)
 {
     struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
@@ -386,6 +473,8 @@ int main(void)
     tcase_add_test(t, full_of_slots_with_space_in_limbo);
     tcase_add_test(t, a_folder_is_held_by_one_store);
     tcase_add_test(t, only_what_is_asked_for_twice);
+    tcase_add_test(t, strays_beside_the_texts_are_skipped);
+    tcase_add_test(t, what_is_refused_is_named);
     tcase_add_test(t, arguments_are_checked);
     tcase_add_test(t, a_scan_sees_what_is_durable);
     tcase_add_test(t, many_requests_at_once);

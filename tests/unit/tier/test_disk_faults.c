@@ -160,6 +160,20 @@ START_TEST(a_journal_that_fails_is_written_anew)
 }
 END_TEST
 
+/* A text that cannot be published is not tried for each chunk: it costs files and syncs. */
+START_TEST(a_text_that_fails_is_not_tried_again_at_once)
+{
+    open_faulty();
+    break_at(TIERCE__FAULT_RENAME, 1, true, -EIO);
+    uint64_t renames = tierce__vfs_fault_count(vfs, TIERCE__FAULT_RENAME);
+    for (uint64_t n = 0; n < 20; n++) {
+        ck_assert_int_eq(store_put(&s, n), 0);
+        ck_assert_int_eq(store_flush(&s), 0);
+    }
+    ck_assert_uint_eq(tierce__vfs_fault_count(vfs, TIERCE__FAULT_RENAME), renames + 1);
+}
+END_TEST
+
 START_TEST(a_vanished_folder_leaves_a_store_that_reads)
 {
     struct tierce__disk_opts opts = store_opts(&s, 32 * MIB);
@@ -387,6 +401,7 @@ int main(void)
     tcase_add_test(t, a_full_disk_fails_puts_and_makes_do_with_less);
     tcase_add_test(t, what_a_failed_sync_should_have_covered_is_dropped);
     tcase_add_test(t, a_journal_that_fails_is_written_anew);
+    tcase_add_test(t, a_text_that_fails_is_not_tried_again_at_once);
     tcase_add_test(t, a_vanished_folder_leaves_a_store_that_reads);
     tcase_add_test(t, deadlines_end_requests_that_hang);
     tcase_add_test(t, a_late_put_is_not_wasted);
