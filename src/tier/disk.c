@@ -130,7 +130,7 @@ static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req)
 static int accept_flush(struct tierce__disk *d, struct tierce__tier_req *req)
 {
     bool clean = d->dirty.count == 0 && d->committing.count == 0 &&
-                 d->limbo_head == d->limbo_tail && d->journal_error == 0;
+                 d->limbo_head == d->limbo_tail && d->journal_error == 0 && d->unsaid_loss == 0;
     if (clean)
         return 0;
     tierce__list_push_back(&d->flushes, &req->node);

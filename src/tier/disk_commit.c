@@ -318,16 +318,52 @@ static int write_journal(struct tierce__disk *d, uint64_t limbo_mark)
     return tierce__disk_compact(d);
 }
 
-/* Under the lock, which is dropped on the way. Answers the flushes that waited. */
-static void commit(struct tierce__disk *d)
+static void take_flushes(struct tierce__disk *d)
 {
-    struct tierce__list finished;
-    tierce__list_init(&finished);
     while (!tierce__list_empty(&d->flushes)) {
         struct tierce__list *node = d->flushes.next;
         tierce__list_remove(node);
         tierce__list_push_back(&d->flushing, node);
     }
+}
+
+/* Answers the flushes of a commit. What an earlier sync has lost is told by the first flush after
+ * it, though it was none of its own. */
+static void answer_flushes(struct tierce__disk *d, struct tierce__list *finished, int status)
+{
+    if (tierce__list_empty(&d->flushing))
+        return;
+    if (d->unsaid_loss != 0)
+        status = d->unsaid_loss;
+    d->unsaid_loss = 0;
+    while (!tierce__list_empty(&d->flushing)) {
+        struct tierce__tier_req *req = tierce__disk_req_of(d->flushing.next);
+        tierce__list_remove(&req->node);
+        tierce__disk_finish(finished, req, status);
+    }
+}
+
+static void sync_data(struct tierce__disk *d)
+{
+    int rc = d->vfs->ops->sync(d->vfs, d->data);
+    if (rc == 0)
+        return;
+    tierce__log(TIERCE_LOG_ERROR, "disk_sync_failed", "path=%s err=%s", d->data_path,
+                tierce_error_name(rc));
+    tierce__lock_take(&d->lock);
+    tierce__disk_drop_unsynced(d);
+    take_flushes(d); /* what those wait for was dropped as well */
+    d->unsaid_loss = rc;
+    d->stats.errors++;
+    tierce__lock_drop(&d->lock);
+}
+
+/* Under the lock, which is dropped on the way. Answers the flushes that waited. */
+static void commit(struct tierce__disk *d)
+{
+    struct tierce__list finished;
+    tierce__list_init(&finished);
+    take_flushes(d);
     tierce__disk_begin_commit(d);
     uint64_t limbo_mark = d->limbo_tail;
     bool has_data = d->committing.count > 0;
@@ -336,15 +372,8 @@ static void commit(struct tierce__disk *d)
     d->urgent = false;
     tierce__lock_drop(&d->lock);
 
-    int data_rc = has_data ? d->vfs->ops->sync(d->vfs, d->data) : 0;
-    if (data_rc < 0) {
-        tierce__log(TIERCE_LOG_ERROR, "disk_sync_failed", "path=%s err=%s", d->data_path,
-                    tierce_error_name(data_rc));
-        tierce__lock_take(&d->lock);
-        tierce__disk_drop_unsynced(d);
-        d->stats.errors++;
-        tierce__lock_drop(&d->lock);
-    }
+    if (has_data)
+        sync_data(d);
     int rc = has_work ? write_journal(d, limbo_mark) : 0;
 
     tierce__lock_take(&d->lock);
@@ -357,11 +386,7 @@ static void commit(struct tierce__disk *d)
         d->retry_at = tierce__now_ns() + RETRY_MS * TIERCE__MS_NS;
         d->pending_since = tierce__now_ns();
     }
-    while (!tierce__list_empty(&d->flushing)) {
-        struct tierce__tier_req *req = tierce__disk_req_of(d->flushing.next);
-        tierce__list_remove(&req->node);
-        tierce__disk_finish(&finished, req, data_rc < 0 ? data_rc : rc);
-    }
+    answer_flushes(d, &finished, rc);
     bool polling = d->polling;
     tierce__lock_drop(&d->lock);
     tierce__disk_wake_io(d, polling);

@@ -104,6 +104,7 @@ struct tierce__disk {
     uint64_t clock; /* the policy's time: counts uses */
     uint64_t next_seq;
     uint64_t sync_epoch; /* rises when a sync of the data failed */
+    int unsaid_loss;     /* 0, or the error of a sync that no flush has told of yet */
     struct tierce__disk_slots dirty;
     struct tierce__disk_slots committing;
     uint32_t doomed; /* first of the doomed, or NO_SLOT */

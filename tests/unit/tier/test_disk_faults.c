@@ -67,6 +67,42 @@ static void hang(enum tierce__fault_kind kind)
                  .kind = kind, .action = TIERCE__FAULT_HANG, .nth = 1, .forever = true});
 }
 
+struct many {
+    struct tierce__tier_req reqs[32];
+    struct tierce__key keys[32];
+    struct store_wait wait;
+};
+
+static void submit_puts(struct many *m, unsigned count, uint32_t timeout_ms)
+{
+    *m = (struct many){.wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
+    for (unsigned n = 0; n < count; n++) {
+        struct tierce__buf *buf;
+        uint64_t bytes = store_bytes(&s, n);
+        ck_assert_int_eq(tierce__pool_alloc(s.pool, &buf, bytes), 0);
+        store_fill(buf->data, n, bytes);
+        m->keys[n] = store_key(&s, n);
+        m->reqs[n] = (struct tierce__tier_req){.op = TIERCE__TIER_PUT,
+                                               .deadline_ns = tierce__deadline_in_ms(timeout_ms),
+                                               .done = store_done,
+                                               .arg = &m->wait,
+                                               .keys = &m->keys[n],
+                                               .key_count = 1,
+                                               .buf = buf,
+                                               .object_bytes = bytes};
+        s.tier->ops->submit(s.tier, &m->reqs[n]);
+        tierce__buf_release(buf);
+    }
+}
+
+static void wait_for_dones(struct many *m, int count)
+{
+    pthread_mutex_lock(&m->wait.mutex);
+    while (m->wait.dones < count)
+        pthread_cond_wait(&m->wait.cond, &m->wait.mutex);
+    pthread_mutex_unlock(&m->wait.mutex);
+}
+
 START_TEST(read_and_write_errors_are_the_callers)
 {
     open_faulty();
@@ -125,6 +161,100 @@ START_TEST(what_a_failed_sync_should_have_covered_is_dropped)
     ck_assert_int_eq(store_put(&s, 2), 0);
     ck_assert_int_eq(store_flush(&s), 0);
     ck_assert_uint_eq(store_stats(&s).durable_chunks, 2);
+}
+END_TEST
+
+/* A loss that came about while nobody waited is told by the next flush, once. */
+START_TEST(a_sync_that_failed_in_between_is_told_by_the_next_flush)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    opts.flush_interval_ms = 1;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    break_at(TIERCE__FAULT_SYNC, 1, false, -EIO);
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    for (int i = 0; i < 10000 && store_has(&s, 2); i++)
+        usleep(1000);
+    ck_assert(!store_has(&s, 2));
+    if (_i == 1)
+        ck_assert_int_eq(store_put(&s, 3), 0); /* a flush with work of its own */
+    ck_assert_int_eq(store_flush(&s), -EIO);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_uint_eq(store_stats(&s).durable_chunks, _i == 1 ? 3 : 2);
+}
+END_TEST
+
+/* One sync that waits, and fails when it is told to. */
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    int (*sync)(struct tierce__vfs *, struct tierce__vfs_file *);
+    bool closed, reached;
+} gate = {.mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
+
+static int sync_at_gate(struct tierce__vfs *v, struct tierce__vfs_file *file)
+{
+    pthread_mutex_lock(&gate.mutex);
+    bool wait = gate.closed;
+    gate.reached = wait;
+    pthread_cond_broadcast(&gate.cond);
+    while (gate.closed)
+        pthread_cond_wait(&gate.cond, &gate.mutex);
+    pthread_mutex_unlock(&gate.mutex);
+    return wait ? -EIO : gate.sync(v, file);
+}
+
+static void set_gate(bool closed)
+{
+    pthread_mutex_lock(&gate.mutex);
+    gate.closed = closed;
+    pthread_cond_broadcast(&gate.cond);
+    pthread_mutex_unlock(&gate.mutex);
+}
+
+static void wait_for_gate(void)
+{
+    pthread_mutex_lock(&gate.mutex);
+    while (!gate.reached)
+        pthread_cond_wait(&gate.cond, &gate.mutex);
+    pthread_mutex_unlock(&gate.mutex);
+}
+
+static void submit_flush(struct many *m, unsigned n)
+{
+    m->reqs[n] = (struct tierce__tier_req){.op = TIERCE__TIER_FLUSH,
+                                           .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                           .done = store_done,
+                                           .arg = &m->wait};
+    s.tier->ops->submit(s.tier, &m->reqs[n]);
+}
+
+/* A flush that comes while the sync of another is failing waits for chunks that go with it. */
+START_TEST(a_flush_during_a_sync_that_fails_is_told)
+{
+    static struct many flushes = {.wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
+    struct tierce__disk_opts opts = faulty_opts();
+    static struct tierce__vfs_ops gated;
+    gated = *vfs->ops;
+    gate.sync = gated.sync;
+    gated.sync = sync_at_gate;
+    vfs->ops = &gated;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    set_gate(true);
+    submit_flush(&flushes, 0);
+    wait_for_gate();
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    submit_flush(&flushes, 1);
+    set_gate(false);
+    wait_for_dones(&flushes, 2);
+    ck_assert_int_eq(flushes.reqs[0].status, -EIO);
+    ck_assert(!store_has(&s, 2));
+    ck_assert_int_eq(flushes.reqs[1].status, -EIO);
+    ck_assert_int_eq(store_flush(&s), 0);
 }
 END_TEST
 
@@ -246,42 +376,6 @@ START_TEST(a_late_put_is_not_wasted)
 }
 END_TEST
 
-struct many {
-    struct tierce__tier_req reqs[32];
-    struct tierce__key keys[32];
-    struct store_wait wait;
-};
-
-static void submit_puts(struct many *m, unsigned count, uint32_t timeout_ms)
-{
-    *m = (struct many){.wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
-    for (unsigned n = 0; n < count; n++) {
-        struct tierce__buf *buf;
-        uint64_t bytes = store_bytes(&s, n);
-        ck_assert_int_eq(tierce__pool_alloc(s.pool, &buf, bytes), 0);
-        store_fill(buf->data, n, bytes);
-        m->keys[n] = store_key(&s, n);
-        m->reqs[n] = (struct tierce__tier_req){.op = TIERCE__TIER_PUT,
-                                               .deadline_ns = tierce__deadline_in_ms(timeout_ms),
-                                               .done = store_done,
-                                               .arg = &m->wait,
-                                               .keys = &m->keys[n],
-                                               .key_count = 1,
-                                               .buf = buf,
-                                               .object_bytes = bytes};
-        s.tier->ops->submit(s.tier, &m->reqs[n]);
-        tierce__buf_release(buf);
-    }
-}
-
-static void wait_for_dones(struct many *m, int count)
-{
-    pthread_mutex_lock(&m->wait.mutex);
-    while (m->wait.dones < count)
-        pthread_cond_wait(&m->wait.cond, &m->wait.mutex);
-    pthread_mutex_unlock(&m->wait.mutex);
-}
-
 static struct many many;
 
 START_TEST(a_full_queue_drops_the_oldest)
@@ -400,6 +494,8 @@ int main(void)
     tcase_add_test(t, read_and_write_errors_are_the_callers);
     tcase_add_test(t, a_full_disk_fails_puts_and_makes_do_with_less);
     tcase_add_test(t, what_a_failed_sync_should_have_covered_is_dropped);
+    tcase_add_loop_test(t, a_sync_that_failed_in_between_is_told_by_the_next_flush, 0, 2);
+    tcase_add_test(t, a_flush_during_a_sync_that_fails_is_told);
     tcase_add_test(t, a_journal_that_fails_is_written_anew);
     tcase_add_test(t, a_text_that_fails_is_not_tried_again_at_once);
     tcase_add_test(t, a_vanished_folder_leaves_a_store_that_reads);
