@@ -3,7 +3,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log_repeat.h"
 #include "tier/disk_private.h"
 
 #include <errno.h>
@@ -63,8 +63,8 @@ static void publish_text(struct tierce__disk *d, uint32_t id)
         d->text_retry_at = tierce__deadline_in_ms(TEXT_RETRY_MS);
         int ignored = file != NULL ? d->vfs->ops->unlink(d->vfs, tmp_path) : 0;
         (void)ignored; /* it is removed at the next open */
-        tierce__log(TIERCE_LOG_WARN, "disk_text_failed", "namespace=%s err=%s", digest,
-                    tierce_error_name(rc));
+        tierce__log_repeated(TIERCE_LOG_WARN, "disk_text_failed", "namespace=%s err=%s", digest,
+                             tierce_error_name(rc));
     }
     tierce__free(tmp_path);
     tierce__free(path);
@@ -144,8 +144,8 @@ void tierce__disk_mark_synced(struct tierce__disk *d)
         rc = tierce__journal_mark_write(&mark, d->vfs, d->mark);
     d->mark_failed = rc < 0;
     if (rc < 0)
-        tierce__log(TIERCE_LOG_WARN, "disk_mark_failed", "path=%s err=%s", d->mark_path,
-                    tierce_error_name(rc));
+        tierce__log_repeated(TIERCE_LOG_WARN, "disk_mark_failed", "path=%s err=%s", d->mark_path,
+                             tierce_error_name(rc));
 }
 
 /* ---- append ---------------------------------------------------------------------------------- */
@@ -280,8 +280,8 @@ int tierce__disk_compact(struct tierce__disk *d)
     if (rc == 0)
         tierce__disk_mark_synced(d);
     else
-        tierce__log(TIERCE_LOG_ERROR, "disk_journal_failed", "path=%s err=%s", d->journal_path,
-                    tierce_error_name(rc));
+        tierce__log_repeated(TIERCE_LOG_ERROR, "disk_journal_failed", "path=%s err=%s",
+                             d->journal_path, tierce_error_name(rc));
     return rc;
 }
 
@@ -312,8 +312,8 @@ static int write_journal(struct tierce__disk *d, uint64_t limbo_mark)
         int rc = append(d, limbo_mark);
         if (rc == 0)
             return 0;
-        tierce__log(TIERCE_LOG_WARN, "disk_append_failed", "path=%s err=%s", d->journal_path,
-                    tierce_error_name(rc));
+        tierce__log_repeated(TIERCE_LOG_WARN, "disk_append_failed", "path=%s err=%s",
+                             d->journal_path, tierce_error_name(rc));
     }
     return tierce__disk_compact(d);
 }
@@ -348,8 +348,8 @@ static void sync_data(struct tierce__disk *d)
     int rc = d->vfs->ops->sync(d->vfs, d->data);
     if (rc == 0)
         return;
-    tierce__log(TIERCE_LOG_ERROR, "disk_sync_failed", "path=%s err=%s", d->data_path,
-                tierce_error_name(rc));
+    tierce__log_repeated(TIERCE_LOG_ERROR, "disk_sync_failed", "path=%s err=%s", d->data_path,
+                         tierce_error_name(rc));
     tierce__lock_take(&d->lock);
     tierce__disk_drop_unsynced(d);
     take_flushes(d); /* what those wait for was dropped as well */
@@ -409,8 +409,8 @@ static void grow(struct tierce__disk *d)
     }
     bool sparse = rc == -EOPNOTSUPP;
     if (rc < 0 && !sparse)
-        tierce__log(TIERCE_LOG_WARN, "disk_grow_failed", "path=%s bytes=%llu err=%s", d->data_path,
-                    (unsigned long long)to, tierce_error_name(rc));
+        tierce__log_repeated(TIERCE_LOG_WARN, "disk_grow_failed", "path=%s err=%s", d->data_path,
+                             tierce_error_name(rc));
     tierce__lock_take(&d->lock);
     d->grow_target = 0;
     if (sparse)

@@ -8,6 +8,7 @@
 static struct store s;
 static struct tierce__vfs *vfs;
 static char last_event[64];
+static unsigned events;
 
 static void note_event(void *arg, enum tierce_log_level level, const char *event,
                        const char *detail)
@@ -16,6 +17,7 @@ static void note_event(void *arg, enum tierce_log_level level, const char *event
     (void)level;
     (void)detail;
     snprintf(last_event, sizeof(last_event), "%s", event);
+    events++;
 }
 
 static void setup(void)
@@ -290,6 +292,32 @@ START_TEST(a_journal_that_fails_is_written_anew)
 }
 END_TEST
 
+/* Each of these fails again with every flush; the log says so once. */
+START_TEST(what_keeps_failing_is_said_once)
+{
+    static const struct {
+        enum tierce__fault_kind kind;
+        int error;
+        unsigned events;
+    } cases[] = {
+        {TIERCE__FAULT_OPEN, -EMFILE, 2}, /* the text; and the journal, which is full before long */
+        {TIERCE__FAULT_WRITE, -EIO, 3},   /* text, append, journal */
+        {TIERCE__FAULT_SYNC, -EIO, 4},    /* and data */
+        {TIERCE__FAULT_ALLOCATE, -ENOSPC, 1},
+    };
+    open_faulty();
+    break_at(cases[_i].kind, 1, true, cases[_i].error);
+    events = 0;
+    for (uint64_t n = 0; n < 300; n++) {
+        (void)store_put(&s, n);
+        (void)store_delete(&s, n / 2);
+        (void)store_flush(&s);
+    }
+    ck_assert_uint_ge(events, 1);
+    ck_assert_uint_le(events, cases[_i].events);
+}
+END_TEST
+
 /* A text that cannot be published is not tried for each chunk: it costs files and syncs. */
 START_TEST(a_text_that_fails_is_not_tried_again_at_once)
 {
@@ -497,6 +525,7 @@ int main(void)
     tcase_add_loop_test(t, a_sync_that_failed_in_between_is_told_by_the_next_flush, 0, 2);
     tcase_add_test(t, a_flush_during_a_sync_that_fails_is_told);
     tcase_add_test(t, a_journal_that_fails_is_written_anew);
+    tcase_add_loop_test(t, what_keeps_failing_is_said_once, 0, 4);
     tcase_add_test(t, a_text_that_fails_is_not_tried_again_at_once);
     tcase_add_test(t, a_vanished_folder_leaves_a_store_that_reads);
     tcase_add_test(t, deadlines_end_requests_that_hang);
