@@ -8,9 +8,11 @@
 #include <errno.h>
 #include <xxhash.h>
 
+#define READS_IN_ROW 3u /* transfers; the next is a write if one waits */
+
 /*
  * The I/O thread. Each turn of its loop does, in this order: take in the transfers that came back;
- * answer what is too late; plan as many new transfers as there is room for, reads first; then,
+ * answer what is too late; plan as many new transfers as there is room for, mostly reads; then,
  * without the lock, submit them, answer requests, and sleep in poll until something happens.
  */
 
@@ -402,6 +404,7 @@ static void issue(struct tierce__disk *d, struct tierce__disk_op *op, struct tie
         d->writes_flying++;
     else
         d->reads_flying++;
+    d->reads_in_row = op->is_put ? 0 : d->reads_in_row + 1;
     if (op->issued == op->length)
         stop_issuing(d, op);
     tierce__list_push_back(batch, &x->node);
@@ -414,24 +417,42 @@ static bool may_write(const struct tierce__disk *d)
     return d->writes_flying < (reads ? (d->io_depth + 1) / 2 : d->io_depth);
 }
 
+/* Answers, starts or issues one step of a read; false if there is none. */
+static bool plan_read(struct tierce__disk *d, struct tierce__list *finished,
+                      struct tierce__list *batch)
+{
+    if (d->get_op != NULL) {
+        issue(d, d->get_op, batch);
+        return true;
+    }
+    if (tierce__list_empty(&d->gets))
+        return false;
+    struct tierce__tier_req *req = tierce__disk_req_of(d->gets.next);
+    tierce__list_remove(&req->node);
+    start_get(d, req, finished);
+    return true;
+}
+
+/* The same of a write; false also if it has to wait. */
+static bool plan_write(struct tierce__disk *d, struct tierce__list *finished,
+                       struct tierce__list *batch)
+{
+    if (!may_write(d))
+        return false;
+    if (d->put_op == NULL)
+        return !tierce__list_empty(&d->puts) && start_put(d, finished);
+    issue(d, d->put_op, batch);
+    return true;
+}
+
+/* Reads first, for somebody waits for them; but of the transfers that are begun while a write
+ * could be, every fourth is one. */
 static void plan(struct tierce__disk *d, struct tierce__list *finished, struct tierce__list *batch)
 {
     while (!tierce__list_empty(&d->free_xfers)) {
-        if (d->get_op == NULL && !tierce__list_empty(&d->gets)) {
-            struct tierce__tier_req *req = tierce__disk_req_of(d->gets.next);
-            tierce__list_remove(&req->node);
-            start_get(d, req, finished);
-            continue;
-        }
-        if (d->get_op != NULL) {
-            issue(d, d->get_op, batch);
-            continue;
-        }
-        if (!may_write(d))
-            return;
-        if (d->put_op != NULL)
-            issue(d, d->put_op, batch);
-        else if (tierce__list_empty(&d->puts) || !start_put(d, finished))
+        bool write_is_due = d->reads_in_row >= READS_IN_ROW;
+        bool went_on = write_is_due && plan_write(d, finished, batch);
+        if (!went_on && !plan_read(d, finished, batch) && !plan_write(d, finished, batch))
             return;
     }
 }

@@ -157,6 +157,7 @@ struct tierce__disk {
     struct tierce__list returned; /* by the vfs, not looked at yet */
     uint32_t reads_flying;
     uint32_t writes_flying;
+    uint32_t reads_in_row; /* transfers begun since the last that was a write */
 
     /* ---- the journal thread ---- */
     pthread_t journal_thread;

@@ -500,6 +500,77 @@ START_TEST(reads_pass_queued_writes)
 }
 END_TEST
 
+/* Gets that ask again as soon as they are answered, until they are told to stop. */
+#define READERS   12u
+#define READS_MAX 20000u
+
+static struct {
+    struct tierce__tier_req reqs[READERS];
+    struct store_wait wait; /* counts the readers that stopped */
+    unsigned reads, failed;
+    bool stop;
+} steady;
+
+static void read_on(struct tierce__tier_req *req)
+{
+    pthread_mutex_lock(&steady.wait.mutex);
+    steady.reads++;
+    steady.failed += req->status != 0;
+    bool again = !steady.stop && steady.reads < READS_MAX;
+    if (!again)
+        steady.wait.dones++;
+    pthread_cond_signal(&steady.wait.cond);
+    pthread_mutex_unlock(&steady.wait.mutex);
+    if (again)
+        s.tier->ops->submit(s.tier, req);
+}
+
+static void start_readers(const struct tierce__key *key)
+{
+    for (unsigned i = 0; i < READERS; i++) {
+        struct tierce__buf *buf;
+        ck_assert_int_eq(tierce__pool_alloc(s.pool, &buf, s.chunk_bytes), 0);
+        steady.reqs[i] = (struct tierce__tier_req){.op = TIERCE__TIER_GET,
+                                                   .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                                   .done = read_on,
+                                                   .keys = key,
+                                                   .key_count = 1,
+                                                   .buf = buf,
+                                                   .length = s.chunk_bytes};
+        s.tier->ops->submit(s.tier, &steady.reqs[i]);
+    }
+}
+
+/* Writes get through beside reads that always fill the queue: at least every fourth transfer. */
+START_TEST(reads_do_not_starve_writes)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    opts.io_depth = _i == 0 ? 4 : 1;
+    opts.io_bytes = 16384; /* four or five transfers each */
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    ck_assert_int_eq(store_put(&s, 100), 0);
+    struct tierce__key key = store_key(&s, 100);
+    pthread_mutex_init(&steady.wait.mutex, NULL);
+    pthread_cond_init(&steady.wait.cond, NULL);
+    start_readers(&key);
+    submit_puts(&many, 8, UINT32_MAX);
+    wait_for_dones(&many, 8);
+    pthread_mutex_lock(&steady.wait.mutex);
+    unsigned reads = steady.reads;
+    steady.stop = true;
+    while (steady.wait.dones < (int)READERS)
+        pthread_cond_wait(&steady.wait.cond, &steady.wait.mutex);
+    pthread_mutex_unlock(&steady.wait.mutex);
+    for (unsigned i = 0; i < READERS; i++)
+        tierce__buf_release(steady.reqs[i].buf);
+    for (unsigned n = 0; n < 8; n++)
+        ck_assert_int_eq(many.reqs[n].status, 0);
+    ck_assert_uint_eq(steady.failed, 0);
+    /* 8 puts beside 3 reads for each write; some ran before the puts came and while files grew. */
+    ck_assert_uint_lt(reads, READS_MAX / 4);
+}
+END_TEST
+
 START_TEST(a_flipped_bit_is_for_the_reader_to_find)
 {
     open_faulty();
@@ -534,6 +605,7 @@ int main(void)
     tcase_add_test(t, close_cancels_what_does_not_end);
     tcase_add_exit_test(t, close_leaves_a_dead_device_behind, EXIT_SUCCESS);
     tcase_add_test(t, reads_pass_queued_writes);
+    tcase_add_loop_test(t, reads_do_not_starve_writes, 0, 2);
     tcase_add_test(t, a_flipped_bit_is_for_the_reader_to_find);
     suite_add_tcase(suite, t);
     return check_main(suite);
