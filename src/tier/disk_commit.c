@@ -116,13 +116,15 @@ static uint64_t pages_begun(const struct tierce__journal *journal)
     return journal->pages + journal->filled + 1;
 }
 
-/* Adds the bytes written today, those of this batch (which began at page `before`) and of the mark
- * included. The last of these records in a journal is right. */
-static int add_day(struct tierce__disk *d, struct tierce__journal *journal, uint64_t before)
+/* Adds the bytes written today, those of this batch (which began at page `before`), of the mark and
+ * of so many pages of zeroes included. The last of these records in a journal is right. */
+static int add_day(struct tierce__disk *d, struct tierce__journal *journal, uint64_t before,
+                   uint64_t zeroes)
 {
     struct tierce__journal_record day = {.kind = TIERCE__JOURNAL_DAY};
+    uint64_t pages = pages_begun(journal) - before + zeroes + 1;
     tierce__lock_take(&d->lock);
-    tierce__disk_count_written(d, (pages_begun(journal) + 1 - before) * TIERCE__JOURNAL_PAGE);
+    tierce__disk_count_written(d, pages * TIERCE__JOURNAL_PAGE);
     day.day = d->day;
     day.bytes = d->day_bytes;
     tierce__lock_drop(&d->lock);
@@ -189,14 +191,14 @@ static int append(struct tierce__disk *d, uint64_t limbo_mark)
     int rc = append_removals(d, limbo_mark);
     if (rc == 0)
         rc = append_committing(d);
-    if (rc == 0)
-        rc = add_day(d, &d->journal, before);
+    int zeroes = rc == 0 ? tierce__journal_extend(&d->journal, d->journal_pages_max) : rc;
+    rc = zeroes < 0 ? zeroes : add_day(d, &d->journal, before, (uint64_t)zeroes);
     if (rc == 0)
         rc = tierce__journal_commit(&d->journal);
     if (rc == 0)
         tierce__disk_mark_synced(d);
     tierce__lock_take(&d->lock);
-    d->journal_bytes = d->journal.pages * TIERCE__JOURNAL_PAGE;
+    d->journal_bytes = d->journal.length * TIERCE__JOURNAL_PAGE;
     tierce__lock_drop(&d->lock);
     return rc;
 }
@@ -221,7 +223,7 @@ static int copy_index(struct tierce__disk *d)
             if (belongs_in_journal(d, slot))
                 put_record(d, &d->records[n++], slot);
         }
-        d->journal_bytes = (d->journal.pages + d->journal_new.pages + d->journal_new.filled + 1) *
+        d->journal_bytes = (d->journal.length + d->journal_new.pages + d->journal_new.filled + 1) *
                            TIERCE__JOURNAL_PAGE;
         tierce__lock_drop(&d->lock);
         rc = add_records(d, &d->journal_new, n);
@@ -255,7 +257,7 @@ int tierce__disk_compact(struct tierce__disk *d)
     if (rc == 0)
         rc = copy_index(d);
     if (rc == 0)
-        rc = add_day(d, &d->journal_new, 0);
+        rc = add_day(d, &d->journal_new, 0, 0);
     if (rc == 0)
         rc = tierce__journal_commit(&d->journal_new);
     if (rc == 0) {
@@ -275,7 +277,7 @@ int tierce__disk_compact(struct tierce__disk *d)
     tierce__lock_take(&d->lock);
     /* The numbers of namespaces are the new file's now; without it, the old one is closed. */
     d->journal_error = rc;
-    d->journal_bytes = d->journal.pages * TIERCE__JOURNAL_PAGE;
+    d->journal_bytes = d->journal.length * TIERCE__JOURNAL_PAGE;
     tierce__lock_drop(&d->lock);
     if (rc == 0)
         tierce__disk_mark_synced(d);

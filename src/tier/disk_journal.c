@@ -12,6 +12,7 @@
 #define ROOM         (PAGE - HEAD)
 #define BUFFER_PAGES 64u
 #define READ_PAGES   256u
+#define EXTEND_PAGES 16u
 
 static const uint8_t magic[8] = {'T', 'R', 'C', 'E', 'J', 'R', 'N', 'L'};
 
@@ -310,6 +311,7 @@ void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_
     journal->epoch = epoch;
     journal->capacity = capacity;
     journal->pages = pages;
+    journal->length = pages;
     journal->filled = 0;
     journal->used = 0;
     journal->named_count = 0;
@@ -340,6 +342,8 @@ static int write_pages(struct tierce__journal *j)
         return rc;
     j->pages += j->filled;
     j->filled = 0;
+    if (j->length < j->pages)
+        j->length = j->pages;
     return 0;
 }
 
@@ -390,6 +394,21 @@ int tierce__journal_add(struct tierce__journal *journal,
         place_name(journal, number, digest);
     place(journal, record);
     return 0;
+}
+
+int tierce__journal_extend(struct tierce__journal *journal, uint64_t pages_max)
+{
+    static const uint8_t zeroes[EXTEND_PAGES * PAGE];
+    uint64_t from = journal->pages + journal->filled + 1;
+    uint64_t to = from + EXTEND_PAGES < pages_max ? from + EXTEND_PAGES : pages_max;
+    if (from <= journal->length || to <= from)
+        return 0;
+    int rc = journal->vfs->ops->write(journal->vfs, journal->file, zeroes,
+                                      (size_t)(to - from) * PAGE, from * PAGE);
+    if (rc < 0)
+        return rc;
+    journal->length = to;
+    return (int)(to - from);
 }
 
 int tierce__journal_commit(struct tierce__journal *journal)

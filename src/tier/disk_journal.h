@@ -118,6 +118,7 @@ struct tierce__journal {
     uint64_t epoch;
     uint64_t capacity;
     uint64_t pages;                            /* in the file */
+    uint64_t length;                           /* of the file in pages: zeroes follow the pages */
     uint8_t *buffer;                           /* pages that are not written yet */
     uint32_t filled;                           /* whole pages in the buffer */
     uint32_t used;                             /* bytes of records in the page after those */
@@ -148,6 +149,13 @@ void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_
 TIERCE_MUSTUSE int tierce__journal_add(struct tierce__journal *journal,
                                        const struct tierce__journal_record *record,
                                        const uint8_t digest[TIERCE_HASH_BYTES]);
+
+/*
+ * Makes the file some pages longer with zeroes if the next commit would make it longer itself, but
+ * no longer than `pages_max`. A sync that changes no length does not wait for the file system's own
+ * journal. Returns the pages of zeroes; errors as of add.
+ */
+TIERCE_MUSTUSE int tierce__journal_extend(struct tierce__journal *journal, uint64_t pages_max);
 
 /* Ends the page in hand, writes, and syncs the file. A new file gets a page even without a record,
  * so that its epoch is on the disk. Errors as of add. */

@@ -426,6 +426,25 @@ START_TEST(the_journal_is_compacted_and_bounded)
 }
 END_TEST
 
+/* Most commits write over zeroes, and what is written ahead is accounted for. */
+START_TEST(the_journal_grows_in_steps)
+{
+    unsigned grown = 0;
+    open_with(store_opts(&s, 32 * MIB));
+    uint64_t length = store_file_bytes(&s, "journal");
+    for (uint64_t n = 0; n < 48; n++) {
+        uint64_t data = store_data_bytes(&s);
+        ck_assert_int_eq(store_put(&s, n), 0);
+        ck_assert_int_eq(store_flush(&s), 0);
+        uint64_t text = n == 0 ? HARNESS_PAGE : 0;
+        ck_assert_uint_eq(store_data_bytes(&s), data + store_bytes(&s, n) + text);
+        grown += store_file_bytes(&s, "journal") != length;
+        length = store_file_bytes(&s, "journal");
+    }
+    ck_assert_uint_le(grown, 4);
+}
+END_TEST
+
 /* Every record names its namespace anew, which is the most that a journal may need. */
 START_TEST(the_bound_of_the_journal_holds_for_many_namespaces)
 {
@@ -479,6 +498,7 @@ int main(void)
     tcase_add_test(t, a_scan_sees_what_is_durable);
     tcase_add_test(t, many_requests_at_once);
     tcase_add_test(t, the_journal_is_compacted_and_bounded);
+    tcase_add_test(t, the_journal_grows_in_steps);
     tcase_add_test(t, the_bound_of_the_journal_holds_for_many_namespaces);
     suite_add_tcase(suite, t);
     return check_main(suite);
