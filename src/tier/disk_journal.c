@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "chunk/header.h"
 
 #include <errno.h>
 #include <xxhash.h>
@@ -26,22 +27,6 @@ enum {
     AT_PAGE = 32,
     AT_CAPACITY = 40,
 };
-
-static void load_shard(struct tierce_shard *shard, const uint8_t *at)
-{
-    shard->tp_rank = tierce__load_le16(at);
-    shard->tp_size = tierce__load_le16(at + 2);
-    shard->pp_rank = tierce__load_le16(at + 4);
-    shard->pp_size = tierce__load_le16(at + 6);
-}
-
-static void store_shard(uint8_t *at, const struct tierce_shard *shard)
-{
-    tierce__store_le16(at, shard->tp_rank);
-    tierce__store_le16(at + 2, shard->tp_size);
-    tierce__store_le16(at + 4, shard->pp_rank);
-    tierce__store_le16(at + 6, shard->pp_size);
-}
 
 static uint32_t bytes_of(uint16_t kind)
 {
@@ -68,7 +53,7 @@ static void decode(struct tierce__journal_record *out, uint16_t kind, const uint
     case TIERCE__JOURNAL_PUT:
         out->seq = tierce__load_le64(at + 8);
         memcpy(out->key.hash, at + 16, TIERCE_HASH_BYTES);
-        load_shard(&out->key.shard, at + 48);
+        out->key.shard = tierce__shard_load(at + 48);
         memcpy(out->parent, at + 56, TIERCE_HASH_BYTES);
         memcpy(out->first_block, at + 88, TIERCE_HASH_BYTES);
         out->offset = tierce__load_le64(at + 120);
@@ -81,7 +66,7 @@ static void decode(struct tierce__journal_record *out, uint16_t kind, const uint
     case TIERCE__JOURNAL_DEL:
         out->seq = tierce__load_le64(at + 8);
         memcpy(out->key.hash, at + 16, TIERCE_HASH_BYTES);
-        load_shard(&out->key.shard, at + 48);
+        out->key.shard = tierce__shard_load(at + 48);
         break;
     case TIERCE__JOURNAL_NS:
         memcpy(out->digest, at + 8, TIERCE_HASH_BYTES);
@@ -104,7 +89,7 @@ static void encode(uint8_t *at, uint32_t bytes, const struct tierce__journal_rec
     case TIERCE__JOURNAL_PUT:
         tierce__store_le64(at + 8, record->seq);
         memcpy(at + 16, record->key.hash, TIERCE_HASH_BYTES);
-        store_shard(at + 48, &record->key.shard);
+        tierce__shard_store(at + 48, &record->key.shard);
         memcpy(at + 56, record->parent, TIERCE_HASH_BYTES);
         memcpy(at + 88, record->first_block, TIERCE_HASH_BYTES);
         tierce__store_le64(at + 120, record->offset);
@@ -117,7 +102,7 @@ static void encode(uint8_t *at, uint32_t bytes, const struct tierce__journal_rec
     case TIERCE__JOURNAL_DEL:
         tierce__store_le64(at + 8, record->seq);
         memcpy(at + 16, record->key.hash, TIERCE_HASH_BYTES);
-        store_shard(at + 48, &record->key.shard);
+        tierce__shard_store(at + 48, &record->key.shard);
         break;
     case TIERCE__JOURNAL_NS:
         memcpy(at + 8, record->digest, TIERCE_HASH_BYTES);
