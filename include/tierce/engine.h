@@ -167,8 +167,8 @@ struct tierce_transfer_opts {
     uint64_t from_block;              /* load: first block to write; store: must be 0 */
     uint64_t to_block;                /* end, at most the blocks of the chain */
     const struct tierce_paged *paged; /* [borrow until end or abort] */
-    const int32_t *block_ids; /* [to_block] the engine's block of each chain block, no id twice;
-                                 [borrow until begin returns] */
+    const int32_t *block_ids; /* [to_block] the engine's block of each chain block, no id twice
+                                 from from_block on; [borrow until begin returns] */
     uint64_t session;         /* load: whose pins to take over; 0 for none */
     uint32_t timeout_ms;      /* load: 0 for timeout.load */
     bool tail;                /* store: keep the unfull chunk at the end too */
@@ -184,8 +184,8 @@ struct tierce_store;
  * *out is NULL when there is nothing to store. The caller then calls layer for every layer in
  * ascending order, when the engine has computed it for all blocks, and ends or aborts. The
  * chunks become visible at end, all or none of each.
- * Errors, *out NULL: TIERCE_E_ARGUMENT (ids out of range, geometry unlike the namespace's),
- * -ENOMEM. Does not block on any device.
+ * Errors, *out NULL: TIERCE_E_ARGUMENT (ids out of range or named twice, geometry unlike the
+ * namespace's), -ENOMEM. Does not block on any device.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_store_begin(struct tierce_store **out,
                                                  struct tierce_view *view,
@@ -220,8 +220,8 @@ struct tierce_load;
  * the one that is asked for. from_block may lie inside a chunk: blocks before it are not written.
  *
  * The caller then calls layer for every layer in ascending order, before the engine uses it, and
- * ends or aborts. Errors, *out untouched: TIERCE_E_ARGUMENT, -ENOMEM.
- * Does not wait for any device.
+ * ends or aborts. Errors, *out untouched: TIERCE_E_ARGUMENT (as tierce_store_begin's),
+ * -ENOMEM. Does not wait for any device.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
                                                 const struct tierce_transfer_opts *opts);
