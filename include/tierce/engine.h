@@ -42,9 +42,7 @@
  *
  * Fork: engines are not inherited. In a child, calls on the parent's engine, views, loads and
  * stores return TIERCE_E_CLOSED, find nothing, and free nothing; loads and stores must only be
- * aborted. The child may open an engine of its own (not on the parent's folder). As long as a child
- * lives that has not called exec, nobody can open the parent's folder after the parent has closed
- * it.
+ * aborted. The child may open an engine of its own (not on the folder that the parent holds).
  */
 
 #ifdef __cplusplus

@@ -103,16 +103,71 @@ static bool opts_are_sane(const struct tierce__disk_opts *o)
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
+/*
+ * A child by fork has a copy of each lock's descriptor, with which the folder would stay locked as
+ * long as the child lives. It closes them before it does anything else; for that, no fork may fall
+ * between the opening of one and its entry in the list.
+ */
+static struct tierce__lock held_lock; /* FOLDERS */
+static struct tierce__list held;
+static pthread_once_t held_once = PTHREAD_ONCE_INIT;
+
+static void before_fork(void)
+{
+    tierce__lock_take(&held_lock);
+}
+
+static void after_fork(void)
+{
+    tierce__lock_drop(&held_lock);
+}
+
+static void enter_child(void)
+{
+    TIERCE__LIST_FOR_EACH (it, &held)
+        close(TIERCE__CONTAINER_OF(it, struct tierce__disk, held_node)->lock_fd);
+    tierce__list_init(&held);
+    tierce__lock_drop(&held_lock);
+}
+
+static void init_held(void)
+{
+    tierce__lock_init(&held_lock, TIERCE__LOCK_FOLDERS);
+    tierce__list_init(&held);
+    (void)pthread_atfork(before_fork, after_fork, enter_child); /* fails for lack of memory */
+}
+
+static int open_lock(struct tierce__disk *d)
+{
+    pthread_once(&held_once, init_held);
+    char *path = tierce__disk_path(d->folder, "lock");
+    if (path == NULL)
+        return -ENOMEM;
+    tierce__lock_take(&held_lock);
+    d->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    int rc = d->lock_fd >= 0 ? 0 : -errno;
+    if (rc == 0)
+        tierce__list_push_back(&held, &d->held_node);
+    tierce__lock_drop(&held_lock);
+    tierce__free(path);
+    return rc;
+}
+
+static void close_lock(struct tierce__disk *d)
+{
+    if (d->lock_fd < 0)
+        return;
+    tierce__lock_take(&held_lock);
+    tierce__list_remove(&d->held_node);
+    close(d->lock_fd);
+    tierce__lock_drop(&held_lock);
+}
+
 /* An open-file-description lock: it also excludes a second store in the same process, and ends
  * with the process however that ends. */
 static int take_folder(struct tierce__disk *d, uint32_t wait_ms)
 {
-    char *path = tierce__disk_path(d->folder, "lock");
-    if (path == NULL)
-        return -ENOMEM;
-    d->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    int rc = d->lock_fd >= 0 ? 0 : -errno;
-    tierce__free(path);
+    int rc = open_lock(d);
     uint64_t deadline = tierce__deadline_in_ms(wait_ms);
     long pause_ns = 1000000;
     while (rc == 0) {
@@ -541,8 +596,7 @@ void tierce__disk_free(struct tierce__disk *d)
         d->vfs->ops->close(d->vfs, d->data);
     if (d->vfs != NULL)
         d->vfs->ops->destroy(d->vfs);
-    if (d->lock_fd >= 0)
-        close(d->lock_fd);
+    close_lock(d);
     if (d->policy != NULL)
         d->policy->ops->destroy(d->policy);
     tierce__space_destroy(d->space);

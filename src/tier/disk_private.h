@@ -78,6 +78,7 @@ struct tierce__disk {
     /* ---- set at open, then constant ---- */
     char *folder, *journal_path, *journal_new_path, *data_path;
     int lock_fd;
+    struct tierce__list held_node; /* among the folders that the process holds */
     struct tierce__vfs *vfs;
     struct tierce__vfs_file *data;
     struct tierce__namespaces *namespaces;

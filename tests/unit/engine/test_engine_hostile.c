@@ -8,7 +8,9 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -244,6 +246,75 @@ START_TEST(a_child_by_fork_can_let_go_of_the_engine)
 }
 END_TEST
 
+static pid_t fork_waiting_child(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(50);
+        for (;;)
+            pause();
+    }
+    return child;
+}
+
+static void end_child(pid_t child)
+{
+    ck_assert_int_eq(kill(child, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+}
+
+START_TEST(a_child_by_fork_does_not_hold_the_folder)
+{
+    fx_open(&fx, true, NULL);
+    store_seed(1);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 5000), 0);
+    pid_t child = fork_waiting_child();
+    fx_close(&fx);
+    fx_open(&fx, true, NULL);
+    ck_assert_int_eq(fx_stats(&fx).disk_open_status, 0);
+    ck_assert_int_eq(fx_stats(&fx).disk_chunks_now, 4);
+    end_child(child);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+/* Opens the store, forks, tells the child's number and waits to be killed. */
+static void hold_and_fork(int told)
+{
+    alarm(50);
+    fx_open(&fx, true, NULL);
+    store_seed(1);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 5000), 0);
+    pid_t child = fork_waiting_child();
+    if (write(told, &child, sizeof(child)) != sizeof(child))
+        _exit(1);
+    for (;;)
+        pause();
+}
+
+START_TEST(a_child_of_a_killed_process_does_not_hold_the_folder)
+{
+    int told[2];
+    pid_t child;
+    snprintf(fx.folder, sizeof(fx.folder), "/tmp/tierce-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(fx.folder));
+    ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    ck_assert_int_eq(pipe(told), 0);
+    pid_t parent = fork();
+    if (parent == 0)
+        hold_and_fork(told[1]);
+    ck_assert_int_eq(read(told[0], &child, sizeof(child)), (ssize_t)sizeof(child));
+    end_child(parent);
+    fx_open(&fx, true, NULL);
+    ck_assert_int_eq(fx_stats(&fx).disk_open_status, 0);
+    ck_assert_int_eq(fx_stats(&fx).disk_chunks_now, 4);
+    end_child(child);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine_hostile");
@@ -256,6 +327,8 @@ int main(void)
     tcase_add_test(t, the_bound_on_pins_holds_in_a_race);
     tcase_add_test(t, a_chain_of_another_namespace_is_refused);
     tcase_add_test(t, a_child_by_fork_can_let_go_of_the_engine);
+    tcase_add_test(t, a_child_by_fork_does_not_hold_the_folder);
+    tcase_add_test(t, a_child_of_a_killed_process_does_not_hold_the_folder);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }
