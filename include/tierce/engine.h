@@ -61,8 +61,9 @@ struct tierce_view;
  * [borrow] config for the call. `why` gets a sentence on failure.
  * Errors, *out untouched: -ENOMEM; negative errno (a thread cannot be started); TIERCE_E_CONFIG (a
  * policy that does not exist, a second engine on the same folder with another configuration).
- * Thread: any. Blocks while the store's index is read, for up to disk.lock_wait before that, and
- * while another thread opens an engine.
+ * Thread: any. Blocks while the store's index is read and for up to disk.lock_wait before that;
+ * while another thread opens the engine that is to be shared; and while one of equal settings or on
+ * the same folder is being closed, up to the end of that one's timeout.close.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_engine_open(struct tierce_engine **out,
                                                  const struct tierce_config *config,
@@ -98,7 +99,7 @@ TIERCE_API void tierce_engine_stats(struct tierce_engine *engine, struct tierce_
  * Opens a namespace and shard of an engine, which stays open until the view is closed. [borrow] ns
  * and shard for the call. Errors, *out untouched: TIERCE_E_ARGUMENT (bounds; shard ranks not below
  * sizes), TIERCE_E_LIMIT (a chunk would be larger than memory.size allows; over 65536 namespaces),
- * -ENOMEM. Thread: any. Waits while another thread opens an engine.
+ * -ENOMEM. Thread: any. Does not block.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_view_open(struct tierce_view **out,
                                                struct tierce_engine *engine,
