@@ -152,7 +152,7 @@ static pthread_t begin_hanging_close(struct fixture *closing, const char *timeou
 START_TEST(opening_waits_for_the_engine_that_is_being_closed)
 {
     const char *sets[] = {"timeout.close", "20s", "disk.flush_interval", "60s", NULL};
-    struct fixture closing;
+    static struct fixture closing; /* what is left behind stays reachable */
     pthread_t closer = begin_hanging_close(&closing, "20s"), helper;
     ck_assert_int_eq(pthread_create(&helper, NULL, end_hanging, NULL), 0);
     fx_open(&fx, true, sets);
@@ -167,7 +167,7 @@ END_TEST
 
 START_TEST(opening_does_not_wait_beyond_the_deadline_of_a_close)
 {
-    struct fixture closing;
+    static struct fixture closing; /* what is left behind stays reachable */
     pthread_t closer = begin_hanging_close(&closing, "200ms");
     fx_open(&fx, true, NULL); /* other settings, same folder */
     ck_assert_int_eq(fx_stats(&fx).disk_open_status, TIERCE_E_LOCKED);
