@@ -112,6 +112,14 @@ START_TEST(blocks_the_engine_holds_need_not_be_held)
     struct tierce_lookup_opts opts = {.size = sizeof(opts), .from_block = 5};
     ck_assert_int_eq(tierce_lookup(fx.view, chain, 12, &opts, &found), 0);
     ck_assert_uint_eq(found.blocks, 12);
+    /* And are no hits of ours. */
+    struct tierce_engine_stats s = fx_stats(&fx);
+    ck_assert_int_eq(s.lookup_blocks, 12 + 7);
+    ck_assert_int_eq(s.lookup_hit_blocks, 7);
+    ck_assert_int_eq(s.lookup_memory_blocks, 7);
+    opts.from_block = 12;
+    ck_assert_int_eq(tierce_lookup(fx.view, chain, 11, &opts, &found), 0);
+    ck_assert_int_eq(fx_stats(&fx).lookup_hit_blocks, 7);
     expect_loaded(chain, 5, 12, TIERCE_ORIGIN_MEMORY);
     tierce_chain_destroy(chain);
     fx_close(&fx);
