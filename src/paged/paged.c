@@ -6,7 +6,7 @@
 #include "base/bytes.h"
 #include "paged/paged_private.h"
 
-enum { SCATTER_STREAM_BYTES_MIN = 1 << 20, SCATTER_FETCH_BYTES_MAX = 128 << 10 };
+enum { SCATTER_STREAM_BYTES_MIN = 1 << 20 };
 
 /* Block ids come from outside, so the last byte of the last block must be an address. */
 static bool layer_ok(const struct tierce_paged_layer *layer, uint32_t block_count)
@@ -118,11 +118,7 @@ int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer, cons
     const uint8_t *cell = cells;
     int bad = 0;
     for (size_t i = 0; i < n; i++, cell += to->block_bytes) {
-        const uint8_t *next = NULL;
-        /* With and without, of a plain copy: cells of 16 KiB 0.92 and 0.84, of 256 KiB 0.93 and
-         * 0.96 (Zen 5, 2026-11). */
-        if (to->block_bytes < SCATTER_FETCH_BYTES_MAX)
-            next = i + 1 < n ? cell + to->block_bytes : behind(cell, row);
+        const uint8_t *next = i + 1 < n ? cell + to->block_bytes : behind(cell, row);
         uint64_t sum = tierce__copy_sum_unfenced(kernel, block_at(to, ids[i]), cell,
                                                  to->block_bytes, hint, next);
         if (sum != sums[i]) {
