@@ -43,9 +43,6 @@ int tierce__cli_usage(const char *command, const char *format, ...)
 int tierce__cli_fail(const char *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Whether everything printed to stdout arrived; says so if not. Returns `status` or FAILED. */
-int tierce__cli_finish(const char *command, int status);
-
 /*
  * The content of a regular file of at most `bytes_max` bytes as text with a NUL, heap,
  * tierce__free. Errors, *out untouched: negative errno (-EFBIG: larger; -EINVAL: not a regular
