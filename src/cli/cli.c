@@ -6,11 +6,13 @@
 #include "base/nearest.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <tierce/version.h>
+#include <unistd.h>
 
 static const struct tierce__command commands[] = {
 #define TIERCE_COMMAND(suffix, name, args, summary)                                                \
@@ -32,21 +34,24 @@ static const struct tierce__command *find_command(const char *name)
 
 static int unknown_command(const char *name)
 {
-    const char *best = "help";
-    size_t best_distance = tierce__edit_distance(name, best);
+    static const char *const known[] = {"help", "--help", "--version",
+#define TIERCE_COMMAND(suffix, word, args, summary) word,
+#include "cli/commands.def"
+#undef TIERCE_COMMAND
+                                        NULL};
     char shown[64];
-
-    for (size_t i = 0; i < COMMAND_COUNT; i++) {
-        size_t distance = tierce__edit_distance(name, commands[i].name);
-        if (distance < best_distance) {
-            best_distance = distance;
-            best = commands[i].name;
-        }
-    }
     tierce__text_for_message(shown, sizeof(shown), name);
     fprintf(stderr, "tierce: there is no command \"%s\"; the nearest is \"%s\" (see tierce help)\n",
-            shown, best);
+            shown, tierce__nearest(name, known));
     return TIERCE__CLI_USAGE;
+}
+
+int tierce__cli_unknown_option(const char *command, const char *option, const char *const known[])
+{
+    char shown[64];
+    tierce__text_for_message(shown, sizeof(shown), option);
+    return tierce__cli_usage(command, "there is no option \"%s\"; the nearest is \"%s\"", shown,
+                             tierce__nearest(option, known));
 }
 
 static void print_overview(FILE *out)
@@ -71,12 +76,12 @@ static void print_command_help(const struct tierce__command *command)
 
 static int run_help(int argc, char **argv)
 {
-    if (argc == 1) {
+    if (argc > 2)
+        return tierce__cli_usage("help", "takes one command");
+    if (argc == 1 || strcmp(argv[1], "help") == 0) {
         print_overview(stdout);
         return TIERCE__CLI_OK;
     }
-    if (argc > 2)
-        return tierce__cli_usage("help", "takes one command");
     const struct tierce__command *command = find_command(argv[1]);
     if (command == NULL)
         return unknown_command(argv[1]);
@@ -113,8 +118,19 @@ static int finish(const char *command, int status)
     return tierce__cli_fail(command, "the output could not be written: %s", strerror(errno));
 }
 
+/* A closed standard descriptor would become that of the next file, and what is printed would land
+ * there. Writing to one that is open for reading still fails. */
+static void fill_standard_files(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            (void)open("/dev/null", O_RDONLY);
+    }
+}
+
 int tierce__cli_main(int argc, char **argv)
 {
+    fill_standard_files();
     if (argc < 2) {
         print_overview(stderr);
         return TIERCE__CLI_USAGE;
@@ -148,6 +164,13 @@ int tierce__cli_fail(const char *command, const char *format, ...)
     print_message(command, format, ap);
     va_end(ap);
     return TIERCE__CLI_FAILED;
+}
+
+const char *tierce__cli_read_error(int rc)
+{
+    if (rc == -EINVAL)
+        return "is neither a file nor a folder";
+    return rc == -EILSEQ ? "holds a NUL byte, and must be text" : tierce_strerror(rc);
 }
 
 int tierce__cli_read_text(char **out, const char *path, size_t bytes_max)

@@ -43,12 +43,18 @@ int tierce__cli_usage(const char *command, const char *format, ...)
 int tierce__cli_fail(const char *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Refuses an option; the nearest of `known` (ends with NULL) is named. Returns CLI_USAGE. */
+int tierce__cli_unknown_option(const char *command, const char *option, const char *const known[]);
+
 /*
  * The content of a regular file of at most `bytes_max` bytes as text with a NUL, heap,
  * tierce__free. Errors, *out untouched: negative errno (-EFBIG: larger; -EINVAL: not a regular
  * file; -EILSEQ: it holds a NUL), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__cli_read_text(char **out, const char *path, size_t bytes_max);
+
+/* What an error of tierce__cli_read_text says behind the name of the file. */
+const char *tierce__cli_read_error(int rc);
 
 /* A folder and a name in it as one path, heap, tierce__free; NULL for no memory. */
 char *tierce__cli_join_path(const char *folder, const char *name);

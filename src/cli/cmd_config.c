@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/config_parse.h"
 #include "cli/cli.h"
 #include "engine/config.h"
 
@@ -73,6 +74,28 @@ static int set_pair(struct tierce_config *config, const char *pair)
     return rc == 0 ? TIERCE__CLI_OK : tierce__cli_usage("config", "%s", why);
 }
 
+/* An argument that is no option with its value. */
+static int refuse(const char *arg)
+{
+    static const char *const known[] = {"--markdown", "--file", "--set",
+#define TIERCE_PARAM(row, name, type, fallback, min, max, choices, text) "--" name,
+#include "engine/params.def"
+#undef TIERCE_PARAM
+                                        NULL};
+    char shown[64];
+    tierce__text_for_message(shown, sizeof(shown), arg);
+    for (size_t i = 1; known[i] != NULL; i++) {
+        if (strcmp(known[i], arg) == 0)
+            return tierce__cli_usage("config", "%s needs a value: %s=VALUE", arg, arg);
+    }
+    if (arg[0] == '-')
+        return tierce__cli_unknown_option("config", arg, known);
+    if (strchr(arg, '=') != NULL)
+        return tierce__cli_usage("config", "\"%s\" is not expected; a value is given by --%s",
+                                 shown, shown);
+    return tierce__cli_usage("config", "\"%s\" is not expected; a file is given by --file", shown);
+}
+
 /* First pass (config NULL): what is asked for. Second pass: the values, which come last. */
 static int read_args(struct request *request, struct tierce_config *config, int argc, char **argv)
 {
@@ -87,11 +110,8 @@ static int read_args(struct request *request, struct tierce_config *config, int 
             status = config != NULL ? set_pair(config, value) : TIERCE__CLI_OK;
         else if (strncmp(argv[i], "--", 2) == 0 && strchr(argv[i], '=') != NULL)
             status = config != NULL ? set_pair(config, argv[i] + 2) : TIERCE__CLI_OK;
-        else if (strncmp(argv[i], "--", 2) == 0)
-            return tierce__cli_usage("config", "%.100s needs a value: %.100s=VALUE", argv[i],
-                                     argv[i]);
         else
-            return tierce__cli_usage("config", "\"%.100s\" is not expected", argv[i]);
+            return refuse(argv[i]);
         if (status != TIERCE__CLI_OK)
             return status;
     }
@@ -119,6 +139,8 @@ int tierce__cli_config(int argc, char **argv)
     int status = read_args(&request, NULL, argc, argv);
     if (status != TIERCE__CLI_OK)
         return status;
+    if (request.file != NULL && request.file[0] == '\0')
+        return tierce__cli_usage("config", "--file needs the name of a file");
     if (request.markdown) {
         fputs(reference_head, stdout);
         tierce__config_print_markdown(tierce__engine_params(), TIERCE__ENGINE_PARAMS, stdout);
