@@ -74,6 +74,13 @@ static int set_pair(struct tierce_config *config, const char *pair)
     return rc == 0 ? TIERCE__CLI_OK : tierce__cli_usage("config", "%s", why);
 }
 
+static int set_file(struct request *request, const char *path)
+{
+    request->file = path;
+    return path[0] != '\0' ? TIERCE__CLI_OK
+                           : tierce__cli_usage("config", "--file needs the name of a file");
+}
+
 /* An argument that is no option with its value. */
 static int refuse(const char *arg)
 {
@@ -105,7 +112,7 @@ static int read_args(struct request *request, struct tierce_config *config, int 
         if (strcmp(argv[i], "--markdown") == 0)
             request->markdown = true;
         else if (take_value(&value, &i, argc, argv, "--file"))
-            request->file = value;
+            status = set_file(request, value);
         else if (take_value(&value, &i, argc, argv, "--set"))
             status = config != NULL ? set_pair(config, value) : TIERCE__CLI_OK;
         else if (strncmp(argv[i], "--", 2) == 0 && strchr(argv[i], '=') != NULL)
@@ -139,8 +146,6 @@ int tierce__cli_config(int argc, char **argv)
     int status = read_args(&request, NULL, argc, argv);
     if (status != TIERCE__CLI_OK)
         return status;
-    if (request.file != NULL && request.file[0] == '\0')
-        return tierce__cli_usage("config", "--file needs the name of a file");
     if (request.markdown) {
         fputs(reference_head, stdout);
         tierce__config_print_markdown(tierce__engine_params(), TIERCE__ENGINE_PARAMS, stdout);
