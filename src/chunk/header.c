@@ -179,13 +179,18 @@ static bool all_zero(const uint8_t *p, size_t n)
     return true;
 }
 
+static uint32_t cell_bytes_of(const uint8_t *object, uint32_t layer)
+{
+    return tierce__load_le32(object + TIERCE__CHUNK_FIXED + 4 * (size_t)layer);
+}
+
 /* The cell table of a header whose counts fit; *payload = what it adds up to. */
 static bool cells_in_bounds(const uint8_t *object, uint32_t layers, uint32_t blocks,
                             uint64_t *payload)
 {
     uint64_t cells = 0;
     for (uint32_t i = 0; i < layers; i++) {
-        uint32_t bytes = tierce__chunk_cell_bytes(object, i);
+        uint32_t bytes = cell_bytes_of(object, i);
         if (bytes == 0 || bytes > CELL_BYTES_MAX)
             return false;
         cells += bytes;
@@ -254,15 +259,10 @@ const uint8_t *tierce__chunk_block_hashes(const uint8_t *object, uint32_t layer_
     return object + hashes_offset(layer_count);
 }
 
-uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer)
-{
-    return tierce__load_le32(object + TIERCE__CHUNK_FIXED + 4 * (size_t)layer);
-}
-
 static bool same_cells(const uint8_t *object, const struct tierce__geometry *want)
 {
     for (uint32_t i = 0; i < want->layer_count; i++) {
-        if (tierce__chunk_cell_bytes(object, i) != want->cell_bytes[i])
+        if (cell_bytes_of(object, i) != want->cell_bytes[i])
             return false;
     }
     return true;
@@ -291,7 +291,7 @@ uint64_t tierce__chunk_verify_cells(const uint8_t *object, const struct tierce__
     const uint8_t *cell = object + info->extent.header_bytes;
     uint64_t bad = 0;
     for (uint32_t layer = 0; layer < layers; layer++) {
-        uint32_t bytes = tierce__chunk_cell_bytes(object, layer);
+        uint32_t bytes = cell_bytes_of(object, layer);
         for (uint32_t block = 0; block < blocks; block++, cell += bytes, sum += 8)
             bad += XXH3_64bits(cell, bytes) != tierce__load_le64(sum);
     }

@@ -89,9 +89,8 @@ void tierce__chunk_seal(uint8_t *object);
 TIERCE_MUSTUSE int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object,
                                        uint64_t available);
 
-/* The block hashes (block_count * 32 bytes) and cell sizes of a header that was parsed. */
+/* The block hashes (block_count * 32 bytes) of a header that was parsed. */
 const uint8_t *tierce__chunk_block_hashes(const uint8_t *object, uint32_t layer_count);
-uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer);
 
 /*
  * Whether a parsed header is the very chunk that is wanted: namespace digest, hash, shard,

@@ -101,32 +101,6 @@ static bool opts_are_sane(const struct tierce__disk_opts *o)
            o->io_bytes <= (64u << 20);
 }
 
-/* ---- the folder ------------------------------------------------------------------------------ */
-
-/* An open-file-description lock: it also excludes a second store in the same process, and ends
- * with the process however that ends. */
-static int take_folder(struct tierce__disk *d, uint32_t wait_ms)
-{
-    d->opening = d->lock_path;
-    d->lock_fd = open(d->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    int rc = d->lock_fd >= 0 ? 0 : -errno;
-    uint64_t deadline = tierce__deadline_in_ms(wait_ms);
-    long pause_ns = 1000000;
-    while (rc == 0) {
-        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-        if (fcntl(d->lock_fd, F_OFD_SETLK, &lock) == 0)
-            break;
-        if (errno != EAGAIN && errno != EACCES && errno != EINTR)
-            rc = -errno;
-        else if (tierce__now_ns() >= deadline)
-            rc = TIERCE_E_LOCKED;
-        else
-            nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
-        pause_ns = pause_ns < 50000000 ? pause_ns * 2 : pause_ns;
-    }
-    return rc;
-}
-
 /* ---- reading back ---------------------------------------------------------------------------- */
 
 struct replay {
@@ -563,8 +537,7 @@ void tierce__disk_free(struct tierce__disk *d)
     close_files(d);
     if (d->vfs != NULL)
         d->vfs->ops->destroy(d->vfs);
-    if (d->lock_fd >= 0)
-        close(d->lock_fd);
+    tierce__disk_unlock(d);
     if (d->policy != NULL)
         d->policy->ops->destroy(d->policy);
     tierce__space_destroy(d->space);
@@ -668,8 +641,10 @@ int tierce__disk_open(struct tierce__tier **out, const struct tierce__disk_opts 
         rc = make_parts(d, opts);
     if (rc == 0)
         rc = make_folder(d, d->folder);
-    if (rc == 0)
-        rc = take_folder(d, opts->lock_wait_ms);
+    if (rc == 0) {
+        d->opening = d->lock_path;
+        rc = tierce__disk_lock(d, opts->lock_wait_ms);
+    }
     if (rc == 0)
         rc = read_back(d, opts);
     if (rc < 0)

@@ -14,7 +14,8 @@
  * The disk tier from inside.
  *
  *   disk.c          the tier's operations, close
- *   disk_open.c     the folder: lock, sizes, reading back, repair
+ *   disk_open.c     the folder: sizes, reading back, repair
+ *   disk_lock.c     one store a folder
  *   disk_table.c    slots and how a journal fills them
  *   disk_state.c    what one chunk may become, eviction, space in limbo; all under the lock
  *   disk_io.c       the I/O thread: queues, transfers, deadlines
@@ -78,6 +79,7 @@ struct tierce__disk {
     /* ---- set at open, then constant ---- */
     char *folder, *lock_path, *journal_path, *journal_new_path, *mark_path, *data_path, *ns_folder;
     int lock_fd;
+    struct tierce__list held_node; /* among the folders that the process holds */
     struct tierce__vfs *vfs;
     struct tierce__vfs_file *data;
     struct tierce__namespaces *namespaces;
@@ -239,6 +241,17 @@ void *tierce__disk_journal_main(void *arg);
 TIERCE_MUSTUSE int tierce__disk_compact(struct tierce__disk *d);
 /* Notes beside the journal that all its pages were synced. Thread: as of compact. */
 void tierce__disk_mark_synced(struct tierce__disk *d);
+
+/* ---- disk_lock.c ----------------------------------------------------------------------------- */
+
+/*
+ * Takes the folder for this store alone, waiting up to wait_ms. An open-file-description lock: it
+ * also excludes a second store in the same process, and ends with the process however that ends.
+ * Errors: TIERCE_E_LOCKED, negative errno (the file "lock").
+ */
+TIERCE_MUSTUSE int tierce__disk_lock(struct tierce__disk *d, uint32_t wait_ms);
+/* Gives the folder back, if it was taken. */
+void tierce__disk_unlock(struct tierce__disk *d);
 
 /* ---- disk_open.c ----------------------------------------------------------------------------- */
 

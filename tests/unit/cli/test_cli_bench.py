@@ -3,9 +3,12 @@
 
 import csv
 import os
+import signal
+import subprocess
+import time
 import unittest
 
-from cli_case import CliCase
+from cli_case import EXECUTABLE, CliCase
 
 HEADER = "bench,case,unit,value,limit,ratio,goal,peer,peer_value"
 SMALL = ("--seconds", "0.01", "--memory", "256MiB", "--csv")
@@ -40,11 +43,43 @@ class Bench(CliCase):
         self.assertNotIn(",", result.stdout)
 
     def test_wrong_arguments(self):
-        self.check(2, "bench", "hsah", err=["no such benchmark", "hsah"])
+        self.check(2, "bench", "hsah", err=['no benchmark "hsah"; the nearest is "hash"'])
+        self.check(2, "bench", "--lst", err=['tierce bench: there is no option "--lst"', '"--list"'])
+        self.check(2, "bench", "-x", err=['there is no option "-x"'])
+        self.check(2, "bench", "--seconds", err=["--seconds needs a value", "help bench"])
+        self.check(2, "bench", "--csv=1", err=['"--csv=1"'])
         self.check(2, "bench", "--seconds", "0", err=["--seconds"])
         self.check(2, "bench", "--seconds", "nan", err=["--seconds"])
         self.check(2, "bench", "--memory", "1MiB", err=["--memory"])
         self.check(1, "bench", "hash", "--dir", "missing", err=["cannot make missing/"])
+
+    def test_a_signal_leaves_no_files(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            bench = subprocess.Popen([EXECUTABLE, "bench", "disk", "--seconds", "60", "--memory",
+                                      "256MiB"], cwd=self.folder, stdout=subprocess.DEVNULL,
+                                     stderr=subprocess.DEVNULL)
+            give_up = time.monotonic() + 30
+            while not self.files() and time.monotonic() < give_up:
+                time.sleep(0.01)
+            self.assertTrue(self.files())
+            bench.send_signal(number)
+            self.assertEqual(bench.wait(timeout=30), -number)
+            self.assertEqual(os.listdir(self.folder), [])
+
+    def files(self):
+        return [name for _, _, names in os.walk(self.folder) for name in names]
+
+    def test_without_a_reader_nothing_is_measured(self):
+        long = ("--seconds", "600", "--memory", "256MiB")
+        with open("/dev/full", "w") as full:
+            self.assertEqual(self.tierce("bench", *long, stdout=full).returncode, 1)
+        reader, writer = os.pipe()
+        os.close(reader)
+        result = self.tierce("bench", *long, stdout=writer)
+        os.close(writer)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("could not be written: Broken pipe", result.stderr)
+        self.assertEqual(os.listdir(self.folder), [])
 
 
 if __name__ == "__main__":
