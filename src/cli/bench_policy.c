@@ -12,7 +12,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -30,7 +29,7 @@
 #define GOAL_FAST       20  /* million operations a second */
 #define GOAL_OTHERS     10
 
-/* Linear probing; at most half of the cells are in use. */
+/* Linear probing; a quarter of the cells is in use. */
 struct map_cell {
     uint64_t key;
     uint64_t slot; /* + 1; 0: empty */
@@ -140,6 +139,13 @@ static void evict_for(struct replay *r, const struct tierce__policy_entry *entry
         (struct erasure){.key = r->key_of[*slot], .slot = *slot};
 }
 
+/* Where a key is, or where it was until a moment ago, or NO_SLOT. */
+static uint32_t find_slot(const struct replay *r, uint64_t key)
+{
+    const struct map_cell *cell = find_cell(&r->map, key);
+    return cell->slot != 0 ? (uint32_t)cell->slot - 1 : TIERCE__NO_SLOT;
+}
+
 static bool has_key(const struct replay *r, uint32_t slot, uint64_t key)
 {
     return slot != TIERCE__NO_SLOT && r->key_of[slot] == key;
@@ -157,18 +163,12 @@ static void store_key(struct replay *r, uint64_t key)
     go_on_erasing(r);
 }
 
-static uint32_t slot_of(const struct replay *r, uint64_t key)
-{
-    const struct map_cell *cell = find_cell(&r->map, key);
-    return cell->slot != 0 ? (uint32_t)cell->slot - 1 : TIERCE__NO_SLOT;
-}
-
-/* `slot` is where the key was, or NO_SLOT, when its batch began. */
+/* `slot` is what find_slot said when the batch began. */
 static void request_key(struct replay *r, uint64_t key, uint32_t slot)
 {
     r->now++;
     if (!has_key(r, slot, key))
-        slot = slot_of(r, key);
+        slot = find_slot(r, key);
     if (has_key(r, slot, key)) {
         r->hits++;
         r->policy->ops->touch(r->policy, slot, r->now);
@@ -186,16 +186,13 @@ static void fetch_cells(const struct replay *r, const uint64_t *keys)
 static void find_slots(const struct replay *r, const uint64_t *keys, uint32_t *slots)
 {
     for (uint32_t i = 0; i < BATCH; i++) {
-        slots[i] = slot_of(r, keys[i]);
-        if (slots[i] == TIERCE__NO_SLOT)
-            continue;
-        __builtin_prefetch(&r->key_of[slots[i]]);
-        tierce__policy_prefetch(r->policy, slots[i], false);
-    }
-    for (uint32_t i = 0; i < BATCH; i++) {
+        slots[i] = find_slot(r, keys[i]);
         if (slots[i] != TIERCE__NO_SLOT)
-            tierce__policy_prefetch(r->policy, slots[i], true);
+            __builtin_prefetch(&r->key_of[slots[i]]);
+        tierce__policy_prefetch(r->policy, keys[i], slots[i], false);
     }
+    for (uint32_t i = 0; i < BATCH; i++)
+        tierce__policy_prefetch(r->policy, keys[i], slots[i], true);
 }
 
 static int64_t run_policy(void *arg)
@@ -306,16 +303,15 @@ int tierce__bench_policy(const struct tierce__bench *bench)
     struct replay r = {.bench = bench, .entries = ENTRIES_MAX};
     while ((uint64_t)r.entries * ENTRY_BYTES > bench->memory_bytes)
         r.entries /= 2;
-    r.map.mask = 2 * (uint64_t)r.entries - 1;
+    r.map.mask = 4 * (uint64_t)r.entries - 1;
     r.map.bytes = (r.map.mask + 1) * sizeof(struct map_cell);
     r.map.cells = (void *)tierce__bench_map(r.map.bytes);
     r.requests = tierce__calloc(ROUND_REQUESTS + BATCH, sizeof(*r.requests));
-    r.key_of = tierce__calloc(r.entries, sizeof(*r.key_of));
+    r.key_of = (uint64_t *)(void *)tierce__bench_map(r.entries * sizeof(*r.key_of));
     int rc = r.map.cells == NULL || r.requests == NULL || r.key_of == NULL ? -ENOMEM : 0;
     for (size_t i = 0; rc == 0 && tierce__policy_at(i) != NULL; i++)
-        if (!getenv("POL") || strstr(getenv("POL"), tierce__policy_at(i)->name))
-            rc = run_case(&r, tierce__policy_at(i));
-    tierce__free(r.key_of);
+        rc = run_case(&r, tierce__policy_at(i));
+    tierce__bench_unmap((uint8_t *)r.key_of, r.entries * sizeof(*r.key_of));
     tierce__free(r.requests);
     tierce__bench_unmap((uint8_t *)r.map.cells, r.map.bytes);
     return rc;
