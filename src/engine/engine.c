@@ -88,20 +88,14 @@ static char *canonical_path(const char *path)
 
 /* ---- opening ---- */
 
-static int find_policy(const struct tierce__policy_ops **out, const char *parameter,
-                       const char *name, char why[TIERCE_CONFIG_ERROR_BYTES])
+/* The configuration takes no other names. */
+static const struct tierce__policy_ops *policy_of(const struct tierce_config *config,
+                                                  enum tierce__engine_param param)
 {
-    *out = tierce__policy_find(name);
-    if (*out != NULL)
-        return 0;
-    int at = snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
-                      "%s: there is no policy \"%s\"; known are:", parameter, name);
-    const struct tierce__policy_ops *known;
-    for (size_t i = 0; (known = tierce__policy_at(i)) != NULL; i++) {
-        if (at > 0 && at < TIERCE_CONFIG_ERROR_BYTES)
-            at += snprintf(why + at, TIERCE_CONFIG_ERROR_BYTES - (size_t)at, " %s", known->name);
-    }
-    return TIERCE_E_CONFIG;
+    const struct tierce__policy_ops *policy =
+        tierce__policy_find(tierce__engine_text(config, param));
+    TIERCE_ASSERT(policy != NULL);
+    return policy;
 }
 
 static void add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
@@ -118,16 +112,11 @@ static void add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
 static int open_memory(struct tierce_engine *engine, const struct tierce_config *config,
                        char why[TIERCE_CONFIG_ERROR_BYTES])
 {
-    const struct tierce__policy_ops *policy;
-    int rc = find_policy(&policy, "memory.policy",
-                         tierce__engine_text(config, TIERCE__ENGINE_MEMORY_POLICY), why);
-    if (rc < 0)
-        return rc;
     uint64_t chunks = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_CHUNKS);
-    rc = tierce__pool_create(&engine->pool,
-                             &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
-                                                         .cap_bytes = engine->settings.memory_bytes,
-                                                         .buf_count_max = (uint32_t)chunks});
+    int rc = tierce__pool_create(
+        &engine->pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
+                                                   .cap_bytes = engine->settings.memory_bytes,
+                                                   .buf_count_max = (uint32_t)chunks});
     if (rc < 0) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "memory.size: cannot reserve %llu bytes: %s",
                  (unsigned long long)engine->settings.memory_bytes, tierce_strerror(rc));
@@ -135,31 +124,28 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
     }
     struct tierce__tier *tier;
     rc = tierce__memory_open(
-        &tier, &(struct tierce__memory_opts){.size = sizeof(struct tierce__memory_opts),
-                                             .pool = engine->pool,
-                                             .policy = policy});
+        &tier, &(struct tierce__memory_opts){
+                   .size = sizeof(struct tierce__memory_opts),
+                   .pool = engine->pool,
+                   .policy = policy_of(config, TIERCE__ENGINE_MEMORY_POLICY),
+                   .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_TTL)});
     if (rc == 0)
         add_rung(engine, tier, TIERCE_ORIGIN_MEMORY);
     return rc;
 }
 
-/* A disk that cannot be used leaves the engine on memory; only a policy that does not exist is an
- * error of the caller. */
-static int open_disk(struct tierce_engine *engine, const struct tierce_config *config,
-                     char why[TIERCE_CONFIG_ERROR_BYTES])
+/* A disk that cannot be used leaves the engine on memory. */
+static void open_disk(struct tierce_engine *engine, const struct tierce_config *config)
 {
     const char *path = tierce__engine_text(config, TIERCE__ENGINE_DISK_PATH);
-    const struct tierce__policy_ops *policy;
-    int rc = find_policy(&policy, "disk.policy",
-                         tierce__engine_text(config, TIERCE__ENGINE_DISK_POLICY), why);
-    if (rc < 0 || path[0] == '\0')
-        return rc;
+    if (path[0] == '\0')
+        return;
     uint64_t queue = tierce__engine_number(config, TIERCE__ENGINE_DISK_QUEUE);
     struct tierce__disk_opts opts = {
         .size = sizeof(opts),
         .path = path,
         .cap_bytes = tierce__engine_number(config, TIERCE__ENGINE_DISK_SIZE),
-        .policy = policy,
+        .policy = policy_of(config, TIERCE__ENGINE_DISK_POLICY),
         .namespaces = engine->namespaces,
         .pool = engine->pool,
         .io_depth = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_DISK_DEPTH),
@@ -170,18 +156,18 @@ static int open_disk(struct tierce_engine *engine, const struct tierce_config *c
         .buffered = !tierce__engine_bool(config, TIERCE__ENGINE_DISK_DIRECT),
         .admit_second =
             strcmp(tierce__engine_text(config, TIERCE__ENGINE_DISK_ADMIT), "second") == 0,
+        .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_DISK_TTL),
     };
     struct tierce__tier *tier;
     int status = tierce__disk_open(&tier, &opts);
     if (status == 0) {
         add_rung(engine, tier, TIERCE_ORIGIN_DISK);
-        return 0;
+        return;
     }
     tierce__count(engine, TIERCE__STAT_disk_open_status, status);
     tierce__log(TIERCE_LOG_ERROR, "store_folder_refused",
                 "path=\"%s\" reason=\"%s\" consequence=\"chunks are kept in memory only\"", path,
                 tierce_strerror(status));
-    return 0;
 }
 
 /* Ends pins at their deadline, so that a request that vanished cannot hold memory. */
@@ -221,7 +207,7 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
     if (rc == 0)
         rc = open_memory(engine, config, why);
     if (rc == 0)
-        rc = open_disk(engine, config, why);
+        open_disk(engine, config);
     if (rc == 0)
         rc = -pthread_create(&engine->keeper, NULL, run_keeper, engine);
     engine->keeper_runs = rc == 0;

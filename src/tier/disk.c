@@ -147,6 +147,7 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
     bool wants_device = req->op != TIERCE__TIER_DELETE && req->op != TIERCE__TIER_FLUSH;
     if (wants_device && is_down(d))
         return TIERCE_E_DOWN; /* a lookup too: it would promise what cannot be loaded */
+    tierce__disk_expire(d);
     switch (req->op) {
     case TIERCE__TIER_LOOKUP:
         return lookup(d, req);
@@ -189,7 +190,7 @@ static void touch(struct tierce__tier *tier, const struct tierce__key *keys, siz
     while (count-- > 0) {
         uint32_t slot = tierce__disk_find(d, &keys[count]);
         if (slot != TIERCE__INDEX_NONE)
-            d->policy->ops->touch(d->policy, slot, ++d->clock);
+            d->policy->ops->touch(d->policy, slot, tierce__now_ns());
     }
     tierce__lock_drop(&d->lock);
 }

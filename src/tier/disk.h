@@ -38,6 +38,8 @@ struct tierce__disk_opts {
     bool buffered;              /* no O_DIRECT */
     bool admit_second;          /* only chunks whose put was asked for twice */
     uint64_t seed;
+    uint64_t ttl_ms; /* for a policy that expires: what has expired is dropped by the next request;
+                        the time of what is read back begins anew */
 };
 
 /*

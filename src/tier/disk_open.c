@@ -246,7 +246,7 @@ static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t 
         d->policy->ops->insert(d->policy, slots[i],
                                &(struct tierce__policy_entry){.key = tierce__key_spread(key),
                                                               .bytes = c->object_bytes,
-                                                              .now = ++d->clock,
+                                                              .now = tierce__now_ns(),
                                                               .parent = parent_slot});
         d->durable_count++;
     }
@@ -257,7 +257,7 @@ static void evict_surplus(struct tierce__disk *d, struct replay *r)
 {
     uint32_t slot;
     while (tierce__index_count(d->table.index) > d->chunk_count_max &&
-           d->policy->ops->victim(d->policy, ++d->clock, &slot)) {
+           d->policy->ops->victim(d->policy, tierce__now_ns(), &slot)) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slot];
         d->policy->ops->remove(d->policy, slot, true);
         tierce__space_give(d->space, c->offset, c->object_bytes);
@@ -419,13 +419,14 @@ static int repair(struct tierce__disk *d, struct replay *r, uint64_t file_length
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
-static int make_policy(struct tierce__disk *d, const struct tierce__policy_ops *ops)
+static int make_policy(struct tierce__disk *d, const struct tierce__disk_opts *opts)
 {
-    return ops->create(&d->policy,
-                       &(struct tierce__policy_opts){.size = sizeof(struct tierce__policy_opts),
-                                                     .slot_count = d->table.slot_count,
-                                                     .capacity = d->data_cap,
-                                                     .seed = d->seed});
+    return opts->policy->create(
+        &d->policy, &(struct tierce__policy_opts){.size = sizeof(struct tierce__policy_opts),
+                                                  .slot_count = d->table.slot_count,
+                                                  .capacity = d->data_cap,
+                                                  .seed = d->seed,
+                                                  .ttl = opts->ttl_ms * 1000000});
 }
 
 static int make_folder(struct tierce__disk *d, const char *path)
@@ -453,7 +454,7 @@ static int read_back(struct tierce__disk *d, const struct tierce__disk_opts *opt
     if (length < 0)
         rc = (int)length;
     if (rc == 0)
-        rc = make_policy(d, opts->policy);
+        rc = make_policy(d, opts);
     if (rc == 0)
         rc = rebuild(d, &r, (uint64_t)length);
     if (rc == 0)

@@ -103,7 +103,6 @@ struct tierce__disk {
     struct tierce__disk_table table;
     struct tierce__policy *policy; /* holds what is visible */
     struct tierce__space *space;
-    uint64_t clock; /* the policy's time: counts uses */
     uint64_t next_seq;
     uint64_t sync_epoch; /* rises when a sync of the data failed */
     int unsaid_loss;     /* 0, or the error of a sync that no flush has told of yet */
@@ -209,6 +208,8 @@ void tierce__disk_reap(struct tierce__disk *d);
 /* Evicts until the space of `bytes` is in limbo or free, or nothing can be evicted. Returns
  * whether anything was. */
 bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes);
+/* Takes out what the policy says has expired; it is invisible at once. */
+void tierce__disk_expire(struct tierce__disk *d);
 /* Whether something is under way that will free space or make chunks evictable. */
 bool tierce__disk_will_free(const struct tierce__disk *d);
 

@@ -25,7 +25,7 @@ class Bench(CliCase):
     def test_list_names_all(self):
         text = self.check(0, "bench", "--list").stdout
         names = [line.split()[0] for line in text.splitlines()]
-        self.assertEqual(names, ["memory", "lookup", "hash", "disk"])
+        self.assertEqual(names, ["memory", "lookup", "hash", "disk", "policy"])
 
     def test_rows(self):
         rows = self.rows("memory", "lookup", "hash", *SMALL)
@@ -37,6 +37,16 @@ class Bench(CliCase):
             self.assertAlmostEqual(ratio / better, 1, delta=0.01, msg=str(row))
             self.assertGreater(float(row["goal"]), 0)
             self.assertNotIn(None, row, "a text holds a comma")
+
+    def test_every_policy_has_a_row(self):
+        rows = self.rows("policy", "--seconds", "0.01", "--memory", "64MiB", "--csv")
+        goals = {row["case"].split(";")[0]: float(row["limit"]) for row in rows}
+        self.assertEqual(goals, {
+            "lru": 20, "fifo": 20, "sieve": 20, "mru": 10, "lfu": 10, "s3fifo": 10,
+            "s3fifo_lcs": 10, "arc": 10, "leaf_lru": 10, "ttl": 10, "sampled_lru": 10})
+        for row in rows:
+            self.assertEqual((row["unit"], row["goal"]), ("Mops/s", "1"))
+            self.assertRegex(row["case"], r"; 262144 entries; [1-9][0-9]? % hits$")
 
     def test_a_table_for_people(self):
         result = self.check(0, "bench", "hash", "--seconds", "0.01", out=["Mtokens/s", "ratio"])

@@ -3,7 +3,9 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
+#include "engine/config.h"
 #include "engine_fixture.h"
+#include "policy/policy.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -431,16 +433,38 @@ START_TEST(equal_configurations_share_one_engine)
     ck_assert_int_eq(tierce_config_set(b, "memory.size", "8MiB", why), 0);
     ck_assert_int_eq(tierce_engine_open(&z, b, why), 0);
     ck_assert_ptr_ne(x, z);
-    ck_assert_int_eq(tierce_config_set(b, "memory.policy", "no-such", why), 0);
-    struct tierce_engine *none = NULL;
-    ck_assert_int_eq(tierce_engine_open(&none, b, why), TIERCE_E_CONFIG);
-    ck_assert_ptr_nonnull(strstr(why, "no-such"));
-    ck_assert_ptr_nonnull(strstr(why, "lru"));
     tierce_engine_close(x);
     tierce_engine_close(y);
     tierce_engine_close(z);
     tierce_config_destroy(a);
     tierce_config_destroy(b);
+}
+END_TEST
+
+START_TEST(every_policy_has_a_name_for_each_tier)
+{
+    static const char *const parameters[] = {"memory.policy", "disk.policy"};
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    for (size_t p = 0; p < 2; p++) {
+        struct tierce_config *config = fx_config("", NULL);
+        ck_assert_int_eq(tierce_config_set(config, parameters[p], "no-such", why), TIERCE_E_CONFIG);
+        ck_assert_ptr_nonnull(strstr(why, "no-such"));
+        for (size_t i = 0; tierce__policy_at(i) != NULL; i++) {
+            const char *name = tierce__policy_at(i)->name;
+            ck_assert_msg(strstr(why, name) != NULL, "%s is not in: %s", name, why);
+            ck_assert_int_eq(tierce_config_set(config, parameters[p], name, why), 0);
+        }
+        tierce_config_destroy(config);
+    }
+    size_t count = 0, choices = 1;
+    while (tierce__policy_at(count) != NULL)
+        count++;
+    for (const char *c = tierce__engine_params()[TIERCE__ENGINE_MEMORY_POLICY].choices; *c != '\0';
+         c++)
+        choices += *c == '|';
+    ck_assert_uint_eq(choices, count);
+    ck_assert_str_eq(tierce__engine_params()[TIERCE__ENGINE_MEMORY_POLICY].choices,
+                     tierce__engine_params()[TIERCE__ENGINE_DISK_POLICY].choices);
 }
 END_TEST
 
@@ -589,6 +613,7 @@ int main(void)
     tcase_add_test(t, pins_end_with_the_load_and_are_bounded);
     tcase_add_test(t, a_prompt_larger_than_memory_keeps_its_prefix);
     tcase_add_test(t, equal_configurations_share_one_engine);
+    tcase_add_test(t, every_policy_has_a_name_for_each_tier);
     tcase_add_test(t, threads_share_an_engine);
     tcase_add_test(t, every_failed_allocation_is_survived);
     tcase_add_test(t, opening_survives_every_failed_allocation);

@@ -136,6 +136,51 @@ START_TEST(a_large_store_evicts_ahead)
 }
 END_TEST
 
+/* The loop index is the policy. */
+START_TEST(every_policy_evicts)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 4 * MIB);
+    opts.policy = tierce__policy_at((size_t)_i);
+    open_with(opts);
+    for (uint64_t n = 0; n < 200; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    struct tierce__tier_stats before = store_stats(&s);
+    ck_assert_uint_gt(before.evicted_chunks, 100);
+    ck_assert_uint_le(before.used_bytes, 4 * MIB);
+    store_close(&s);
+    open_with(opts);
+    ck_assert_uint_eq(store_stats(&s).chunks, before.chunks);
+    for (uint64_t n = 200; n < 300; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_uint_le(store_stats(&s).used_bytes, 4 * MIB);
+}
+END_TEST
+
+START_TEST(what_has_expired_is_a_miss)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 16 * MIB);
+    opts.policy = tierce__policy_find("ttl");
+    opts.ttl_ms = 20;
+    open_with(opts);
+    for (uint64_t n = 0; n < 10; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    while (store_has(&s, 9)) /* a lookup is no use that renews */
+        continue;
+    for (uint64_t n = 0; n < 10; n++)
+        ck_assert_int_eq(store_get(&s, n, 0, 0), TIERCE_E_MISS);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_uint_eq(store_stats(&s).chunks, 0);
+    store_close(&s);
+    opts.ttl_ms = 0;
+    open_with(opts);
+    ck_assert_uint_eq(store_stats(&s).chunks, 0);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert(store_has(&s, 1));
+}
+END_TEST
+
 START_TEST(a_smaller_cap_evicts_and_truncates)
 {
     open_with(store_opts(&s, 16 * MIB));
@@ -508,6 +553,11 @@ int main(void)
     tcase_add_test(t, a_lookup_counts_the_leading_keys);
     tcase_add_test(t, eviction_keeps_the_cap_and_the_order);
     tcase_add_test(t, a_large_store_evicts_ahead);
+    int policies = 0;
+    while (tierce__policy_at((size_t)policies) != NULL)
+        policies++;
+    tcase_add_loop_test(t, every_policy_evicts, 0, policies);
+    tcase_add_test(t, what_has_expired_is_a_miss);
     tcase_add_test(t, a_smaller_cap_evicts_and_truncates);
     tcase_add_test(t, fewer_slots_evict_the_oldest);
     tcase_add_test(t, full_of_slots_with_space_in_limbo);
