@@ -44,6 +44,12 @@ TIERCE_MUSTUSE int tierce__chunk_extent(struct tierce__extent *out,
 /* Offset in the object of layer `layer`'s first cell; layer == layer_count gives the end. */
 uint64_t tierce__chunk_layer_offset(const struct tierce__geometry *geometry, uint32_t layer);
 
+#define TIERCE__SHARD_BYTES 8u
+
+/* A shard as it stands in headers and journals: four numbers of two bytes, little-endian. */
+void tierce__shard_store(uint8_t at[TIERCE__SHARD_BYTES], const struct tierce_shard *shard);
+struct tierce_shard tierce__shard_load(const uint8_t at[TIERCE__SHARD_BYTES]);
+
 /* Everything a header says besides the tables. */
 struct tierce__chunk_info {
     uint8_t ns_digest[TIERCE_HASH_BYTES];

@@ -130,7 +130,7 @@ static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req)
 static int accept_flush(struct tierce__disk *d, struct tierce__tier_req *req)
 {
     bool clean = d->dirty.count == 0 && d->committing.count == 0 &&
-                 d->limbo_head == d->limbo_tail && d->journal_error == 0;
+                 d->limbo_head == d->limbo_tail && d->journal_error == 0 && d->unsaid_loss == 0;
     if (clean)
         return 0;
     tierce__list_push_back(&d->flushes, &req->node);
@@ -200,7 +200,8 @@ static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
     tierce__lock_take(&d->lock);
     *out = d->stats;
     out->chunks = tierce__index_count(d->table.index) - d->writing_count;
-    out->used_bytes = tierce__space_used(d->space) + d->journal_bytes + d->text_bytes;
+    out->used_bytes = tierce__space_used(d->space) + d->journal_bytes + d->text_bytes +
+                      TIERCE__JOURNAL_PAGE; /* the mark */
     out->cap_bytes = d->cap_bytes;
     out->queued_bytes = d->queued_put_bytes + d->active_put_bytes;
     out->durable_chunks = d->durable_count;

@@ -44,7 +44,8 @@ struct tierce__disk_opts {
  * Opens or creates a store folder and reads its index back.
  * Errors: TIERCE_E_LOCKED (another process holds it, after the wait), TIERCE_E_VERSION (a newer
  * format; nothing is touched), negative errno of the file system, -ENOMEM, TIERCE_E_ARGUMENT. A
- * damaged journal is no error: what cannot be trusted is left out, counted and logged.
+ * damaged journal is no error: what cannot be trusted is left out, counted and logged. A refusal is
+ * logged as disk_open_failed with the file or folder that it is about, and what would be right.
  */
 TIERCE_MUSTUSE int tierce__disk_open(struct tierce__tier **out,
                                      const struct tierce__disk_opts *opts);

@@ -76,7 +76,7 @@ struct tierce__disk {
     uint32_t magic;
 
     /* ---- set at open, then constant ---- */
-    char *folder, *journal_path, *journal_new_path, *data_path;
+    char *folder, *lock_path, *journal_path, *journal_new_path, *mark_path, *data_path, *ns_folder;
     int lock_fd;
     struct tierce__list held_node; /* among the folders that the process holds */
     struct tierce__vfs *vfs;
@@ -105,6 +105,7 @@ struct tierce__disk {
     uint64_t clock; /* the policy's time: counts uses */
     uint64_t next_seq;
     uint64_t sync_epoch; /* rises when a sync of the data failed */
+    int unsaid_loss;     /* 0, or the error of a sync that no flush has told of yet */
     struct tierce__disk_slots dirty;
     struct tierce__disk_slots committing;
     uint32_t doomed; /* first of the doomed, or NO_SLOT */
@@ -157,16 +158,22 @@ struct tierce__disk {
     struct tierce__list returned; /* by the vfs, not looked at yet */
     uint32_t reads_flying;
     uint32_t writes_flying;
+    uint32_t reads_in_row; /* transfers begun since the last that was a write */
 
     /* ---- the journal thread ---- */
     pthread_t journal_thread;
     struct tierce__journal journal;
     struct tierce__journal journal_new;
-    uint32_t *ns_numbers; /* [NS_MAX] the number in the journal + 1, by id; */
-    uint8_t *ns_texts;    /* [NS_MAX] whether the text is published */
+    struct tierce__vfs_file *mark; /* how much of the journal was synced; NULL: not written yet */
+    bool mark_failed;              /* it cannot be written, and is not tried again */
+    uint32_t *ns_numbers;          /* [NS_MAX] the number in the journal + 1, by id; */
+    uint8_t *ns_texts;             /* [NS_MAX] whether the text is published */
     uint32_t ns_count;
+    uint64_t text_retry_at;                 /* no text is published before it, after a failure */
     struct tierce__journal_record *records; /* [TIERCE__DISK_BATCH] */
     uint64_t seed;
+
+    const char *opening; /* during open: the file or folder at work, named if it is refused */
 };
 
 #define TIERCE__DISK_BATCH 64u
@@ -231,6 +238,8 @@ void *tierce__disk_journal_main(void *arg);
 /* Writes the index to a new journal and puts it in place of the old one. Thread: the journal
  * thread, or open. Blocks. */
 TIERCE_MUSTUSE int tierce__disk_compact(struct tierce__disk *d);
+/* Notes beside the journal that all its pages were synced. Thread: as of compact. */
+void tierce__disk_mark_synced(struct tierce__disk *d);
 
 /* ---- disk_open.c ----------------------------------------------------------------------------- */
 

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_OPTIMIZER_TRACE_H
+#define TIERCE_OPTIMIZER_TRACE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * Traces: requests of a recorded workload, one after the other, whatever format they lie in.
+ *
+ *     struct tierce__trace *trace;
+ *     rc = tierce__trace_open(&trace, "conversation.jsonl.zst", &(struct tierce__trace_opts){
+ *              .size = sizeof(struct tierce__trace_opts)}, why);
+ *     while ((rc = tierce__trace_next(trace, &request)) > 0)
+ *         replay(&request);
+ *     if (rc < 0) explain(tierce__trace_report(trace));
+ *
+ * Reads as a stream, from a file or standard input, plain, gzip or zstd. Requests come in time
+ * order, equal times in file order. Bytes of a trace are hostile: whatever is wrong with a line is
+ * a bad line with a reason, never more.
+ *
+ * Threads: a trace belongs to one thread at a time.
+ */
+
+enum tierce__trace_kind {
+    TIERCE__TRACE_TURN,  /* looked up, then stored */
+    TIERCE__TRACE_READ,  /* looked up only */
+    TIERCE__TRACE_WRITE, /* stored only */
+    TIERCE__TRACE_DROP,  /* the blocks named are gone from where they were recorded; nothing is
+                            looked up or stored (KV events only) */
+};
+
+/* How the recorded system matched; a replay may ask for another. */
+enum tierce__trace_query {
+    TIERCE__QUERY_PREFIX,
+    TIERCE__QUERY_ANY,    /* each block by itself */
+    TIERCE__QUERY_WINDOW, /* the last `window` blocks of a prefix suffice */
+};
+
+struct tierce__trace_request {
+    int64_t time_us;      /* from whatever zero the trace has */
+    uint64_t line;        /* where it was read, from 1 */
+    uint64_t session;     /* requests of one conversation; 0: the trace does not say */
+    uint32_t instance;    /* index into the trace's names of instances */
+    enum tierce__trace_kind kind;
+    enum tierce__trace_query query;
+    uint32_t window;      /* QUERY_WINDOW: blocks, >= 1 */
+    uint32_t count;       /* blocks; 0 is a request for nothing, and is counted as one */
+    uint32_t read_count;  /* <= count: the leading blocks that are looked up; a turn stores all */
+    const uint64_t *blocks;  /* [count] prefix ids */
+    const uint8_t *internal; /* NULL, or [count]: 1 where the engine held the block itself */
+    const uint64_t *bytes;   /* NULL: all of one size; or [count] */
+    uint64_t input_tokens, output_tokens; /* 0: the trace does not say */
+};
+
+/* A bad line. */
+struct tierce__trace_fault {
+    uint64_t line;
+    char reason[120];
+};
+
+#define TIERCE__TRACE_FAULTS_SHOWN 10u
+
+/* What reading has met so far. */
+struct tierce__trace_report {
+    const char *format;    /* the name of the format that is read */
+    uint64_t lines;        /* with something on them */
+    uint64_t requests;     /* given out or waiting in the window */
+    uint64_t skipped_lines; /* well-formed, and nothing that is replayed */
+    uint64_t bad_lines;
+    uint64_t reordered;    /* requests that came after one with a later time */
+    bool cut;              /* the last line ends without a line end and is bad */
+    uint32_t fault_count;  /* of `faults` that are filled */
+    struct tierce__trace_fault faults[TIERCE__TRACE_FAULTS_SHOWN]; /* the first ones */
+};
+
+struct tierce__trace_opts {
+    size_t size;               /* sizeof(struct tierce__trace_opts) */
+    const char *format;        /* a name of trace_formats.def; NULL: told from the first lines */
+    double bad_share_max;      /* more bad lines than this share of the lines, and more than ten,
+                                  end the reading; 0: one in a hundred; 1: never */
+    uint32_t window_requests;  /* of which the earliest is given out; 0: 65,536 */
+};
+
+struct tierce__trace;
+
+#define TIERCE__TRACE_WHY_BYTES 512u
+
+/*
+ * Opens a trace; "-" is standard input. [borrow] path and options for the call.
+ * Errors, *out untouched and `why` a sentence: negative errno (the file), TIERCE_E_ARGUMENT (no
+ * such format: the sentence lists them), TIERCE_E_FORMAT (the format cannot be told, or the
+ * compressed stream is damaged), -ENOMEM. Blocks on the file.
+ */
+TIERCE_MUSTUSE int tierce__trace_open(struct tierce__trace **out, const char *path,
+                                      const struct tierce__trace_opts *opts,
+                                      char why[TIERCE__TRACE_WHY_BYTES]);
+
+/*
+ * The next request: 1 and *request, whose pointers [borrow] until the next call; 0 at the end; or
+ * negative: errno of the file, TIERCE_E_FORMAT (too many bad lines, or a damaged compressed
+ * stream), -ENOMEM. After 0 or an error it stays so.
+ */
+TIERCE_MUSTUSE int tierce__trace_next(struct tierce__trace *trace,
+                                      struct tierce__trace_request *request);
+
+/* [borrow until close]; filled in as reading goes on. */
+const struct tierce__trace_report *tierce__trace_report(const struct tierce__trace *trace);
+
+/* After an error of next: what was wrong, as a sentence. [borrow until close] */
+const char *tierce__trace_error(const struct tierce__trace *trace);
+
+/* Names of instances seen so far; a format without them has one, "". NULL past the end. [borrow
+ * until the next call of next] */
+const char *tierce__trace_instance(const struct tierce__trace *trace, uint32_t index);
+
+/* Bytes of the file read so far, and its length or 0 where it is not known: for progress. */
+uint64_t tierce__trace_position(const struct tierce__trace *trace, uint64_t *length);
+
+/* NULL is accepted. */
+void tierce__trace_close(struct tierce__trace *trace);
+
+/* The formats of this build in the order of trace_formats.def: name and one line of help. NULL
+ * past the end. */
+const char *tierce__trace_format_name(size_t index);
+const char *tierce__trace_format_summary(size_t index);
+
+#endif
