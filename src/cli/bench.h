@@ -96,6 +96,9 @@ bool tierce__bench_filled(const void *memory, uint64_t bytes, uint64_t stream);
 
 /* ---- the folder of the files ---------------------------------------------------------------- */
 
+/* Removes a folder and all in it. What cannot be removed stays. */
+void tierce__bench_remove(const char *path);
+
 /* While it lasts, a signal that ends the process removes the folder and all in it first. */
 struct tierce__bench_guard {
     const char *folder;

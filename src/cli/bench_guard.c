@@ -20,6 +20,11 @@ static int remove_entry(const char *path, const struct stat *st, int kind, struc
     return 0;
 }
 
+void tierce__bench_remove(const char *path)
+{
+    (void)nftw(path, remove_entry, OPEN_FOLDERS, FTW_DEPTH | FTW_PHYS);
+}
+
 static void *watch(void *arg)
 {
     struct tierce__bench_guard *guard = (struct tierce__bench_guard *)arg;
@@ -27,7 +32,7 @@ static void *watch(void *arg)
     if (sigwait(&guard->signals, &number) != 0)
         return NULL;
     for (int i = 0; i < TRIES && access(guard->folder, F_OK) == 0; i++)
-        (void)nftw(guard->folder, remove_entry, OPEN_FOLDERS, FTW_DEPTH | FTW_PHYS);
+        tierce__bench_remove(guard->folder);
     /* Ends as if the signal had not been caught. */
     (void)signal(number, SIG_DFL);
     (void)raise(number);

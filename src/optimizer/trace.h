@@ -41,16 +41,16 @@ enum tierce__trace_query {
 };
 
 struct tierce__trace_request {
-    int64_t time_us;      /* from whatever zero the trace has */
-    uint64_t line;        /* where it was read, from 1 */
-    uint64_t session;     /* requests of one conversation; 0: the trace does not say */
-    uint32_t instance;    /* index into the trace's names of instances */
+    int64_t time_us;   /* from whatever zero the trace has */
+    uint64_t line;     /* where it was read, from 1 */
+    uint64_t session;  /* requests of one conversation; 0: the trace does not say */
+    uint32_t instance; /* index into the trace's names of instances */
     enum tierce__trace_kind kind;
     enum tierce__trace_query query;
-    uint32_t window;      /* QUERY_WINDOW: blocks, >= 1 */
-    uint32_t count;       /* blocks; 0 is a request for nothing, and is counted as one */
-    uint32_t read_count;  /* <= count: the leading blocks that are looked up; a turn stores all */
-    const uint64_t *blocks;  /* [count] prefix ids */
+    uint32_t window;        /* QUERY_WINDOW: blocks, >= 1 */
+    uint32_t count;         /* blocks; 0 is a request for nothing, and is counted as one */
+    uint32_t read_count;    /* <= count: the leading blocks that are looked up; a turn stores all */
+    const uint64_t *blocks; /* [count] prefix ids */
     const uint8_t *internal; /* NULL, or [count]: 1 where the engine held the block itself */
     const uint64_t *bytes;   /* NULL: all of one size; or [count] */
     uint64_t input_tokens, output_tokens; /* 0: the trace does not say */
@@ -66,23 +66,23 @@ struct tierce__trace_fault {
 
 /* What reading has met so far. */
 struct tierce__trace_report {
-    const char *format;    /* the name of the format that is read */
-    uint64_t lines;        /* with something on them */
-    uint64_t requests;     /* given out or waiting in the window */
+    const char *format;     /* the name of the format that is read */
+    uint64_t lines;         /* with something on them */
+    uint64_t requests;      /* given out or waiting in the window */
     uint64_t skipped_lines; /* well-formed, and nothing that is replayed */
     uint64_t bad_lines;
-    uint64_t reordered;    /* requests that came after one with a later time */
-    bool cut;              /* the last line ends without a line end and is bad */
-    uint32_t fault_count;  /* of `faults` that are filled */
+    uint64_t reordered;   /* requests that came after one with a later time */
+    bool cut;             /* the last line ends without a line end and is bad */
+    uint32_t fault_count; /* of `faults` that are filled */
     struct tierce__trace_fault faults[TIERCE__TRACE_FAULTS_SHOWN]; /* the first ones */
 };
 
 struct tierce__trace_opts {
-    size_t size;               /* sizeof(struct tierce__trace_opts) */
-    const char *format;        /* a name of trace_formats.def; NULL: told from the first lines */
-    double bad_share_max;      /* more bad lines than this share of the lines, and more than ten,
-                                  end the reading; 0: one in a hundred; 1: never */
-    uint32_t window_requests;  /* of which the earliest is given out; 0: 65,536 */
+    size_t size;              /* sizeof(struct tierce__trace_opts) */
+    const char *format;       /* a name of trace_formats.def; NULL: told from the first lines */
+    double bad_share_max;     /* more bad lines than this share of the lines, and more than ten,
+                                 end the reading; 0: one in a hundred; 1: never */
+    uint32_t window_requests; /* of which the earliest is given out; 0: 65,536 */
 };
 
 struct tierce__trace;
