@@ -20,15 +20,10 @@
 
 enum { ONCE, AGAIN };
 
-struct arc_entry {
-    uint64_t key;
-    uint64_t bytes;
-};
-
 struct arc {
-    struct tierce__ordered ordered; /* lists ONCE and AGAIN */
-    struct arc_entry *entries;      /* [slot_count] */
-    struct tierce__ghost ghost;     /* lists ONCE and AGAIN */
+    struct tierce__ordered ordered;      /* lists ONCE and AGAIN */
+    struct tierce__ghost_entry *entries; /* [slot_count] */
+    struct tierce__ghost ghost;          /* lists ONCE and AGAIN */
     uint64_t bytes[2];
     uint64_t capacity;
     double once_share; /* bytes that ONCE is to have; p in the paper */
@@ -70,6 +65,7 @@ static int arc_create(struct tierce__policy **out, const struct tierce__policy_o
     rc = tierce__ghost_init(&arc->ghost, opts->slot_count + 1);
     if (arc->entries == NULL)
         rc = -ENOMEM;
+    tierce__advise_huge(arc->entries, opts->slot_count * sizeof(*arc->entries));
     if (rc < 0) {
         arc_destroy(policy);
         return rc;
@@ -134,7 +130,7 @@ static void arc_insert(struct tierce__policy *policy, uint32_t slot,
         trim_ghosts(arc, bytes);
     uint32_t list = arc->expects_known ? AGAIN : ONCE;
     tierce__order_push(&arc->ordered.order, slot, list);
-    arc->entries[slot] = (struct arc_entry){.key = entry->key, .bytes = bytes};
+    arc->entries[slot] = (struct tierce__ghost_entry){.key = entry->key, .bytes = bytes};
     arc->bytes[list] += bytes;
 }
 
@@ -162,14 +158,32 @@ static void arc_remove(struct tierce__policy *policy, uint32_t slot, bool evicte
         tierce__ghost_push(&arc->ghost, list, arc->entries[slot].key, arc->entries[slot].bytes);
 }
 
+static void arc_prefetch(const struct tierce__policy *policy, uint64_t key, uint32_t slot,
+                         bool near)
+{
+    const struct arc *arc = (const struct arc *)(const void *)policy;
+    const struct tierce__order *order = &arc->ordered.order;
+    if (slot != TIERCE__NO_SLOT) {
+        tierce__order_prefetch(order, slot, near);
+        if (near && tierce__order_list_of(order, slot) == ONCE)
+            __builtin_prefetch(&arc->entries[slot]);
+    } else if (!near) {
+        tierce__ghost_prefetch(&arc->ghost, key);
+    }
+}
+
 static bool arc_victim(struct tierce__policy *policy, uint64_t now, uint32_t *slot)
 {
     struct arc *arc = arc_of(policy);
     (void)now;
     double once = (double)arc->bytes[ONCE];
     bool from_once = once > arc->once_share || (arc->expects_again && !(once < arc->once_share));
-    return tierce__order_first(&arc->ordered.order, from_once ? ONCE : AGAIN, slot) ||
-           tierce__order_first(&arc->ordered.order, from_once ? AGAIN : ONCE, slot);
+    struct tierce__order *order = &arc->ordered.order;
+    if (!tierce__order_first(order, from_once ? ONCE : AGAIN, slot) &&
+        !tierce__order_first(order, from_once ? AGAIN : ONCE, slot))
+        return false;
+    tierce__ghost_fetch_next(&arc->ghost, arc->entries, order, *slot);
+    return true;
 }
 
 const struct tierce__policy_ops tierce__policy_arc_ops = {
@@ -183,4 +197,5 @@ const struct tierce__policy_ops tierce__policy_arc_ops = {
     .set_evictable = tierce__ordered_set_evictable,
     .remove = arc_remove,
     .victim = arc_victim,
+    .prefetch = arc_prefetch,
 };

@@ -19,6 +19,8 @@ int tierce__ghost_init(struct tierce__ghost *ghost, uint32_t key_count)
     };
     if (ghost->nodes == NULL || ghost->cells == NULL)
         return -ENOMEM;
+    tierce__advise_huge(ghost->nodes, key_count * sizeof(*ghost->nodes));
+    tierce__advise_huge(ghost->cells, cells * sizeof(*ghost->cells));
     for (uint32_t list = 0; list < TIERCE__GHOST_LISTS; list++) {
         uint32_t head = key_count + list;
         ghost->nodes[head].newer = head;
@@ -35,12 +37,6 @@ void tierce__ghost_fini(struct tierce__ghost *ghost)
 }
 
 /* ---- the table: linear probing, erased by moving up ------------------------------------------ */
-
-static uint32_t hash_of(uint64_t key)
-{
-    key = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15ULL;
-    return (uint32_t)(key >> 32);
-}
 
 /* The cell of a key, or the empty one where it would be. */
 static uint32_t find_cell(const struct tierce__ghost *ghost, uint64_t key, uint32_t hash)
@@ -106,7 +102,7 @@ static uint32_t make_node(struct tierce__ghost *ghost, uint32_t list)
 
 bool tierce__ghost_find(const struct tierce__ghost *ghost, uint64_t key, uint32_t *list)
 {
-    uint32_t cell = find_cell(ghost, key, hash_of(key));
+    uint32_t cell = find_cell(ghost, key, tierce__ghost_hash(key));
     if (ghost->cells[cell].node == 0)
         return false;
     *list = ghost->nodes[ghost->cells[cell].node - 1].list;
@@ -115,7 +111,7 @@ bool tierce__ghost_find(const struct tierce__ghost *ghost, uint64_t key, uint32_
 
 bool tierce__ghost_take(struct tierce__ghost *ghost, uint64_t key, uint32_t *list)
 {
-    uint32_t cell = find_cell(ghost, key, hash_of(key));
+    uint32_t cell = find_cell(ghost, key, tierce__ghost_hash(key));
     if (ghost->cells[cell].node == 0)
         return false;
     uint32_t at = ghost->cells[cell].node - 1;
@@ -137,7 +133,7 @@ bool tierce__ghost_drop_oldest(struct tierce__ghost *ghost, uint32_t list)
 
 void tierce__ghost_push(struct tierce__ghost *ghost, uint32_t list, uint64_t key, uint64_t bytes)
 {
-    uint32_t hash = hash_of(key), known;
+    uint32_t hash = tierce__ghost_hash(key), known;
     tierce__ghost_take(ghost, key, &known);
     uint32_t at = make_node(ghost, list), head = ghost->node_count + list;
     uint32_t newest = ghost->nodes[head].older;

@@ -8,6 +8,8 @@
 
 #include <tierce/status.h>
 
+#include "policy/order.h"
+
 /*
  * Keys of entries that were evicted, with their sizes, in one or two lists by age. A key is in one
  * list at most. The nodes are used in turn and so lie in the order of their age; the table over
@@ -16,6 +18,12 @@
  */
 
 enum { TIERCE__GHOST_LISTS = 2 };
+
+/* What a policy keeps of an entry that may become a ghost. */
+struct tierce__ghost_entry {
+    uint64_t key;
+    uint64_t bytes;
+};
 
 struct tierce__ghost_node {
     uint64_t key;
@@ -46,6 +54,34 @@ void tierce__ghost_fini(struct tierce__ghost *ghost);
 
 /* Whether a key is known, and then *list = where. */
 bool tierce__ghost_find(const struct tierce__ghost *ghost, uint64_t key, uint32_t *list);
+
+/* Fetches where a key would be. */
+static inline uint32_t tierce__ghost_hash(uint64_t key)
+{
+    key = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15ULL;
+    return (uint32_t)(key >> 32);
+}
+
+static inline void tierce__ghost_prefetch(const struct tierce__ghost *ghost, uint64_t key)
+{
+    __builtin_prefetch(&ghost->cells[tierce__ghost_hash(key) & ghost->mask], 1);
+}
+
+/* Fetches what it takes to remember the entries that leave after `slot`: the cell of the next one,
+ * whose key is here already, and the key of the one after it. */
+static inline void tierce__ghost_fetch_next(const struct tierce__ghost *ghost,
+                                            const struct tierce__ghost_entry *entries,
+                                            const struct tierce__order *order, uint32_t slot)
+{
+    uint32_t next = order->nodes[slot].newer;
+    if (next >= order->slot_count)
+        return;
+    tierce__ghost_prefetch(ghost, entries[next].key);
+    next = order->nodes[next].newer;
+    __builtin_prefetch(&order->nodes[next], 1);
+    if (next < order->slot_count)
+        __builtin_prefetch(&entries[next]);
+}
 
 /* Forgets a key; whether it was known, and then *list = where. */
 bool tierce__ghost_take(struct tierce__ghost *ghost, uint64_t key, uint32_t *list);

@@ -117,4 +117,5 @@ const struct tierce__policy_ops tierce__policy_leaf_lru_ops = {
     .set_evictable = leaf_set_evictable,
     .remove = leaf_remove,
     .victim = tierce__ordered_victim,
+    .prefetch = tierce__ordered_prefetch,
 };

@@ -175,6 +175,7 @@ static int lfu_create(struct tierce__policy **out, const struct tierce__policy_o
         lfu_destroy(&lfu->base);
         return rc;
     }
+    tierce__advise_huge(lfu->nodes, opts->slot_count * sizeof(*lfu->nodes));
     *out = &lfu->base;
     return 0;
 }

@@ -18,4 +18,5 @@ const struct tierce__policy_ops tierce__policy_lru_ops = {
     .set_evictable = tierce__ordered_set_evictable,
     .remove = tierce__ordered_remove,
     .victim = tierce__ordered_victim,
+    .prefetch = tierce__ordered_prefetch,
 };

@@ -14,6 +14,7 @@ int tierce__order_init(struct tierce__order *order, uint32_t slot_count, uint32_
     order->nodes = tierce__calloc((size_t)slot_count + list_count, sizeof(*order->nodes));
     if (order->nodes == NULL)
         return -ENOMEM;
+    tierce__advise_huge(order->nodes, (size_t)slot_count * sizeof(*order->nodes));
     for (uint32_t list = 0; list < list_count; list++) {
         uint32_t head = slot_count + list;
         order->nodes[head] = (struct tierce__order_node){.newer = head, .older = head};
@@ -68,8 +69,12 @@ static uint32_t first_listed(struct tierce__order *order, uint32_t list)
     uint32_t head = order->slot_count + list;
     for (;;) {
         uint32_t slot = order->newest_first ? nodes[head].older : nodes[head].newer;
-        if (slot == head || tierce__order_is_evictable(order, slot))
+        if (slot == head || tierce__order_is_evictable(order, slot)) {
+            /* The next one to go; it was last touched long ago. */
+            __builtin_prefetch(&nodes[order->newest_first ? nodes[slot].older : nodes[slot].newer],
+                               1);
             return slot;
+        }
         tierce__order_unlink(order, slot);
         nodes[slot].state |= TIERCE__ORDER_PARKED;
     }
@@ -119,6 +124,15 @@ void tierce__ordered_destroy(struct tierce__policy *policy)
     struct tierce__ordered *ordered = (struct tierce__ordered *)(void *)policy;
     ordered->magic = 0;
     tierce__free(ordered);
+}
+
+void tierce__ordered_prefetch(const struct tierce__policy *policy, uint64_t key, uint32_t slot,
+                              bool near)
+{
+    (void)key;
+    if (slot != TIERCE__NO_SLOT)
+        tierce__order_prefetch(&((const struct tierce__ordered *)(const void *)policy)->order, slot,
+                               near);
 }
 
 void tierce__ordered_insert(struct tierce__policy *policy, uint32_t slot,

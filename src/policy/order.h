@@ -119,6 +119,19 @@ static inline void tierce__order_remove(struct tierce__order *order, uint32_t sl
     order->nodes[slot].state = 0;
 }
 
+/* The two calls of a policy's prefetch, for a slot that is in. */
+static inline void tierce__order_prefetch(const struct tierce__order *order, uint32_t slot,
+                                          bool near)
+{
+    const struct tierce__order_node *nodes = order->nodes;
+    if (!near) {
+        __builtin_prefetch(&nodes[slot], 1);
+    } else {
+        __builtin_prefetch(&nodes[nodes[slot].newer], 1);
+        __builtin_prefetch(&nodes[nodes[slot].older], 1);
+    }
+}
+
 /* ---- policies that are an order -------------------------------------------------------------- */
 
 /* First member of every such policy. */
@@ -145,6 +158,8 @@ TIERCE_MUSTUSE int tierce__ordered_create(struct tierce__policy **out, size_t si
 
 /* Operations as they are where nothing else is kept and one list is all. */
 void tierce__ordered_destroy(struct tierce__policy *policy);
+void tierce__ordered_prefetch(const struct tierce__policy *policy, uint64_t key, uint32_t slot,
+                              bool near);
 void tierce__ordered_insert(struct tierce__policy *policy, uint32_t slot,
                             const struct tierce__policy_entry *entry);
 void tierce__ordered_touch(struct tierce__policy *policy, uint32_t slot, uint64_t now);

@@ -76,8 +76,10 @@ struct tierce__policy_ops {
     /* Optional, tierce__policy_expired: *slot = an evictable entry whose time is over, so that it
      * leaves even where there is room. */
     bool (*expired)(struct tierce__policy *policy, uint64_t now, uint32_t *slot);
-    /* Optional, tierce__policy_prefetch: this slot is soon touched. Changes nothing. */
-    void (*prefetch)(const struct tierce__policy *policy, uint32_t slot);
+    /* Optional, tierce__policy_prefetch: this key will be used, in this slot, or stored (NO_SLOT).
+     * Called some uses ahead, with `near` false, and again with `near` true, nearer, when what the
+     * first call fetched tells what else is needed. Changes nothing. */
+    void (*prefetch)(const struct tierce__policy *policy, uint64_t key, uint32_t slot, bool near);
 };
 
 /* First member of every implementation. */
@@ -98,10 +100,11 @@ static inline bool tierce__policy_expired(struct tierce__policy *policy, uint64_
     return policy->ops->expired != NULL && policy->ops->expired(policy, now, slot);
 }
 
-static inline void tierce__policy_prefetch(const struct tierce__policy *policy, uint32_t slot)
+static inline void tierce__policy_prefetch(const struct tierce__policy *policy, uint64_t key,
+                                           uint32_t slot, bool near)
 {
     if (policy->ops->prefetch != NULL)
-        policy->ops->prefetch(policy, slot);
+        policy->ops->prefetch(policy, key, slot, near);
 }
 
 /* The policies of this build in the order of policies.def; NULL past the end. */

@@ -18,15 +18,10 @@
 
 enum { SMALL, MAIN, USES_MAX = 3, USES_FOR_MAIN = 2 };
 
-struct s3fifo_fate {
-    uint64_t key;
-    uint64_t bytes;
-};
-
 struct s3fifo {
-    struct tierce__ordered ordered; /* lists SMALL and MAIN */
-    uint8_t *uses;                  /* [slot_count], at most USES_MAX */
-    struct s3fifo_fate *entries;    /* [slot_count] */
+    struct tierce__ordered ordered;      /* lists SMALL and MAIN */
+    uint8_t *uses;                       /* [slot_count], at most USES_MAX */
+    struct tierce__ghost_entry *entries; /* [slot_count] */
     struct tierce__ghost ghost;
     uint64_t bytes[2];
     uint64_t small_share, main_share, ghost_share;
@@ -76,6 +71,7 @@ static int create_as(struct tierce__policy **out, const struct tierce__policy_op
     rc = tierce__ghost_init(&s->ghost, opts->slot_count);
     if (s->uses == NULL || s->entries == NULL)
         rc = -ENOMEM;
+    tierce__advise_huge(s->entries, opts->slot_count * sizeof(*s->entries));
     if (rc < 0) {
         s3fifo_destroy(policy);
         return rc;
@@ -103,6 +99,18 @@ static void s3fifo_expect(struct tierce__policy *policy, const struct tierce__po
     s->expects_main = tierce__ghost_take(&s->ghost, entry->key, &list);
 }
 
+static void s3fifo_prefetch(const struct tierce__policy *policy, uint64_t key, uint32_t slot,
+                            bool near)
+{
+    const struct s3fifo *s = (const struct s3fifo *)(const void *)policy;
+    if (near)
+        return;
+    if (slot != TIERCE__NO_SLOT)
+        __builtin_prefetch(&s->uses[slot], 1);
+    else
+        tierce__ghost_prefetch(&s->ghost, key);
+}
+
 static void s3fifo_insert(struct tierce__policy *policy, uint32_t slot,
                           const struct tierce__policy_entry *entry)
 {
@@ -116,7 +124,7 @@ static void s3fifo_insert(struct tierce__policy *policy, uint32_t slot,
     tierce__order_push(&s->ordered.order, slot, list);
     s->uses[slot] = 0;
     s->entries[slot] =
-        (struct s3fifo_fate){.key = entry->key, .bytes = s->counts ? 1 : entry->bytes};
+        (struct tierce__ghost_entry){.key = entry->key, .bytes = s->counts ? 1 : entry->bytes};
     s->bytes[list] += s->entries[slot].bytes;
 }
 
@@ -131,7 +139,7 @@ static void s3fifo_touch(struct tierce__policy *policy, uint32_t slot, uint64_t 
         s->victim = TIERCE__NO_SLOT;
 }
 
-static void remember(struct s3fifo *s, const struct s3fifo_fate *entry)
+static void remember(struct s3fifo *s, const struct tierce__ghost_entry *entry)
 {
     if (entry->bytes > s->ghost_share)
         return;
@@ -156,6 +164,7 @@ static void s3fifo_remove(struct tierce__policy *policy, uint32_t slot, bool evi
 static bool victim_of_small(struct s3fifo *s, uint32_t *slot)
 {
     while (tierce__order_first(&s->ordered.order, SMALL, slot)) {
+        tierce__ghost_fetch_next(&s->ghost, s->entries, &s->ordered.order, *slot);
         if (s->uses[*slot] < USES_FOR_MAIN)
             return true;
         s->uses[*slot] = 0;
@@ -213,6 +222,7 @@ const struct tierce__policy_ops tierce__policy_s3fifo_ops = {
     .set_evictable = tierce__ordered_set_evictable,
     .remove = s3fifo_remove,
     .victim = s3fifo_victim,
+    .prefetch = s3fifo_prefetch,
 };
 
 const struct tierce__policy_ops tierce__policy_s3fifo_lcs_ops = {
@@ -226,4 +236,5 @@ const struct tierce__policy_ops tierce__policy_s3fifo_lcs_ops = {
     .set_evictable = tierce__ordered_set_evictable,
     .remove = s3fifo_remove,
     .victim = s3fifo_victim,
+    .prefetch = s3fifo_prefetch,
 };

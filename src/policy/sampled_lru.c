@@ -113,6 +113,7 @@ static int sampled_create(struct tierce__policy **out, const struct tierce__poli
         sampled_destroy(&s->base);
         return -ENOMEM;
     }
+    tierce__advise_huge(s->used_at, opts->slot_count * sizeof(*s->used_at));
     *out = &s->base;
     return 0;
 }

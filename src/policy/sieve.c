@@ -98,6 +98,7 @@ static int sieve_create(struct tierce__policy **out, const struct tierce__policy
         return rc;
     }
     sieve->links[count] = (struct sieve_link){.newer = count, .older = count};
+    tierce__advise_huge(sieve->links, ((size_t)count + 1) * sizeof(*sieve->links));
     *out = &sieve->base;
     return 0;
 }

@@ -45,6 +45,7 @@ static int ttl_create(struct tierce__policy **out, const struct tierce__policy_o
         ttl_destroy(policy);
         return -ENOMEM;
     }
+    tierce__advise_huge(ttl->used_at, opts->slot_count * sizeof(*ttl->used_at));
     *out = policy;
     return 0;
 }
@@ -87,4 +88,5 @@ const struct tierce__policy_ops tierce__policy_ttl_ops = {
     .remove = tierce__ordered_remove,
     .victim = tierce__ordered_victim,
     .expired = ttl_expired,
+    .prefetch = tierce__ordered_prefetch,
 };

@@ -60,6 +60,8 @@ static void insert_one(struct driven *d)
                                          .parent = parent};
     if (test_random_below(&d->random, 2) == 0)
         tierce__policy_expect(d->policy, &entry);
+    tierce__policy_prefetch(d->policy, entry.key, TIERCE__NO_SLOT, false);
+    tierce__policy_prefetch(d->policy, entry.key, TIERCE__NO_SLOT, true);
     d->ops->insert(d->policy, slot, &entry);
     d->in[slot] = true;
     d->pinned[slot] = false;
@@ -110,7 +112,8 @@ static uint32_t step(struct driven *d)
         insert_one(d);
     } else if (dice < 55 && d->count > 0) {
         uint32_t slot = pick(d, true);
-        tierce__policy_prefetch(d->policy, slot);
+        tierce__policy_prefetch(d->policy, slot, slot, false);
+        tierce__policy_prefetch(d->policy, slot, slot, true);
         d->ops->touch(d->policy, slot, d->now);
     } else if (dice < 75 && d->count > 0) {
         pin_one(d, pick(d, true), test_random_below(&d->random, 2) == 0);

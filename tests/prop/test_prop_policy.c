@@ -87,7 +87,7 @@ static void storm(struct twins *t)
 static void touch(struct twins *t, uint32_t slot)
 {
     struct model_item *item = &t->m.items[slot];
-    tierce__policy_prefetch(t->policy, slot);
+    tierce__policy_prefetch(t->policy, item->key, slot, below(t, 2) == 0);
     t->ops->touch(t->policy, slot, t->m.time);
     item->uses++;
     item->used_at = ++t->m.clock;
