@@ -29,8 +29,9 @@ enum tierce__trace_kind {
     TIERCE__TRACE_TURN,  /* looked up, then stored */
     TIERCE__TRACE_READ,  /* looked up only */
     TIERCE__TRACE_WRITE, /* stored only */
-    TIERCE__TRACE_DROP,  /* the blocks named are gone from where they were recorded; nothing is
-                            looked up or stored (KV events only) */
+    TIERCE__TRACE_DROP,  /* the blocks named are gone from where they were recorded, all of the
+                            instance if none is named; nothing is looked up or stored (KV events
+                            only) */
 };
 
 /* How the recorded system matched; a replay may ask for another. */
@@ -50,7 +51,7 @@ struct tierce__trace_request {
     uint32_t window;        /* QUERY_WINDOW: blocks, >= 1 */
     uint32_t count;         /* blocks; 0 is a request for nothing, and is counted as one */
     uint32_t read_count;    /* <= count: the leading blocks that are looked up; a turn stores all */
-    const uint64_t *blocks; /* [count] prefix ids */
+    const uint64_t *blocks; /* [count] prefix ids; any may be NULL where count is 0 */
     const uint8_t *internal; /* NULL, or [count]: 1 where the engine held the block itself */
     const uint64_t *bytes;   /* NULL: all of one size; or [count] */
     uint64_t input_tokens, output_tokens; /* 0: the trace does not say */
@@ -67,7 +68,7 @@ struct tierce__trace_fault {
 /* What reading has met so far. */
 struct tierce__trace_report {
     const char *format;     /* the name of the format that is read */
-    uint64_t lines;         /* with something on them */
+    uint64_t lines;         /* with something on them; of a binary format records */
     uint64_t requests;      /* given out or waiting in the window */
     uint64_t skipped_lines; /* well-formed, and nothing that is replayed */
     uint64_t bad_lines;
@@ -82,7 +83,8 @@ struct tierce__trace_opts {
     const char *format;       /* a name of trace_formats.def; NULL: told from the first lines */
     double bad_share_max;     /* more bad lines than this share of the lines, and more than ten,
                                  end the reading; 0: one in a hundred; 1: never */
-    uint32_t window_requests; /* of which the earliest is given out; 0: 65,536 */
+    uint32_t window_requests; /* of which the earliest is given out; 0: 65,536. 1: as they come */
+    size_t line_bytes_max;    /* a longer line is a bad one; 0: 64 MiB */
 };
 
 struct tierce__trace;
@@ -92,17 +94,23 @@ struct tierce__trace;
 /*
  * Opens a trace; "-" is standard input. [borrow] path and options for the call.
  * Errors, *out untouched and `why` a sentence: negative errno (the file), TIERCE_E_ARGUMENT (no
- * such format: the sentence lists them), TIERCE_E_FORMAT (the format cannot be told, or the
- * compressed stream is damaged), -ENOMEM. Blocks on the file.
+ * such format, or an option out of its range; the sentence lists the formats), TIERCE_E_FORMAT (it
+ * is empty, the format cannot be told, or the compressed stream is damaged), -ENOMEM. Blocks on
+ * the file.
  */
 TIERCE_MUSTUSE int tierce__trace_open(struct tierce__trace **out, const char *path,
                                       const struct tierce__trace_opts *opts,
                                       char why[TIERCE__TRACE_WHY_BYTES]);
 
+/* The same for a trace that lies in memory, [borrow]ed until close. */
+TIERCE_MUSTUSE int tierce__trace_open_memory(struct tierce__trace **out, const void *data,
+                                             size_t size, const struct tierce__trace_opts *opts,
+                                             char why[TIERCE__TRACE_WHY_BYTES]);
+
 /*
  * The next request: 1 and *request, whose pointers [borrow] until the next call; 0 at the end; or
- * negative: errno of the file, TIERCE_E_FORMAT (too many bad lines, or a damaged compressed
- * stream), -ENOMEM. After 0 or an error it stays so.
+ * negative: errno of the file, TIERCE_E_FORMAT (too many bad lines, no request at all, or a damaged
+ * compressed stream), -ENOMEM. After 0 or an error it stays so.
  */
 TIERCE_MUSTUSE int tierce__trace_next(struct tierce__trace *trace,
                                       struct tierce__trace_request *request);

@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "check_main.h"
+#include "trace_dump.h"
+
+/* What each format makes of small traces, told by itself and by name. */
+
+#define check_trace(input, name, wanted)                                                           \
+    do {                                                                                           \
+        ck_assert_str_eq(trace_dump(input, NULL)->text, wanted);                                   \
+        ck_assert_str_eq(trace_dump(input, NULL)->report.format, name);                            \
+        ck_assert_str_eq(trace_dump(input, name)->text, wanted);                                   \
+    } while (0)
+
+/* Bad lines among one good one, named by their format. */
+#define check_bad(line, format, wanted) ck_assert_str_eq(trace_dump(line, format)->text, wanted)
+
+START_TEST(mooncake)
+{
+    check_trace("{\"timestamp\": 0, \"input_length\": 6758, \"output_length\": 500, "
+                "\"hash_ids\": [0, 1, 2]}\n"
+                "{\"hash_ids\":[9223372036854775808,18446744073709551615,-1],\"timestamp\":27482,"
+                "\"more\":{\"a\":[1,\"]\"]}}\r\n"
+                "\n"
+                "{\"timestamp\": 27482.5, \"hash_ids\": [ ] , \"output_length\": null}\n",
+                "mooncake",
+                "turn 0 tokens=6758+500 [0 1 2]\n"
+                "turn 27482000 [9223372036854775808 18446744073709551615 18446744073709551615]\n"
+                "turn 27482500 []\n");
+    check_trace("\xef\xbb\xbf{\"timestamp\": 1, \"\\u0068ash_ids\": [7], \"session_id\": 4}",
+                "mooncake", "turn 1000 session=5 [7]\n");
+}
+END_TEST
+
+START_TEST(mooncake_bad_lines)
+{
+    const char *good = "{\"timestamp\": 5, \"hash_ids\": [1]}\n";
+    static const struct {
+        const char *line, *reason;
+    } bad[] = {
+        {"{\"timestamp\": 5, \"hash_ids\": [1]", "the line ends too early"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1}", "a comma is missing"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1,]}", "\"hash_ids\" is not a number"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1, 2.0]}", "\"hash_ids\" is not an integer"},
+        {"{\"timestamp\": 5, \"hash_ids\": [01]}", "\"hash_ids\" a number begins with 0"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1, 01]}", "\"hash_ids\" a number begins with 0"},
+        {"{\"timestamp\": 5, \"hash_ids\": [18446744073709551616]}", "does not fit 64 bits"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1, 18446744073709551616]}", "does not fit 64 bits"},
+        {"{\"timestamp\": 5, \"hash_ids\": [-9223372036854775809]}", "does not fit 64 bits"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1e3]}", "\"hash_ids\" is not an integer"},
+        {"{\"timestamp\": 5, \"hash_ids\": \"1\"}", "\"hash_ids\" is not an array"},
+        {"{\"timestamp\": 5}", "\"hash_ids\" is missing"},
+        {"{\"timestamp\": null, \"hash_ids\": [1]}", "\"timestamp\" is missing"},
+        {"{\"timestamp\": NaN, \"hash_ids\": [1]}", "\"timestamp\" is not a number"},
+        {"{\"timestamp\": -1, \"hash_ids\": [1]}", "\"timestamp\" is negative"},
+        {"{\"timestamp\": 1e300, \"hash_ids\": [1]}", "\"timestamp\" is too large a number"},
+        {"{\"timestamp\": 5, \"timestamp\": 5, \"hash_ids\": [1]}", "\"timestamp\" comes twice"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1]} 7", "something stands behind the end"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1], \"x\": tru}", "is not true or false"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1], \"x\": \"\\q\"}", "an escape that is none"},
+        {"[1]", "is not an object"},
+        {"7", "is not an object"},
+        {"{", "is not a text"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char text[512];
+        snprintf(text, sizeof(text), "%s%s\n%s", good, bad[i].line, good);
+        const struct trace_dump *dump = trace_dump(text, "mooncake");
+        ck_assert_int_eq(dump->rc, 0);
+        ck_assert_uint_eq(dump->report.requests, 2);
+        ck_assert_uint_eq(dump->report.bad_lines, 1);
+        ck_assert_uint_eq(dump->report.faults[0].line, 2);
+        ck_assert_msg(strstr(dump->report.faults[0].reason, bad[i].reason) != NULL, "%s: %s",
+                      bad[i].line, dump->report.faults[0].reason);
+    }
+}
+END_TEST
+
+START_TEST(a_line_may_hold_anything)
+{
+    char text[400];
+    struct tierce__trace_opts opts = {.size = sizeof(opts), .format = "mooncake"};
+    /* A NUL, and deep nesting. */
+    size_t n = (size_t)snprintf(text, sizeof(text), "{\"timestamp\":1,\"hash_ids\":[1]}\n");
+    memcpy(text + n, "{\"timestamp\":1,\"ha\0h_ids\":[1]}\n", 31);
+    n += 31;
+    memset(text + n, '[', 200);
+    n += 200;
+    const struct trace_dump *dump = trace_dump_with(text, n, &opts);
+    ck_assert_str_eq(dump->text, "turn 1000 [1]\n"
+                                 "bad 2: a text holds a control character (column 19)\n"
+                                 "bad 3: is not an object (column 1)\n");
+    ck_assert(dump->report.cut);
+    memcpy(text, "{\"x\":", 5);
+    memset(text + 5, '[', 300);
+    text[305] = '\n';
+    memcpy(text + 306, "{\"timestamp\":1,\"hash_ids\":[1]}\n", 31);
+    dump = trace_dump_with(text, 337, &opts);
+    ck_assert_str_eq(dump->text, "turn 1000 [1]\nbad 1: is nested more than 64 deep (column 70)\n");
+}
+END_TEST
+
+START_TEST(qwen)
+{
+    /* The same content behind another prefix is another block; behind the same one the same. */
+    check_trace(
+        "{\"chat_id\": 159, \"parent_chat_id\": -1, \"timestamp\": 61.114, \"input_length\": "
+        "521, \"output_length\": 132, \"type\": \"text\", \"turn\": 1, "
+        "\"hash_ids\": [1089, 1090, 1091]}\n"
+        "{\"chat_id\": 160, \"parent_chat_id\": 159, \"timestamp\": 61.2, \"hash_ids\": "
+        "[1089, 1090, 1092]}\n"
+        "{\"chat_id\": 161, \"parent_chat_id\": 160, \"timestamp\": 61.3, \"hash_ids\": "
+        "[1090, 1091]}\n"
+        "{\"chat_id\": 7, \"parent_chat_id\": 6, \"timestamp\": 61.3000004, \"hash_ids\": "
+        "[1089, 1090, 1091]}\n",
+        "qwen",
+        "turn 61114000 session=160 tokens=521+132 [0 1 2]\n"
+        "turn 61200000 session=160 [0 1 3]\n"
+        "turn 61300000 session=160 [4 5]\n"
+        "turn 61300000 session=7 [0 1 2]\n");
+}
+END_TEST
+
+#define LOOKUP(time, query, keys, mask)                                                            \
+    "{\"id\":\"x\",\"source\":\"a\",\"component\":\"cache_manager\",\"type\":"                     \
+    "\"GetCacheLocation\","                                                                        \
+    "\"trigger_time_us\":" time ",\"query_type\":\"" query "\",\"keys\":[" keys                    \
+    "],\"tokens\":[],\"block_mask\":" mask ",\"sw_size\":-1,\"location_spec_names\":[]}\n"
+#define START(time, session, keys)                                                                 \
+    "{\"source\":\"a\",\"type\":\"StartWriteCache\",\"trigger_time_us\":" time                     \
+    ",\"write_session_id\":\"" session "\",\"keys\":[" keys "],\"tokens\":[]}\n"
+#define FINISH(time, session)                                                                      \
+    "{\"source\":\"a\",\"type\":\"FinishWriteCache\",\"trigger_time_us\":" time                    \
+    ",\"write_session_id\":\"" session "\",\"success_block\":12}\n"
+
+START_TEST(kvcm_log)
+{
+    check_trace(LOOKUP("1000", "prefix_match", "-5,6,7", "2") START("2000", "s1", "6,7,8")
+                    START("3000", "s2", "9") LOOKUP("4000", "prefix_match", "6,7", "[false,true]")
+                        FINISH("5000", "s1") FINISH("5000", "never")
+                            LOOKUP("6000", "batch_get", "1", "0")
+                                LOOKUP("7000", "prefix_match", "4,5,6", "-1")
+                                    LOOKUP("200000", "prefix_match", "", "0"),
+                "kvcm-log",
+                "read 1000 instance=a [18446744073709551611* 6* 7]\n"
+                "read 4000 instance=a [6 7*]\n"
+                "write 5000 instance=a [6 7 8]\n"
+                "read 7000 instance=a [4* 5* 6*]\n"
+                "write 103000 instance=a [9]\n" /* without an end: 100 ms */
+                "read 200000 instance=a []\n");
+    const struct trace_dump *dump = trace_dump(
+        START("1", "s", "1") "{\"type\":\"CacheReclaimSubmit\",\"trigger_time_us\":2}\n" START(
+            "3", "s", "2") FINISH("4", "s") FINISH("5", "s"),
+        NULL);
+    /* The same session again: the first write stays without an end. */
+    ck_assert_str_eq(dump->text, "write 4 instance=a [2]\nwrite 100001 instance=a [1]\n");
+    ck_assert_uint_eq(dump->report.skipped_lines, 2);
+    ck_assert_uint_eq(dump->report.lines, 5);
+}
+END_TEST
+
+START_TEST(kvcm_log_tokens_are_no_keys)
+{
+    check_bad("{\"type\":\"StartWriteCache\",\"trigger_time_us\":1,\"write_session_id\":\"s\","
+              "\"keys\":[],\"tokens\":[1,2]}\n" FINISH("1", "s")
+                  LOOKUP("1", "prefix_match", "1", "0"),
+              "kvcm-log",
+              "read 1 instance=a [1]\n"
+              "bad 1: has tokens and no keys: how long a block is is not told\n");
+}
+END_TEST
+
+START_TEST(kvcm_schema)
+{
+    check_trace(
+        "{\"instance_id\":\"i\",\"trace_id\":\"t\",\"timestamp_us\":10,\"tokens\":[],\"keys\":[1,2]"
+        ","
+        "\"query_type\":\"prefix_match\",\"block_mask\":[true],\"sw_size\":0,"
+        "\"location_spec_names\":[],\"input_len\":40,\"output_len\":9,\"total_keys\":[1,2,3]}\n"
+        "{\"instance_id\":\"j\",\"timestamp_us\":11,\"keys\":[1],\"query_type\":\"batch_get\","
+        "\"block_mask\":0}\n"
+        "{\"instance_id\":\"i\",\"timestamp_us\":12,\"keys\":[1,2],\"query_type\":"
+        "\"reverse_roll_sw_match\",\"block_mask\":0,\"sw_size\":2}\n"
+        "{\"instance_id\":\"i\",\"timestamp_us\":13,\"keys\":[4]}\n",
+        "kvcm-schema",
+        "turn 10 instance=i tokens=40+9 [1* 2 | 3]\n"
+        "read 11 instance=j any [1]\n"
+        "read 12 instance=i window=2 [1 2]\n"
+        "write 13 instance=i [4]\n");
+    check_bad("{\"instance_id\":\"i\",\"timestamp_us\":1,\"keys\":[1,2],\"input_len\":1,"
+              "\"output_len\":1,\"total_keys\":[2,1]}\n"
+              "{\"instance_id\":\"i\",\"timestamp_us\":1,\"keys\":[1],\"query_type\":"
+              "\"reverse_roll_sw_match\",\"block_mask\":0,\"sw_size\":0}\n"
+              "{\"instance_id\":\"i\",\"timestamp_us\":1,\"keys\":[1]}\n",
+              "kvcm-schema",
+              "write 1 instance=i [1]\n"
+              "bad 1: \"total_keys\" does not begin with \"keys\"\n"
+              "bad 2: \"sw_size\" is no window: it lies between 1 and 2^32 - 1\n");
+}
+END_TEST
+
+START_TEST(access_log)
+{
+    check_trace(
+        "{\"tierce_access\":1,\"time_us\":1763975741548745,\"op\":\"lookup\",\"namespace\":"
+        "\"00ff\",\"session\":3,\"block_tokens\":16,\"held\":1,\"blocks\":"
+        "\"00000000000000ffffffffffffffFFFF\",\"tiers\":{\"memory\":1}}\n"
+        "{\"tierce_access\":1,\"time_us\":1763975741548746,\"op\":\"store\",\"blocks\":\"\"}"
+        "\n",
+        "access",
+        "read 1763975741548745 instance=00ff session=3 tokens=32+0 "
+        "[255* 18446744073709551615]\n"
+        "write 1763975741548746 []\n");
+    check_bad(
+        "{\"tierce_access\":2,\"time_us\":1,\"op\":\"store\",\"blocks\":\"\"}\n"
+        "{\"tierce_access\":1,\"time_us\":1,\"op\":\"list\",\"blocks\":\"\"}\n"
+        "{\"tierce_access\":1,\"time_us\":1,\"op\":\"store\",\"blocks\":\"12\"}\n"
+        "{\"tierce_access\":1,\"time_us\":1,\"op\":\"store\",\"blocks\":\"000000000000000g\"}\n"
+        "{\"tierce_access\":1,\"time_us\":1,\"op\":\"store\",\"held\":1,\"blocks\":\"\"}\n"
+        "{\"tierce_access\":1,\"time_us\":1,\"op\":\"store\",\"blocks\":\"\"}\n",
+        "access",
+        "write 1 []\n"
+        "bad 1: is of version 2, which this build does not read\n"
+        "bad 2: \"op\" is neither lookup nor store\n"
+        "bad 3: \"blocks\" is not 16 hex digits for each block (column 58)\n"
+        "bad 4: \"blocks\" holds a character that is no hex digit (column 72)\n"
+        "bad 5: \"held\" is more than there are blocks\n");
+}
+END_TEST
+
+START_TEST(csv)
+{
+    check_trace("0,5,10\n0.5,-1,0\n", "csv",
+                "turn 0 any [5:10]\nturn 500000 any [18446744073709551615:0]\n");
+    check_trace("key, time_ms ,note\nabc,1,x\n7,2,\n", "csv",
+                "turn 1000 any [8696274497037089104]\nturn 2000 any [7]\n");
+    /* A number as it would be printed is itself; anything else has a hash. */
+    check_trace("time,key\n1,\"a\"\"b,c\"\n2,\"7\"\n3,07\n", "csv",
+                "turn 1000000 any [13839268328496515626]\nturn 2000000 any [7]\n"
+                "turn 3000000 any [4484850317460735341]\n");
+    check_bad("1,a\nx,b\n2,\"c\n3\n4,,1\n-5,d\nnan,e\n6,f,-1\n99999999999999,g\n7,h\n", "csv",
+              "turn 1000000 any [16629034431890738719]\n"
+              "turn 7000000 any [8090085636497697382]\n"
+              "bad 2: column 1 is no time: a number that is not negative, and not too large\n"
+              "bad 3: has more than 16 columns, or a quote that does not end\n"
+              "bad 4: has 1 columns; a time and a key are wanted\n"
+              "bad 5: the key is empty or holds a NUL\n"
+              "bad 6: column 1 is no time: a number that is not negative, and not too large\n"
+              "bad 7: column 1 is no time: a number that is not negative, and not too large\n"
+              "bad 8: column 3 is no size: an integer from 0 to 2^64 - 1\n"
+              "bad 9: column 1 is no time: a number that is not negative, and not too large\n");
+}
+END_TEST
+
+/* Two batches as vLLM's own encoder writes them: two blocks and one behind them; then a copy to
+ * the CPU, a removal and a clearing. */
+static const char vllm_events[] =
+    "93cb40250000000000009289a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392c4"
+    "200101010101010101010101010101010101010101010101010000000000000001c420020202020202020202"
+    "0202020202020202020202020202020000000000000002b1706172656e745f626c6f636b5f68617368c0a974"
+    "6f6b656e5f696473dc001001010101010101010101010101010101aa626c6f636b5f73697a6510a76c6f7261"
+    "5f6964c0a66d656469756da3475055a96c6f72615f6e616d65c0aa73657373696f6e5f6964a16189a4747970"
+    "65ab426c6f636b53746f726564ac626c6f636b5f68617368657391c420030303030303030303030303030303"
+    "0303030303030303030000000000000003b1706172656e745f626c6f636b5f68617368c42002020202020202"
+    "02020202020202020202020202020202020000000000000002a9746f6b656e5f696473dc0010010101010101"
+    "01010101010101010101aa626c6f636b5f73697a6510a76c6f72615f6964c0a66d656469756da3475055a96c"
+    "6f72615f6e616d65c0a967726f75705f696478000093cb40260000000000009388a474797065ab426c6f636b"
+    "53746f726564ac626c6f636b5f68617368657391c42001010101010101010101010101010101010101010101"
+    "01010000000000000001b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f696473dc00100101"
+    "0101010101010101010101010101aa626c6f636b5f73697a6510a76c6f72615f6964c0a66d656469756da343"
+    "5055a96c6f72615f6e616d65c083a474797065ac426c6f636b52656d6f766564ac626c6f636b5f6861736865"
+    "7391c4200303030303030303030303030303030303030303030303030000000000000003a66d656469756da3"
+    "47505581a474797065b0416c6c426c6f636b73436c656172656401";
+
+/* Reads hex digits as bytes; spaces are passed over. */
+static const struct trace_dump *dump_hex(const char *hex, const char *name)
+{
+    static unsigned char bytes[4096];
+    char digits[3] = "";
+    size_t count = 0;
+    for (; *hex != '\0'; hex++) {
+        if (*hex == ' ')
+            continue;
+        digits[count % 2] = *hex;
+        if (count++ % 2 == 1)
+            bytes[count / 2 - 1] = (unsigned char)strtoul(digits, NULL, 16);
+    }
+    return trace_dump_with(
+        bytes, count / 2,
+        &(struct tierce__trace_opts){.size = sizeof(struct tierce__trace_opts), .format = name});
+}
+
+#define STORED "ab 426c6f636b53746f726564"
+#define TIME   "cb 3ff0000000000000" /* 1.0 */
+
+START_TEST(events_of_vllm)
+{
+    const char *wanted =
+        "turn 10500000 instance=dp0 session=16629034431890738719 tokens=32+0 [1 2]\n"
+        "turn 10500000 instance=dp0 tokens=48+0 [1* 2* 3]\n"
+        "drop 11000000 instance=dp1 [3]\n"
+        "drop 11000000 instance=dp1 []\n";
+    ck_assert_str_eq(dump_hex(vllm_events, NULL)->text, wanted);
+    ck_assert_str_eq(dump_hex(vllm_events, "events")->text, wanted);
+}
+END_TEST
+
+START_TEST(events_as_arrays)
+{
+    /* [1.0, [["BlockStored", [1, 2], null, [], 16, null], ["BlockStored", [3], 2, [], 16, null],
+     * ["BlockRemoved", [1]], ["Unknown", 1], ["AllBlocksCleared"]]] */
+    ck_assert_str_eq(dump_hex("92" TIME "95 96" STORED "92 01 02 c0 90 10 c0 96" STORED
+                              "91 03 02 90 10 c0"
+                              "92 ac 426c6f636b52656d6f766564 91 01 92 a7 556e6b6e6f776e 01"
+                              "91 b0 416c6c426c6f636b73436c6561726564",
+                              NULL)
+                         ->text,
+                     "turn 1000000 tokens=32+0 [1 2]\n"
+                     "turn 1000000 tokens=48+0 [1* 2* 3]\n"
+                     "drop 1000000 [1]\n"
+                     "drop 1000000 []\n");
+    /* Another group, another medium: nothing. A parent that nobody has seen: a gap. */
+    ck_assert_str_eq(dump_hex("92" TIME "93 9a" STORED "91 05 c0 90 10 c0 a3 475055 c0 c0 01"
+                              "97" STORED "91 05 c0 90 10 c0 a3 435055 97" STORED
+                              "91 08 07 90 10 c0 c0",
+                              NULL)
+                         ->text,
+                     "turn 1000000 tokens=32+0 [7* 8]\n");
+    /* A chain that bites its tail ends somewhere: 1 behind 2, 2 behind 1. */
+    ck_assert_str_eq(dump_hex("92" TIME "93 96" STORED "91 01 02 90 00 c0 96" STORED
+                              "91 02 01 90 00 c0 96" STORED "91 02 02 90 00 c0",
+                              NULL)
+                         ->text,
+                     "turn 1000000 [2* 1]\nturn 1000000 [2* 1* 2]\nturn 1000000 [2* 2]\n");
+}
+END_TEST
+
+START_TEST(events_in_frames)
+{
+    /* [topic, sequence, batch] as bytes, and a batch as bytes alone. */
+    ck_assert_str_eq(dump_hex("93 c400 c408 0000000000000001 c41b 92" TIME "91 93" STORED "91 04 c0"
+                              "c41b 92" TIME "91 93" STORED "91 05 c0",
+                              NULL)
+                         ->text,
+                     "turn 1000000 [4]\nturn 1000000 [5]\n");
+}
+END_TEST
+
+START_TEST(events_that_are_damaged)
+{
+    static const struct {
+        const char *hex, *wanted;
+    } bad[] = {
+        {"01", "bad 2: is no batch [time, events, rank]\n"},
+        {"91 01", "bad 2: is no batch [time, events, rank]\n"},
+        {"c1", "bad 2: is damaged, and what is behind it is not read\n"},
+        {"92", "bad 2: the trace ends in it\n"},
+        {"dd ffffffff", "bad 2: the trace ends in it\n"},
+        {"92 c0 90", "bad 2: the time of a batch is missing, or not what it should be\n"},
+        {"92 cb 7ff8000000000000 90",
+         "bad 2: the time of a batch is missing, or not what it should be\n"},
+        {"92" TIME "c0", "bad 2: the list of events is missing, or not what it should be\n"},
+        {"93" TIME "90 a0", "bad 2: the rank of a batch is missing, or not what it should be\n"},
+        {"92" TIME "91 c0", "bad 2: an event is missing, or not what it should be\n"},
+        {"92" TIME "91 80", "bad 2: the type of an event is missing, or not what it should be\n"},
+        {"92" TIME "91 91" STORED,
+         "bad 2: \"block_hashes\" is missing, or not what it should be\n"},
+        {"92" TIME "91 93" STORED "91 c0 c0",
+         "bad 2: a hash of \"block_hashes\" is missing, or not what it should be\n"},
+        {"92" TIME "91 93" STORED "91 01 90",
+         "bad 2: \"parent_block_hash\" is missing, or not what it should be\n"},
+        {"c402 92 01", "bad 2: is no batch [time, events, rank]\n"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char hex[256], wanted[256];
+        snprintf(hex, sizeof(hex), "92" TIME "91 93" STORED "91 04 c0 %s", bad[i].hex);
+        snprintf(wanted, sizeof(wanted), "turn 1000000 [4]\n%s", bad[i].wanted);
+        ck_assert_str_eq(dump_hex(hex, NULL)->text, wanted);
+    }
+}
+END_TEST
+
+START_TEST(formats_are_told)
+{
+    ck_assert_str_eq(trace_dump("", NULL)->text, "open: is empty\n");
+    ck_assert_str_eq(trace_dump("\n \r\n", NULL)->text, "open: is empty\n");
+    const char *unknown =
+        "open: is of no format that its first lines tell; if it is a trace, name "
+        "its format: access, kvcm-log, kvcm-schema, qwen, mooncake, events, csv\n";
+    ck_assert_str_eq(trace_dump("hello\n", NULL)->text, unknown);
+    ck_assert_str_eq(trace_dump("{\"a\": 1}\n", NULL)->text, unknown);
+    ck_assert_str_eq(trace_dump("x", "mooncak")->text,
+                     "open: there is no format of traces \"mooncak\"; there are access, kvcm-log, "
+                     "kvcm-schema, qwen, mooncake, events, csv\n");
+    ck_assert_int_eq(trace_dump("x", "mooncak")->rc, TIERCE_E_ARGUMENT);
+    /* A damaged first line is passed over. */
+    ck_assert_str_eq(trace_dump("{\"timest\n{\"timestamp\":1,\"hash_ids\":[1]}\n", NULL)->text,
+                     "turn 1000 [1]\nbad 1: a text does not end (column 3)\n");
+    /* The wrong one by name. */
+    const struct trace_dump *dump = trace_dump("1,a\n2,b\n", "mooncake");
+    ck_assert_int_eq(dump->rc, TIERCE_E_FORMAT);
+    ck_assert_str_eq(dump->text, "bad 1: is not an object (column 1)\n"
+                                 "bad 2: is not an object (column 1)\n"
+                                 "error: holds no request that can be read; as mooncake, line 1: "
+                                 "is not an object (column 1)\n");
+    dump = trace_dump("\n\n", "mooncake");
+    ck_assert_int_eq(dump->rc, TIERCE_E_FORMAT);
+    ck_assert_str_eq(dump->text, "error: holds no request (0 lines as mooncake)\n");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("trace_formats");
+    TCase *t = tcase_create("formats");
+    tcase_add_test(t, mooncake);
+    tcase_add_test(t, mooncake_bad_lines);
+    tcase_add_test(t, a_line_may_hold_anything);
+    tcase_add_test(t, qwen);
+    tcase_add_test(t, kvcm_log);
+    tcase_add_test(t, kvcm_log_tokens_are_no_keys);
+    tcase_add_test(t, kvcm_schema);
+    tcase_add_test(t, access_log);
+    tcase_add_test(t, csv);
+    tcase_add_test(t, events_of_vllm);
+    tcase_add_test(t, events_as_arrays);
+    tcase_add_test(t, events_in_frames);
+    tcase_add_test(t, events_that_are_damaged);
+    tcase_add_test(t, formats_are_told);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}
