@@ -138,7 +138,7 @@ static int read_share(double *out, const char *text)
     return TIERCE__CLI_OK;
 }
 
-enum option {
+enum {
     OPTION_POLICY = 1,
     OPTION_ORDER,
     OPTION_MATCH,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define AHEAD 8u /* blocks whose slots are fetched before they are asked for */
+#define NEAR  4u /* uses before which the policy is told the second time */
 
 struct tierce__replay {
     struct tierce__replay_opts opts;
@@ -131,8 +132,8 @@ static int look_up(struct tierce__replay *r, const struct tierce__recorded *requ
         if (i + AHEAD < request->count)
             __builtin_prefetch(r->slot_of + blocks[i + AHEAD]);
         r->there[i] = r->slot_of[blocks[i]] != TIERCE__NO_SLOT;
-        if (r->there[i] && r->policy != NULL)
-            tierce__policy_prefetch(r->policy, r->slot_of[blocks[i]]);
+        if (r->policy != NULL)
+            tierce__policy_prefetch(r->policy, blocks[i], r->slot_of[blocks[i]], false);
     }
     r->result.requests++;
     r->result.blocks += request->read_count;
@@ -154,13 +155,23 @@ static void count_stream(struct tierce__replay *r, const struct tierce__recorded
     }
 }
 
+/* Which block is used as the n-th. */
+static uint32_t nth(const struct tierce__replay *r, const struct tierce__recorded *request,
+                    uint32_t n)
+{
+    return r->opts.order == TIERCE__TOUCH_REV ? request->count - 1 - n : n;
+}
+
 static void use_each(struct tierce__replay *r, const struct tierce__recorded *request)
 {
     const uint32_t *blocks = tierce__recorded_blocks(request);
     const uint64_t *bytes = tierce__recorded_bytes(request);
     for (uint32_t n = 0; n < request->count; n++) {
-        uint32_t at = r->opts.order == TIERCE__TOUCH_REV ? request->count - 1 - n : n;
-        uint32_t slot = r->slot_of[blocks[at]];
+        if (n + NEAR < request->count && r->policy != NULL) {
+            uint32_t soon = blocks[nth(r, request, n + NEAR)];
+            tierce__policy_prefetch(r->policy, soon, r->slot_of[soon], true);
+        }
+        uint32_t at = nth(r, request, n), slot = r->slot_of[blocks[at]];
         r->now += r->opts.ttl_us == 0;
         if (slot == TIERCE__NO_SLOT) {
             if (request->kind != TIERCE__TRACE_READ)

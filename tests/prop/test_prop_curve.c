@@ -49,8 +49,8 @@ static uint32_t count_hits(const struct tierce__match *match, const bool *there,
     uint32_t hits = 0;
     for (uint32_t k = 1; k <= count; k++) {
         bool all = true;
-        uint32_t first = match->kind == TIERCE__MATCH_WINDOW && k > match->window
-                             ? k - match->window : 0;
+        uint32_t first =
+            match->kind == TIERCE__MATCH_WINDOW && k > match->window ? k - match->window : 0;
         for (uint32_t i = first; i < k; i++)
             all = all && there[i];
         if (match->kind == TIERCE__MATCH_ANY)
@@ -105,8 +105,8 @@ static void play(struct test_random *random, enum tierce__touch_order order)
     for (uint32_t i = 0; i < REQUESTS; i++) {
         uint32_t blocks[REQUEST_MAX];
         uint32_t count = draw_request(random, blocks);
-        uint32_t read = test_random_below(random, 4) > 0 ? count
-                                                         : test_random_below(random, count + 1);
+        uint32_t read =
+            test_random_below(random, 4) > 0 ? count : test_random_below(random, count + 1);
         ck_assert_int_eq(tierce__curve_request(curve, blocks, count, read), 0);
         for (uint32_t c = 1; c < CAPACITY_MAX; c++) {
             caches[c].capacity = c;
@@ -159,8 +159,9 @@ START_TEST(a_match_is_read_as_it_is_written)
         ck_assert_int_eq(match.kind, matches[m].kind);
         ck_assert_uint_eq(match.window, matches[m].window);
     }
-    static const char *const wrong[] = {"", "Prefix", "window", "window:", "window:0", "window:-1",
-                                        "window:4294967296", "window:1x", "any "};
+    static const char *const wrong[] = {
+        "",          "Prefix", "window", "window:", "window:0", "window:-1", "window:4294967296",
+        "window:1x", "any "};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
         ck_assert_int_eq(tierce__match_parse(&match, wrong[i]), TIERCE_E_ARGUMENT);
 }

@@ -12,7 +12,9 @@
 enum { BLOCKS = 60, REQUEST_MAX = 12, REQUESTS = 120, ROUNDS = 12, CAPACITY_MAX = 40 };
 
 static const struct tierce__match matches[] = {
-    {TIERCE__MATCH_PREFIX, 0}, {TIERCE__MATCH_ANY, 0}, {TIERCE__MATCH_WINDOW, 3},
+    {TIERCE__MATCH_PREFIX, 0},
+    {TIERCE__MATCH_ANY, 0},
+    {TIERCE__MATCH_WINDOW, 3},
     {TIERCE__MATCH_STREAM, 0}, /* the last: not every replay has it */
 };
 enum { MATCHES = 4, PREFIX = 0, ANY = 1 };
@@ -38,8 +40,8 @@ static struct tierce__recording *record(struct test_random *random, bool chains)
     ck_assert_int_eq(tierce__recording_create(&recording, NULL), 0);
     for (uint32_t i = 0; i < REQUESTS; i++) {
         uint64_t ids[REQUEST_MAX];
-        struct tierce__trace_request request = {.time_us = i, .kind = TIERCE__TRACE_TURN,
-                                                .blocks = ids};
+        struct tierce__trace_request request = {
+            .time_us = i, .kind = TIERCE__TRACE_TURN, .blocks = ids};
         request.count = draw_chain(random, ids);
         for (uint32_t k = 0; !chains && k < request.count; k++)
             ids[k] = 7 * k + test_random_below(random, 7); /* all different */
@@ -73,11 +75,12 @@ static void check_curve(const struct tierce__recording *recording, enum tierce__
     ck_assert_int_eq(tierce__curve_create(&curve, order, matches, MATCHES), 0);
     for (const struct tierce__recorded *q = tierce__recording_first(recording); q != NULL;
          q = tierce__recording_next(recording, q))
-        ck_assert_int_eq(tierce__curve_request(curve, tierce__recorded_blocks(q), q->count,
-                                               q->read_count), 0);
+        ck_assert_int_eq(
+            tierce__curve_request(curve, tierce__recorded_blocks(q), q->count, q->read_count), 0);
     for (uint32_t c = 1; c < CAPACITY_MAX; c++) {
-        struct tierce__replay_result lru = replay(recording, (struct tierce__replay_opts){
-            .policy = tierce__policy_find("lru"), .capacity = c, .order = order});
+        struct tierce__replay_result lru = replay(
+            recording, (struct tierce__replay_opts){
+                           .policy = tierce__policy_find("lru"), .capacity = c, .order = order});
         ck_assert_uint_le(lru.used_max, c);
         for (size_t m = 0; m < MATCHES; m++)
             ck_assert_uint_eq(tierce__curve_hits(curve, m, c), lru.hits[m]);
@@ -104,10 +107,13 @@ START_TEST(lru_from_the_tail_is_leaf_first_lru)
     for (unsigned i = 0; i < ROUNDS * test_scale(); i++) {
         struct tierce__recording *recording = record(&random, true);
         for (uint32_t c = 1; c < CAPACITY_MAX; c++) {
-            struct tierce__replay_result lru = replay(recording, (struct tierce__replay_opts){
-                .policy = tierce__policy_find("lru"), .capacity = c});
-            struct tierce__replay_result leaf = replay(recording, (struct tierce__replay_opts){
-                .policy = tierce__policy_find("leaf_lru"), .capacity = c, .whole = true});
+            struct tierce__replay_result lru =
+                replay(recording, (struct tierce__replay_opts){.policy = tierce__policy_find("lru"),
+                                                               .capacity = c});
+            struct tierce__replay_result leaf = replay(
+                recording, (struct tierce__replay_opts){.policy = tierce__policy_find("leaf_lru"),
+                                                        .capacity = c,
+                                                        .whole = true});
             ck_assert_uint_eq(lru.hits[PREFIX], lru.hits[ANY]);
             ck_assert_uint_eq(leaf.hits[PREFIX], leaf.hits[ANY]);
             ck_assert_uint_eq(leaf.hits[PREFIX], lru.hits[PREFIX]);
@@ -130,7 +136,8 @@ START_TEST(nothing_beats_belady)
             const struct tierce__policy_ops *ops;
             for (size_t p = 0; (ops = tierce__policy_at(p)) != NULL; p++) {
                 for (int order = 0; order < 2; order++) {
-                    struct tierce__replay_result got = replay(recording,
+                    struct tierce__replay_result got = replay(
+                        recording,
                         (struct tierce__replay_opts){.policy = ops, .capacity = c, .order = order});
                     ck_assert_uint_le(got.hits[PREFIX], best[PREFIX]);
                     ck_assert_uint_le(got.hits[ANY], best[ANY]);
@@ -197,8 +204,8 @@ START_TEST(belady_is_the_best_there_is)
                 count--;
                 ids[count] = t.blocks[r][count] = b;
             }
-            struct tierce__trace_request request = {.count = t.count[r], .read_count = t.count[r],
-                                                    .blocks = ids};
+            struct tierce__trace_request request = {
+                .count = t.count[r], .read_count = t.count[r], .blocks = ids};
             ck_assert_int_eq(tierce__recording_add(recording, &request), 0);
         }
         ck_assert_int_eq(tierce__recording_seal(recording), 0);
