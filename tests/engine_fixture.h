@@ -18,7 +18,7 @@
 #include "engine/engine_private.h"
 
 #define FX_LAYERS       4u
-#define FX_BLOCKS       256u /* of the paged memory */
+#define FX_BLOCKS       512u /* of the paged memory */
 #define FX_BLOCK_TOKENS 4u
 #define FX_CHUNK_BLOCKS 4u
 

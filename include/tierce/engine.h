@@ -42,9 +42,7 @@
  *
  * Fork: engines are not inherited. In a child, calls on the parent's engine, views, loads and
  * stores return TIERCE_E_CLOSED, find nothing, and free nothing; loads and stores must only be
- * aborted. The child may open an engine of its own (not on the parent's folder). As long as a child
- * lives that has not called exec, nobody can open the parent's folder after the parent has closed
- * it.
+ * aborted. The child may open an engine of its own (not on the folder that the parent holds).
  */
 
 #ifdef __cplusplus
@@ -63,8 +61,9 @@ struct tierce_view;
  * [borrow] config for the call. `why` gets a sentence on failure.
  * Errors, *out untouched: -ENOMEM; negative errno (a thread cannot be started); TIERCE_E_CONFIG (a
  * policy that does not exist, a second engine on the same folder with another configuration).
- * Thread: any. Blocks while the store's index is read, for up to disk.lock_wait before that, and
- * while another thread opens an engine.
+ * Thread: any. Blocks while the store's index is read and for up to disk.lock_wait before that;
+ * while another thread opens the engine that is to be shared; and while one of equal settings or on
+ * the same folder is being closed, up to the end of that one's timeout.close.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_engine_open(struct tierce_engine **out,
                                                  const struct tierce_config *config,
@@ -100,7 +99,7 @@ TIERCE_API void tierce_engine_stats(struct tierce_engine *engine, struct tierce_
  * Opens a namespace and shard of an engine, which stays open until the view is closed. [borrow] ns
  * and shard for the call. Errors, *out untouched: TIERCE_E_ARGUMENT (bounds; shard ranks not below
  * sizes), TIERCE_E_LIMIT (a chunk would be larger than memory.size allows; over 65536 namespaces),
- * -ENOMEM. Thread: any. Waits while another thread opens an engine.
+ * -ENOMEM. Thread: any. Does not block.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_view_open(struct tierce_view **out,
                                                struct tierce_engine *engine,
@@ -167,8 +166,8 @@ struct tierce_transfer_opts {
     uint64_t from_block;              /* load: first block to write; store: must be 0 */
     uint64_t to_block;                /* end, at most the blocks of the chain */
     const struct tierce_paged *paged; /* [borrow until end or abort] */
-    const int32_t *block_ids; /* [to_block] the engine's block of each chain block, no id twice;
-                                 [borrow until begin returns] */
+    const int32_t *block_ids; /* [to_block] the engine's block of each chain block, no id twice
+                                 from from_block on; [borrow until begin returns] */
     uint64_t session;         /* load: whose pins to take over; 0 for none */
     uint32_t timeout_ms;      /* load: 0 for timeout.load */
     bool tail;                /* store: keep the unfull chunk at the end too */
@@ -184,8 +183,8 @@ struct tierce_store;
  * *out is NULL when there is nothing to store. The caller then calls layer for every layer in
  * ascending order, when the engine has computed it for all blocks, and ends or aborts. The
  * chunks become visible at end, all or none of each.
- * Errors, *out NULL: TIERCE_E_ARGUMENT (ids out of range, geometry unlike the namespace's),
- * -ENOMEM. Does not block on any device.
+ * Errors, *out NULL: TIERCE_E_ARGUMENT (ids out of range or named twice, geometry unlike the
+ * namespace's), -ENOMEM. Does not block on any device.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_store_begin(struct tierce_store **out,
                                                  struct tierce_view *view,
@@ -220,8 +219,8 @@ struct tierce_load;
  * the one that is asked for. from_block may lie inside a chunk: blocks before it are not written.
  *
  * The caller then calls layer for every layer in ascending order, before the engine uses it, and
- * ends or aborts. Errors, *out untouched: TIERCE_E_ARGUMENT, -ENOMEM.
- * Does not wait for any device.
+ * ends or aborts. Errors, *out untouched: TIERCE_E_ARGUMENT (as tierce_store_begin's),
+ * -ENOMEM. Does not wait for any device.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
                                                 const struct tierce_transfer_opts *opts);

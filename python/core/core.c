@@ -4,8 +4,9 @@
  *
  * Handles, buffers and numbers only; the docstrings are the contract. Tokens and block ids come as
  * objects with the buffer protocol (array.array('i'), numpy, torch via memoryview), never as
- * lists. Calls that copy or may wait release the GIL. A load or a store belongs to one thread at a
- * time, which the engine adapters guarantee; everything else may be called from any thread.
+ * lists. Calls that copy or may wait release the GIL. A load, a store or a chain belongs to one
+ * thread at a time: another that meets a call under way gets an exception. Everything else may be
+ * called from any thread.
  */
 #include "python/core/core.h"
 
@@ -50,21 +51,48 @@ bool tierce__core_int32s(PyObject *object, Py_buffer *view)
     return int32;
 }
 
-bool tierce__core_uint32(PyObject *object, uint32_t *out)
+static bool read_number(PyObject *object, uint64_t max, uint64_t *out)
 {
     unsigned long long number = PyLong_AsUnsignedLongLong(object);
-    if (PyErr_Occurred())
+    if (number == (unsigned long long)-1 && PyErr_Occurred())
         return false;
-    if (number > UINT32_MAX) {
-        PyErr_SetString(PyExc_OverflowError, "a number does not fit 32 bits");
+    if (number > max) {
+        PyErr_Format(PyExc_OverflowError, "expected a number up to %llu", (unsigned long long)max);
         return false;
     }
-    *out = (uint32_t)number;
+    *out = number;
     return true;
+}
+
+int tierce__core_uint16(PyObject *object, void *out)
+{
+    uint64_t number;
+    if (!read_number(object, UINT16_MAX, &number))
+        return 0;
+    *(uint16_t *)out = (uint16_t)number;
+    return 1;
+}
+
+int tierce__core_uint32(PyObject *object, void *out)
+{
+    uint64_t number;
+    if (!read_number(object, UINT32_MAX, &number))
+        return 0;
+    *(uint32_t *)out = (uint32_t)number;
+    return 1;
+}
+
+int tierce__core_uint64(PyObject *object, void *out)
+{
+    return read_number(object, UINT64_MAX, out);
 }
 
 const char *tierce__core_text(PyObject *object)
 {
+    if (!PyUnicode_Check(object)) {
+        PyErr_SetString(PyExc_TypeError, "expected a str");
+        return NULL;
+    }
     Py_ssize_t length;
     const char *text = PyUnicode_AsUTF8AndSize(object, &length);
     if (text != NULL && strlen(text) != (size_t)length) {
@@ -91,6 +119,12 @@ void tierce__core_free(PyObject *self)
 PyObject *tierce__core_raise_closed(const char *what)
 {
     PyErr_Format(PyExc_ValueError, "the %s is closed", what);
+    return NULL;
+}
+
+PyObject *tierce__core_raise_busy(const char *what)
+{
+    PyErr_Format(PyExc_RuntimeError, "the %s is in use by another thread", what);
     return NULL;
 }
 

@@ -20,6 +20,8 @@
 typedef struct {
     PyObject_HEAD struct tierce_engine *engine;
     struct tierce_config *config;
+    bool closed;
+    unsigned flushes; /* under way without the GIL; the last one lets go of a closed engine */
 } EngineObject;
 
 typedef struct {
@@ -29,21 +31,25 @@ typedef struct {
     uint32_t chunk_blocks;
     uint32_t *cell_bytes;
     struct tierce_paged paged;
-    struct tierce_paged_layer *layers;
+    struct tierce_paged_layer *layers; /* NULL until set_paged */
+    unsigned transfers;                /* loads and stores that borrow `paged` */
 } ViewObject;
 
 typedef struct {
     PyObject_HEAD struct tierce_chain *chain;
+    unsigned readers; /* calls under way without the GIL */
 } ChainObject;
 
 typedef struct {
     PyObject_HEAD PyObject *view; /* ViewObject: keeps the paged description alive */
-    struct tierce_store *store;
+    struct tierce_store *store;   /* NULL: over */
+    bool busy;                    /* a call is under way without the GIL */
 } StoreObject;
 
 typedef struct {
     PyObject_HEAD PyObject *view;
-    struct tierce_load *load;
+    struct tierce_load *load; /* NULL: over */
+    bool busy;                /* a call is under way without the GIL */
     Py_ssize_t blocks;
 } LoadObject;
 
@@ -59,13 +65,19 @@ PyObject *tierce__core_raise(int status, const char *text);
 /* Raises ValueError: the thing of that name is closed. Always returns NULL. */
 PyObject *tierce__core_raise_closed(const char *what);
 
+/* Raises RuntimeError: another thread uses the thing of that name. Always returns NULL. */
+PyObject *tierce__core_raise_busy(const char *what);
+
 /* A C-contiguous buffer of int32, the caller's to release; false with an exception set. */
 bool tierce__core_int32s(PyObject *object, Py_buffer *view);
 
-/* A number that must fit 32 bits; false with an exception set. */
-bool tierce__core_uint32(PyObject *object, uint32_t *out);
+/* Numbers that must fit the type that *out has, nothing is cut; also for the "O&" of argument
+ * formats, whose own "I" and "K" cut. 0 with an exception set. */
+int tierce__core_uint16(PyObject *object, void *out);
+int tierce__core_uint32(PyObject *object, void *out);
+int tierce__core_uint64(PyObject *object, void *out);
 
-/* A text without NUL, [borrow] from the object; NULL with an exception set. */
+/* The UTF-8 of a str without NUL, [borrow] from the object; NULL with an exception set. */
 const char *tierce__core_text(PyObject *object);
 
 /* A zeroed object of one of the types, or NULL with an exception set. */

@@ -14,20 +14,37 @@ static bool fill_extras(PyObject *list, struct tierce_chain_extra *items, Py_ssi
 {
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *pair = PyList_GetItem(list, i);
-        unsigned long long block;
+        if (pair == NULL || !PyTuple_Check(pair)) {
+            PyErr_SetString(PyExc_TypeError, "extras: a list of (block, bytes)");
+            return false;
+        }
+        uint64_t block;
         const char *bytes;
         Py_ssize_t length;
-        if (!PyArg_ParseTuple(pair, "Ky#", &block, &bytes, &length))
+        if (!PyArg_ParseTuple(pair, "O&y#", tierce__core_uint64, &block, &bytes, &length))
             return false;
         items[i] = (struct tierce_chain_extra){block, bytes, (size_t)length};
     }
     return true;
 }
 
+/* False with an exception set while a call reads the chain. Asked last: reading arguments may let
+ * other threads run. */
+static bool can_change(PyObject *self)
+{
+    if (((ChainObject *)self)->readers > 0)
+        tierce__core_raise_busy("chain");
+    return ((ChainObject *)self)->readers == 0;
+}
+
 static PyObject *chain_append(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     if (nargs < 1 || nargs > 2) {
         PyErr_SetString(PyExc_TypeError, "append(tokens, extras=None)");
+        return NULL;
+    }
+    if (nargs == 2 && args[1] != Py_None && !PyList_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "extras: a list of (block, bytes)");
         return NULL;
     }
     Py_buffer tokens;
@@ -38,11 +55,15 @@ static PyObject *chain_append(PyObject *self, PyObject *const *args, Py_ssize_t 
     int64_t rc = TIERCE_E_ARGUMENT;
     if (nargs == 2 && args[1] != Py_None) {
         Py_ssize_t count = PyList_Size(args[1]);
-        items = count >= 0 ? calloc((size_t)count + 1, sizeof(*items)) : NULL;
+        items = calloc((size_t)count + 1, sizeof(*items));
+        if (items == NULL)
+            PyErr_NoMemory();
         if (items == NULL || !fill_extras(args[1], items, count))
             goto out;
         extras = (struct tierce_chain_extras){items, (size_t)count};
     }
+    if (!can_change(self))
+        goto out;
     rc = tierce_chain_append(((ChainObject *)self)->chain, tokens.buf, (size_t)tokens.len / 4,
                              &extras);
 out:
@@ -59,10 +80,13 @@ static PyObject *chain_append_hashes(PyObject *self, PyObject *arg)
     if (PyObject_GetBuffer(arg, &hashes, PyBUF_SIMPLE) < 0)
         return NULL;
     int64_t rc = TIERCE_E_ARGUMENT;
-    if (hashes.len % TIERCE_HASH_BYTES == 0)
+    bool free_now = can_change(self);
+    if (free_now && hashes.len % TIERCE_HASH_BYTES == 0)
         rc = tierce_chain_append_hashes(((ChainObject *)self)->chain, hashes.buf,
                                         (size_t)hashes.len / TIERCE_HASH_BYTES);
     PyBuffer_Release(&hashes);
+    if (!free_now)
+        return NULL;
     return rc < 0 ? tierce__core_raise((int)rc, NULL) : PyLong_FromLongLong(rc);
 }
 
@@ -83,6 +107,8 @@ static PyObject *chain_hash(PyObject *self, PyObject *arg)
 static PyObject *chain_reset(PyObject *self, PyObject *unused)
 {
     (void)unused;
+    if (!can_change(self))
+        return NULL;
     tierce_chain_reset(((ChainObject *)self)->chain);
     Py_RETURN_NONE;
 }

@@ -4,9 +4,12 @@
 #include <errno.h>
 #include <stdlib.h>
 
+/* Gives a closed engine back; while a flush uses it, that is left to the flush. */
 static void engine_release(EngineObject *e)
 {
     struct tierce_engine *engine = e->engine;
+    if (e->flushes > 0)
+        return;
     e->engine = NULL;
     Py_BEGIN_ALLOW_THREADS
     tierce_engine_close(engine);
@@ -16,6 +19,7 @@ static void engine_release(EngineObject *e)
 static void engine_dealloc(PyObject *self)
 {
     EngineObject *e = (EngineObject *)self;
+    e->closed = true;
     engine_release(e);
     tierce_config_destroy(e->config);
     tierce__core_free(self);
@@ -69,8 +73,10 @@ static PyObject *engine_open(PyObject *type, PyObject *args)
 
 static PyObject *engine_close(PyObject *self, PyObject *unused)
 {
+    EngineObject *e = (EngineObject *)self;
     (void)unused;
-    engine_release((EngineObject *)self);
+    e->closed = true;
+    engine_release(e);
     Py_RETURN_NONE;
 }
 
@@ -80,12 +86,16 @@ static PyObject *engine_flush(PyObject *self, PyObject *arg)
     uint32_t timeout_ms;
     if (!tierce__core_uint32(arg, &timeout_ms))
         return NULL;
-    if (e->engine == NULL)
+    if (e->closed)
         return tierce__core_raise_closed("engine");
     int rc;
+    e->flushes++;
     Py_BEGIN_ALLOW_THREADS
     rc = tierce_engine_flush(e->engine, timeout_ms);
     Py_END_ALLOW_THREADS
+    e->flushes--;
+    if (e->closed)
+        engine_release(e);
     return PyBool_FromLong(rc == 0);
 }
 
@@ -93,7 +103,7 @@ static PyObject *engine_stats(PyObject *self, PyObject *unused)
 {
     EngineObject *e = (EngineObject *)self;
     (void)unused;
-    if (e->engine == NULL)
+    if (e->closed)
         return tierce__core_raise_closed("engine");
     struct tierce_engine_stats stats = {.size = sizeof(stats)};
     tierce_engine_stats(e->engine, &stats);
@@ -128,27 +138,44 @@ static PyObject *engine_param(PyObject *self, PyObject *arg)
     return PyUnicode_FromString(value);
 }
 
-/* The text under `name`, "" if it is missing; NULL with an exception set if it is no text. */
+/* What a namespace is made of. All of it must be said and nothing else: what is left out or
+ * misspelt would make namespaces equal that are not. */
+static const char *const namespace_keys[] = {
+    "weights",     "model",      "kv_dtype",     "quantization", "layout",
+    "layer_count", "cell_bytes", "block_tokens", "chunk_blocks", "algo"};
+
+#define NAMESPACE_KEYS (sizeof(namespace_keys) / sizeof(namespace_keys[0]))
+
+static bool check_keys(PyObject *dict)
+{
+    for (size_t i = 0; i < NAMESPACE_KEYS; i++) {
+        if (PyDict_GetItemString(dict, namespace_keys[i]) == NULL) {
+            PyErr_Format(PyExc_KeyError, "the namespace lacks \"%s\"", namespace_keys[i]);
+            return false;
+        }
+    }
+    if (PyDict_Size(dict) != (Py_ssize_t)NAMESPACE_KEYS) {
+        PyErr_SetString(PyExc_KeyError, "the namespace has keys that are not known");
+        return false;
+    }
+    return true;
+}
+
+/* The text under a key that is there; NULL with an exception set if it is none. */
 static const char *text_of(PyObject *dict, const char *name)
 {
-    PyObject *value = PyDict_GetItemString(dict, name);
-    return value != NULL ? tierce__core_text(value) : "";
+    return tierce__core_text(PyDict_GetItemString(dict, name));
 }
 
 static bool number_of(PyObject *dict, const char *name, uint32_t *out)
 {
-    PyObject *value = PyDict_GetItemString(dict, name);
-    if (value == NULL) {
-        PyErr_Format(PyExc_KeyError, "the namespace lacks \"%s\"", name);
-        return false;
-    }
-    return tierce__core_uint32(value, out);
+    return tierce__core_uint32(PyDict_GetItemString(dict, name), out);
 }
 
 static uint32_t *cells_of(PyObject *dict, uint32_t layer_count)
 {
     PyObject *list = PyDict_GetItemString(dict, "cell_bytes");
-    if (list == NULL || PyList_Size(list) != (Py_ssize_t)layer_count) {
+    if (!PyList_Check(list) || PyList_Size(list) != (Py_ssize_t)layer_count) {
         PyErr_SetString(PyExc_ValueError, "cell_bytes: a list with one number for each layer");
         return NULL;
     }
@@ -169,14 +196,13 @@ static uint32_t *cells_of(PyObject *dict, uint32_t layer_count)
 /* Fills *ns from a dict; strings are borrowed from it. False with an exception set. */
 static bool fill_namespace(PyObject *dict, struct tierce_namespace *ns)
 {
+    const char *algo;
     ns->size = sizeof(*ns);
-    ns->weights = text_of(dict, "weights");
-    ns->model = text_of(dict, "model");
-    ns->kv_dtype = text_of(dict, "kv_dtype");
-    ns->quantization = text_of(dict, "quantization");
-    ns->layout = text_of(dict, "layout");
-    const char *algo = text_of(dict, "algo");
-    if (PyErr_Occurred() || algo == NULL)
+    if (!check_keys(dict) || (ns->weights = text_of(dict, "weights")) == NULL ||
+        (ns->model = text_of(dict, "model")) == NULL ||
+        (ns->kv_dtype = text_of(dict, "kv_dtype")) == NULL ||
+        (ns->quantization = text_of(dict, "quantization")) == NULL ||
+        (ns->layout = text_of(dict, "layout")) == NULL || (algo = text_of(dict, "algo")) == NULL)
         return false;
     if (tierce_chain_algo_parse(&ns->algo, algo) < 0) {
         PyErr_Format(PyExc_ValueError, "there is no hash algorithm \"%s\"", algo);
@@ -192,10 +218,11 @@ static PyObject *engine_view(PyObject *self, PyObject *args)
     EngineObject *e = (EngineObject *)self;
     PyObject *dict;
     struct tierce_shard shard = {0, 1, 0, 1};
-    if (!PyArg_ParseTuple(args, "O!|(HHHH)", &PyDict_Type, &dict, &shard.tp_rank, &shard.tp_size,
-                          &shard.pp_rank, &shard.pp_size))
+    if (!PyArg_ParseTuple(args, "O!|(O&O&O&O&)", &PyDict_Type, &dict, tierce__core_uint16,
+                          &shard.tp_rank, tierce__core_uint16, &shard.tp_size, tierce__core_uint16,
+                          &shard.pp_rank, tierce__core_uint16, &shard.pp_size))
         return NULL;
-    if (e->engine == NULL)
+    if (e->closed)
         return tierce__core_raise_closed("engine");
     struct tierce_namespace ns = {0};
     if (!fill_namespace(dict, &ns))
@@ -206,9 +233,8 @@ static PyObject *engine_view(PyObject *self, PyObject *args)
     v->layer_count = ns.layer_count;
     v->chunk_blocks = ns.chunk_blocks;
     v->cell_bytes = cells_of(dict, ns.layer_count);
-    v->layers = calloc((size_t)ns.layer_count + 1, sizeof(*v->layers));
     int rc = -ENOMEM;
-    if (v->cell_bytes != NULL && v->layers != NULL) {
+    if (v->cell_bytes != NULL) {
         ns.cell_bytes = v->cell_bytes;
         rc = tierce_view_open(&v->view, e->engine, &ns, &shard);
     }

@@ -1,12 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "python/core/core.h"
 
+/* Whether this thread may use a store or a load now; false with an exception set. */
+static bool can_use(const void *handle, bool busy, const char *what)
+{
+    if (busy)
+        tierce__core_raise_busy(what);
+    else if (handle == NULL)
+        tierce__core_raise_closed(what);
+    return !busy && handle != NULL;
+}
+
+/* A transfer is over: its view may be given another description. */
+static void return_paged(PyObject *view)
+{
+    ((ViewObject *)view)->transfers--;
+}
+
 /* ---- store -------------------------------------------------------------------------------- */
+
+static void give_up_store(StoreObject *s)
+{
+    struct tierce_store *store = s->store;
+    if (store == NULL)
+        return;
+    s->store = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    tierce_store_abort(store);
+    Py_END_ALLOW_THREADS
+    return_paged(s->view);
+}
 
 static void store_dealloc(PyObject *self)
 {
     StoreObject *s = (StoreObject *)self;
-    tierce_store_abort(s->store);
+    give_up_store(s);
     Py_XDECREF(s->view);
     tierce__core_free(self);
 }
@@ -15,31 +43,30 @@ static PyObject *store_layer(PyObject *self, PyObject *arg)
 {
     StoreObject *s = (StoreObject *)self;
     uint32_t layer;
-    if (!tierce__core_uint32(arg, &layer))
+    if (!tierce__core_uint32(arg, &layer) || !can_use(s->store, s->busy, "store"))
         return NULL;
-    if (s->store == NULL)
-        return tierce__core_raise_closed("store");
     int rc;
+    s->busy = true;
     Py_BEGIN_ALLOW_THREADS
     rc = tierce_store_layer(s->store, layer);
     Py_END_ALLOW_THREADS
-    if (rc < 0)
-        return tierce__core_raise(rc, NULL);
-    Py_RETURN_NONE;
+    s->busy = false;
+    return rc < 0 ? tierce__core_raise(rc, NULL) : Py_NewRef(Py_None);
 }
 
 static PyObject *store_end(PyObject *self, PyObject *unused)
 {
     StoreObject *s = (StoreObject *)self;
     (void)unused;
-    if (s->store == NULL)
-        return tierce__core_raise_closed("store");
+    if (!can_use(s->store, s->busy, "store"))
+        return NULL;
     struct tierce_store *store = s->store;
     s->store = NULL;
     int64_t blocks;
     Py_BEGIN_ALLOW_THREADS
     blocks = tierce_store_end(store);
     Py_END_ALLOW_THREADS
+    return_paged(s->view);
     return PyLong_FromLongLong(blocks);
 }
 
@@ -47,8 +74,9 @@ static PyObject *store_abort(PyObject *self, PyObject *unused)
 {
     StoreObject *s = (StoreObject *)self;
     (void)unused;
-    tierce_store_abort(s->store);
-    s->store = NULL;
+    if (s->busy)
+        return tierce__core_raise_busy("store");
+    give_up_store(s);
     Py_RETURN_NONE;
 }
 
@@ -67,10 +95,22 @@ PyType_Slot tierce__core_store_slots[] = {
 
 /* ---- load --------------------------------------------------------------------------------- */
 
+static void give_up_load(LoadObject *l)
+{
+    struct tierce_load *load = l->load;
+    if (load == NULL)
+        return;
+    l->load = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    tierce_load_abort(load);
+    Py_END_ALLOW_THREADS
+    return_paged(l->view);
+}
+
 static void load_dealloc(PyObject *self)
 {
     LoadObject *l = (LoadObject *)self;
-    tierce_load_abort(l->load);
+    give_up_load(l);
     Py_XDECREF(l->view);
     tierce__core_free(self);
 }
@@ -79,25 +119,23 @@ static PyObject *load_layer(PyObject *self, PyObject *arg)
 {
     LoadObject *l = (LoadObject *)self;
     uint32_t layer;
-    if (!tierce__core_uint32(arg, &layer))
+    if (!tierce__core_uint32(arg, &layer) || !can_use(l->load, l->busy, "load"))
         return NULL;
-    if (l->load == NULL)
-        return tierce__core_raise_closed("load");
     int rc;
+    l->busy = true;
     Py_BEGIN_ALLOW_THREADS
     rc = tierce_load_layer(l->load, layer);
     Py_END_ALLOW_THREADS
-    if (rc < 0)
-        return tierce__core_raise(rc, NULL);
-    Py_RETURN_NONE;
+    l->busy = false;
+    return rc < 0 ? tierce__core_raise(rc, NULL) : Py_NewRef(Py_None);
 }
 
 static PyObject *load_end(PyObject *self, PyObject *unused)
 {
     LoadObject *l = (LoadObject *)self;
     (void)unused;
-    if (l->load == NULL)
-        return tierce__core_raise_closed("load");
+    if (!can_use(l->load, l->busy, "load"))
+        return NULL;
     PyObject *origins = PyBytes_FromStringAndSize(NULL, l->blocks);
     if (origins == NULL)
         return NULL;
@@ -107,6 +145,7 @@ static PyObject *load_end(PyObject *self, PyObject *unused)
     Py_BEGIN_ALLOW_THREADS
     tierce_load_end(load, bytes);
     Py_END_ALLOW_THREADS
+    return_paged(l->view);
     return origins;
 }
 
@@ -114,8 +153,9 @@ static PyObject *load_abort(PyObject *self, PyObject *unused)
 {
     LoadObject *l = (LoadObject *)self;
     (void)unused;
-    tierce_load_abort(l->load);
-    l->load = NULL;
+    if (l->busy)
+        return tierce__core_raise_busy("load");
+    give_up_load(l);
     Py_RETURN_NONE;
 }
 

@@ -16,14 +16,15 @@ static void view_dealloc(PyObject *self)
     tierce__core_free(self);
 }
 
-static bool read_addresses(ViewObject *v, PyObject *bases, PyObject *strides)
+static bool read_addresses(const ViewObject *v, struct tierce_paged_layer *layers, PyObject *bases,
+                           PyObject *strides)
 {
     for (uint32_t i = 0; i < v->layer_count; i++) {
         void *base = PyLong_AsVoidPtr(PyList_GetItem(bases, (Py_ssize_t)i));
         uint64_t stride = PyLong_AsUnsignedLongLong(PyList_GetItem(strides, (Py_ssize_t)i));
         if (PyErr_Occurred())
             return false;
-        v->layers[i] = (struct tierce_paged_layer){base, stride, v->cell_bytes[i]};
+        layers[i] = (struct tierce_paged_layer){base, stride, v->cell_bytes[i]};
     }
     return true;
 }
@@ -32,16 +33,28 @@ static PyObject *view_set_paged(PyObject *self, PyObject *args)
 {
     ViewObject *v = (ViewObject *)self;
     PyObject *bases, *strides;
-    unsigned int block_count;
-    if (!PyArg_ParseTuple(args, "OOI", &bases, &strides, &block_count))
+    uint32_t block_count;
+    if (!PyArg_ParseTuple(args, "O!O!O&", &PyList_Type, &bases, &PyList_Type, &strides,
+                          tierce__core_uint32, &block_count))
         return NULL;
+    if (v->transfers > 0) {
+        PyErr_SetString(PyExc_RuntimeError, "the view has loads or stores in progress");
+        return NULL;
+    }
     if (PyList_Size(bases) != (Py_ssize_t)v->layer_count ||
         PyList_Size(strides) != (Py_ssize_t)v->layer_count) {
         PyErr_SetString(PyExc_ValueError, "one base and one stride for each layer");
         return NULL;
     }
-    if (!read_addresses(v, bases, strides))
+    struct tierce_paged_layer *layers = calloc((size_t)v->layer_count + 1, sizeof(*layers));
+    if (layers == NULL)
+        return PyErr_NoMemory();
+    if (!read_addresses(v, layers, bases, strides)) {
+        free(layers);
         return NULL;
+    }
+    free(v->layers);
+    v->layers = layers;
     v->paged = (struct tierce_paged){sizeof(v->paged), v->layers, v->layer_count, block_count};
     Py_RETURN_NONE;
 }
@@ -74,14 +87,14 @@ static PyObject *view_chain(PyObject *self, PyObject *args, PyObject *kwargs)
     return (PyObject *)object;
 }
 
-/* The chain in args[0], or NULL with an exception set. */
-static struct tierce_chain *chain_of(PyObject *object)
+/* `object` as a chain, or NULL with an exception set. */
+static ChainObject *chain_of(PyObject *object)
 {
     if (!PyObject_TypeCheck(object, tierce__core_chain_type)) {
         PyErr_SetString(PyExc_TypeError, "expected a Chain");
         return NULL;
     }
-    return ((ChainObject *)object)->chain;
+    return (ChainObject *)object;
 }
 
 static PyObject *view_lookup(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
@@ -91,22 +104,22 @@ static PyObject *view_lookup(PyObject *self, PyObject *const *args, Py_ssize_t n
         PyErr_SetString(PyExc_TypeError, "lookup(chain, from_block, to_block, flags, session)");
         return NULL;
     }
-    const struct tierce_chain *chain = chain_of(args[0]);
-    if (chain == NULL)
-        return NULL;
+    ChainObject *chain = chain_of(args[0]);
     struct tierce_lookup_opts opts = {.size = sizeof(opts)};
-    opts.from_block = PyLong_AsUnsignedLongLong(args[1]);
-    uint64_t to_block = PyLong_AsUnsignedLongLong(args[2]);
-    opts.session = PyLong_AsUnsignedLongLong(args[4]);
+    uint64_t to_block;
     uint32_t flags;
-    if (PyErr_Occurred() || !tierce__core_uint32(args[3], &flags))
+    if (chain == NULL || !tierce__core_uint64(args[1], &opts.from_block) ||
+        !tierce__core_uint64(args[2], &to_block) || !tierce__core_uint32(args[3], &flags) ||
+        !tierce__core_uint64(args[4], &opts.session))
         return NULL;
     opts.flags = flags;
     struct tierce_found found;
     int rc;
+    chain->readers++;
     Py_BEGIN_ALLOW_THREADS
-    rc = tierce_lookup(v->view, chain, to_block, &opts, &found);
+    rc = tierce_lookup(v->view, chain->chain, to_block, &opts, &found);
     Py_END_ALLOW_THREADS
+    chain->readers--;
     if (rc < 0)
         return tierce__core_raise(rc, NULL);
     return Py_BuildValue("(KK)", (unsigned long long)found.blocks,
@@ -115,20 +128,23 @@ static PyObject *view_lookup(PyObject *self, PyObject *const *args, Py_ssize_t n
 
 static PyObject *view_unpin(PyObject *self, PyObject *arg)
 {
-    unsigned long long session = PyLong_AsUnsignedLongLong(arg);
-    if (PyErr_Occurred())
+    uint64_t session;
+    if (!tierce__core_uint64(arg, &session))
         return NULL;
     tierce_unpin(((ViewObject *)self)->view, session);
     Py_RETURN_NONE;
 }
 
-/* Options of a transfer from Python's arguments; the ids are in *buffer until it is released. */
-static bool fill_transfer(ViewObject *v, PyObject *chain, PyObject *ids, Py_buffer *buffer,
-                          struct tierce_transfer_opts *opts)
+/*
+ * Fills the options of a transfer from Python's arguments and borrows for it the ids, the chain and
+ * the view's description; false with an exception set, and nothing is borrowed.
+ */
+static bool begin_transfer(ViewObject *v, PyObject *chain, PyObject *ids, Py_buffer *buffer,
+                           struct tierce_transfer_opts *opts)
 {
-    opts->chain = chain_of(chain);
-    if (opts->chain == NULL)
+    if (chain_of(chain) == NULL)
         return false;
+    opts->chain = ((ChainObject *)chain)->chain;
     if (v->paged.layers == NULL) {
         PyErr_SetString(PyExc_ValueError, "set_paged has not been called");
         return false;
@@ -143,7 +159,17 @@ static bool fill_transfer(ViewObject *v, PyObject *chain, PyObject *ids, Py_buff
     opts->size = sizeof(*opts);
     opts->paged = &v->paged;
     opts->block_ids = buffer->buf;
+    ((ChainObject *)chain)->readers++;
+    v->transfers++;
     return true;
+}
+
+/* The transfer has begun, or could not: only a handle that goes on keeps the description. */
+static void transfer_begun(ViewObject *v, PyObject *chain, Py_buffer *buffer, bool goes_on)
+{
+    ((ChainObject *)chain)->readers--;
+    v->transfers -= !goes_on;
+    PyBuffer_Release(buffer);
 }
 
 static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -151,20 +177,21 @@ static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwar
     static char *names[] = {"chain", "to_block", "block_ids", "tail", NULL};
     ViewObject *v = (ViewObject *)self;
     PyObject *chain, *ids;
-    unsigned long long to;
+    uint64_t to;
     int tail = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OKO|p", names, &chain, &to, &ids, &tail))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O|p", names, &chain, tierce__core_uint64,
+                                     &to, &ids, &tail))
         return NULL;
     struct tierce_transfer_opts opts = {.to_block = to, .tail = tail != 0};
     Py_buffer buffer;
-    if (!fill_transfer(v, chain, ids, &buffer, &opts))
+    if (!begin_transfer(v, chain, ids, &buffer, &opts))
         return NULL;
     struct tierce_store *store = NULL;
     int rc;
     Py_BEGIN_ALLOW_THREADS
     rc = tierce_store_begin(&store, v->view, &opts);
     Py_END_ALLOW_THREADS
-    PyBuffer_Release(&buffer);
+    transfer_begun(v, chain, &buffer, store != NULL);
     if (rc < 0)
         return tierce__core_raise(rc, NULL);
     if (store == NULL)
@@ -172,6 +199,7 @@ static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwar
     StoreObject *object = tierce__core_new(tierce__core_store_type);
     if (object == NULL) {
         tierce_store_abort(store);
+        v->transfers--;
         return NULL;
     }
     object->store = store;
@@ -186,27 +214,30 @@ static PyObject *view_load_begin(PyObject *self, PyObject *args, PyObject *kwarg
                             "session", "timeout_ms", NULL};
     ViewObject *v = (ViewObject *)self;
     PyObject *chain, *ids;
-    unsigned long long from, to, session = 0;
-    unsigned int timeout_ms = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OKKO|KI", names, &chain, &from, &to, &ids,
-                                     &session, &timeout_ms))
+    uint64_t from, to, session = 0;
+    uint32_t timeout_ms = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O&O|O&O&", names, &chain,
+                                     tierce__core_uint64, &from, tierce__core_uint64, &to, &ids,
+                                     tierce__core_uint64, &session, tierce__core_uint32,
+                                     &timeout_ms))
         return NULL;
     struct tierce_transfer_opts opts = {
         .from_block = from, .to_block = to, .session = session, .timeout_ms = timeout_ms};
     Py_buffer buffer;
-    if (!fill_transfer(v, chain, ids, &buffer, &opts))
+    if (!begin_transfer(v, chain, ids, &buffer, &opts))
         return NULL;
     struct tierce_load *load = NULL;
     int rc;
     Py_BEGIN_ALLOW_THREADS
     rc = tierce_load_begin(&load, v->view, &opts);
     Py_END_ALLOW_THREADS
-    PyBuffer_Release(&buffer);
+    transfer_begun(v, chain, &buffer, load != NULL);
     if (rc < 0)
         return tierce__core_raise(rc, NULL);
     LoadObject *object = tierce__core_new(tierce__core_load_type);
     if (object == NULL) {
         tierce_load_abort(load);
+        v->transfers--;
         return NULL;
     }
     object->load = load;
@@ -232,7 +263,7 @@ static PyMethodDef view_methods[] = {
     {"set_paged", view_set_paged, METH_VARARGS,
      "set_paged(bases: list[int], strides: list[int], block_count: int) -> None\n\n"
      "Describes the engine's paged memory: address of block 0 and bytes between blocks, for each "
-     "layer. The memory must outlive every load and store."},
+     "layer. The memory must outlive every load and store; while one is under way this raises."},
     {"chain", (PyCFunction)(void (*)(void))view_chain, METH_VARARGS | METH_KEYWORDS,
      "chain(lora=b'', salt=b'', other=b'') -> Chain"},
     {"lookup", (PyCFunction)(void (*)(void))view_lookup, METH_FASTCALL,

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static _Atomic uint64_t live;    /* relaxed: a counter that is only read by tests */
 static _Atomic uint64_t made;    /* relaxed: allocations since the hook was set */
@@ -64,6 +65,14 @@ char *tierce__strdup(const char *text)
     if (copy != NULL)
         memcpy(copy, text, n);
     return copy;
+}
+
+void tierce__advise_huge(void *memory, size_t bytes)
+{
+    uintptr_t from = ((uintptr_t)memory + 4095) & ~(uintptr_t)4095;
+    uintptr_t to = ((uintptr_t)memory + bytes) & ~(uintptr_t)4095;
+    if (memory != NULL && to > from && bytes >= (4u << 20))
+        (void)madvise((void *)from, to - from, MADV_HUGEPAGE);
 }
 
 void tierce__free(void *ptr)

@@ -2,14 +2,12 @@
 #include "base/config_yaml.h"
 #include "base/alloc.h"
 #include "base/config_parse.h"
+#include "base/file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <libfyaml.h>
 #include <stdarg.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define PATH_SHOWN 200
 
@@ -22,62 +20,24 @@ int tierce__config_fail(struct tierce__config_error *error, int rc, const char *
     return rc;
 }
 
-/* Fills buf[0 .. size) as far as the file goes; returns the bytes read or a negative errno. */
-static ssize_t read_up_to(int fd, char *buf, size_t size)
+static int refuse_size(const char *shown, struct tierce__config_error *error)
 {
-    size_t used = 0;
-    while (used < size) {
-        ssize_t n = read(fd, buf + used, size - used);
-        if (n == 0)
-            break;
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        used += (size_t)n;
-    }
-    return (ssize_t)used;
+    return tierce__config_fail(error, TIERCE_E_CONFIG,
+                               "%s: is larger than %u KiB, which no configuration is", shown,
+                               TIERCE__YAML_BYTES_MAX / 1024);
 }
 
 /* The whole of a small regular file. */
 static int read_file(char **out, size_t *len, const char *path, const char *shown,
                      struct tierce__config_error *error)
 {
-    char *text = NULL;
-    struct stat st;
-    int rc;
-
-    /* O_NONBLOCK: a FIFO in the place of a file must not hang the caller. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 || fstat(fd, &st) != 0) {
-        rc = -errno;
+    int rc = tierce__read_file(out, len, path, TIERCE__YAML_BYTES_MAX);
+    if (rc == -EFBIG)
+        return refuse_size(shown, error);
+    if (rc == -EISDIR || rc == -EINVAL)
+        return tierce__config_fail(error, rc, "%s: is not a file", shown);
+    if (rc < 0)
         tierce__config_fail(error, rc, "%s: cannot be read: %s", shown, tierce_strerror(rc));
-        goto out;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        rc = S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL;
-        tierce__config_fail(error, rc, "%s: is not a file", shown);
-        goto out;
-    }
-    text = tierce__alloc(TIERCE__YAML_BYTES_MAX + 1);
-    if (text == NULL) {
-        rc = tierce__config_fail(error, -ENOMEM, "%s: no memory to read it", shown);
-        goto out;
-    }
-    ssize_t n = read_up_to(fd, text, TIERCE__YAML_BYTES_MAX + 1);
-    if (n < 0) {
-        rc = (int)n;
-        tierce__config_fail(error, rc, "%s: cannot be read: %s", shown, tierce_strerror(rc));
-        goto out;
-    }
-    *out = text;
-    *len = (size_t)n;
-    text = NULL;
-    rc = 0;
-out:
-    tierce__free(text);
-    if (fd >= 0)
-        close(fd);
     return rc;
 }
 
@@ -94,9 +54,7 @@ static int check_bytes(const char *shown, const char *text, size_t len,
                        struct tierce__config_error *error)
 {
     if (len > TIERCE__YAML_BYTES_MAX)
-        return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "%s: is larger than %u KiB, which no configuration is", shown,
-                                   TIERCE__YAML_BYTES_MAX / 1024);
+        return refuse_size(shown, error);
     if (len == 0)
         return 0;
     const char *nul = memchr(text, '\0', len);

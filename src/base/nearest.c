@@ -44,3 +44,17 @@ size_t tierce__edit_distance(const char *a, const char *b)
     }
     return above[b_len];
 }
+
+const char *tierce__nearest(const char *name, const char *const known[])
+{
+    const char *best = known[0];
+    size_t best_distance = tierce__edit_distance(name, best);
+    for (size_t i = 1; known[i] != NULL; i++) {
+        size_t distance = tierce__edit_distance(name, known[i]);
+        if (distance < best_distance) {
+            best_distance = distance;
+            best = known[i];
+        }
+    }
+    return best;
+}

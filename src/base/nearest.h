@@ -10,4 +10,7 @@
  */
 size_t tierce__edit_distance(const char *a, const char *b);
 
+/* The nearest of `known`, which ends with NULL and holds one name at least; the first of equals. */
+const char *tierce__nearest(const char *name, const char *const known[]);
+
 #endif

@@ -82,7 +82,7 @@ static void free_file(struct tierce__cut_file *file)
 
 static void free_name(struct name_change *n)
 {
-    if (n->has_backup)
+    if (n->has_backup && n->backup != NULL)
         unlink(n->backup);
     tierce__list_remove(&n->node);
     tierce__free(n->path);

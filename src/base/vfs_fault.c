@@ -589,15 +589,6 @@ void tierce__vfs_fault_power_cut(struct tierce__vfs *vfs)
     tierce__lock_drop(&f->lock);
 }
 
-bool tierce__vfs_fault_is_cut(struct tierce__vfs *vfs)
-{
-    struct fault *f = (struct fault *)vfs;
-    tierce__lock_take(&f->lock);
-    bool dead = f->dead;
-    tierce__lock_drop(&f->lock);
-    return dead;
-}
-
 void tierce__vfs_fault_seed(struct tierce__vfs *vfs, uint64_t seed)
 {
     struct fault *f = (struct fault *)vfs;

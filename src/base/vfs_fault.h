@@ -82,7 +82,6 @@ void tierce__vfs_fault_release(struct tierce__vfs *vfs);
  * covered are undone from a random point on: all drawn from the seed of fault_seed.
  */
 void tierce__vfs_fault_power_cut(struct tierce__vfs *vfs);
-bool tierce__vfs_fault_is_cut(struct tierce__vfs *vfs);
 void tierce__vfs_fault_seed(struct tierce__vfs *vfs, uint64_t seed);
 
 #endif

@@ -132,6 +132,7 @@ static void wake(struct tierce__vfs *vfs)
     tierce__lock_drop(&t->lock);
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): as the other implementations have it */
 static void use_memory(struct tierce__vfs *vfs, uint8_t *base, uint64_t bytes)
 {
     (void)vfs;

@@ -96,12 +96,20 @@ uint64_t tierce__chunk_layer_offset(const struct tierce__geometry *geometry, uin
            cells * geometry->block_count;
 }
 
-static void store_shard(uint8_t *p, const struct tierce_shard *shard)
+void tierce__shard_store(uint8_t at[TIERCE__SHARD_BYTES], const struct tierce_shard *shard)
 {
-    tierce__store_le16(p, shard->tp_rank);
-    tierce__store_le16(p + 2, shard->tp_size);
-    tierce__store_le16(p + 4, shard->pp_rank);
-    tierce__store_le16(p + 6, shard->pp_size);
+    tierce__store_le16(at, shard->tp_rank);
+    tierce__store_le16(at + 2, shard->tp_size);
+    tierce__store_le16(at + 4, shard->pp_rank);
+    tierce__store_le16(at + 6, shard->pp_size);
+}
+
+struct tierce_shard tierce__shard_load(const uint8_t at[TIERCE__SHARD_BYTES])
+{
+    return (struct tierce_shard){.tp_rank = tierce__load_le16(at),
+                                 .tp_size = tierce__load_le16(at + 2),
+                                 .pp_rank = tierce__load_le16(at + 4),
+                                 .pp_size = tierce__load_le16(at + 6)};
 }
 
 void tierce__chunk_begin(uint8_t *object, const struct tierce__chunk_info *info,
@@ -118,7 +126,7 @@ void tierce__chunk_begin(uint8_t *object, const struct tierce__chunk_info *info,
     memcpy(object + AT_NS_DIGEST, info->ns_digest, TIERCE_HASH_BYTES);
     memcpy(object + AT_HASH, info->hash, TIERCE_HASH_BYTES);
     memcpy(object + AT_PARENT, info->parent, TIERCE_HASH_BYTES);
-    store_shard(object + AT_SHARD, &info->shard);
+    tierce__shard_store(object + AT_SHARD, &info->shard);
     tierce__store_le64(object + AT_TOKEN_START, info->token_start);
     tierce__store_le64(object + AT_CREATED, info->created_s);
     tierce__store_le32(object + AT_LAYER_COUNT, g->layer_count);
@@ -171,13 +179,18 @@ static bool all_zero(const uint8_t *p, size_t n)
     return true;
 }
 
+static uint32_t cell_bytes_of(const uint8_t *object, uint32_t layer)
+{
+    return tierce__load_le32(object + TIERCE__CHUNK_FIXED + 4 * (size_t)layer);
+}
+
 /* The cell table of a header whose counts fit; *payload = what it adds up to. */
 static bool cells_in_bounds(const uint8_t *object, uint32_t layers, uint32_t blocks,
                             uint64_t *payload)
 {
     uint64_t cells = 0;
     for (uint32_t i = 0; i < layers; i++) {
-        uint32_t bytes = tierce__chunk_cell_bytes(object, i);
+        uint32_t bytes = cell_bytes_of(object, i);
         if (bytes == 0 || bytes > CELL_BYTES_MAX)
             return false;
         cells += bytes;
@@ -215,9 +228,7 @@ int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object, u
         return TIERCE_E_CHECKSUM;
 
     struct tierce__chunk_info info = {
-        .shard = {tierce__load_le16(object + AT_SHARD), tierce__load_le16(object + AT_SHARD + 2),
-                  tierce__load_le16(object + AT_SHARD + 4),
-                  tierce__load_le16(object + AT_SHARD + 6)},
+        .shard = tierce__shard_load(object + AT_SHARD),
         .algo = (enum tierce_chain_algo)tierce__load_le32(object + AT_ALGO),
         .token_start = tierce__load_le64(object + AT_TOKEN_START),
         .created_s = tierce__load_le64(object + AT_CREATED),
@@ -248,15 +259,10 @@ const uint8_t *tierce__chunk_block_hashes(const uint8_t *object, uint32_t layer_
     return object + hashes_offset(layer_count);
 }
 
-uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer)
-{
-    return tierce__load_le32(object + TIERCE__CHUNK_FIXED + 4 * (size_t)layer);
-}
-
 static bool same_cells(const uint8_t *object, const struct tierce__geometry *want)
 {
     for (uint32_t i = 0; i < want->layer_count; i++) {
-        if (tierce__chunk_cell_bytes(object, i) != want->cell_bytes[i])
+        if (cell_bytes_of(object, i) != want->cell_bytes[i])
             return false;
     }
     return true;
@@ -285,7 +291,7 @@ uint64_t tierce__chunk_verify_cells(const uint8_t *object, const struct tierce__
     const uint8_t *cell = object + info->extent.header_bytes;
     uint64_t bad = 0;
     for (uint32_t layer = 0; layer < layers; layer++) {
-        uint32_t bytes = tierce__chunk_cell_bytes(object, layer);
+        uint32_t bytes = cell_bytes_of(object, layer);
         for (uint32_t block = 0; block < blocks; block++, cell += bytes, sum += 8)
             bad += XXH3_64bits(cell, bytes) != tierce__load_le64(sum);
     }

@@ -44,6 +44,12 @@ TIERCE_MUSTUSE int tierce__chunk_extent(struct tierce__extent *out,
 /* Offset in the object of layer `layer`'s first cell; layer == layer_count gives the end. */
 uint64_t tierce__chunk_layer_offset(const struct tierce__geometry *geometry, uint32_t layer);
 
+#define TIERCE__SHARD_BYTES 8u
+
+/* A shard as it stands in headers and journals: four numbers of two bytes, little-endian. */
+void tierce__shard_store(uint8_t at[TIERCE__SHARD_BYTES], const struct tierce_shard *shard);
+struct tierce_shard tierce__shard_load(const uint8_t at[TIERCE__SHARD_BYTES]);
+
 /* Everything a header says besides the tables. */
 struct tierce__chunk_info {
     uint8_t ns_digest[TIERCE_HASH_BYTES];
@@ -83,9 +89,8 @@ void tierce__chunk_seal(uint8_t *object);
 TIERCE_MUSTUSE int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object,
                                        uint64_t available);
 
-/* The block hashes (block_count * 32 bytes) and cell sizes of a header that was parsed. */
+/* The block hashes (block_count * 32 bytes) of a header that was parsed. */
 const uint8_t *tierce__chunk_block_hashes(const uint8_t *object, uint32_t layer_count);
-uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer);
 
 /*
  * Whether a parsed header is the very chunk that is wanted: namespace digest, hash, shard,

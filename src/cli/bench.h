@@ -2,6 +2,8 @@
 #ifndef TIERCE_CLI_BENCH_H
 #define TIERCE_CLI_BENCH_H
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -91,6 +93,25 @@ void tierce__bench_fill(void *memory, uint64_t bytes, uint64_t stream);
 
 /* Whether it holds them still. */
 bool tierce__bench_filled(const void *memory, uint64_t bytes, uint64_t stream);
+
+/* ---- the folder of the files ---------------------------------------------------------------- */
+
+/* Removes a folder and all in it. What cannot be removed stays. */
+void tierce__bench_remove(const char *path);
+
+/* While it lasts, a signal that ends the process removes the folder and all in it first. */
+struct tierce__bench_guard {
+    const char *folder;
+    sigset_t signals, before;
+    pthread_t thread;
+};
+
+/* Makes the folder of the template ("...XXXXXX", changed; [borrow until end]). Before the first
+ * other thread. Errors: negative errno. */
+TIERCE_MUSTUSE int tierce__bench_guard_begin(struct tierce__bench_guard *guard, char *folder);
+
+/* The folder stays. */
+void tierce__bench_guard_end(struct tierce__bench_guard *guard);
 
 /* ---- an engine for a benchmark -------------------------------------------------------------- */
 

@@ -11,7 +11,6 @@
  * Both files together take 8 GiB for a while.
  */
 #include <errno.h>
-#include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -157,21 +156,6 @@ static int open_case(struct disk_case *c)
     return rc == 0 ? 0 : tierce__bench_fail(bench, "no bare loop: %s", tierce_strerror(rc));
 }
 
-static int remove_entry(const char *path, const struct stat *status, int type, struct FTW *where)
-{
-    (void)status;
-    (void)type;
-    (void)where;
-    (void)remove(path);
-    return 0;
-}
-
-/* What cannot be removed is reported with the folder that it is in. */
-static void remove_store(const char *path)
-{
-    (void)nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-}
-
 static int run_case(const struct tierce__bench *bench, uint32_t cell_bytes)
 {
     struct disk_case c = {.kv = {.bench = bench, .cell_bytes = cell_bytes, .windows = 1}};
@@ -197,7 +181,7 @@ static int run_case(const struct tierce__bench *bench, uint32_t cell_bytes)
         tierce_chain_destroy(c.chains[i]);
     tierce__bare_disk_close(c.bare);
     tierce__kv_close(&c.kv);
-    remove_store(c.store);
+    tierce__bench_remove(c.store);
     return rc;
 }
 

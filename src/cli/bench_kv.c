@@ -10,10 +10,10 @@ static void shuffle_ids(int32_t *ids, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
         ids[i] = (int32_t)i;
-    for (uint32_t i = count - 1; i > 0; i--) {
-        uint32_t j = (uint32_t)(tierce__bench_random(1, i) % (i + 1));
-        int32_t id = ids[i];
-        ids[i] = ids[j];
+    for (uint32_t left = count; left > 1; left--) {
+        uint32_t j = (uint32_t)(tierce__bench_random(1, left - 1) % left);
+        int32_t id = ids[left - 1];
+        ids[left - 1] = ids[j];
         ids[j] = id;
     }
 }

@@ -190,7 +190,8 @@ static int open_engine(struct lookup *l)
     if (l->prompts == 0)
         return tierce__bench_fail(l->bench, "--memory is too small");
     char size[32], chunks[32];
-    snprintf(size, sizeof(size), "%llu", (unsigned long long)(l->prompts * per_prompt));
+    unsigned long long bytes = l->prompts * per_prompt;
+    snprintf(size, sizeof(size), "%llu", bytes);
     snprintf(chunks, sizeof(chunks), "%u", l->prompts * PROMPT_CHUNKS);
     const struct tierce__bench_param params[] = {{"memory.size", size}, {"memory.chunks", chunks}};
     for (int32_t i = 0; i < (int32_t)BLOCKS_MAX; i++)

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "base/alloc.h"
 #include "base/config_parse.h"
+#include "base/file.h"
 #include "base/nearest.h"
 
 #include <errno.h>
@@ -10,7 +11,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <tierce/version.h>
 #include <unistd.h>
 
@@ -34,21 +34,24 @@ static const struct tierce__command *find_command(const char *name)
 
 static int unknown_command(const char *name)
 {
-    const char *best = "help";
-    size_t best_distance = tierce__edit_distance(name, best);
+    static const char *const known[] = {"help", "--help", "--version",
+#define TIERCE_COMMAND(suffix, word, args, summary) word,
+#include "cli/commands.def"
+#undef TIERCE_COMMAND
+                                        NULL};
     char shown[64];
-
-    for (size_t i = 0; i < COMMAND_COUNT; i++) {
-        size_t distance = tierce__edit_distance(name, commands[i].name);
-        if (distance < best_distance) {
-            best_distance = distance;
-            best = commands[i].name;
-        }
-    }
     tierce__text_for_message(shown, sizeof(shown), name);
     fprintf(stderr, "tierce: there is no command \"%s\"; the nearest is \"%s\" (see tierce help)\n",
-            shown, best);
+            shown, tierce__nearest(name, known));
     return TIERCE__CLI_USAGE;
+}
+
+int tierce__cli_unknown_option(const char *command, const char *option, const char *const known[])
+{
+    char shown[64];
+    tierce__text_for_message(shown, sizeof(shown), option);
+    return tierce__cli_usage(command, "there is no option \"%s\"; the nearest is \"%s\"", shown,
+                             tierce__nearest(option, known));
 }
 
 static void print_overview(FILE *out)
@@ -73,12 +76,12 @@ static void print_command_help(const struct tierce__command *command)
 
 static int run_help(int argc, char **argv)
 {
-    if (argc == 1) {
+    if (argc > 2)
+        return tierce__cli_usage("help", "takes one command");
+    if (argc == 1 || strcmp(argv[1], "help") == 0) {
         print_overview(stdout);
         return TIERCE__CLI_OK;
     }
-    if (argc > 2)
-        return tierce__cli_usage("help", "takes one command");
     const struct tierce__command *command = find_command(argv[1]);
     if (command == NULL)
         return unknown_command(argv[1]);
@@ -107,13 +110,32 @@ static int dispatch(int argc, char **argv)
     return command->run(argc - 1, argv + 1);
 }
 
+/* Whether everything printed to stdout arrived; says so if not. */
+static int finish(const char *command, int status)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    return tierce__cli_fail(command, "the output could not be written: %s", strerror(errno));
+}
+
+/* A closed standard descriptor would become that of the next file, and what is printed would land
+ * there. Writing to one that is open for reading still fails. */
+static void fill_standard_files(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            (void)open("/dev/null", O_RDONLY);
+    }
+}
+
 int tierce__cli_main(int argc, char **argv)
 {
+    fill_standard_files();
     if (argc < 2) {
         print_overview(stderr);
         return TIERCE__CLI_USAGE;
     }
-    return tierce__cli_finish(argv[1], dispatch(argc, argv));
+    return finish(argv[1], dispatch(argc, argv));
 }
 
 static void print_message(const char *command, const char *format, va_list ap)
@@ -144,70 +166,26 @@ int tierce__cli_fail(const char *command, const char *format, ...)
     return TIERCE__CLI_FAILED;
 }
 
-int tierce__cli_finish(const char *command, int status)
+const char *tierce__cli_read_error(int rc)
 {
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return status;
-    return tierce__cli_fail(command, "the output could not be written: %s", strerror(errno));
-}
-
-/* Fills buf[0 .. size) as far as the file goes; returns the bytes read or a negative errno. */
-static ssize_t read_up_to(int fd, char *buf, size_t size)
-{
-    size_t used = 0;
-    while (used < size) {
-        ssize_t n = read(fd, buf + used, size - used);
-        if (n == 0)
-            break;
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        used += (size_t)n;
-    }
-    return (ssize_t)used;
-}
-
-/* The size of an open regular file, or a negative errno. */
-static int64_t regular_size(int fd)
-{
-    struct stat st;
-    if (fstat(fd, &st) != 0)
-        return -errno;
-    if (S_ISDIR(st.st_mode))
-        return -EISDIR;
-    return S_ISREG(st.st_mode) ? st.st_size : -EINVAL;
+    if (rc == -EINVAL)
+        return "is neither a file nor a folder";
+    return rc == -EILSEQ ? "holds a NUL byte, and must be text" : tierce_strerror(rc);
 }
 
 int tierce__cli_read_text(char **out, const char *path, size_t bytes_max)
 {
-    char *text = NULL;
-    int rc = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return -errno;
-    int64_t size = regular_size(fd);
-    if (size < 0 || (uint64_t)size > bytes_max) {
-        rc = size < 0 ? (int)size : -EFBIG;
-        goto out;
+    char *text;
+    size_t length;
+    int rc = tierce__read_file(&text, &length, path, bytes_max);
+    if (rc < 0)
+        return rc;
+    if (memchr(text, '\0', length) != NULL) {
+        tierce__free(text);
+        return -EILSEQ;
     }
-    text = tierce__alloc((size_t)size + 1);
-    if (text == NULL) {
-        rc = -ENOMEM;
-        goto out;
-    }
-    ssize_t n = read_up_to(fd, text, (size_t)size);
-    if (n < 0 || memchr(text, '\0', (size_t)n) != NULL) {
-        rc = n < 0 ? (int)n : -EILSEQ;
-        goto out;
-    }
-    text[n] = '\0';
     *out = text;
-    text = NULL;
-out:
-    tierce__free(text);
-    close(fd);
-    return rc;
+    return 0;
 }
 
 char *tierce__cli_join_path(const char *folder, const char *name)

@@ -43,8 +43,8 @@ int tierce__cli_usage(const char *command, const char *format, ...)
 int tierce__cli_fail(const char *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Whether everything printed to stdout arrived; says so if not. Returns `status` or FAILED. */
-int tierce__cli_finish(const char *command, int status);
+/* Refuses an option; the nearest of `known` (ends with NULL) is named. Returns CLI_USAGE. */
+int tierce__cli_unknown_option(const char *command, const char *option, const char *const known[]);
 
 /*
  * The content of a regular file of at most `bytes_max` bytes as text with a NUL, heap,
@@ -52,6 +52,9 @@ int tierce__cli_finish(const char *command, int status);
  * file; -EILSEQ: it holds a NUL), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__cli_read_text(char **out, const char *path, size_t bytes_max);
+
+/* What an error of tierce__cli_read_text says behind the name of the file. */
+const char *tierce__cli_read_error(int rc);
 
 /* A folder and a name in it as one path, heap, tierce__free; NULL for no memory. */
 char *tierce__cli_join_path(const char *folder, const char *name);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/config_parse.h"
+#include "base/nearest.h"
 #include "cli/cli.h"
 
 #define SECONDS_DEFAULT 3.0
@@ -117,6 +118,19 @@ static int usage(const char *what, const char *word)
     return tierce__cli_usage("bench", "%s: \"%s\"", what, shown);
 }
 
+static int unknown_bench(const char *word)
+{
+    static const char *const known[] = {
+#define TIERCE_BENCH(suffix, name, summary) name,
+#include "cli/benches.def"
+#undef TIERCE_BENCH
+        NULL};
+    char shown[64];
+    tierce__text_for_message(shown, sizeof(shown), word);
+    return tierce__cli_usage("bench", "there is no benchmark \"%s\"; the nearest is \"%s\"", shown,
+                             tierce__nearest(word, known));
+}
+
 static bool read_seconds(double *out, const char *text)
 {
     char *end;
@@ -153,8 +167,9 @@ static uint64_t memory_by_default(void)
     return half > MEMORY_MIN ? half : MEMORY_MIN;
 }
 
-static int read_option(struct arguments *a, int option)
+static int read_option(struct arguments *a, int option, const char *word)
 {
+    static const char *const known[] = {"--csv", "--list", "--seconds", "--memory", "--dir", NULL};
     switch (option) {
     case 'c':
         a->bench.csv = true;
@@ -163,8 +178,9 @@ static int read_option(struct arguments *a, int option)
         a->list = true;
         return 0;
     case 's':
-        return read_seconds(&a->bench.seconds, optarg) ? 0
-                                                       : usage("--seconds takes up to 600", optarg);
+        return read_seconds(&a->bench.seconds, optarg)
+                   ? 0
+                   : usage("--seconds takes a number up to 600", optarg);
     case 'm':
         if (!tierce__parse_size(&a->bench.memory_bytes, optarg) ||
             a->bench.memory_bytes < MEMORY_MIN)
@@ -173,8 +189,10 @@ static int read_option(struct arguments *a, int option)
     case 'd':
         a->bench.dir = optarg;
         return 0;
+    case ':':
+        return tierce__cli_usage("bench", "%s needs a value", word);
     default:
-        return TIERCE__CLI_USAGE; /* getopt has said why */
+        return tierce__cli_unknown_option("bench", word, known);
     }
 }
 
@@ -188,13 +206,13 @@ static int read_arguments(struct arguments *a, int argc, char **argv)
         .bench = {.seconds = SECONDS_DEFAULT, .memory_bytes = memory_by_default()}};
     int option, rc = 0;
     optind = 1;
-    while (rc == 0 && (option = getopt_long(argc, argv, "", options, NULL)) != -1)
-        rc = read_option(a, option);
+    while (rc == 0 && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
+        rc = read_option(a, option, argv[optind - 1]);
     a->names = argv + optind;
     a->name_count = argc - optind;
     for (int i = 0; rc == 0 && i < a->name_count; i++) {
         if (find_entry(a->names[i]) == NULL)
-            rc = usage("there is no such benchmark", a->names[i]);
+            rc = unknown_bench(a->names[i]);
     }
     return rc;
 }
@@ -210,12 +228,12 @@ static bool is_wanted(const struct arguments *a, const struct entry *entry)
     return a->name_count == 0;
 }
 
-/* Every benchmark runs, also after one that failed. */
+/* Every benchmark runs, also after one that failed; none, when nobody can read the results. */
 static int run_all(struct arguments *a)
 {
     int status = TIERCE__CLI_OK;
     print_header(a->bench.csv);
-    for (size_t i = 0; i < ENTRY_COUNT; i++) {
+    for (size_t i = 0; i < ENTRY_COUNT && !ferror(stdout); i++) {
         if (!is_wanted(a, &entries[i]))
             continue;
         a->bench.name = entries[i].name;
@@ -244,10 +262,14 @@ int tierce__cli_bench(int argc, char **argv)
         if (length < 0 || (size_t)length >= sizeof(folder))
             return usage("--dir is too long", a.bench.dir);
     }
-    if (mkdtemp(folder) == NULL)
-        return tierce__cli_fail("bench", "cannot make %s: %s", folder, strerror(errno));
+    struct tierce__bench_guard guard;
+    rc = tierce__bench_guard_begin(&guard, folder);
+    if (rc < 0)
+        return tierce__cli_fail("bench", "cannot make %s: %s; --dir names another place", folder,
+                                tierce_strerror(rc));
     a.bench.dir = folder;
     rc = run_all(&a);
+    tierce__bench_guard_end(&guard);
     /* Benchmarks remove what they make. */
     if (rmdir(folder) != 0)
         return tierce__cli_fail("bench", "cannot remove %s: %s", folder, strerror(errno));

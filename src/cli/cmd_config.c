@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/config_parse.h"
 #include "cli/cli.h"
 #include "engine/config.h"
 
@@ -73,6 +74,35 @@ static int set_pair(struct tierce_config *config, const char *pair)
     return rc == 0 ? TIERCE__CLI_OK : tierce__cli_usage("config", "%s", why);
 }
 
+static int set_file(struct request *request, const char *path)
+{
+    request->file = path;
+    return path[0] != '\0' ? TIERCE__CLI_OK
+                           : tierce__cli_usage("config", "--file needs the name of a file");
+}
+
+/* An argument that is no option with its value. */
+static int refuse(const char *arg)
+{
+    static const char *const known[] = {"--markdown", "--file", "--set",
+#define TIERCE_PARAM(row, name, type, fallback, min, max, choices, text) "--" name,
+#include "engine/params.def"
+#undef TIERCE_PARAM
+                                        NULL};
+    char shown[64];
+    tierce__text_for_message(shown, sizeof(shown), arg);
+    for (size_t i = 1; known[i] != NULL; i++) {
+        if (strcmp(known[i], arg) == 0)
+            return tierce__cli_usage("config", "%s needs a value: %s=VALUE", arg, arg);
+    }
+    if (arg[0] == '-')
+        return tierce__cli_unknown_option("config", arg, known);
+    if (strchr(arg, '=') != NULL)
+        return tierce__cli_usage("config", "\"%s\" is not expected; a value is given by --%s",
+                                 shown, shown);
+    return tierce__cli_usage("config", "\"%s\" is not expected; a file is given by --file", shown);
+}
+
 /* First pass (config NULL): what is asked for. Second pass: the values, which come last. */
 static int read_args(struct request *request, struct tierce_config *config, int argc, char **argv)
 {
@@ -82,16 +112,13 @@ static int read_args(struct request *request, struct tierce_config *config, int 
         if (strcmp(argv[i], "--markdown") == 0)
             request->markdown = true;
         else if (take_value(&value, &i, argc, argv, "--file"))
-            request->file = value;
+            status = set_file(request, value);
         else if (take_value(&value, &i, argc, argv, "--set"))
             status = config != NULL ? set_pair(config, value) : TIERCE__CLI_OK;
         else if (strncmp(argv[i], "--", 2) == 0 && strchr(argv[i], '=') != NULL)
             status = config != NULL ? set_pair(config, argv[i] + 2) : TIERCE__CLI_OK;
-        else if (strncmp(argv[i], "--", 2) == 0)
-            return tierce__cli_usage("config", "%.100s needs a value: %.100s=VALUE", argv[i],
-                                     argv[i]);
         else
-            return tierce__cli_usage("config", "\"%.100s\" is not expected", argv[i]);
+            return refuse(argv[i]);
         if (status != TIERCE__CLI_OK)
             return status;
     }

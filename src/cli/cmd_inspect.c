@@ -18,8 +18,7 @@ const char tierce__cli_inspect_help[] =
     "  --json     prints one JSON object; damaged chunks go to stderr then\n"
     "\n"
     "Exit status: 0 good, 1 the folder cannot be read, or its journal or a chunk is damaged,\n"
-    "2 wrong "
-    "arguments.\n";
+    "2 wrong arguments.\n";
 
 struct request {
     const char *folder;

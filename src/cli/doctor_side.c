@@ -142,7 +142,7 @@ static int read_entry(struct tierce__doctor_set *set, const char *folder, const 
     int rc = path == NULL ? -ENOMEM : tierce__cli_read_text(&text, path, TEXT_BYTES_MAX);
     if (rc != 0) {
         snprintf(why, TIERCE__DOCTOR_WHY_BYTES, "%.200s/%.70s: %s", folder, name,
-                 tierce_strerror(rc));
+                 tierce__cli_read_error(rc));
         goto out;
     }
     tierce_namespace_digest(digest, text);
@@ -227,7 +227,7 @@ static int read_file(struct tierce__doctor_side *side, const char *path,
     char *text = NULL;
     int rc = tierce__cli_read_text(&text, path, TEXT_BYTES_MAX);
     if (rc != 0) {
-        snprintf(why, TIERCE__DOCTOR_WHY_BYTES, "%.300s: %s", path, tierce_strerror(rc));
+        snprintf(why, TIERCE__DOCTOR_WHY_BYTES, "%.300s: %s", path, tierce__cli_read_error(rc));
         return rc;
     }
     side->sets = tierce__calloc(1, sizeof(*side->sets));
@@ -254,6 +254,10 @@ int tierce__doctor_read(struct tierce__doctor_side *out, const char *path,
     struct stat st;
     int rc;
 
+    if (path[0] == '\0') {
+        snprintf(why, TIERCE__DOCTOR_WHY_BYTES, "\"\" names no file and no folder");
+        return -ENOENT;
+    }
     if (stat(path, &st) != 0) {
         rc = -errno;
         snprintf(why, TIERCE__DOCTOR_WHY_BYTES, "%.300s: %s", path, tierce_strerror(rc));

@@ -182,7 +182,7 @@ static int put_model_path(struct source *source, const char *path)
     }
     int rc = tierce__cli_read_text(&text, path, JSON_BYTES_MAX);
     if (rc != 0)
-        fail(source, rc, "model: %.150s: %s", path, tierce_strerror(rc));
+        fail(source, rc, "model: %.150s: %s", path, tierce__cli_read_error(rc));
     else if (!tierce__doctor_is_json(text))
         rc = fail(source, TIERCE_E_CONFIG, "model: %.150s: is not JSON", path);
     else
@@ -306,13 +306,9 @@ static int find_name(const char *name)
 
 static int unknown_name(struct source *source, const char *name)
 {
-    const char *best = description_names[0];
-    for (const char *const *known = description_names; *known != NULL; known++) {
-        if (tierce__edit_distance(name, *known) < tierce__edit_distance(name, best))
-            best = *known;
-    }
     return fail(source, TIERCE_E_CONFIG,
-                "an instance has no field \"%.60s\"; the nearest name is \"%s\"", name, best);
+                "an instance has no field \"%.60s\"; the nearest name is \"%s\"", name,
+                tierce__nearest(name, description_names));
 }
 
 /* "4096" with a number of layers is "4096xLAYERS", as the namespace writes it. */

@@ -41,6 +41,7 @@ struct tierce__inspect {
     struct tierce__inspect_namespace *items; /* [count] by id */
     uint64_t data_bytes;                     /* length of the data file, 0 if there is none */
     struct tierce__journal_reader journal;   /* what became of its pages */
+    uint64_t journal_lost;                   /* pages that were synced, gone from its end */
     uint64_t now_s;
 };
 
@@ -49,8 +50,8 @@ struct tierce__inspect {
 TIERCE_MUSTUSE int tierce__inspect_scan(struct tierce__inspect *out, const char *path);
 void tierce__inspect_clear(struct tierce__inspect *inspect);
 
-/* Pages and records of the journal that are lost. Unfinished pages at its end are no damage: that
- * is how a process that was killed, or one at work, leaves it. */
+/* Pages and records of the journal that are lost. Pages at its end that were never synced are no
+ * damage: that is how a process that was killed, or one at work, leaves it. */
 uint64_t tierce__inspect_journal_damage(const struct tierce__inspect *inspect);
 
 /* The outcome of reading every chunk. */

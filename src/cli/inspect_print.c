@@ -185,7 +185,8 @@ void tierce__inspect_print(const struct tierce__inspect *inspect,
                 "journal  DAMAGED: %" PRIu64 " of %" PRIu64 " pages and %" PRIu64
                 " records are lost, and the chunks\n"
                 "         that they named; an engine repairs it when it opens the folder\n",
-                inspect->journal.missing, inspect->journal.end, inspect->journal.damaged_records);
+                inspect->journal.missing + inspect->journal_lost,
+                inspect->journal.end + inspect->journal_lost, inspect->journal.damaged_records);
     print_ages(inspect, &inspect->sums, "", out);
     for (uint32_t id = 0; id < inspect->count; id++) {
         if (inspect->items[id].sums.chunks > 0)

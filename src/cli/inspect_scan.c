@@ -78,29 +78,28 @@ static void ignore(void *arg, const struct tierce__journal_record *record)
     (void)record;
 }
 
-static int read_journal(struct tierce__journal_reader *out, struct tierce__vfs *vfs,
+/* The mark first: a process at work moves it after the journal. */
+static int read_journal(struct tierce__inspect *out, struct tierce__vfs *vfs, const char *mark_path,
                         const char *path)
 {
     struct tierce__vfs_file *file = NULL;
     struct tierce__journal_reader reader = {0};
+    struct tierce__journal_mark mark = tierce__journal_mark_read(vfs, mark_path);
     int rc = vfs->ops->open(vfs, &file, path, TIERCE__VFS_READONLY);
     if (rc != 0)
         return rc;
     rc = tierce__journal_read_file(&reader, vfs, file, ignore, NULL);
     vfs->ops->close(vfs, file);
-    if (rc == 0)
-        *out = reader;
-    return rc;
-}
-
-static uint64_t damage_of(const struct tierce__journal_reader *reader)
-{
-    return reader->missing + reader->damaged_records;
+    if (rc != 0)
+        return rc;
+    out->journal = reader;
+    out->journal_lost = tierce__journal_lost(&mark, &reader);
+    return 0;
 }
 
 uint64_t tierce__inspect_journal_damage(const struct tierce__inspect *inspect)
 {
-    return damage_of(&inspect->journal);
+    return inspect->journal.missing + inspect->journal.damaged_records + inspect->journal_lost;
 }
 
 /* A page that another process is writing may look damaged for a moment: what does is read twice. */
@@ -108,15 +107,17 @@ static int check_journal(struct tierce__inspect *inspect)
 {
     struct tierce__vfs *vfs = NULL;
     char *path = tierce__cli_join_path(inspect->path, "journal");
-    int rc = path != NULL ? tierce__vfs_threads_create(&vfs, 1) : -ENOMEM;
+    char *mark = tierce__cli_join_path(inspect->path, TIERCE__JOURNAL_MARK_NAME);
+    int rc = path != NULL && mark != NULL ? tierce__vfs_threads_create(&vfs, 1) : -ENOMEM;
     if (rc == 0)
-        rc = read_journal(&inspect->journal, vfs, path);
-    if (rc == 0 && damage_of(&inspect->journal) > 0)
-        rc = read_journal(&inspect->journal, vfs, path);
+        rc = read_journal(inspect, vfs, mark, path);
+    if (rc == 0 && tierce__inspect_journal_damage(inspect) > 0)
+        rc = read_journal(inspect, vfs, mark, path);
     if (rc == 0 && inspect->journal.good == 0 && inspect->journal.bad > 0)
         rc = TIERCE_E_FORMAT;
     if (vfs != NULL)
         vfs->ops->destroy(vfs);
+    tierce__free(mark);
     tierce__free(path);
     return rc;
 }

@@ -6,11 +6,9 @@
 #include "key/key_text.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /*
  * Another process may evict and overwrite while the chunks are read. So what looks damaged is
@@ -32,7 +30,8 @@ struct suspect {
 struct verify {
     const struct tierce__inspect *inspect;
     struct tierce__namespaces *namespaces; /* of the scan that runs */
-    int fd;
+    struct tierce__vfs *vfs;
+    struct tierce__vfs_file *data;
     uint8_t *buffer;
     uint64_t buffer_bytes;
     struct suspect *suspects;
@@ -42,23 +41,6 @@ struct verify {
     FILE *report;
     int status; /* what ended the scan early */
 };
-
-/* Reads [offset, offset + bytes); -ENODATA if the file ends before. */
-static int read_range(int fd, uint8_t *buffer, uint64_t bytes, uint64_t offset)
-{
-    uint64_t done = 0;
-    while (done < bytes) {
-        ssize_t n = pread(fd, buffer + done, bytes - done, (off_t)(offset + done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            return -ENODATA;
-        done += (uint64_t)n;
-    }
-    return 0;
-}
 
 static int grow_buffer(struct verify *v, uint64_t bytes)
 {
@@ -118,7 +100,7 @@ static bool check_chunk(struct verify *v, const struct tierce__disk_entry *entry
     v->status = grow_buffer(v, bytes);
     if (v->status != 0)
         return true;
-    int rc = read_range(v->fd, v->buffer, bytes, entry->offset);
+    int rc = v->vfs->ops->read(v->vfs, v->data, v->buffer, bytes, entry->offset);
     if (rc != 0) {
         snprintf(why, WHY_BYTES, rc == -ENODATA ? "the data file ends before it" : "reading: %s",
                  tierce_strerror(rc));
@@ -215,16 +197,34 @@ static int scan(struct verify *v, tierce__disk_visit_fn *visit)
 }
 
 /* The data file, past the page cache where that is possible: what is to be proven is the disk. */
-static int open_data(const char *store)
+static int open_data(struct verify *v)
 {
-    char *path = tierce__disk_data_path(store);
-    if (path == NULL)
-        return -ENOMEM;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
-    if (fd < 0 && errno == EINVAL)
-        fd = open(path, O_RDONLY | O_CLOEXEC);
-    int rc = fd >= 0 ? fd : -errno;
+    char *path = tierce__disk_data_path(v->inspect->path);
+    int rc = path != NULL ? tierce__vfs_threads_create(&v->vfs, 1) : -ENOMEM;
+    if (rc == 0)
+        rc = v->vfs->ops->open(v->vfs, &v->data, path, TIERCE__VFS_READONLY | TIERCE__VFS_DIRECT);
     tierce__free(path);
+    return rc;
+}
+
+static void close_data(struct verify *v)
+{
+    if (v->data != NULL)
+        v->vfs->ops->close(v->vfs, v->data);
+    if (v->vfs != NULL)
+        v->vfs->ops->destroy(v->vfs);
+}
+
+static int look_at_all(struct verify *v)
+{
+    tierce__progress_begin(&v->progress, "verify", v->inspect->sums.bytes);
+    int rc = scan(v, look);
+    tierce__progress_end(&v->progress);
+    if (rc == 0 && v->suspect_count > 0) {
+        qsort(v->suspects, v->suspect_count, sizeof(*v->suspects), compare_suspects);
+        rc = scan(v, look_again);
+        v->out->vanished = v->suspect_count - v->out->bad;
+    }
     return rc;
 }
 
@@ -235,19 +235,11 @@ int tierce__inspect_verify(struct tierce__verify *out, const struct tierce__insp
     *out = (struct tierce__verify){0};
     if (inspect->sums.chunks == 0)
         return 0;
-    v.fd = open_data(inspect->path);
-    if (v.fd < 0)
-        return v.fd;
-    tierce__progress_begin(&v.progress, "verify", inspect->sums.bytes);
-    int rc = scan(&v, look);
-    tierce__progress_end(&v.progress);
-    if (rc == 0 && v.suspect_count > 0) {
-        qsort(v.suspects, v.suspect_count, sizeof(*v.suspects), compare_suspects);
-        rc = scan(&v, look_again);
-        out->vanished = v.suspect_count - out->bad;
-    }
+    int rc = open_data(&v);
+    if (rc == 0)
+        rc = look_at_all(&v);
     tierce__free(v.suspects);
     tierce__free(v.buffer);
-    close(v.fd);
+    close_data(&v);
     return rc;
 }

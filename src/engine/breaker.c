@@ -8,6 +8,13 @@ void tierce__breaker_init(struct tierce__breaker *breaker, uint32_t errors_max, 
     *breaker = (struct tierce__breaker){.errors_max = errors_max, .retry_ms = retry_ms};
 }
 
+bool tierce__breaker_due(const struct tierce__breaker *breaker, uint64_t now_ns)
+{
+    uint64_t until = atomic_load_explicit(&breaker->open_until_ns, memory_order_relaxed);
+    return until != 0 && now_ns >= until &&
+           !atomic_load_explicit(&breaker->probing, memory_order_relaxed);
+}
+
 bool tierce__breaker_pass(struct tierce__breaker *breaker, uint64_t now_ns)
 {
     uint64_t until = atomic_load_explicit(&breaker->open_until_ns, memory_order_relaxed);
@@ -34,6 +41,11 @@ bool tierce__breaker_note(struct tierce__breaker *breaker, bool ok, uint64_t now
     atomic_store_explicit(&breaker->open_until_ns, until, memory_order_relaxed);
     atomic_store_explicit(&breaker->probing, false, memory_order_relaxed);
     return !was_open;
+}
+
+void tierce__breaker_let_go(struct tierce__breaker *breaker)
+{
+    atomic_store_explicit(&breaker->probing, false, memory_order_relaxed);
 }
 
 bool tierce__breaker_closed(const struct tierce__breaker *breaker)

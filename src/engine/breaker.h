@@ -9,9 +9,8 @@
 /*
  * Stops asking a tier that keeps failing. Closed: every request passes. After `errors_max`
  * failures in a row it opens: nothing passes for retry_ms; then one request at a time passes as a
- * probe (half open), and its result closes the breaker or opens it anew. What counts as a result is
- * the caller's choice: storage.c leaves out answers that prove nothing while the breaker is closed,
- * but takes any as the end of a probe, so an ill tier costs errors_max failures every retry_ms.
+ * probe (half open), and its result closes the breaker or opens it anew. Which requests may be
+ * probes, and which answers are results, is the caller's choice (storage.c).
  *
  * Thread: any. The fields are relaxed atomics: a request more or less at the edge does no harm.
  */
@@ -25,11 +24,17 @@ struct tierce__breaker {
 
 void tierce__breaker_init(struct tierce__breaker *breaker, uint32_t errors_max, uint32_t retry_ms);
 
-/* Whether a request may be made now; a probe that passes must be followed by a note. */
+/* Whether the next request would be a probe. */
+bool tierce__breaker_due(const struct tierce__breaker *breaker, uint64_t now_ns);
+
+/* Whether a request may be made now; one that passes must be followed by a note or a let_go. */
 bool tierce__breaker_pass(struct tierce__breaker *breaker, uint64_t now_ns);
 
 /* The outcome of a request that passed. Returns true if this opened a closed breaker. */
 bool tierce__breaker_note(struct tierce__breaker *breaker, bool ok, uint64_t now_ns);
+
+/* The outcome of a request that passed shows nothing: if it was a probe, another may follow. */
+void tierce__breaker_let_go(struct tierce__breaker *breaker);
 
 /* True while requests pass without being probes. */
 bool tierce__breaker_closed(const struct tierce__breaker *breaker);

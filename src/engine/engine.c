@@ -22,6 +22,7 @@
 #define KEEPER_MS 100u
 
 static struct tierce__lock registry_lock; /* REGISTRY */
+static struct tierce__cond registry_changed;
 static struct tierce__list registry;
 static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
 
@@ -32,6 +33,7 @@ static uint32_t generation;
 static void empty_registry(void)
 {
     tierce__lock_init(&registry_lock, TIERCE__LOCK_REGISTRY);
+    tierce__cond_init(&registry_changed);
     tierce__list_init(&registry);
 }
 
@@ -84,32 +86,16 @@ static char *canonical_path(const char *path)
     return tierce__strdup(realpath(path, resolved) != NULL ? resolved : path);
 }
 
-/* Opening has made the folder if it was missing; only now its name without links is known. */
-static void resolve_again(char **path)
-{
-    char *resolved = canonical_path(*path);
-    if (resolved == NULL)
-        return; /* the spelling that was given still names it */
-    tierce__free(*path);
-    *path = resolved;
-}
-
 /* ---- opening ---- */
 
-static int find_policy(const struct tierce__policy_ops **out, const char *parameter,
-                       const char *name, char why[TIERCE_CONFIG_ERROR_BYTES])
+/* The configuration takes no other names. */
+static const struct tierce__policy_ops *policy_of(const struct tierce_config *config,
+                                                  enum tierce__engine_param param)
 {
-    *out = tierce__policy_find(name);
-    if (*out != NULL)
-        return 0;
-    int at = snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
-                      "%s: there is no policy \"%s\"; known are:", parameter, name);
-    const struct tierce__policy_ops *known;
-    for (size_t i = 0; (known = tierce__policy_at(i)) != NULL; i++) {
-        if (at > 0 && at < TIERCE_CONFIG_ERROR_BYTES)
-            at += snprintf(why + at, TIERCE_CONFIG_ERROR_BYTES - (size_t)at, " %s", known->name);
-    }
-    return TIERCE_E_CONFIG;
+    const struct tierce__policy_ops *policy =
+        tierce__policy_find(tierce__engine_text(config, param));
+    TIERCE_ASSERT(policy != NULL);
+    return policy;
 }
 
 static void add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
@@ -126,16 +112,11 @@ static void add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
 static int open_memory(struct tierce_engine *engine, const struct tierce_config *config,
                        char why[TIERCE_CONFIG_ERROR_BYTES])
 {
-    const struct tierce__policy_ops *policy;
-    int rc = find_policy(&policy, "memory.policy",
-                         tierce__engine_text(config, TIERCE__ENGINE_MEMORY_POLICY), why);
-    if (rc < 0)
-        return rc;
     uint64_t chunks = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_CHUNKS);
-    rc = tierce__pool_create(&engine->pool,
-                             &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
-                                                         .cap_bytes = engine->settings.memory_bytes,
-                                                         .buf_count_max = (uint32_t)chunks});
+    int rc = tierce__pool_create(
+        &engine->pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
+                                                   .cap_bytes = engine->settings.memory_bytes,
+                                                   .buf_count_max = (uint32_t)chunks});
     if (rc < 0) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "memory.size: cannot reserve %llu bytes: %s",
                  (unsigned long long)engine->settings.memory_bytes, tierce_strerror(rc));
@@ -143,31 +124,28 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
     }
     struct tierce__tier *tier;
     rc = tierce__memory_open(
-        &tier, &(struct tierce__memory_opts){.size = sizeof(struct tierce__memory_opts),
-                                             .pool = engine->pool,
-                                             .policy = policy});
+        &tier, &(struct tierce__memory_opts){
+                   .size = sizeof(struct tierce__memory_opts),
+                   .pool = engine->pool,
+                   .policy = policy_of(config, TIERCE__ENGINE_MEMORY_POLICY),
+                   .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_TTL)});
     if (rc == 0)
         add_rung(engine, tier, TIERCE_ORIGIN_MEMORY);
     return rc;
 }
 
-/* A disk that cannot be used leaves the engine on memory; only a policy that does not exist is an
- * error of the caller. */
-static int open_disk(struct tierce_engine *engine, const struct tierce_config *config,
-                     char why[TIERCE_CONFIG_ERROR_BYTES])
+/* A disk that cannot be used leaves the engine on memory. */
+static void open_disk(struct tierce_engine *engine, const struct tierce_config *config)
 {
     const char *path = tierce__engine_text(config, TIERCE__ENGINE_DISK_PATH);
-    const struct tierce__policy_ops *policy;
-    int rc = find_policy(&policy, "disk.policy",
-                         tierce__engine_text(config, TIERCE__ENGINE_DISK_POLICY), why);
-    if (rc < 0 || path[0] == '\0')
-        return rc;
+    if (path[0] == '\0')
+        return;
     uint64_t queue = tierce__engine_number(config, TIERCE__ENGINE_DISK_QUEUE);
     struct tierce__disk_opts opts = {
         .size = sizeof(opts),
         .path = path,
         .cap_bytes = tierce__engine_number(config, TIERCE__ENGINE_DISK_SIZE),
-        .policy = policy,
+        .policy = policy_of(config, TIERCE__ENGINE_DISK_POLICY),
         .namespaces = engine->namespaces,
         .pool = engine->pool,
         .io_depth = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_DISK_DEPTH),
@@ -178,18 +156,18 @@ static int open_disk(struct tierce_engine *engine, const struct tierce_config *c
         .buffered = !tierce__engine_bool(config, TIERCE__ENGINE_DISK_DIRECT),
         .admit_second =
             strcmp(tierce__engine_text(config, TIERCE__ENGINE_DISK_ADMIT), "second") == 0,
+        .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_DISK_TTL),
     };
     struct tierce__tier *tier;
     int status = tierce__disk_open(&tier, &opts);
     if (status == 0) {
         add_rung(engine, tier, TIERCE_ORIGIN_DISK);
-        return 0;
+        return;
     }
     tierce__count(engine, TIERCE__STAT_disk_open_status, status);
     tierce__log(TIERCE_LOG_ERROR, "store_folder_refused",
                 "path=\"%s\" reason=\"%s\" consequence=\"chunks are kept in memory only\"", path,
                 tierce_strerror(status));
-    return 0;
 }
 
 /* Ends pins at their deadline, so that a request that vanished cannot hold memory. */
@@ -222,10 +200,24 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
     s->breaker_retry_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_RETRY);
 }
 
-/* Frees what there is of an engine, slowest tier first: its queue needs the pool. */
-static void destroy_engine(struct tierce_engine *engine)
+static int open_parts(struct tierce_engine *engine, const struct tierce_config *config,
+                      char why[TIERCE_CONFIG_ERROR_BYTES])
 {
-    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.close_ms);
+    int rc = tierce__namespaces_create(&engine->namespaces);
+    if (rc == 0)
+        rc = open_memory(engine, config, why);
+    if (rc == 0)
+        open_disk(engine, config);
+    if (rc == 0)
+        rc = -pthread_create(&engine->keeper, NULL, run_keeper, engine);
+    engine->keeper_runs = rc == 0;
+    return rc;
+}
+
+/* Ends what there is of an engine, slowest tier first: its queue needs the pool. False: something
+ * is left behind with all that the tier's threads may still touch. */
+static bool close_parts(struct tierce_engine *engine)
+{
     if (engine->keeper_runs) {
         tierce__lock_take(&engine->lock);
         engine->closing = true;
@@ -236,13 +228,18 @@ static void destroy_engine(struct tierce_engine *engine)
     tierce__sessions_expire(engine, NULL, true);
     while (engine->rung_count > 0) {
         struct tierce__tier *tier = engine->rungs[engine->rung_count - 1].tier;
-        if (!tier->ops->close(tier, deadline_ns))
-            return; /* left behind with all that the tier's threads may still touch */
+        if (!tier->ops->close(tier, engine->close_deadline_ns))
+            return false;
         engine->rung_count--;
     }
     TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
     tierce__pool_destroy(engine->pool);
     tierce__namespaces_destroy(engine->namespaces);
+    return true;
+}
+
+static void free_engine(struct tierce_engine *engine)
+{
     tierce__cond_fini(&engine->changed);
     tierce__lock_fini(&engine->lock);
     tierce__free(engine->identity);
@@ -251,15 +248,18 @@ static void destroy_engine(struct tierce_engine *engine)
     tierce__free(engine);
 }
 
-static int create_engine(struct tierce_engine **out, const struct tierce_config *config,
-                         char why[TIERCE_CONFIG_ERROR_BYTES])
+/* An engine without parts; takes over both texts. NULL for no memory. */
+static struct tierce_engine *make_engine(char *identity, char *disk_path,
+                                         const struct tierce_config *config)
 {
     struct tierce_engine *engine = tierce__calloc(1, sizeof(*engine));
     if (engine == NULL)
-        return -ENOMEM;
+        return NULL;
     engine->magic = TIERCE__ENGINE_MAGIC;
     engine->refs = 1;
     engine->generation = generation;
+    engine->identity = identity;
+    engine->disk_path = disk_path;
     tierce__list_init(&engine->registry_node);
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);
@@ -267,42 +267,106 @@ static int create_engine(struct tierce_engine **out, const struct tierce_config 
     for (size_t i = 0; i < TIERCE__SESSION_BINS; i++)
         tierce__list_init(&engine->sessions[i]);
     read_settings(&engine->settings, config);
-
-    int rc = tierce__namespaces_create(&engine->namespaces);
-    if (rc == 0)
-        rc = open_memory(engine, config, why);
-    if (rc == 0)
-        rc = open_disk(engine, config, why);
-    if (rc == 0)
-        rc = -pthread_create(&engine->keeper, NULL, run_keeper, engine);
-    engine->keeper_runs = rc == 0;
-    if (rc < 0) {
-        destroy_engine(engine);
-        return rc;
-    }
-    *out = engine;
-    return 0;
+    return engine;
 }
 
-/* The engine to share, NULL if there is none, or an error in *rc. Under the registry's lock. */
-static struct tierce_engine *find_engine(const char *identity, const char *disk_path, int *rc,
-                                         char why[TIERCE_CONFIG_ERROR_BYTES])
+/* ---- the registry ---- */
+
+/* An engine of these settings or on this folder, one that is not closing before one that is. */
+static struct tierce_engine *find_engine(const char *identity, const char *disk_path)
 {
+    struct tierce_engine *closing = NULL;
     TIERCE__LIST_FOR_EACH (it, &registry) {
         struct tierce_engine *e = TIERCE__CONTAINER_OF(it, struct tierce_engine, registry_node);
-        if (strcmp(e->identity, identity) == 0) {
-            *rc = 0;
+        bool same_folder = disk_path[0] != '\0' && strcmp(e->disk_path, disk_path) == 0;
+        if (!same_folder && strcmp(e->identity, identity) != 0)
+            continue;
+        if (e->state != TIERCE__ENGINE_CLOSING)
             return e;
-        }
-        if (disk_path[0] != '\0' && strcmp(e->disk_path, disk_path) == 0) {
+        closing = e;
+    }
+    return closing;
+}
+
+/*
+ * Waits until there is an engine to share (*out, one reference more) or room for a new one (NULL):
+ * whoever comes second waits for the first one's, and nobody opens a folder that is about to be
+ * given back, unless the deadline of that has passed. Under the lock.
+ */
+static int find_place(struct tierce_engine **out, const char *identity, const char *disk_path,
+                      char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    for (;;) {
+        struct tierce_engine *e = find_engine(identity, disk_path);
+        *out = NULL;
+        if (e == NULL)
+            return 0;
+        uint64_t deadline_ns = TIERCE__DEADLINE_NEVER;
+        if (e->state == TIERCE__ENGINE_CLOSING) {
+            deadline_ns = e->close_deadline_ns;
+            if (tierce__now_ns() >= deadline_ns)
+                return 0;
+        } else if (strcmp(e->identity, identity) != 0) {
             snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
                      "disk.path: another engine of this process uses %.256s with other settings; "
                      "use equal settings to share it, or another folder",
                      disk_path);
-            *rc = TIERCE_E_CONFIG;
+            return TIERCE_E_CONFIG;
+        } else if (e->state == TIERCE__ENGINE_OPEN) {
+            e->refs++;
+            *out = e;
+            return 0;
         }
+        tierce__cond_wait(&registry_changed, &registry_lock, deadline_ns);
     }
-    return NULL;
+}
+
+/* The folder now exists, so that its name without links is known. */
+static void enter_open(struct tierce_engine *engine)
+{
+    char *old = NULL, *resolved = canonical_path(engine->disk_path);
+    tierce__lock_take(&registry_lock);
+    if (resolved != NULL) { /* else the spelling that was given still names it */
+        old = engine->disk_path;
+        engine->disk_path = resolved;
+    }
+    engine->state = TIERCE__ENGINE_OPEN;
+    tierce__cond_broadcast(&registry_changed);
+    tierce__lock_drop(&registry_lock);
+    tierce__free(old);
+}
+
+/* Under the lock. */
+static void enter_closing(struct tierce_engine *engine)
+{
+    engine->state = TIERCE__ENGINE_CLOSING;
+    engine->close_deadline_ns = tierce__deadline_in_ms(engine->settings.close_ms);
+}
+
+static void destroy_engine(struct tierce_engine *engine)
+{
+    bool whole = close_parts(engine);
+    tierce__lock_take(&registry_lock);
+    tierce__list_remove(&engine->registry_node);
+    tierce__cond_broadcast(&registry_changed);
+    tierce__lock_drop(&registry_lock);
+    if (whole)
+        free_engine(engine);
+}
+
+static int open_new(struct tierce_engine *engine, const struct tierce_config *config,
+                    char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    int rc = open_parts(engine, config, why);
+    if (rc == 0) {
+        enter_open(engine);
+        return 0;
+    }
+    tierce__lock_take(&registry_lock);
+    enter_closing(engine);
+    tierce__lock_drop(&registry_lock);
+    destroy_engine(engine);
+    return rc;
 }
 
 int tierce_engine_open(struct tierce_engine **out, const struct tierce_config *config,
@@ -310,34 +374,30 @@ int tierce_engine_open(struct tierce_engine **out, const struct tierce_config *c
 {
     pthread_once(&registry_once, init_registry);
     why[0] = '\0';
-    int rc = 0;
-    struct tierce_engine *engine = NULL;
+    struct tierce_engine *engine = NULL, *made = NULL;
     char *identity = describe_config(config);
     char *disk_path = canonical_path(tierce__engine_text(config, TIERCE__ENGINE_DISK_PATH));
-    if (identity == NULL || disk_path == NULL) {
-        rc = -ENOMEM;
-        goto out;
-    }
-    /* Held while the engine is opened: whoever comes second waits for the first one's. */
-    tierce__lock_take(&registry_lock);
-    engine = find_engine(identity, disk_path, &rc, why);
-    if (engine != NULL) {
-        engine->refs++;
-    } else if (rc == 0) {
-        rc = create_engine(&engine, config, why);
-        if (rc == 0) {
-            engine->identity = identity;
-            engine->disk_path = disk_path;
-            identity = disk_path = NULL;
-            resolve_again(&engine->disk_path);
-            tierce__list_push_back(&registry, &engine->registry_node);
+    int rc = identity != NULL && disk_path != NULL ? 0 : -ENOMEM;
+    if (rc == 0) {
+        tierce__lock_take(&registry_lock);
+        rc = find_place(&engine, identity, disk_path, why);
+        if (rc == 0 && engine == NULL) {
+            made = make_engine(identity, disk_path, config);
+            if (made != NULL) {
+                identity = disk_path = NULL;
+                tierce__list_push_back(&registry, &made->registry_node);
+            }
+            rc = made != NULL ? 0 : -ENOMEM;
         }
+        tierce__lock_drop(&registry_lock);
     }
-    tierce__lock_drop(&registry_lock);
+    if (made != NULL) {
+        rc = open_new(made, config, why);
+        engine = made;
+    }
     if (rc == 0)
         *out = engine;
-out:
-    if (rc < 0 && why[0] == '\0')
+    else if (why[0] == '\0')
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "cannot open the engine: %s", tierce_strerror(rc));
     tierce__free(identity);
     tierce__free(disk_path);
@@ -362,7 +422,7 @@ void tierce_engine_close(struct tierce_engine *engine)
     TIERCE_ASSERT(engine->refs > 0);
     bool last = --engine->refs == 0;
     if (last)
-        tierce__list_remove(&engine->registry_node);
+        enter_closing(engine);
     tierce__lock_drop(&registry_lock);
     if (last)
         destroy_engine(engine);

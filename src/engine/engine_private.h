@@ -57,13 +57,21 @@ struct tierce__rung {
     enum tierce_origin origin; /* what a block loaded from it is reported as */
 };
 
+/* An engine is in the registry from before it has its folder until after it has let go of it. */
+enum tierce__engine_state { TIERCE__ENGINE_OPENING, TIERCE__ENGINE_OPEN, TIERCE__ENGINE_CLOSING };
+
 struct tierce_engine {
     uint32_t magic;
-    uint32_t refs;       /* under REGISTRY */
     uint32_t generation; /* of the process that opened it; see tierce__engine_inherited */
+
+    /* Under REGISTRY. */
+    uint32_t refs;
+    enum tierce__engine_state state;
+    uint64_t close_deadline_ns; /* once it is closing */
     struct tierce__list registry_node;
-    char *identity;  /* canonical configuration: equal ones share an engine */
     char *disk_path; /* canonical path of the store folder; "" without one */
+
+    char *identity; /* canonical configuration: equal ones share an engine */
     struct tierce__settings settings;
 
     struct tierce__namespaces *namespaces;

@@ -424,14 +424,16 @@ static void scatter_layer(struct tierce_load *load, size_t index, uint32_t layer
     const struct tierce__shape *shape = shape_of(load, chunk);
     uint8_t *object = chunk->buf->data;
     size_t block = chunk->first_block + chunk->from;
-    const uint64_t *sums = tierce__chunk_sums(object, &shape->geometry, layer) + chunk->from;
+    struct tierce__cells cells = {.bytes = object + first_cell(load, chunk, layer),
+                                  .sums = tierce__chunk_sums(object, &shape->geometry, layer) +
+                                          chunk->from,
+                                  .count = chunk->to - chunk->from};
     struct tierce__row row = {.bytes =
                                   (uint64_t)load->block_count * shape->geometry.cell_bytes[layer]};
     if (index + 1 < load->count && chunk[1].buf != NULL)
         row.next = chunk[1].buf->data + first_cell(load, &chunk[1], layer);
-    int bad = tierce__paged_scatter(
-        load->paged, layer, load->block_ids + block, chunk->to - chunk->from,
-        object + first_cell(load, chunk, layer), sums, load->good + block, &row);
+    int bad = tierce__paged_scatter(load->paged, layer, load->block_ids + block, &cells,
+                                    load->good + block, &row);
     TIERCE_ASSERT(bad >= 0); /* ids and layer were checked at begin */
     if (bad > 0 && !chunk->any_bad) {
         chunk->any_bad = true;

@@ -14,6 +14,11 @@ static uint64_t blocks_of(const struct tierce_view *view, const struct tierce__k
     return blocks < to_block ? blocks : to_block;
 }
 
+static int64_t beyond(uint64_t end, uint64_t from)
+{
+    return end > from ? (int64_t)(end - from) : 0;
+}
+
 /* Leases the leading chunks that memory holds, as far as the bound on pins allows, and gives the
  * leases to the session. *pinned = how many. */
 static int pin_prefix(struct tierce_view *view, uint64_t session, const struct tierce__key *keys,
@@ -55,6 +60,17 @@ static int pin_prefix(struct tierce_view *view, uint64_t session, const struct t
     return rc;
 }
 
+/* Blocks that the inference engine holds itself are neither asked for nor hits. */
+static void count_lookup(struct tierce_engine *engine, uint64_t from_block, uint64_t to_block,
+                         const struct tierce_found *found)
+{
+    tierce__count(engine, TIERCE__STAT_lookups, 1);
+    tierce__count(engine, TIERCE__STAT_lookup_blocks, beyond(to_block, from_block));
+    tierce__count(engine, TIERCE__STAT_lookup_hit_blocks, beyond(found->blocks, from_block));
+    tierce__count(engine, TIERCE__STAT_lookup_memory_blocks,
+                  beyond(found->memory_blocks, from_block));
+}
+
 int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
                   const struct tierce_lookup_opts *opts, struct tierce_found *out)
 {
@@ -86,10 +102,7 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     if (rc == 0) {
         out->blocks = blocks_of(view, &keys, found, to_block);
         out->memory_blocks = blocks_of(view, &keys, in_memory, to_block);
-        tierce__count(engine, TIERCE__STAT_lookups, 1);
-        tierce__count(engine, TIERCE__STAT_lookup_blocks, (int64_t)to_block);
-        tierce__count(engine, TIERCE__STAT_lookup_hit_blocks, (int64_t)out->blocks);
-        tierce__count(engine, TIERCE__STAT_lookup_memory_blocks, (int64_t)out->memory_blocks);
+        count_lookup(engine, opts->from_block, to_block, out);
     }
     tierce__keys_fini(&keys);
     return rc;

@@ -21,11 +21,12 @@ static bool is_fault(int status)
            (status < 0 && status > TIERCE_E_MISS);
 }
 
-/* Whether an answer shows that the device works. A lookup, a deletion and a no come from an index
- * in memory: they must not end a row of failures, or a dead disk would be asked for ever. */
-static bool is_proof(const struct tierce__tier_req *req)
+/* Only reads and writes reach the device; lookups, deletions, flushes of nothing and a no come from
+ * an index in memory. They must neither end a row of failures nor an outage, or a dead disk would
+ * be asked for ever. */
+static bool reaches_device(const struct tierce__tier_req *req)
 {
-    return req->status == 0 && req->op != TIERCE__TIER_LOOKUP && req->op != TIERCE__TIER_DELETE;
+    return req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT;
 }
 
 void tierce__storage_note(struct tierce_engine *engine, size_t rung,
@@ -33,13 +34,17 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
 {
     struct tierce__rung *r = &engine->rungs[rung];
     int status = req->status;
-    if (!is_fault(status) && !is_proof(req) && tierce__breaker_closed(&r->breaker))
+    if (!is_fault(status) && !reaches_device(req))
         return;
+    if (!is_fault(status) && status != 0) {
+        tierce__breaker_let_go(&r->breaker);
+        return;
+    }
     if (status == TIERCE_E_DEADLINE)
         tierce__count(engine, TIERCE__STAT_deadline_failures, 1);
     else if (is_fault(status) && status != TIERCE_E_DOWN)
         tierce__count(engine, TIERCE__STAT_device_failures, 1);
-    if (tierce__breaker_note(&r->breaker, !is_fault(status), tierce__now_ns())) {
+    if (tierce__breaker_note(&r->breaker, status == 0, tierce__now_ns())) {
         tierce__count(engine, TIERCE__STAT_breaker_trips, 1);
         tierce__log(TIERCE_LOG_ERROR, "tier_out_of_service",
                     "tier=%s last_error=\"%s\" retry_ms=%u", r->tier->ops->name,
@@ -50,10 +55,11 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
 bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct tierce__tier_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
-    if (!tierce__breaker_pass(&r->breaker, tierce__now_ns()))
-        return false;
-    r->tier->ops->submit(r->tier, req);
-    return true;
+    bool pass = reaches_device(req) ? tierce__breaker_pass(&r->breaker, tierce__now_ns())
+                                    : tierce__breaker_closed(&r->breaker);
+    if (pass)
+        r->tier->ops->submit(r->tier, req);
+    return pass;
 }
 
 /* ---- one answer, waited for ---- */
@@ -97,9 +103,98 @@ static int ask(struct tierce_engine *engine, size_t rung, struct waiter *w)
     return w->req.status;
 }
 
+/* ---- nobody waits ---- */
+
+/* A request that outlives its submitter: a queued PUT, a DELETE, or a probing GET. The engine lists
+ * them, so that a flush can wait for those that were under way when it began. */
+struct detached {
+    struct tierce__list node; /* in the engine's list */
+    uint64_t number;
+    struct tierce__tier_req req;
+    struct tierce__storage_chunk chunk;
+    struct tierce_engine *engine;
+    size_t rung;
+};
+
+/* What flush has to tell of a PUT: not that it was dropped or not admitted, which is by design. */
+static void note_put(struct tierce_engine *engine, int status)
+{
+    tierce__lock_assert_held(&engine->lock);
+    if (is_fault(status) && engine->put_error == 0)
+        engine->put_error = status;
+}
+
+static void free_detached(struct detached *d, int status)
+{
+    struct tierce_engine *engine = d->engine;
+    tierce__lock_take(&engine->lock);
+    tierce__list_remove(&d->node);
+    if (d->req.op == TIERCE__TIER_PUT)
+        note_put(engine, status);
+    tierce__cond_broadcast(&engine->changed);
+    tierce__lock_drop(&engine->lock);
+    if (d->req.op == TIERCE__TIER_GET)
+        tierce__buf_release(d->req.buf);
+    tierce__free(d);
+}
+
+static void detached_done(struct tierce__tier_req *req)
+{
+    struct detached *d = req->arg;
+    tierce__storage_note(d->engine, d->rung, req);
+    free_detached(d, req->status);
+}
+
+static void submit_detached(struct detached *d)
+{
+    struct tierce_engine *engine = d->engine;
+    d->req.done = detached_done;
+    d->req.arg = d;
+    tierce__lock_take(&engine->lock);
+    d->number = ++engine->unattended_made;
+    tierce__list_push_back(&engine->unattended, &d->node);
+    tierce__lock_drop(&engine->lock);
+    if (!tierce__storage_submit(engine, d->rung, &d->req))
+        free_detached(d, TIERCE_E_DOWN);
+}
+
+/*
+ * Tries a tier that is out of service, if it is time, with a read that nobody waits for: of the
+ * first page of a chunk that it may hold.
+ */
+static void probe(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
+{
+    if (!tierce__breaker_due(&engine->rungs[rung].breaker, tierce__now_ns()))
+        return;
+    struct detached *d = tierce__calloc(1, sizeof(*d));
+    struct tierce__buf *buf = tierce__storage_alloc(engine, TIERCE__CHUNK_ALIGN);
+    if (d == NULL || buf == NULL) {
+        tierce__buf_release(buf);
+        tierce__free(d);
+        return;
+    }
+    d->engine = engine;
+    d->rung = rung;
+    d->chunk.key = *key;
+    d->req =
+        (struct tierce__tier_req){.op = TIERCE__TIER_GET,
+                                  .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
+                                  .keys = &d->chunk.key,
+                                  .key_count = 1,
+                                  .buf = buf,
+                                  .length = TIERCE__CHUNK_ALIGN};
+    submit_detached(d);
+}
+
+/* ---- what lookups, loads and stores use ---- */
+
 static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
                          size_t count, uint64_t deadline_ns)
 {
+    if (!tierce__breaker_closed(&engine->rungs[rung].breaker)) {
+        probe(engine, rung, keys);
+        return 0;
+    }
     struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,
                                .deadline_ns = deadline_ns,
                                .keys = keys,
@@ -183,57 +278,6 @@ int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__s
     return ask(engine, 0, &w);
 }
 
-/* A request that outlives its submitter: a queued PUT, or a DELETE. The engine lists them, so that
- * a flush can wait for those that were under way when it began. */
-struct detached {
-    struct tierce__list node; /* in the engine's list */
-    uint64_t number;
-    struct tierce__tier_req req;
-    struct tierce__storage_chunk chunk;
-    struct tierce_engine *engine;
-    size_t rung;
-};
-
-/* What flush has to tell of a PUT: not that it was dropped or not admitted, which is by design. */
-static void note_put(struct tierce_engine *engine, int status)
-{
-    tierce__lock_assert_held(&engine->lock);
-    if (is_fault(status) && engine->put_error == 0)
-        engine->put_error = status;
-}
-
-static void free_detached(struct detached *d, int status)
-{
-    struct tierce_engine *engine = d->engine;
-    tierce__lock_take(&engine->lock);
-    tierce__list_remove(&d->node);
-    if (d->req.op == TIERCE__TIER_PUT)
-        note_put(engine, status);
-    tierce__cond_broadcast(&engine->changed);
-    tierce__lock_drop(&engine->lock);
-    tierce__free(d);
-}
-
-static void detached_done(struct tierce__tier_req *req)
-{
-    struct detached *d = req->arg;
-    tierce__storage_note(d->engine, d->rung, req);
-    free_detached(d, req->status);
-}
-
-static void submit_detached(struct detached *d)
-{
-    struct tierce_engine *engine = d->engine;
-    d->req.done = detached_done;
-    d->req.arg = d;
-    tierce__lock_take(&engine->lock);
-    d->number = ++engine->unattended_made;
-    tierce__list_push_back(&engine->unattended, &d->node);
-    tierce__lock_drop(&engine->lock);
-    if (!tierce__storage_submit(engine, d->rung, &d->req))
-        free_detached(d, TIERCE_E_DOWN);
-}
-
 /* A PUT that could not even be made. */
 static void miss_put(struct tierce_engine *engine, int status)
 {
@@ -246,10 +290,6 @@ void tierce__storage_write_all(struct tierce_engine *engine,
                                const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
     for (size_t rung = 1; rung < engine->rung_count; rung++) {
-        if (!tierce__breaker_closed(&engine->rungs[rung].breaker)) {
-            miss_put(engine, TIERCE_E_DOWN); /* probes are for what somebody waits for */
-            continue;
-        }
         struct detached *d = tierce__calloc(1, sizeof(*d));
         if (d == NULL) {
             miss_put(engine, -ENOMEM);

@@ -174,9 +174,11 @@ static void gather_layer(struct tierce_store *store, size_t index, uint32_t laye
     struct tierce__row row = {0};
     if (index + 1 < store->count)
         row.next = block_at(store, layer, chunk[1].first_block);
+    struct tierce__cells cells = {.bytes = object + shape->layer_offset[layer],
+                                  .sums = tierce__chunk_sums(object, &shape->geometry, layer),
+                                  .count = shape->geometry.block_count};
     int rc = tierce__paged_gather(store->paged, layer, store->block_ids + chunk->first_block,
-                                  shape->geometry.block_count, object + shape->layer_offset[layer],
-                                  tierce__chunk_sums(object, &shape->geometry, layer), &row);
+                                  &cells, &row);
     TIERCE_ASSERT(rc == 0); /* ids and layer were checked at begin */
 }
 

@@ -317,6 +317,7 @@ int64_t tierce_chain_append(struct tierce_chain *chain, const int32_t *tokens, s
     if (count > 0)
         chain->feed = FEED_TOKENS;
     if (chain->waiting_count > 0 && new_blocks > 0) {
+        TIERCE_ASSERT(tokens != NULL); /* a block became full */
         memcpy(chain->waiting + chain->waiting_count, tokens, missing * sizeof(int32_t));
         append_blocks(chain, chain->waiting, 1, extras);
         chain->waiting_count = 0;

@@ -141,7 +141,7 @@ static int list_model(struct model *model)
         rc = list_files(model, is_other_weights);
     if (rc == 0 && !has_weights(model))
         rc = -ENOENT;
-    if (rc == 0)
+    if (rc == 0 && model->files != NULL)
         qsort(model->files, model->file_count, sizeof(*model->files), compare_names);
     return rc;
 }

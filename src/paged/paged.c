@@ -6,7 +6,7 @@
 #include "base/bytes.h"
 #include "paged/paged_private.h"
 
-enum { SCATTER_STREAM_BYTES_MIN = 1 << 20, SCATTER_FETCH_BYTES_MAX = 128 << 10 };
+enum { SCATTER_STREAM_BYTES_MIN = 1 << 20 };
 
 /* Block ids come from outside, so the last byte of the last block must be an address. */
 static bool layer_ok(const struct tierce_paged_layer *layer, uint32_t block_count)
@@ -38,8 +38,12 @@ int tierce__paged_check(const struct tierce_paged *paged)
 }
 
 /* All of a call is checked before its first byte moves; the layer is cheap to check again. */
-static bool call_ok(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids, size_t n)
+static bool call_ok(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids,
+                    const struct tierce__cells *cells)
 {
+    size_t n = cells->count;
+    if (n > 0 && (ids == NULL || cells->bytes == NULL || cells->sums == NULL))
+        return false;
     if (!frame_ok(paged) || layer >= paged->layer_count || n > INT_MAX)
         return false;
     if (!layer_ok(&paged->layers[layer], paged->block_count))
@@ -68,21 +72,21 @@ void tierce__paged_row_end(void)
 }
 
 int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids,
-                         size_t n, void *cells, uint64_t *sums, const struct tierce__row *row)
+                         const struct tierce__cells *cells, const struct tierce__row *row)
 {
-    if (n > 0 && (ids == NULL || cells == NULL || sums == NULL))
+    if (!call_ok(paged, layer, ids, cells))
         return TIERCE_E_ARGUMENT;
-    if (!call_ok(paged, layer, ids, n))
-        return TIERCE_E_ARGUMENT;
+    size_t n = cells->count;
     const struct tierce__kernel *kernel = tierce__kernel();
     const struct tierce_paged_layer *from = &paged->layers[layer];
     /* What is gathered goes to other tiers by DMA or waits; this core does not read it soon. */
     enum tierce__store_hint hint = TIERCE__STORE_STREAM;
-    uint8_t *cell = cells;
+    uint8_t *cell = cells->bytes;
     for (size_t i = 0; i < n; i++, cell += from->block_bytes) {
         const uint8_t *block = block_at(from, ids[i]);
         const uint8_t *next = i + 1 < n ? block_at(from, ids[i + 1]) : behind(block, row);
-        sums[i] = tierce__copy_sum_unfenced(kernel, cell, block, from->block_bytes, hint, next);
+        cells->sums[i] =
+            tierce__copy_sum_unfenced(kernel, cell, block, from->block_bytes, hint, next);
     }
     if (row == NULL)
         tierce__copy_fence(kernel, hint);
@@ -104,28 +108,23 @@ static enum tierce__store_hint scatter_hint(uint64_t call_bytes, uint64_t row_by
 }
 
 int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids,
-                          size_t n, const void *cells, const uint64_t *sums, uint8_t *good,
+                          const struct tierce__cells *cells, uint8_t *good,
                           const struct tierce__row *row)
 {
-    if (n > 0 && (ids == NULL || cells == NULL || sums == NULL || good == NULL))
+    if (!call_ok(paged, layer, ids, cells) || (cells->count > 0 && good == NULL))
         return TIERCE_E_ARGUMENT;
-    if (!call_ok(paged, layer, ids, n))
-        return TIERCE_E_ARGUMENT;
+    size_t n = cells->count;
     const struct tierce__kernel *kernel = tierce__kernel();
     const struct tierce_paged_layer *to = &paged->layers[layer];
     enum tierce__store_hint hint =
         scatter_hint((uint64_t)n * to->block_bytes, row != NULL ? row->bytes : 0);
-    const uint8_t *cell = cells;
+    const uint8_t *cell = cells->bytes;
     int bad = 0;
     for (size_t i = 0; i < n; i++, cell += to->block_bytes) {
-        const uint8_t *next = NULL;
-        /* With and without, of a plain copy: cells of 16 KiB 0.92 and 0.84, of 256 KiB 0.93 and
-         * 0.96 (Zen 5, 2026-11). */
-        if (to->block_bytes < SCATTER_FETCH_BYTES_MAX)
-            next = i + 1 < n ? cell + to->block_bytes : behind(cell, row);
+        const uint8_t *next = i + 1 < n ? cell + to->block_bytes : behind(cell, row);
         uint64_t sum = tierce__copy_sum_unfenced(kernel, block_at(to, ids[i]), cell,
                                                  to->block_bytes, hint, next);
-        if (sum != sums[i]) {
+        if (sum != cells->sums[i]) {
             good[i] = 0;
             bad++;
         }

@@ -58,24 +58,30 @@ struct tierce__row {
 /* Ends a row: what was copied is visible to whoever sees a later release store. */
 void tierce__paged_row_end(void);
 
+/* Cells of a chunk in one layer, end to end, and the sum of each. */
+struct tierce__cells {
+    uint8_t *bytes;
+    uint64_t *sums;
+    size_t count;
+};
+
 /*
- * Copies blocks ids[0..n) of one layer to `cells` (n * block_bytes, contiguous) and writes the
- * sum of each to sums[0..n). `row` NULL: the call stands alone. Errors: TIERCE_E_ARGUMENT (an id
- * out of range, or a layer), nothing copied then.
+ * Copies blocks ids[0..cells->count) of one layer to cells->bytes and writes the sum of each to
+ * cells->sums. `row` NULL: the call stands alone. Errors: TIERCE_E_ARGUMENT (an id out of range, or
+ * a layer), nothing copied then.
  */
 TIERCE_MUSTUSE int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer,
-                                        const int32_t *ids, size_t n, void *cells, uint64_t *sums,
+                                        const int32_t *ids, const struct tierce__cells *cells,
                                         const struct tierce__row *row);
 
 /*
- * Copies `cells` to blocks ids[0..n) of one layer, verifying each cell against sums[0..n). good[i]
- * is set to 0 where the sum differs and left alone otherwise; the bytes of such a block are then
- * in the engine's memory and the caller must have it computed again. `row` as above.
- * Returns the number of bad cells, or TIERCE_E_ARGUMENT with nothing copied.
+ * Copies cells->bytes to blocks ids[0..cells->count) of one layer, verifying each cell against its
+ * sum; neither is written. good[i] is set to 0 where the sum differs and left alone otherwise; the
+ * bytes of such a block are then in the engine's memory and the caller must have it computed again.
+ * `row` as above. Returns the number of bad cells, or TIERCE_E_ARGUMENT with nothing copied.
  */
 TIERCE_MUSTUSE int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer,
-                                         const int32_t *ids, size_t n, const void *cells,
-                                         const uint64_t *sums, uint8_t *good,
-                                         const struct tierce__row *row);
+                                         const int32_t *ids, const struct tierce__cells *cells,
+                                         uint8_t *good, const struct tierce__row *row);
 
 #endif

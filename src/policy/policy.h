@@ -17,16 +17,18 @@
  * passed in), holds no hidden randomness (a seed is passed in) and allocates only in create, so
  * that no call below can fail. Single owner: one thread at a time.
  *
- *     policy->ops->insert(policy, slot, &(struct tierce__policy_entry){.key = k, ...});
- *     policy->ops->touch(policy, slot, now);
+ *     tierce__policy_expect(policy, &entry);     // an owner that knows what it makes room for
  *     while (too_full && policy->ops->victim(policy, now, &slot))
- *         evict(slot);                       // calls ops->remove(policy, slot, true)
+ *         evict(slot);                           // calls ops->remove(policy, slot, true)
+ *     policy->ops->insert(policy, slot, &entry);
+ *     policy->ops->touch(policy, slot, now);
  *
  * After a request, its chunks are touched in reverse order, so that a prefix is newer than its
  * suffix; that is the owner's duty, not the policy's.
  */
 
-#define TIERCE__NO_SLOT UINT32_MAX
+#define TIERCE__NO_SLOT          UINT32_MAX
+#define TIERCE__POLICY_SLOTS_MAX (UINT32_MAX - 8) /* lists have heads */
 
 struct tierce__policy_entry {
     uint64_t key; /* identity for ghost lists; a spread of the real key */
@@ -39,11 +41,12 @@ struct tierce__policy;
 
 struct tierce__policy_opts {
     size_t size;         /* sizeof(struct tierce__policy_opts) */
-    uint32_t slot_count; /* slots run from 0 to slot_count - 1; >= 1 */
+    uint32_t slot_count; /* slots run from 0 to slot_count - 1; 1 .. TIERCE__POLICY_SLOTS_MAX */
     uint64_t capacity;   /* what the owner may hold, in the unit of `bytes`; for policies that
                             split it (0: not bounded) */
     uint64_t seed;       /* for policies that draw */
     uint64_t ttl;        /* for policies that expire, in the unit of `now`; 0 for never */
+    uint32_t samples;    /* for policies that draw a sample: its size; 0 for 16 */
 };
 
 struct tierce__policy_ops {
@@ -52,6 +55,9 @@ struct tierce__policy_ops {
     TIERCE_MUSTUSE int (*create)(struct tierce__policy **out,
                                  const struct tierce__policy_opts *opts); /* -ENOMEM, E_ARGUMENT */
     void (*destroy)(struct tierce__policy *policy);
+    /* Optional, tierce__policy_expect: the next insert will be of this entry, if there is one; what
+     * makes room for it is evicted in between. Policies that remember keys choose by it. */
+    void (*expect)(struct tierce__policy *policy, const struct tierce__policy_entry *entry);
     /* A slot that is not in. It is evictable from the start. */
     void (*insert)(struct tierce__policy *policy, uint32_t slot,
                    const struct tierce__policy_entry *entry);
@@ -63,14 +69,42 @@ struct tierce__policy_ops {
     /* Takes a slot out. `evicted` tells an eviction (which ghost lists remember) from a removal
      * for any other reason. */
     void (*remove)(struct tierce__policy *policy, uint32_t slot, bool evicted);
-    /* *slot = the entry to evict now, which stays in until remove; false if none is evictable. */
+    /* *slot = the entry to evict now, which stays in until remove; false if none is evictable.
+     * Asked again with nothing in between, the answer is the same. */
     bool (*victim)(struct tierce__policy *policy, uint64_t now, uint32_t *slot);
+    /* Optional, tierce__policy_expired: *slot = an evictable entry whose time is over, so that it
+     * leaves even where there is room. */
+    bool (*expired)(struct tierce__policy *policy, uint64_t now, uint32_t *slot);
+    /* Optional, tierce__policy_prefetch: this key will be used, in this slot, or stored (NO_SLOT).
+     * Called some uses ahead, with `near` false, and again with `near` true, nearer, when what the
+     * first call fetched tells what else is needed. Changes nothing. */
+    void (*prefetch)(const struct tierce__policy *policy, uint64_t key, uint32_t slot, bool near);
 };
 
 /* First member of every implementation. */
 struct tierce__policy {
     const struct tierce__policy_ops *ops;
 };
+
+static inline void tierce__policy_expect(struct tierce__policy *policy,
+                                         const struct tierce__policy_entry *entry)
+{
+    if (policy->ops->expect != NULL)
+        policy->ops->expect(policy, entry);
+}
+
+static inline bool tierce__policy_expired(struct tierce__policy *policy, uint64_t now,
+                                          uint32_t *slot)
+{
+    return policy->ops->expired != NULL && policy->ops->expired(policy, now, slot);
+}
+
+static inline void tierce__policy_prefetch(const struct tierce__policy *policy, uint64_t key,
+                                           uint32_t slot, bool near)
+{
+    if (policy->ops->prefetch != NULL)
+        policy->ops->prefetch(policy, key, slot, near);
+}
 
 /* The policies of this build in the order of policies.def; NULL past the end. */
 const struct tierce__policy_ops *tierce__policy_at(size_t index);

@@ -9,4 +9,11 @@
 #include "policy/policies.def"
 #undef TIERCE_POLICY
 
+/* What every create checks first. */
+static inline bool tierce__policy_opts_good(const struct tierce__policy_opts *opts)
+{
+    return opts->size == sizeof(*opts) && opts->slot_count >= 1 &&
+           opts->slot_count <= TIERCE__POLICY_SLOTS_MAX;
+}
+
 #endif

@@ -130,7 +130,7 @@ static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req)
 static int accept_flush(struct tierce__disk *d, struct tierce__tier_req *req)
 {
     bool clean = d->dirty.count == 0 && d->committing.count == 0 &&
-                 d->limbo_head == d->limbo_tail && d->journal_error == 0;
+                 d->limbo_head == d->limbo_tail && d->journal_error == 0 && d->unsaid_loss == 0;
     if (clean)
         return 0;
     tierce__list_push_back(&d->flushes, &req->node);
@@ -147,6 +147,7 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
     bool wants_device = req->op != TIERCE__TIER_DELETE && req->op != TIERCE__TIER_FLUSH;
     if (wants_device && is_down(d))
         return TIERCE_E_DOWN; /* a lookup too: it would promise what cannot be loaded */
+    tierce__disk_expire(d);
     switch (req->op) {
     case TIERCE__TIER_LOOKUP:
         return lookup(d, req);
@@ -189,7 +190,7 @@ static void touch(struct tierce__tier *tier, const struct tierce__key *keys, siz
     while (count-- > 0) {
         uint32_t slot = tierce__disk_find(d, &keys[count]);
         if (slot != TIERCE__INDEX_NONE)
-            d->policy->ops->touch(d->policy, slot, ++d->clock);
+            d->policy->ops->touch(d->policy, slot, tierce__now_ns());
     }
     tierce__lock_drop(&d->lock);
 }
@@ -200,7 +201,8 @@ static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
     tierce__lock_take(&d->lock);
     *out = d->stats;
     out->chunks = tierce__index_count(d->table.index) - d->writing_count;
-    out->used_bytes = tierce__space_used(d->space) + d->journal_bytes + d->text_bytes;
+    out->used_bytes = tierce__space_used(d->space) + d->journal_bytes + d->text_bytes +
+                      TIERCE__JOURNAL_PAGE; /* the mark */
     out->cap_bytes = d->cap_bytes;
     out->queued_bytes = d->queued_put_bytes + d->active_put_bytes;
     out->durable_chunks = d->durable_count;

@@ -38,13 +38,16 @@ struct tierce__disk_opts {
     bool buffered;              /* no O_DIRECT */
     bool admit_second;          /* only chunks whose put was asked for twice */
     uint64_t seed;
+    uint64_t ttl_ms; /* for a policy that expires: what has expired is dropped by the next request;
+                        the time of what is read back begins anew */
 };
 
 /*
  * Opens or creates a store folder and reads its index back.
  * Errors: TIERCE_E_LOCKED (another process holds it, after the wait), TIERCE_E_VERSION (a newer
  * format; nothing is touched), negative errno of the file system, -ENOMEM, TIERCE_E_ARGUMENT. A
- * damaged journal is no error: what cannot be trusted is left out, counted and logged.
+ * damaged journal is no error: what cannot be trusted is left out, counted and logged. A refusal is
+ * logged as disk_open_failed with the file or folder that it is about, and what would be right.
  */
 TIERCE_MUSTUSE int tierce__disk_open(struct tierce__tier **out,
                                      const struct tierce__disk_opts *opts);

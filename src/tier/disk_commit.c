@@ -3,14 +3,15 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log_repeat.h"
 #include "tier/disk_private.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#define RETRY_MS 1000u
+#define RETRY_MS      1000u
+#define TEXT_RETRY_MS 60000u
 
 /*
  * The journal thread. A commit makes durable what was visible when it began: sync of the data,
@@ -28,7 +29,7 @@
 static void publish_text(struct tierce__disk *d, uint32_t id)
 {
     const char *text = tierce__namespaces_text(d->namespaces, id);
-    if (text == NULL || d->ns_texts[id] != 0)
+    if (text == NULL || d->ns_texts[id] != 0 || tierce__now_ns() < d->text_retry_at)
         return;
     uint64_t length = strlen(text), bytes = tierce__round_up(length, TIERCE__JOURNAL_PAGE);
     char digest[2 * TIERCE_HASH_BYTES + 1], name[sizeof(digest) + 3], tmp[sizeof(digest) + 8];
@@ -37,8 +38,7 @@ static void publish_text(struct tierce__disk *d, uint32_t id)
     snprintf(tmp, sizeof(tmp), "ns/%s.tmp", digest);
     struct tierce__vfs_file *file = NULL;
     char *path = tierce__disk_path(d->folder, name), *tmp_path = tierce__disk_path(d->folder, tmp);
-    char *ns_folder = tierce__disk_path(d->folder, "ns");
-    int rc = path != NULL && tmp_path != NULL && ns_folder != NULL ? 0 : -ENOMEM;
+    int rc = path != NULL && tmp_path != NULL ? 0 : -ENOMEM;
     if (rc == 0 && d->text_bytes + bytes > d->text_bytes_max)
         rc = TIERCE_E_LIMIT;
     if (rc == 0)
@@ -52,7 +52,7 @@ static void publish_text(struct tierce__disk *d, uint32_t id)
     if (rc == 0)
         rc = d->vfs->ops->rename(d->vfs, tmp_path, path);
     if (rc == 0)
-        rc = d->vfs->ops->sync_folder(d->vfs, ns_folder);
+        rc = d->vfs->ops->sync_folder(d->vfs, d->ns_folder);
     if (rc == 0) {
         tierce__lock_take(&d->lock);
         d->text_bytes += bytes;
@@ -60,33 +60,29 @@ static void publish_text(struct tierce__disk *d, uint32_t id)
         tierce__lock_drop(&d->lock);
         d->ns_texts[id] = 1;
     } else {
-        tierce__log(TIERCE_LOG_WARN, "disk_text_failed", "namespace=%s err=%s", digest,
-                    tierce_error_name(rc));
+        d->text_retry_at = tierce__deadline_in_ms(TEXT_RETRY_MS);
+        int ignored = file != NULL ? d->vfs->ops->unlink(d->vfs, tmp_path) : 0;
+        (void)ignored; /* it is removed at the next open */
+        tierce__log_repeated(TIERCE_LOG_WARN, "disk_text_failed", "namespace=%s err=%s", digest,
+                             tierce_error_name(rc));
     }
-    tierce__free(ns_folder);
     tierce__free(tmp_path);
     tierce__free(path);
 }
 
-/* Adds a record whose key.ns is an id of the process, naming the namespace first if it is new. */
+/* Adds a record whose key.ns is an id of the process. */
 static int add_record(struct tierce__disk *d, struct tierce__journal *journal,
                       struct tierce__journal_record *record)
 {
     uint32_t id = record->key.ns;
-    int rc = 0;
     if (d->ns_numbers[id] == 0 && d->ns_count == TIERCE__DISK_NS_MAX)
         return TIERCE_E_LIMIT; /* a compaction numbers them anew */
-    if (d->ns_numbers[id] == 0) {
-        struct tierce__journal_record ns = {.kind = TIERCE__JOURNAL_NS};
-        ns.key.ns = d->ns_count++;
-        memcpy(ns.digest, tierce__namespaces_digest(d->namespaces, id), TIERCE_HASH_BYTES);
-        rc = tierce__journal_add(journal, &ns);
-        d->ns_numbers[id] = ns.key.ns + 1;
-    }
-    if (rc == 0 && record->kind == TIERCE__JOURNAL_PUT)
+    if (d->ns_numbers[id] == 0)
+        d->ns_numbers[id] = ++d->ns_count;
+    if (record->kind == TIERCE__JOURNAL_PUT)
         publish_text(d, id);
     record->key.ns = d->ns_numbers[id] - 1;
-    return rc < 0 ? rc : tierce__journal_add(journal, record);
+    return tierce__journal_add(journal, record, tierce__namespaces_digest(d->namespaces, id));
 }
 
 static int add_records(struct tierce__disk *d, struct tierce__journal *journal, uint32_t count)
@@ -120,17 +116,38 @@ static uint64_t pages_begun(const struct tierce__journal *journal)
     return journal->pages + journal->filled + 1;
 }
 
-/* Adds the bytes written today, those of this batch (which began at page `before`) included. The
- * last of these records in a journal is right. */
-static int add_day(struct tierce__disk *d, struct tierce__journal *journal, uint64_t before)
+/* Adds the bytes written today, those of this batch (which began at page `before`), of the mark and
+ * of so many pages of zeroes included. The last of these records in a journal is right. */
+static int add_day(struct tierce__disk *d, struct tierce__journal *journal, uint64_t before,
+                   uint64_t zeroes)
 {
     struct tierce__journal_record day = {.kind = TIERCE__JOURNAL_DAY};
+    uint64_t pages = pages_begun(journal) - before + zeroes + 1;
     tierce__lock_take(&d->lock);
-    tierce__disk_count_written(d, (pages_begun(journal) - before) * TIERCE__JOURNAL_PAGE);
+    tierce__disk_count_written(d, pages * TIERCE__JOURNAL_PAGE);
     day.day = d->day;
     day.bytes = d->day_bytes;
     tierce__lock_drop(&d->lock);
-    return tierce__journal_add(journal, &day);
+    return tierce__journal_add(journal, &day, NULL);
+}
+
+/* ---- the mark -------------------------------------------------------------------------------- */
+
+/* Failing costs only that a later loss of the journal's end is not noticed. */
+void tierce__disk_mark_synced(struct tierce__disk *d)
+{
+    struct tierce__journal_mark mark = {.epoch = d->journal.epoch, .pages = d->journal.pages};
+    int rc = 0;
+    if (d->mark_failed)
+        return;
+    if (d->mark == NULL)
+        rc = d->vfs->ops->open(d->vfs, &d->mark, d->mark_path, TIERCE__VFS_CREATE);
+    if (rc == 0)
+        rc = tierce__journal_mark_write(&mark, d->vfs, d->mark);
+    d->mark_failed = rc < 0;
+    if (rc < 0)
+        tierce__log_repeated(TIERCE_LOG_WARN, "disk_mark_failed", "path=%s err=%s", d->mark_path,
+                             tierce_error_name(rc));
 }
 
 /* ---- append ---------------------------------------------------------------------------------- */
@@ -174,12 +191,14 @@ static int append(struct tierce__disk *d, uint64_t limbo_mark)
     int rc = append_removals(d, limbo_mark);
     if (rc == 0)
         rc = append_committing(d);
-    if (rc == 0)
-        rc = add_day(d, &d->journal, before);
+    int zeroes = rc == 0 ? tierce__journal_extend(&d->journal, d->journal_pages_max) : rc;
+    rc = zeroes < 0 ? zeroes : add_day(d, &d->journal, before, (uint64_t)zeroes);
     if (rc == 0)
         rc = tierce__journal_commit(&d->journal);
+    if (rc == 0)
+        tierce__disk_mark_synced(d);
     tierce__lock_take(&d->lock);
-    d->journal_bytes = d->journal.pages * TIERCE__JOURNAL_PAGE;
+    d->journal_bytes = d->journal.length * TIERCE__JOURNAL_PAGE;
     tierce__lock_drop(&d->lock);
     return rc;
 }
@@ -204,7 +223,7 @@ static int copy_index(struct tierce__disk *d)
             if (belongs_in_journal(d, slot))
                 put_record(d, &d->records[n++], slot);
         }
-        d->journal_bytes = (d->journal.pages + d->journal_new.pages + d->journal_new.filled + 1) *
+        d->journal_bytes = (d->journal.length + d->journal_new.pages + d->journal_new.filled + 1) *
                            TIERCE__JOURNAL_PAGE;
         tierce__lock_drop(&d->lock);
         rc = add_records(d, &d->journal_new, n);
@@ -238,7 +257,7 @@ int tierce__disk_compact(struct tierce__disk *d)
     if (rc == 0)
         rc = copy_index(d);
     if (rc == 0)
-        rc = add_day(d, &d->journal_new, 0);
+        rc = add_day(d, &d->journal_new, 0, 0);
     if (rc == 0)
         rc = tierce__journal_commit(&d->journal_new);
     if (rc == 0) {
@@ -258,11 +277,13 @@ int tierce__disk_compact(struct tierce__disk *d)
     tierce__lock_take(&d->lock);
     /* The numbers of namespaces are the new file's now; without it, the old one is closed. */
     d->journal_error = rc;
-    d->journal_bytes = d->journal.pages * TIERCE__JOURNAL_PAGE;
+    d->journal_bytes = d->journal.length * TIERCE__JOURNAL_PAGE;
     tierce__lock_drop(&d->lock);
-    if (rc < 0)
-        tierce__log(TIERCE_LOG_ERROR, "disk_journal_failed", "path=%s err=%s", d->journal_path,
-                    tierce_error_name(rc));
+    if (rc == 0)
+        tierce__disk_mark_synced(d);
+    else
+        tierce__log_repeated(TIERCE_LOG_ERROR, "disk_journal_failed", "path=%s err=%s",
+                             d->journal_path, tierce_error_name(rc));
     return rc;
 }
 
@@ -293,10 +314,50 @@ static int write_journal(struct tierce__disk *d, uint64_t limbo_mark)
         int rc = append(d, limbo_mark);
         if (rc == 0)
             return 0;
-        tierce__log(TIERCE_LOG_WARN, "disk_append_failed", "path=%s err=%s", d->journal_path,
-                    tierce_error_name(rc));
+        tierce__log_repeated(TIERCE_LOG_WARN, "disk_append_failed", "path=%s err=%s",
+                             d->journal_path, tierce_error_name(rc));
     }
     return tierce__disk_compact(d);
+}
+
+static void take_flushes(struct tierce__disk *d)
+{
+    while (!tierce__list_empty(&d->flushes)) {
+        struct tierce__list *node = d->flushes.next;
+        tierce__list_remove(node);
+        tierce__list_push_back(&d->flushing, node);
+    }
+}
+
+/* Answers the flushes of a commit. What an earlier sync has lost is told by the first flush after
+ * it, though it was none of its own. */
+static void answer_flushes(struct tierce__disk *d, struct tierce__list *finished, int status)
+{
+    if (tierce__list_empty(&d->flushing))
+        return;
+    if (d->unsaid_loss != 0)
+        status = d->unsaid_loss;
+    d->unsaid_loss = 0;
+    while (!tierce__list_empty(&d->flushing)) {
+        struct tierce__tier_req *req = tierce__disk_req_of(d->flushing.next);
+        tierce__list_remove(&req->node);
+        tierce__disk_finish(finished, req, status);
+    }
+}
+
+static void sync_data(struct tierce__disk *d)
+{
+    int rc = d->vfs->ops->sync(d->vfs, d->data);
+    if (rc == 0)
+        return;
+    tierce__log_repeated(TIERCE_LOG_ERROR, "disk_sync_failed", "path=%s err=%s", d->data_path,
+                         tierce_error_name(rc));
+    tierce__lock_take(&d->lock);
+    tierce__disk_drop_unsynced(d);
+    take_flushes(d); /* what those wait for was dropped as well */
+    d->unsaid_loss = rc;
+    d->stats.errors++;
+    tierce__lock_drop(&d->lock);
 }
 
 /* Under the lock, which is dropped on the way. Answers the flushes that waited. */
@@ -304,11 +365,7 @@ static void commit(struct tierce__disk *d)
 {
     struct tierce__list finished;
     tierce__list_init(&finished);
-    while (!tierce__list_empty(&d->flushes)) {
-        struct tierce__list *node = d->flushes.next;
-        tierce__list_remove(node);
-        tierce__list_push_back(&d->flushing, node);
-    }
+    take_flushes(d);
     tierce__disk_begin_commit(d);
     uint64_t limbo_mark = d->limbo_tail;
     bool has_data = d->committing.count > 0;
@@ -317,15 +374,8 @@ static void commit(struct tierce__disk *d)
     d->urgent = false;
     tierce__lock_drop(&d->lock);
 
-    int data_rc = has_data ? d->vfs->ops->sync(d->vfs, d->data) : 0;
-    if (data_rc < 0) {
-        tierce__log(TIERCE_LOG_ERROR, "disk_sync_failed", "path=%s err=%s", d->data_path,
-                    tierce_error_name(data_rc));
-        tierce__lock_take(&d->lock);
-        tierce__disk_drop_unsynced(d);
-        d->stats.errors++;
-        tierce__lock_drop(&d->lock);
-    }
+    if (has_data)
+        sync_data(d);
     int rc = has_work ? write_journal(d, limbo_mark) : 0;
 
     tierce__lock_take(&d->lock);
@@ -338,11 +388,7 @@ static void commit(struct tierce__disk *d)
         d->retry_at = tierce__now_ns() + RETRY_MS * TIERCE__MS_NS;
         d->pending_since = tierce__now_ns();
     }
-    while (!tierce__list_empty(&d->flushing)) {
-        struct tierce__tier_req *req = tierce__disk_req_of(d->flushing.next);
-        tierce__list_remove(&req->node);
-        tierce__disk_finish(&finished, req, data_rc < 0 ? data_rc : rc);
-    }
+    answer_flushes(d, &finished, rc);
     bool polling = d->polling;
     tierce__lock_drop(&d->lock);
     tierce__disk_wake_io(d, polling);
@@ -365,8 +411,8 @@ static void grow(struct tierce__disk *d)
     }
     bool sparse = rc == -EOPNOTSUPP;
     if (rc < 0 && !sparse)
-        tierce__log(TIERCE_LOG_WARN, "disk_grow_failed", "path=%s bytes=%llu err=%s", d->data_path,
-                    (unsigned long long)to, tierce_error_name(rc));
+        tierce__log_repeated(TIERCE_LOG_WARN, "disk_grow_failed", "path=%s err=%s", d->data_path,
+                             tierce_error_name(rc));
     tierce__lock_take(&d->lock);
     d->grow_target = 0;
     if (sparse)
@@ -394,6 +440,15 @@ static uint64_t commit_time(const struct tierce__disk *d)
     return at > d->retry_at ? at : d->retry_at;
 }
 
+/* After the last commit. Under the lock, which is dropped on the way. */
+static void finish(struct tierce__disk *d)
+{
+    tierce__lock_drop(&d->lock);
+    int rc = d->mark != NULL && !d->mark_failed ? d->vfs->ops->sync(d->vfs, d->mark) : 0;
+    (void)rc; /* what it says is true all the same; after a power cut it may say less */
+    tierce__lock_take(&d->lock);
+}
+
 void *tierce__disk_journal_main(void *arg)
 {
     struct tierce__disk *d = arg;
@@ -406,6 +461,8 @@ void *tierce__disk_journal_main(void *arg)
             bool final = d->journal_final;
             commit(d);
             d->journal_stop = d->journal_stop || final;
+            if (final)
+                finish(d);
         } else {
             (void)tierce__cond_wait(&d->journal_cond, &d->lock, at);
         }

@@ -8,9 +8,11 @@
 #include <errno.h>
 #include <xxhash.h>
 
+#define READS_IN_ROW 3u /* transfers; the next is a write if one waits */
+
 /*
  * The I/O thread. Each turn of its loop does, in this order: take in the transfers that came back;
- * answer what is too late; plan as many new transfers as there is room for, reads first; then,
+ * answer what is too late; plan as many new transfers as there is room for, mostly reads; then,
  * without the lock, submit them, answer requests, and sleep in poll until something happens.
  */
 
@@ -264,14 +266,25 @@ static void start_get(struct tierce__disk *d, struct tierce__tier_req *req,
     }
 }
 
+/* Evicts before there is need, so that puts do not wait for the commit that frees the space. A
+ * store that evicts in batches is at most one and a half of them short of full by it. bench disk,
+ * writes: 0.88 to 0.91 of the bare loop, 2026-11. */
+static void evict_ahead(struct tierce__disk *d)
+{
+    uint64_t left = d->data_cap - tierce__space_used(d->space);
+    if (left < d->evict_bytes / 2 && d->limbo_bytes == 0 && tierce__disk_evict(d, 0))
+        tierce__disk_want_commit(d, true);
+}
+
 /* Space for a put. 0; TIERCE_E_MISS: not now, the journal thread will wake us; or an error. */
 static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
 {
     bool full = tierce__index_count(d->table.index) >= d->chunk_count_max;
     int rc = full ? TIERCE_E_FULL : tierce__space_take(d->space, offset, bytes);
     if (rc == TIERCE_E_FULL) {
-        /* What is in limbo may be enough, or may have been too scattered: wait for it first. */
-        bool some = d->limbo_bytes >= bytes || tierce__disk_evict(d, bytes);
+        /* What is in limbo may be enough, or may have been too scattered: wait for it first. It
+         * has no slots to give. */
+        bool some = (!full && d->limbo_bytes >= bytes) || tierce__disk_evict(d, bytes);
         if (some && full)
             return find_space(d, offset, bytes); /* a slot is free at once */
         if (!some && !tierce__disk_will_free(d))
@@ -288,8 +301,10 @@ static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
         d->grow_target = end + d->grow_bytes < d->data_cap ? end + d->grow_bytes : d->data_cap;
         tierce__cond_signal(&d->journal_cond);
     }
-    if (end <= d->allocated)
+    if (end <= d->allocated) {
+        evict_ahead(d);
         return 0;
+    }
     tierce__space_give(d->space, *offset, bytes);
     if (d->grow_error == 0)
         return TIERCE_E_MISS;
@@ -401,6 +416,7 @@ static void issue(struct tierce__disk *d, struct tierce__disk_op *op, struct tie
         d->writes_flying++;
     else
         d->reads_flying++;
+    d->reads_in_row = op->is_put ? 0 : d->reads_in_row + 1;
     if (op->issued == op->length)
         stop_issuing(d, op);
     tierce__list_push_back(batch, &x->node);
@@ -413,24 +429,42 @@ static bool may_write(const struct tierce__disk *d)
     return d->writes_flying < (reads ? (d->io_depth + 1) / 2 : d->io_depth);
 }
 
+/* Answers, starts or issues one step of a read; false if there is none. */
+static bool plan_read(struct tierce__disk *d, struct tierce__list *finished,
+                      struct tierce__list *batch)
+{
+    if (d->get_op != NULL) {
+        issue(d, d->get_op, batch);
+        return true;
+    }
+    if (tierce__list_empty(&d->gets))
+        return false;
+    struct tierce__tier_req *req = tierce__disk_req_of(d->gets.next);
+    tierce__list_remove(&req->node);
+    start_get(d, req, finished);
+    return true;
+}
+
+/* The same of a write; false also if it has to wait. */
+static bool plan_write(struct tierce__disk *d, struct tierce__list *finished,
+                       struct tierce__list *batch)
+{
+    if (!may_write(d))
+        return false;
+    if (d->put_op == NULL)
+        return !tierce__list_empty(&d->puts) && start_put(d, finished);
+    issue(d, d->put_op, batch);
+    return true;
+}
+
+/* Reads first, for somebody waits for them; but of the transfers that are begun while a write
+ * could be, every fourth is one. */
 static void plan(struct tierce__disk *d, struct tierce__list *finished, struct tierce__list *batch)
 {
     while (!tierce__list_empty(&d->free_xfers)) {
-        if (d->get_op == NULL && !tierce__list_empty(&d->gets)) {
-            struct tierce__tier_req *req = tierce__disk_req_of(d->gets.next);
-            tierce__list_remove(&req->node);
-            start_get(d, req, finished);
-            continue;
-        }
-        if (d->get_op != NULL) {
-            issue(d, d->get_op, batch);
-            continue;
-        }
-        if (!may_write(d))
-            return;
-        if (d->put_op != NULL)
-            issue(d, d->put_op, batch);
-        else if (tierce__list_empty(&d->puts) || !start_put(d, finished))
+        bool write_is_due = d->reads_in_row >= READS_IN_ROW;
+        bool went_on = write_is_due && plan_write(d, finished, batch);
+        if (!went_on && !plan_read(d, finished, batch) && !plan_write(d, finished, batch))
             return;
     }
 }

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "chunk/header.h"
 
 #include <errno.h>
 #include <xxhash.h>
@@ -12,6 +13,7 @@
 #define ROOM         (PAGE - HEAD)
 #define BUFFER_PAGES 64u
 #define READ_PAGES   256u
+#define EXTEND_PAGES 16u
 
 static const uint8_t magic[8] = {'T', 'R', 'C', 'E', 'J', 'R', 'N', 'L'};
 
@@ -25,22 +27,6 @@ enum {
     AT_PAGE = 32,
     AT_CAPACITY = 40,
 };
-
-static void load_shard(struct tierce_shard *shard, const uint8_t *at)
-{
-    shard->tp_rank = tierce__load_le16(at);
-    shard->tp_size = tierce__load_le16(at + 2);
-    shard->pp_rank = tierce__load_le16(at + 4);
-    shard->pp_size = tierce__load_le16(at + 6);
-}
-
-static void store_shard(uint8_t *at, const struct tierce_shard *shard)
-{
-    tierce__store_le16(at, shard->tp_rank);
-    tierce__store_le16(at + 2, shard->tp_size);
-    tierce__store_le16(at + 4, shard->pp_rank);
-    tierce__store_le16(at + 6, shard->pp_size);
-}
 
 static uint32_t bytes_of(uint16_t kind)
 {
@@ -67,7 +53,7 @@ static void decode(struct tierce__journal_record *out, uint16_t kind, const uint
     case TIERCE__JOURNAL_PUT:
         out->seq = tierce__load_le64(at + 8);
         memcpy(out->key.hash, at + 16, TIERCE_HASH_BYTES);
-        load_shard(&out->key.shard, at + 48);
+        out->key.shard = tierce__shard_load(at + 48);
         memcpy(out->parent, at + 56, TIERCE_HASH_BYTES);
         memcpy(out->first_block, at + 88, TIERCE_HASH_BYTES);
         out->offset = tierce__load_le64(at + 120);
@@ -80,7 +66,7 @@ static void decode(struct tierce__journal_record *out, uint16_t kind, const uint
     case TIERCE__JOURNAL_DEL:
         out->seq = tierce__load_le64(at + 8);
         memcpy(out->key.hash, at + 16, TIERCE_HASH_BYTES);
-        load_shard(&out->key.shard, at + 48);
+        out->key.shard = tierce__shard_load(at + 48);
         break;
     case TIERCE__JOURNAL_NS:
         memcpy(out->digest, at + 8, TIERCE_HASH_BYTES);
@@ -103,7 +89,7 @@ static void encode(uint8_t *at, uint32_t bytes, const struct tierce__journal_rec
     case TIERCE__JOURNAL_PUT:
         tierce__store_le64(at + 8, record->seq);
         memcpy(at + 16, record->key.hash, TIERCE_HASH_BYTES);
-        store_shard(at + 48, &record->key.shard);
+        tierce__shard_store(at + 48, &record->key.shard);
         memcpy(at + 56, record->parent, TIERCE_HASH_BYTES);
         memcpy(at + 88, record->first_block, TIERCE_HASH_BYTES);
         tierce__store_le64(at + 120, record->offset);
@@ -116,7 +102,7 @@ static void encode(uint8_t *at, uint32_t bytes, const struct tierce__journal_rec
     case TIERCE__JOURNAL_DEL:
         tierce__store_le64(at + 8, record->seq);
         memcpy(at + 16, record->key.hash, TIERCE_HASH_BYTES);
-        store_shard(at + 48, &record->key.shard);
+        tierce__shard_store(at + 48, &record->key.shard);
         break;
     case TIERCE__JOURNAL_NS:
         memcpy(at + 8, record->digest, TIERCE_HASH_BYTES);
@@ -216,6 +202,55 @@ int tierce__journal_read_file(struct tierce__journal_reader *reader, struct tier
     return rc;
 }
 
+/* ---- the mark -------------------------------------------------------------------------------- */
+
+static const uint8_t mark_magic[8] = {'T', 'R', 'C', 'E', 'S', 'Y', 'N', 'C'};
+
+/* Offsets in a mark. */
+enum { MARK_MAGIC = 0, MARK_SUM = 8, MARK_EPOCH = 16, MARK_PAGES = 24 };
+
+static uint64_t mark_sum(const uint8_t *at)
+{
+    return XXH3_64bits(at + MARK_EPOCH, TIERCE__JOURNAL_MARK_BYTES - MARK_EPOCH);
+}
+
+struct tierce__journal_mark tierce__journal_mark_read(struct tierce__vfs *vfs, const char *path)
+{
+    uint8_t at[TIERCE__JOURNAL_MARK_BYTES];
+    struct tierce__journal_mark mark = {0};
+    struct tierce__vfs_file *file;
+    if (vfs->ops->open(vfs, &file, path, TIERCE__VFS_READONLY) < 0)
+        return mark;
+    int rc = vfs->ops->read(vfs, file, at, sizeof(at), 0);
+    vfs->ops->close(vfs, file);
+    if (rc == 0 && memcmp(at + MARK_MAGIC, mark_magic, sizeof(mark_magic)) == 0 &&
+        tierce__load_le64(at + MARK_SUM) == mark_sum(at)) {
+        mark.epoch = tierce__load_le64(at + MARK_EPOCH);
+        mark.pages = tierce__load_le64(at + MARK_PAGES);
+    }
+    return mark;
+}
+
+int tierce__journal_mark_write(const struct tierce__journal_mark *mark, struct tierce__vfs *vfs,
+                               struct tierce__vfs_file *file)
+{
+    uint8_t at[TIERCE__JOURNAL_MARK_BYTES];
+    memcpy(at + MARK_MAGIC, mark_magic, sizeof(mark_magic));
+    tierce__store_le64(at + MARK_EPOCH, mark->epoch);
+    tierce__store_le64(at + MARK_PAGES, mark->pages);
+    tierce__store_le64(at + MARK_SUM, mark_sum(at));
+    return vfs->ops->write(vfs, file, at, sizeof(at), 0);
+}
+
+uint64_t tierce__journal_lost(const struct tierce__journal_mark *mark,
+                              const struct tierce__journal_reader *reader)
+{
+    /* Another epoch: the journal was replaced, and the mark not written yet. */
+    if (reader->good > 0 && mark->epoch != reader->epoch)
+        return 0;
+    return mark->pages > reader->end ? mark->pages - reader->end : 0;
+}
+
 /* ---- writing -------------------------------------------------------------------------------- */
 
 int tierce__journal_init(struct tierce__journal *journal, struct tierce__vfs *vfs)
@@ -232,6 +267,7 @@ void tierce__journal_close(struct tierce__journal *journal)
     journal->file = NULL;
     journal->filled = 0;
     journal->used = 0;
+    journal->named_count = 0;
 }
 
 void tierce__journal_fini(struct tierce__journal *journal)
@@ -260,8 +296,10 @@ void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_
     journal->epoch = epoch;
     journal->capacity = capacity;
     journal->pages = pages;
+    journal->length = pages;
     journal->filled = 0;
     journal->used = 0;
+    journal->named_count = 0;
 }
 
 static void end_page(struct tierce__journal *j)
@@ -278,6 +316,7 @@ static void end_page(struct tierce__journal *j)
     tierce__store_le64(page + AT_SUM, XXH3_64bits(page + AT_VERSION, PAGE - AT_VERSION));
     j->filled++;
     j->used = 0;
+    j->named_count = 0;
 }
 
 static int write_pages(struct tierce__journal *j)
@@ -288,25 +327,73 @@ static int write_pages(struct tierce__journal *j)
         return rc;
     j->pages += j->filled;
     j->filled = 0;
+    if (j->length < j->pages)
+        j->length = j->pages;
     return 0;
 }
 
+static bool is_named(const struct tierce__journal *j, uint32_t number)
+{
+    for (uint32_t i = j->named_count; i-- > 0;)
+        if (j->named[i] == number)
+            return true;
+    return false;
+}
+
+/* Writes a record to the page in hand, which has room for it. */
+static void place(struct tierce__journal *j, const struct tierce__journal_record *record)
+{
+    uint32_t bytes = bytes_of((uint16_t)record->kind);
+    TIERCE_ASSERT(bytes > 0 && j->used + bytes <= ROOM);
+    encode(j->buffer + (size_t)j->filled * PAGE + HEAD + j->used, bytes, record);
+    j->used += bytes;
+}
+
+static void place_name(struct tierce__journal *j, uint32_t number, const uint8_t *digest)
+{
+    struct tierce__journal_record ns = {.kind = TIERCE__JOURNAL_NS, .key.ns = number};
+    memcpy(ns.digest, digest, sizeof(ns.digest));
+    place(j, &ns);
+    TIERCE_ASSERT(j->named_count < TIERCE__JOURNAL_NAMED_MAX);
+    j->named[j->named_count++] = number;
+}
+
 int tierce__journal_add(struct tierce__journal *journal,
-                        const struct tierce__journal_record *record)
+                        const struct tierce__journal_record *record,
+                        const uint8_t digest[TIERCE_HASH_BYTES])
 {
     TIERCE_ASSERT(journal->file != NULL);
-    uint32_t bytes = bytes_of((uint16_t)record->kind);
-    TIERCE_ASSERT(bytes > 0);
-    if (journal->used + bytes > ROOM)
+    uint32_t number = record->key.ns;
+    bool names = digest != NULL && !is_named(journal, number);
+    uint32_t bytes = bytes_of((uint16_t)record->kind) + (names ? TIERCE__JOURNAL_NS_BYTES : 0);
+    if (journal->used + bytes > ROOM) {
         end_page(journal);
+        names = digest != NULL;
+    }
     if (journal->filled == BUFFER_PAGES) {
         int rc = write_pages(journal);
         if (rc < 0)
             return rc;
     }
-    encode(journal->buffer + (size_t)journal->filled * PAGE + HEAD + journal->used, bytes, record);
-    journal->used += bytes;
+    if (names)
+        place_name(journal, number, digest);
+    place(journal, record);
     return 0;
+}
+
+int tierce__journal_extend(struct tierce__journal *journal, uint64_t pages_max)
+{
+    static const uint8_t zeroes[EXTEND_PAGES * PAGE];
+    uint64_t from = journal->pages + journal->filled + 1;
+    uint64_t to = from + EXTEND_PAGES < pages_max ? from + EXTEND_PAGES : pages_max;
+    if (from <= journal->length || to <= from)
+        return 0;
+    int rc = journal->vfs->ops->write(journal->vfs, journal->file, zeroes,
+                                      (size_t)(to - from) * PAGE, from * PAGE);
+    if (rc < 0)
+        return rc;
+    journal->length = to;
+    return (int)(to - from);
 }
 
 int tierce__journal_commit(struct tierce__journal *journal)

@@ -10,8 +10,8 @@
  * records that add and remove chunks. docs/format/disk.md has it byte by byte.
  *
  * A page is written once and never again: records that were synced cannot be lost to a torn
- * rewrite. Reading takes every page that proves itself, wherever it stands; what is missing
- * between good pages is reported as a gap and left to the owner.
+ * rewrite. Each page can be read alone. Reading takes every page that proves itself, wherever it
+ * stands; what is missing between good pages is reported as a gap and left to the owner.
  *
  * Thread: one at a time per object. Writing blocks on the disk; nothing allocates after create.
  */
@@ -24,6 +24,10 @@
 #define TIERCE__JOURNAL_NS_BYTES  40u
 #define TIERCE__JOURNAL_DAY_BYTES 24u
 #define TIERCE__JOURNAL_SEQ_MAX   (1ULL << 62)
+/* Namespaces that one page can use: each is named once, and for a record. */
+#define TIERCE__JOURNAL_NAMED_MAX                                                                  \
+    ((TIERCE__JOURNAL_PAGE - TIERCE__JOURNAL_HEAD) /                                               \
+     (TIERCE__JOURNAL_NS_BYTES + TIERCE__JOURNAL_DEL_BYTES))
 
 enum tierce__journal_kind {
     TIERCE__JOURNAL_PUT = 1, /* a chunk is there */
@@ -79,6 +83,33 @@ TIERCE_MUSTUSE int tierce__journal_read_file(struct tierce__journal_reader *read
                                              struct tierce__vfs *vfs, struct tierce__vfs_file *file,
                                              tierce__journal_visit_fn *visit, void *arg);
 
+/* ---- the mark -------------------------------------------------------------------------------- */
+
+/*
+ * How much of which journal was synced, in a file beside it: what tells a journal that has lost its
+ * end from one whose end was never synced. It is written after each sync of the journal, and synced
+ * itself only when the tier closes; so what it says is always true, though after a power cut it may
+ * be late and say less.
+ */
+struct tierce__journal_mark {
+    uint64_t epoch;
+    uint64_t pages; /* 0: nothing is known */
+};
+
+#define TIERCE__JOURNAL_MARK_NAME  "journal.synced"
+#define TIERCE__JOURNAL_MARK_BYTES 32u
+
+/* Zeroes if there is none that proves itself. */
+struct tierce__journal_mark tierce__journal_mark_read(struct tierce__vfs *vfs, const char *path);
+TIERCE_MUSTUSE int tierce__journal_mark_write(const struct tierce__journal_mark *mark,
+                                              struct tierce__vfs *vfs,
+                                              struct tierce__vfs_file *file);
+
+/* Pages that were synced and are not there, behind the last good one. Where another process may be
+ * writing, the mark has to be read before the journal. */
+uint64_t tierce__journal_lost(const struct tierce__journal_mark *mark,
+                              const struct tierce__journal_reader *reader);
+
 /* ---- writing -------------------------------------------------------------------------------- */
 
 struct tierce__journal {
@@ -86,10 +117,13 @@ struct tierce__journal {
     struct tierce__vfs_file *file; /* NULL: not open */
     uint64_t epoch;
     uint64_t capacity;
-    uint64_t pages;  /* in the file */
-    uint8_t *buffer; /* pages that are not written yet */
-    uint32_t filled; /* whole pages in the buffer */
-    uint32_t used;   /* bytes of records in the page after those */
+    uint64_t pages;                            /* in the file */
+    uint64_t length;                           /* of the file in pages: zeroes follow the pages */
+    uint8_t *buffer;                           /* pages that are not written yet */
+    uint32_t filled;                           /* whole pages in the buffer */
+    uint32_t used;                             /* bytes of records in the page after those */
+    uint32_t named[TIERCE__JOURNAL_NAMED_MAX]; /* namespaces that this page has named */
+    uint32_t named_count;
 };
 
 /* Reserves the buffer. Errors: -ENOMEM. */
@@ -106,10 +140,22 @@ TIERCE_MUSTUSE int tierce__journal_start(struct tierce__journal *journal, const 
 void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_file *file,
                             uint64_t epoch, uint64_t capacity, uint64_t pages);
 
-/* Appends a record; writes when the buffer is full. After any error the object must not be
- * written to again: what the file holds then is not known. */
+/*
+ * Appends a record; writes when the buffer is full. `digest` is what key.ns of a PUT or DEL stands
+ * for (a number of one file always for the same): each page names the namespaces it uses, so that
+ * it can be read without any other. NULL for DAY. After any error the object must not be written to
+ * again: what the file holds then is not known.
+ */
 TIERCE_MUSTUSE int tierce__journal_add(struct tierce__journal *journal,
-                                       const struct tierce__journal_record *record);
+                                       const struct tierce__journal_record *record,
+                                       const uint8_t digest[TIERCE_HASH_BYTES]);
+
+/*
+ * Makes the file some pages longer with zeroes if the next commit would make it longer itself, but
+ * no longer than `pages_max`. A sync that changes no length does not wait for the file system's own
+ * journal. Returns the pages of zeroes; errors as of add.
+ */
+TIERCE_MUSTUSE int tierce__journal_extend(struct tierce__journal *journal, uint64_t pages_max);
 
 /* Ends the page in hand, writes, and syncs the file. A new file gets a page even without a record,
  * so that its epoch is on the disk. Errors as of add. */

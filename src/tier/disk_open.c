@@ -81,7 +81,7 @@ static int set_sizes(struct tierce__disk *d, const struct tierce__disk_opts *opt
     d->chunk_count_max = (uint32_t)count;
     d->data_cap = (cap - reserve(cap, d->chunk_count_max)) & ~(uint64_t)(PAGE - 1);
     d->journal_pages_max = journal_pages_max(d->chunk_count_max);
-    d->text_bytes_max = text_reserve(cap);
+    d->text_bytes_max = text_reserve(cap) - PAGE; /* the mark has a page of it */
     d->limbo_room = limbo_room(d->chunk_count_max);
     d->queue_bytes_max =
         opts->queue_bytes != 0 ? opts->queue_bytes : at_most(cap / 4, 256ULL << 20);
@@ -101,52 +101,14 @@ static bool opts_are_sane(const struct tierce__disk_opts *o)
            o->io_bytes <= (64u << 20);
 }
 
-/* ---- the folder ------------------------------------------------------------------------------ */
-
-/* An open-file-description lock: it also excludes a second store in the same process, and ends
- * with the process however that ends. */
-static int take_folder(struct tierce__disk *d, uint32_t wait_ms)
-{
-    char *path = tierce__disk_path(d->folder, "lock");
-    if (path == NULL)
-        return -ENOMEM;
-    d->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    int rc = d->lock_fd >= 0 ? 0 : -errno;
-    tierce__free(path);
-    uint64_t deadline = tierce__deadline_in_ms(wait_ms);
-    long pause_ns = 1000000;
-    while (rc == 0) {
-        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-        if (fcntl(d->lock_fd, F_OFD_SETLK, &lock) == 0)
-            break;
-        if (errno != EAGAIN && errno != EACCES && errno != EINTR)
-            rc = -errno;
-        else if (tierce__now_ns() >= deadline)
-            rc = TIERCE_E_LOCKED;
-        else
-            nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
-        pause_ns = pause_ns < 50000000 ? pause_ns * 2 : pause_ns;
-    }
-    return rc;
-}
-
-static int make_folders(struct tierce__disk *d)
-{
-    char *ns = tierce__disk_path(d->folder, "ns");
-    if (ns == NULL)
-        return -ENOMEM;
-    int rc = d->vfs->ops->make_folder(d->vfs, ns);
-    tierce__free(ns);
-    return rc;
-}
-
 /* ---- reading back ---------------------------------------------------------------------------- */
 
 struct replay {
     struct tierce__journal_reader reader;
     struct tierce__vfs_file *file; /* the journal, or NULL: there is none */
     uint64_t journal_length;
-    bool rewrite; /* the journal says what is not so, or has holes */
+    uint64_t lost; /* pages that were synced, gone from the journal's end */
+    bool rewrite;  /* the journal says what is not so, or has holes */
 };
 
 static void ignore_record(void *arg, const struct tierce__journal_record *record)
@@ -188,19 +150,22 @@ static int open_journal(struct tierce__disk *d, struct replay *r, uint32_t *slot
 
 static void log_damage(const struct tierce__disk *d, const struct replay *r, uint64_t dropped)
 {
-    if (r->reader.bad == 0 && r->reader.missing == 0 && r->reader.damaged_records == 0 &&
-        dropped == 0)
+    if (r->reader.bad == 0 && r->reader.missing == 0 && r->lost == 0 &&
+        r->reader.damaged_records == 0 && dropped == 0)
         return;
     tierce__log(TIERCE_LOG_WARN, "disk_journal_damaged",
-                "path=%s pages=%llu bad_pages=%llu missing_pages=%llu records_dropped=%llu",
+                "path=%s pages=%llu bad_pages=%llu missing_pages=%llu lost_at_end=%llu "
+                "records_dropped=%llu",
                 d->journal_path, (unsigned long long)r->reader.good,
                 (unsigned long long)r->reader.bad, (unsigned long long)r->reader.missing,
+                (unsigned long long)r->lost,
                 (unsigned long long)(dropped + r->reader.damaged_records));
 }
 
 static int read_journal(struct tierce__disk *d, struct replay *r)
 {
     uint32_t slot_count = d->chunk_count_max;
+    d->opening = d->journal_path;
     int rc = open_journal(d, r, &slot_count);
     if (rc == 0)
         rc = tierce__disk_table_init(&d->table, slot_count, d->namespaces);
@@ -216,8 +181,10 @@ static int read_journal(struct tierce__disk *d, struct replay *r)
                     d->folder, TIERCE__JOURNAL_VERSION);
     if (rc < 0)
         return rc;
+    struct tierce__journal_mark mark = tierce__journal_mark_read(d->vfs, d->mark_path);
+    r->lost = tierce__journal_lost(&mark, &r->reader);
     log_damage(d, r, d->table.dropped);
-    r->rewrite = r->file == NULL || r->reader.good == 0 || r->reader.missing > 0 ||
+    r->rewrite = r->file == NULL || r->reader.good == 0 || r->reader.missing > 0 || r->lost > 0 ||
                  r->reader.damaged_records > 0 || d->table.dropped > 0;
     d->next_seq = d->table.seq_max + 1;
     d->day = d->table.day;
@@ -246,7 +213,7 @@ static int claim_space(struct tierce__disk *d, struct replay *r, const uint32_t 
     for (uint32_t i = tierce__index_count(d->table.index); i-- > 0 && rc != -ENOMEM;) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slots[i]];
         bool good = c->offset + c->object_bytes <= file_length;
-        if (good && r->reader.missing > 0)
+        if (good && r->reader.missing + r->lost > 0)
             good = head_is_right(d, c, page);
         rc = good ? tierce__space_claim(d->space, c->offset, c->object_bytes) : TIERCE_E_FORMAT;
         if (rc < 0) {
@@ -279,7 +246,7 @@ static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t 
         d->policy->ops->insert(d->policy, slots[i],
                                &(struct tierce__policy_entry){.key = tierce__key_spread(key),
                                                               .bytes = c->object_bytes,
-                                                              .now = ++d->clock,
+                                                              .now = tierce__now_ns(),
                                                               .parent = parent_slot});
         d->durable_count++;
     }
@@ -290,7 +257,7 @@ static void evict_surplus(struct tierce__disk *d, struct replay *r)
 {
     uint32_t slot;
     while (tierce__index_count(d->table.index) > d->chunk_count_max &&
-           d->policy->ops->victim(d->policy, ++d->clock, &slot)) {
+           d->policy->ops->victim(d->policy, tierce__now_ns(), &slot)) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slot];
         d->policy->ops->remove(d->policy, slot, true);
         tierce__space_give(d->space, c->offset, c->object_bytes);
@@ -341,56 +308,65 @@ static int64_t id_of_name(struct tierce__disk *d, const char *name)
     return -1;
 }
 
+/* Takes in one file of ns/: loads the text of a namespace that is named, and removes all else that
+ * may be ours. Somebody's folder, or what cannot be removed, is no reason to refuse a store. */
+static int sort_text(struct tierce__disk *d, const char *path, const char *name, uint8_t *used)
+{
+    struct stat st;
+    int64_t id = id_of_name(d, name), bytes = 0;
+    bool regular = lstat(path, &st) == 0 && S_ISREG(st.st_mode);
+    if (regular && id >= 0 && d->ns_texts[id] != 0)
+        bytes = tierce__disk_load_text(d->vfs, d->folder, d->namespaces, (uint32_t)id);
+    if (bytes < 0)
+        return (int)bytes;
+    if (bytes > 0) {
+        used[id] = 1;
+        d->text_bytes += tierce__round_up((uint64_t)bytes, PAGE);
+        return 0;
+    }
+    if (!regular || d->vfs->ops->unlink(d->vfs, path) < 0)
+        tierce__log(TIERCE_LOG_WARN, "disk_stray_skipped",
+                    "path=\"%s\" hint=\"it is not Tierce's; move it out of the store\"", path);
+    return 0;
+}
+
 /* Loads the texts of namespaces that are named, removes the others, and counts what is left. */
 static int sort_texts(struct tierce__disk *d)
 {
-    char *folder = tierce__disk_path(d->folder, "ns");
-    if (folder == NULL)
-        return -ENOMEM;
+    d->opening = d->ns_folder;
     mark_named(d);
     uint8_t *used = tierce__calloc(TIERCE__DISK_NS_MAX, 1);
-    DIR *dir = used != NULL ? opendir(folder) : NULL;
+    DIR *dir = used != NULL ? opendir(d->ns_folder) : NULL;
     int rc = dir != NULL ? 0 : used == NULL ? -ENOMEM : -errno;
     struct dirent *entry;
     while (rc == 0 && (entry = readdir(dir)) != NULL) {
         if (entry->d_name[0] == '.')
             continue;
-        int64_t id = id_of_name(d, entry->d_name), bytes = 0;
-        if (id >= 0 && d->ns_texts[id] != 0)
-            bytes = tierce__disk_load_text(d->vfs, d->folder, d->namespaces, (uint32_t)id);
-        if (bytes < 0) {
-            rc = (int)bytes;
-        } else if (bytes > 0) {
-            used[id] = 1;
-            d->text_bytes += tierce__round_up((uint64_t)bytes, PAGE);
-        } else {
-            char *path = tierce__disk_path(folder, entry->d_name);
-            rc = path != NULL ? d->vfs->ops->unlink(d->vfs, path) : -ENOMEM;
-            tierce__free(path);
-        }
+        char *path = tierce__disk_path(d->ns_folder, entry->d_name);
+        rc = path != NULL ? sort_text(d, path, entry->d_name, used) : -ENOMEM;
+        tierce__free(path);
     }
     if (dir != NULL)
         closedir(dir);
     if (rc == 0)
         memcpy(d->ns_texts, used, TIERCE__DISK_NS_MAX);
     tierce__free(used);
-    tierce__free(folder);
     return rc;
 }
 
 /* ---- repair ---------------------------------------------------------------------------------- */
 
 /* Goes on with the journal that is there, less what follows its last good page: a page that is
- * appended now must not be followed by one of an earlier life. */
+ * appended now must not be followed by one of an earlier life. It is synced in any case: whoever
+ * wrote it may have been killed before he could, and from here on its chunks count as durable. */
 static int resume_journal(struct tierce__disk *d, struct replay *r)
 {
     uint64_t good = r->reader.end * PAGE;
     int rc = 0;
-    if (r->journal_length > good) {
+    if (r->journal_length > good)
         rc = d->vfs->ops->truncate(d->vfs, r->file, good);
-        if (rc == 0)
-            rc = d->vfs->ops->sync(d->vfs, r->file);
-    }
+    if (rc == 0)
+        rc = d->vfs->ops->sync(d->vfs, r->file);
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < TIERCE__DISK_NS_MAX; i++) {
@@ -403,12 +379,14 @@ static int resume_journal(struct tierce__disk *d, struct replay *r)
                            r->reader.end);
     r->file = NULL;
     d->journal_bytes = good;
+    tierce__disk_mark_synced(d);
     return 0;
 }
 
 /* Removes what a compaction left that did not come to its end. */
 static int remove_leftover(struct tierce__disk *d)
 {
+    d->opening = d->journal_new_path;
     int rc = d->vfs->ops->unlink(d->vfs, d->journal_new_path);
     return rc == -ENOENT ? 0 : rc;
 }
@@ -419,46 +397,64 @@ static int repair(struct tierce__disk *d, struct replay *r, uint64_t file_length
     int rc = remove_leftover(d);
     bool too_long = r->reader.end > d->journal_pages_max;
     bool other_size = r->reader.capacity != d->table.slot_count;
+    if (rc == 0)
+        d->opening = d->journal_path;
     if (rc == 0 && (r->rewrite || too_long || other_size))
         rc = tierce__disk_compact(d);
     else if (rc == 0)
         rc = resume_journal(d, r);
     /* Only now: until here the old journal may have needed the bytes beyond. */
     if (rc == 0 && file_length > d->data_cap) {
+        d->opening = d->data_path;
         rc = d->vfs->ops->truncate(d->vfs, d->data, d->data_cap);
         file_length = d->data_cap;
     }
     d->allocated = file_length;
-    if (rc == 0)
+    if (rc == 0) {
+        d->opening = d->folder;
         rc = d->vfs->ops->sync_folder(d->vfs, d->folder);
+    }
     return rc;
 }
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
-static int make_policy(struct tierce__disk *d, const struct tierce__policy_ops *ops)
+static int make_policy(struct tierce__disk *d, const struct tierce__disk_opts *opts)
 {
-    return ops->create(&d->policy,
-                       &(struct tierce__policy_opts){.size = sizeof(struct tierce__policy_opts),
-                                                     .slot_count = d->table.slot_count,
-                                                     .capacity = d->data_cap,
-                                                     .seed = d->seed});
+    return opts->policy->create(
+        &d->policy, &(struct tierce__policy_opts){.size = sizeof(struct tierce__policy_opts),
+                                                  .slot_count = d->table.slot_count,
+                                                  .capacity = d->data_cap,
+                                                  .seed = d->seed,
+                                                  .ttl = opts->ttl_ms * 1000000});
+}
+
+static int make_folder(struct tierce__disk *d, const char *path)
+{
+    d->opening = path;
+    return d->vfs->ops->make_folder(d->vfs, path);
+}
+
+/* Opens the data file. Returns its length or an error. */
+static int64_t open_data(struct tierce__disk *d, bool buffered)
+{
+    unsigned flags = TIERCE__VFS_CREATE | (buffered ? 0 : TIERCE__VFS_DIRECT);
+    d->opening = d->data_path;
+    int rc = d->vfs->ops->open(d->vfs, &d->data, d->data_path, flags);
+    return rc == 0 ? d->vfs->ops->length(d->vfs, d->data) : rc;
 }
 
 static int read_back(struct tierce__disk *d, const struct tierce__disk_opts *opts)
 {
-    unsigned data_flags = opts->buffered ? 0 : TIERCE__VFS_DIRECT;
     struct replay r = {0};
     int rc = read_journal(d, &r);
     if (rc == 0)
-        rc = make_folders(d);
-    if (rc == 0)
-        rc = d->vfs->ops->open(d->vfs, &d->data, d->data_path, TIERCE__VFS_CREATE | data_flags);
-    int64_t length = rc == 0 ? d->vfs->ops->length(d->vfs, d->data) : 0;
+        rc = make_folder(d, d->ns_folder);
+    int64_t length = rc == 0 ? open_data(d, opts->buffered) : 0;
     if (length < 0)
         rc = (int)length;
     if (rc == 0)
-        rc = make_policy(d, opts->policy);
+        rc = make_policy(d, opts);
     if (rc == 0)
         rc = rebuild(d, &r, (uint64_t)length);
     if (rc == 0)
@@ -475,8 +471,11 @@ static int read_back(struct tierce__disk *d, const struct tierce__disk_opts *opt
 static int make_parts(struct tierce__disk *d, const struct tierce__disk_opts *opts)
 {
     d->folder = tierce__strdup(opts->path);
+    d->lock_path = tierce__disk_path(opts->path, "lock");
+    d->ns_folder = tierce__disk_path(opts->path, "ns");
     d->journal_path = tierce__disk_path(opts->path, "journal");
     d->journal_new_path = tierce__disk_path(opts->path, "journal.new");
+    d->mark_path = tierce__disk_path(opts->path, TIERCE__JOURNAL_MARK_NAME);
     d->data_path = tierce__disk_path(opts->path, "data");
     d->limbo = tierce__calloc(d->limbo_room, sizeof(*d->limbo));
     d->records = tierce__calloc(TIERCE__DISK_BATCH, sizeof(*d->records));
@@ -484,7 +483,8 @@ static int make_parts(struct tierce__disk *d, const struct tierce__disk_opts *op
     d->ns_texts = tierce__calloc(TIERCE__DISK_NS_MAX, sizeof(*d->ns_texts));
     if (opts->admit_second)
         d->admitted = tierce__calloc(FILTER_PLACES, sizeof(*d->admitted));
-    bool whole = d->folder != NULL && d->journal_path != NULL && d->journal_new_path != NULL &&
+    bool whole = d->folder != NULL && d->lock_path != NULL && d->ns_folder != NULL &&
+                 d->journal_path != NULL && d->journal_new_path != NULL && d->mark_path != NULL &&
                  d->data_path != NULL && d->limbo != NULL && d->records != NULL &&
                  d->ns_numbers != NULL && d->ns_texts != NULL &&
                  (d->admitted != NULL || !opts->admit_second);
@@ -520,29 +520,25 @@ static int make_vfs(struct tierce__disk *d, const struct tierce__disk_opts *opts
     return d->vfs != NULL ? 0 : tierce__vfs_create(&d->vfs, d->io_depth);
 }
 
-/* On failure the caller keeps his vfs: closes what was opened through it, and forgets it. */
-static void keep_vfs(struct tierce__disk *d)
+static void close_files(struct tierce__disk *d)
 {
     if (d->vfs == NULL)
         return;
     tierce__journal_fini(&d->journal_new);
     tierce__journal_fini(&d->journal);
+    if (d->mark != NULL)
+        d->vfs->ops->close(d->vfs, d->mark);
     if (d->data != NULL)
         d->vfs->ops->close(d->vfs, d->data);
-    d->data = NULL;
-    d->vfs = NULL;
+    d->mark = d->data = NULL;
 }
 
 void tierce__disk_free(struct tierce__disk *d)
 {
-    tierce__journal_fini(&d->journal_new);
-    tierce__journal_fini(&d->journal);
-    if (d->data != NULL)
-        d->vfs->ops->close(d->vfs, d->data);
+    close_files(d);
     if (d->vfs != NULL)
         d->vfs->ops->destroy(d->vfs);
-    if (d->lock_fd >= 0)
-        close(d->lock_fd);
+    tierce__disk_unlock(d);
     if (d->policy != NULL)
         d->policy->ops->destroy(d->policy);
     tierce__space_destroy(d->space);
@@ -554,8 +550,11 @@ void tierce__disk_free(struct tierce__disk *d)
     tierce__free(d->records);
     tierce__free(d->limbo);
     tierce__free(d->data_path);
+    tierce__free(d->mark_path);
     tierce__free(d->journal_new_path);
     tierce__free(d->journal_path);
+    tierce__free(d->ns_folder);
+    tierce__free(d->lock_path);
     tierce__free(d->folder);
     tierce__cond_fini(&d->ended_cond);
     tierce__cond_fini(&d->journal_cond);
@@ -572,6 +571,46 @@ static void register_pool(struct tierce__disk *d, const struct tierce__pool *poo
         return;
     tierce__pool_mapping(pool, &base, &bytes);
     d->vfs->ops->use_memory(d->vfs, base, bytes);
+}
+
+/* What would be right where a file or folder was wrong. */
+static const char *advice(int rc)
+{
+    switch (rc) {
+    case -EISDIR:
+    case -EINVAL:
+    case -ENOTDIR:
+    case -EEXIST:
+    case -ELOOP:
+        return "something else is in its place: a store is a folder with files of its own, and ns/ "
+               "in it; move that away, or name another folder";
+    case -ENOENT:
+        return "the folder that it shall be made in has to exist";
+    case -EACCES:
+    case -EPERM:
+        return "the user of this process has to be able to read and write it";
+    case -EROFS:
+        return "it has to be on a file system that can be written";
+    case -ENOSPC:
+    case -EDQUOT:
+        return "there has to be room on the file system for the journal and a copy of it";
+    case -EMFILE:
+    case -ENFILE:
+        return "no more files can be opened: raise the limit (ulimit -n)";
+    case TIERCE_E_LOCKED:
+        return "another process has the store open: end it, or give each a folder of its own";
+    case -EIO:
+        return "the device fails; the kernel's log may say how";
+    default:
+        return "name another folder";
+    }
+}
+
+static void log_refusal(const struct tierce__disk *d, int rc)
+{
+    if (d->opening != NULL && rc != -ENOMEM && rc != TIERCE_E_VERSION) /* that has said so */
+        tierce__log(TIERCE_LOG_ERROR, "disk_open_failed", "path=\"%s\" reason=\"%s\" hint=\"%s\"",
+                    d->opening, tierce_strerror(rc), advice(rc));
 }
 
 int tierce__disk_open(struct tierce__tier **out, const struct tierce__disk_opts *opts)
@@ -602,18 +641,24 @@ int tierce__disk_open(struct tierce__tier **out, const struct tierce__disk_opts 
     if (rc == 0)
         rc = make_parts(d, opts);
     if (rc == 0)
-        rc = d->vfs->ops->make_folder(d->vfs, d->folder);
-    if (rc == 0)
-        rc = take_folder(d, opts->lock_wait_ms);
+        rc = make_folder(d, d->folder);
+    if (rc == 0) {
+        d->opening = d->lock_path;
+        rc = tierce__disk_lock(d, opts->lock_wait_ms);
+    }
     if (rc == 0)
         rc = read_back(d, opts);
+    if (rc < 0)
+        log_refusal(d, rc);
     if (rc == 0) {
         register_pool(d, opts->pool);
         rc = start_threads(d);
     }
     if (rc < 0) {
-        if (d->vfs == opts->vfs)
-            keep_vfs(d);
+        if (d->vfs == opts->vfs) { /* the caller keeps his vfs */
+            close_files(d);
+            d->vfs = NULL;
+        }
         tierce__disk_free(d);
         return rc;
     }

@@ -14,7 +14,8 @@
  * The disk tier from inside.
  *
  *   disk.c          the tier's operations, close
- *   disk_open.c     the folder: lock, sizes, reading back, repair
+ *   disk_open.c     the folder: sizes, reading back, repair
+ *   disk_lock.c     one store a folder
  *   disk_table.c    slots and how a journal fills them
  *   disk_state.c    what one chunk may become, eviction, space in limbo; all under the lock
  *   disk_io.c       the I/O thread: queues, transfers, deadlines
@@ -76,8 +77,9 @@ struct tierce__disk {
     uint32_t magic;
 
     /* ---- set at open, then constant ---- */
-    char *folder, *journal_path, *journal_new_path, *data_path;
+    char *folder, *lock_path, *journal_path, *journal_new_path, *mark_path, *data_path, *ns_folder;
     int lock_fd;
+    struct tierce__list held_node; /* among the folders that the process holds */
     struct tierce__vfs *vfs;
     struct tierce__vfs_file *data;
     struct tierce__namespaces *namespaces;
@@ -101,9 +103,9 @@ struct tierce__disk {
     struct tierce__disk_table table;
     struct tierce__policy *policy; /* holds what is visible */
     struct tierce__space *space;
-    uint64_t clock; /* the policy's time: counts uses */
     uint64_t next_seq;
     uint64_t sync_epoch; /* rises when a sync of the data failed */
+    int unsaid_loss;     /* 0, or the error of a sync that no flush has told of yet */
     struct tierce__disk_slots dirty;
     struct tierce__disk_slots committing;
     uint32_t doomed; /* first of the doomed, or NO_SLOT */
@@ -156,16 +158,22 @@ struct tierce__disk {
     struct tierce__list returned; /* by the vfs, not looked at yet */
     uint32_t reads_flying;
     uint32_t writes_flying;
+    uint32_t reads_in_row; /* transfers begun since the last that was a write */
 
     /* ---- the journal thread ---- */
     pthread_t journal_thread;
     struct tierce__journal journal;
     struct tierce__journal journal_new;
-    uint32_t *ns_numbers; /* [NS_MAX] the number in the journal + 1, by id; */
-    uint8_t *ns_texts;    /* [NS_MAX] whether the text is published */
+    struct tierce__vfs_file *mark; /* how much of the journal was synced; NULL: not written yet */
+    bool mark_failed;              /* it cannot be written, and is not tried again */
+    uint32_t *ns_numbers;          /* [NS_MAX] the number in the journal + 1, by id; */
+    uint8_t *ns_texts;             /* [NS_MAX] whether the text is published */
     uint32_t ns_count;
+    uint64_t text_retry_at;                 /* no text is published before it, after a failure */
     struct tierce__journal_record *records; /* [TIERCE__DISK_BATCH] */
     uint64_t seed;
+
+    const char *opening; /* during open: the file or folder at work, named if it is refused */
 };
 
 #define TIERCE__DISK_BATCH 64u
@@ -200,6 +208,8 @@ void tierce__disk_reap(struct tierce__disk *d);
 /* Evicts until the space of `bytes` is in limbo or free, or nothing can be evicted. Returns
  * whether anything was. */
 bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes);
+/* Takes out what the policy says has expired; it is invisible at once. */
+void tierce__disk_expire(struct tierce__disk *d);
 /* Whether something is under way that will free space or make chunks evictable. */
 bool tierce__disk_will_free(const struct tierce__disk *d);
 
@@ -230,6 +240,19 @@ void *tierce__disk_journal_main(void *arg);
 /* Writes the index to a new journal and puts it in place of the old one. Thread: the journal
  * thread, or open. Blocks. */
 TIERCE_MUSTUSE int tierce__disk_compact(struct tierce__disk *d);
+/* Notes beside the journal that all its pages were synced. Thread: as of compact. */
+void tierce__disk_mark_synced(struct tierce__disk *d);
+
+/* ---- disk_lock.c ----------------------------------------------------------------------------- */
+
+/*
+ * Takes the folder for this store alone, waiting up to wait_ms. An open-file-description lock: it
+ * also excludes a second store in the same process, and ends with the process however that ends.
+ * Errors: TIERCE_E_LOCKED, negative errno (the file "lock").
+ */
+TIERCE_MUSTUSE int tierce__disk_lock(struct tierce__disk *d, uint32_t wait_ms);
+/* Gives the folder back, if it was taken. */
+void tierce__disk_unlock(struct tierce__disk *d);
 
 /* ---- disk_open.c ----------------------------------------------------------------------------- */
 

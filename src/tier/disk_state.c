@@ -97,7 +97,7 @@ void tierce__disk_publish(struct tierce__disk *d, uint32_t slot)
     d->policy->ops->insert(d->policy, slot,
                            &(struct tierce__policy_entry){.key = tierce__key_spread(key),
                                                           .bytes = c->object_bytes,
-                                                          .now = ++d->clock,
+                                                          .now = tierce__now_ns(),
                                                           .parent = parent_slot});
     update_evictable(d, slot);
     d->stats.put_chunks++;
@@ -252,7 +252,7 @@ bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes)
     uint64_t freed = 0;
     uint32_t slot;
     while (freed < bytes && limbo_has_room(d) &&
-           d->policy->ops->victim(d->policy, ++d->clock, &slot)) {
+           d->policy->ops->victim(d->policy, tierce__now_ns(), &slot)) {
         TIERCE_ASSERT(d->table.chunks[slot].state == TIERCE__DISK_DURABLE);
         freed += d->table.chunks[slot].object_bytes;
         d->stats.evicted_chunks++;
@@ -262,6 +262,21 @@ bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes)
         TIERCE_ASSERT(removed);
     }
     return freed > 0;
+}
+
+void tierce__disk_expire(struct tierce__disk *d)
+{
+    tierce__lock_assert_held(&d->lock);
+    uint32_t slot;
+    bool any = false;
+    while (d->policy->ops->expired != NULL &&
+           tierce__policy_expired(d->policy, tierce__now_ns(), &slot)) {
+        d->stats.evicted_chunks++;
+        tierce__disk_doom(d, slot, true);
+        any = true;
+    }
+    if (any)
+        tierce__disk_reap(d);
 }
 
 bool tierce__disk_will_free(const struct tierce__disk *d)

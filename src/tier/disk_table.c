@@ -102,6 +102,10 @@ static void apply_ns(struct tierce__disk_table *t, const struct tierce__journal_
         t->dropped++;
         return;
     }
+    uint32_t known = t->ns_of[record->key.ns];
+    if (known != 0 && memcmp(tierce__namespaces_digest(t->namespaces, known - 1), record->digest,
+                             TIERCE_HASH_BYTES) == 0)
+        return; /* as each page says again */
     int64_t id = tierce__namespaces_intern(t->namespaces, record->digest, NULL);
     if (id >= 0)
         t->ns_of[record->key.ns] = (uint32_t)id + 1;

@@ -4,7 +4,6 @@
 #include "base/assert.h"
 
 #include <errno.h>
-#include <sys/mman.h>
 
 /*
  * Linear probing over buckets of eight bytes, {tag, slot + 1}, eight to a cache line, at most
@@ -70,15 +69,6 @@ static uint32_t slot_in(uint64_t bucket)
     return (uint32_t)bucket - 1;
 }
 
-/* Random lookups miss the TLB as often as the cache; large pages halve their time. Advice only. */
-static void advise_huge(void *memory, size_t bytes)
-{
-    uintptr_t from = ((uintptr_t)memory + 4095) & ~(uintptr_t)4095;
-    uintptr_t to = ((uintptr_t)memory + bytes) & ~(uintptr_t)4095;
-    if (to > from && bytes >= (4u << 20))
-        (void)madvise((void *)from, to - from, MADV_HUGEPAGE);
-}
-
 int tierce__index_create(struct tierce__index **out, uint32_t slot_count)
 {
     if (slot_count < 1 || slot_count > SLOT_COUNT_MAX)
@@ -103,8 +93,8 @@ int tierce__index_create(struct tierce__index **out, uint32_t slot_count)
     }
     uintptr_t line = sizeof(struct index_key);
     index->keys = (void *)(((uintptr_t)index->keys_memory + line - 1) & ~(line - 1));
-    advise_huge(index->buckets, sizeof(uint64_t) << bits);
-    advise_huge(index->keys, (size_t)slot_count * sizeof(struct index_key));
+    tierce__advise_huge(index->buckets, sizeof(uint64_t) << bits);
+    tierce__advise_huge(index->keys, (size_t)slot_count * sizeof(struct index_key));
     *out = index;
     return 0;
 }

@@ -99,12 +99,9 @@ static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot, bool
     return buf;
 }
 
-/* Evicts one entry by policy and returns the bytes it freed, 0 if there is none to evict. */
-static uint64_t evict_one(struct memory *memory)
+/* Evicts an entry that the policy named and returns the bytes it freed. */
+static uint64_t evict_slot(struct memory *memory, uint32_t slot)
 {
-    uint32_t slot;
-    if (!memory->policy->ops->victim(memory->policy, tierce__now_ns(), &slot))
-        return 0;
     struct tierce__buf *buf = take_entry(memory, slot, true);
     TIERCE_ASSERT(atomic_load_explicit(&buf->refs, memory_order_relaxed) == 1);
     memory->stats.evicted_chunks++;
@@ -112,6 +109,24 @@ static uint64_t evict_one(struct memory *memory)
     /* Under the lock: it is the last reference, so no hook runs, and POOL comes after MEMORY. */
     tierce__buf_release(buf);
     return freed;
+}
+
+/* Evicts one entry by policy and returns the bytes it freed, 0 if there is none to evict. */
+static uint64_t evict_one(struct memory *memory)
+{
+    uint32_t slot;
+    return memory->policy->ops->victim(memory->policy, tierce__now_ns(), &slot)
+               ? evict_slot(memory, slot)
+               : 0;
+}
+
+static void drop_expired(struct memory *memory)
+{
+    uint32_t slot;
+    if (memory->policy->ops->expired == NULL)
+        return;
+    while (tierce__policy_expired(memory->policy, tierce__now_ns(), &slot))
+        evict_slot(memory, slot);
 }
 
 /* The pool's idle hook. */
@@ -192,6 +207,7 @@ static int run_request(struct memory *memory, struct tierce__tier_req *req,
         return TIERCE_E_CLOSED;
     if (req->key_count == 0 && req->op != TIERCE__TIER_LOOKUP && req->op != TIERCE__TIER_FLUSH)
         return TIERCE_E_ARGUMENT;
+    drop_expired(memory);
     switch (req->op) {
     case TIERCE__TIER_LOOKUP:
         return run_lookup(memory, req);
@@ -314,7 +330,8 @@ static int create_parts(struct memory *memory, const struct tierce__memory_opts 
         &memory->policy, &(struct tierce__policy_opts){.size = sizeof(struct tierce__policy_opts),
                                                        .slot_count = slots,
                                                        .capacity = pool.cap_bytes,
-                                                       .seed = opts->seed});
+                                                       .seed = opts->seed,
+                                                       .ttl = opts->ttl_ms * 1000000});
     if (rc < 0)
         return rc;
     return tierce__pool_set_keeper(opts->pool, on_idle, memory);

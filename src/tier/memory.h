@@ -27,6 +27,8 @@ struct tierce__memory_opts {
     const struct tierce__policy_ops *policy;
     uint32_t chunk_count_max; /* 0: as many as the pool has buffers */
     uint64_t seed;
+    uint64_t
+        ttl_ms; /* for a policy that expires: what has expired is dropped by the next request */
 };
 
 /* Errors: -ENOMEM, TIERCE_E_ARGUMENT, -EBUSY (the pool has a keeper already). */

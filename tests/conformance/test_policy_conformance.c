@@ -58,6 +58,10 @@ static void insert_one(struct driven *d)
                                          .bytes = 1 + test_random_below(&d->random, 20),
                                          .now = d->now,
                                          .parent = parent};
+    if (test_random_below(&d->random, 2) == 0)
+        tierce__policy_expect(d->policy, &entry);
+    tierce__policy_prefetch(d->policy, entry.key, TIERCE__NO_SLOT, false);
+    tierce__policy_prefetch(d->policy, entry.key, TIERCE__NO_SLOT, true);
     d->ops->insert(d->policy, slot, &entry);
     d->in[slot] = true;
     d->pinned[slot] = false;
@@ -82,8 +86,10 @@ static void pin_one(struct driven *d, uint32_t slot, bool pinned)
 /* Evicts one and returns its slot, or NO_SLOT. */
 static uint32_t evict_one(struct driven *d)
 {
-    uint32_t slot = TIERCE__NO_SLOT;
+    uint32_t slot = TIERCE__NO_SLOT, again = TIERCE__NO_SLOT;
     bool found = d->ops->victim(d->policy, d->now, &slot);
+    ck_assert(d->ops->victim(d->policy, d->now, &again) == found);
+    ck_assert_uint_eq(slot, again);
     if (found) {
         ck_assert_uint_lt(slot, SLOTS);
         ck_assert(d->in[slot]);
@@ -105,7 +111,10 @@ static uint32_t step(struct driven *d)
     if (dice < 30 && d->count < SLOTS) {
         insert_one(d);
     } else if (dice < 55 && d->count > 0) {
-        d->ops->touch(d->policy, pick(d, true), d->now);
+        uint32_t slot = pick(d, true);
+        tierce__policy_prefetch(d->policy, slot, slot, false);
+        tierce__policy_prefetch(d->policy, slot, slot, true);
+        d->ops->touch(d->policy, slot, d->now);
     } else if (dice < 75 && d->count > 0) {
         pin_one(d, pick(d, true), test_random_below(&d->random, 2) == 0);
     } else if (dice < 80 && d->count > 0) {
@@ -193,7 +202,42 @@ START_TEST(names_are_unique_and_options_checked)
     struct tierce__policy_opts opts = *opts_of(1);
     opts.slot_count = 0;
     ck_assert_int_eq(ops->create(&none, &opts), TIERCE_E_ARGUMENT);
+    opts.slot_count = TIERCE__NO_SLOT;
+    ck_assert_int_eq(ops->create(&none, &opts), TIERCE_E_ARGUMENT);
+    opts = *opts_of(1);
+    opts.size--;
+    ck_assert_int_eq(ops->create(&none, &opts), TIERCE_E_ARGUMENT);
     ck_assert_ptr_null(none);
+}
+END_TEST
+
+/* Where nearly all is pinned, a search for a victim does not meet the pinned ones again and again:
+ * with them, this would be 5e9 steps. */
+START_TEST(pinned_entries_are_passed_over_once)
+{
+    enum { MANY = 100000 };
+    struct tierce__policy *policy;
+    const struct tierce__policy_ops *ops = tierce__policy_at((size_t)_i);
+    struct tierce__policy_opts opts = *opts_of(1);
+    opts.slot_count = MANY;
+    opts.capacity = MANY;
+    ck_assert_int_eq(ops->create(&policy, &opts), 0);
+    struct tierce__policy_entry entry = {.bytes = 1, .parent = TIERCE__NO_SLOT};
+    for (uint32_t i = 0; i < MANY - 1; i++) {
+        entry.key = i;
+        ops->insert(policy, i, &entry);
+        ops->set_evictable(policy, i, false);
+    }
+    for (uint32_t i = 0; i < MANY / 2; i++) {
+        uint32_t slot = 0;
+        entry.key = MANY + i;
+        ck_assert(!ops->victim(policy, i, &slot));
+        ops->insert(policy, MANY - 1, &entry);
+        ck_assert(ops->victim(policy, i, &slot));
+        ck_assert_uint_eq(slot, MANY - 1);
+        ops->remove(policy, slot, true);
+    }
+    ops->destroy(policy);
 }
 END_TEST
 
@@ -235,6 +279,7 @@ int main(void)
     tcase_add_loop_test(t, equal_histories_have_equal_victims, 0, rows);
     tcase_add_loop_test(t, memory_is_taken_in_create_only, 0, rows);
     tcase_add_loop_test(t, names_are_unique_and_options_checked, 0, rows);
+    tcase_add_loop_test(t, pinned_entries_are_passed_over_once, 0, rows);
     tcase_add_loop_test(t, one_slot_is_enough, 0, rows);
     suite_add_tcase(suite, t);
     return check_main(suite);

@@ -1,72 +1,246 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The extension: what Python hands over arrives whole in C, or raises."""
+"""tierce._core against hostile arguments and threads: an exception, never a crash."""
 
 import ctypes
+import os
+import threading
 from array import array
 
 import pytest
 
-from tierce import _core
+from tierce import _core as core
 
-CELL, BLOCKS = 64, 8
-NAMESPACE = {"weights": "00", "model": "{}", "kv_dtype": "float32", "quantization": "",
-             "layout": "test/1", "layer_count": 2, "cell_bytes": [CELL, CELL], "block_tokens": 4,
-             "chunk_blocks": 2, "algo": "sha256"}
+BLOCKS, CELL = 64, 512
+IDS = array("i", range(BLOCKS))
+NAMESPACE = {"weights": "aa", "model": "m", "kv_dtype": "f", "quantization": "", "layout": "l",
+             "layer_count": 2, "cell_bytes": [CELL, CELL], "block_tokens": 4, "chunk_blocks": 4,
+             "algo": "sha256"}
+
+
+class Paged:
+    """An engine's memory of two layers, and a view on it."""
+
+    def __init__(self, engine, cell=CELL):
+        self.view = engine.view({**NAMESPACE, "cell_bytes": [cell, cell]})
+        self.memory = [ctypes.create_string_buffer(cell * BLOCKS) for _ in range(2)]
+        self.where = [ctypes.addressof(m) for m in self.memory], [cell, cell], BLOCKS
+        self.view.set_paged(*self.where)
+
+    def chain(self, seed=0):
+        chain = self.view.chain()
+        chain.append(array("i", [seed] * 4 * BLOCKS))
+        return chain
+
+
+def open_engine(**values):
+    return core.Engine.open(None, {"memory.size": "16MiB", "disk.path": "", **values})
 
 
 @pytest.fixture
 def engine():
-    engine = _core.Engine.open(None, {"memory.size": "4MiB"})
+    engine = open_engine()
     yield engine
     engine.close()
 
 
-@pytest.mark.parametrize("change, error", [
-    ({"model": "{}\0x"}, ValueError),
-    ({"weights": "00\0"}, ValueError),
-    ({"algo": "sha256\0"}, ValueError),
-    ({"cell_bytes": [CELL, 2**32 + CELL]}, OverflowError),
-    ({"cell_bytes": [CELL, "x"]}, TypeError),
-    ({"cell_bytes": [CELL]}, ValueError),
+def together(count, work):
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("key", NAMESPACE)
+def test_a_namespace_says_everything(engine, key):
+    with pytest.raises(KeyError, match=key):
+        engine.view({k: v for k, v in NAMESPACE.items() if k != key})
+
+
+@pytest.mark.parametrize("changes, error", [
+    ({"modle": "x"}, KeyError), ({"model": "a\0b"}, ValueError), ({"weights": "aa\0b"}, ValueError),
+    ({"model": 5}, TypeError), ({"algo": "sha256\0"}, ValueError), ({"algo": "md5"}, ValueError),
+    ({"cell_bytes": [CELL, 2**32 + CELL]}, OverflowError), ({"cell_bytes": [CELL, "x"]}, TypeError),
+    ({"cell_bytes": [CELL]}, ValueError), ({"cell_bytes": (CELL, CELL)}, ValueError),
+    ({"layer_count": -1}, OverflowError), ({"chunk_blocks": 2**32 + 4}, OverflowError),
     ({"block_tokens": 2**32 + 4}, OverflowError),
-    ({"chunk_blocks": -1}, OverflowError),
-    ({"layer_count": 0, "cell_bytes": []}, _core.Error),
-])
-def test_a_namespace_is_never_cut(engine, change, error):
+    ({"layer_count": 0, "cell_bytes": []}, core.Error)])
+def test_a_namespace_is_not_cut_to_fit(engine, changes, error):
     with pytest.raises(error):
-        engine.view({**NAMESPACE, **change})
+        engine.view({**NAMESPACE, **changes})
 
 
-def test_a_configuration_is_never_cut():
+@pytest.mark.parametrize("shard", [(65536, 1, 0, 1), (-1, 65535, 0, 1), (0, 65537, 0, 1)])
+def test_a_shard_is_not_cut_to_fit(engine, shard):
+    with pytest.raises(OverflowError):
+        engine.view(NAMESPACE, shard)
+
+
+def test_a_setting_has_no_hidden_end(engine):
     with pytest.raises(ValueError):
-        _core.Engine.open(None, {"memory.size": "4MiB\0"})
+        open_engine(**{"memory.size": "4MiB\0junk"})
+    with pytest.raises(ValueError):
+        engine.param("memory.size\0")
+    with pytest.raises(ValueError):
+        core.fingerprint("/tmp\0/x")
 
 
 def test_store_and_load(engine):
-    view = engine.view(NAMESPACE)
-    memory = [bytearray(range(256)) * 2 for _ in range(2)]
-    view.set_paged([ctypes.addressof((ctypes.c_char * len(m)).from_buffer(m)) for m in memory],
-                   [CELL, CELL], BLOCKS)
-    chain = view.chain(salt=b"s")
-    assert chain.append(array("i", range(16))) == 4
-    store = view.store_begin(chain, 4, array("i", [0, 1, 2, 3]))
-    with pytest.raises(OverflowError):
-        store.layer(2**32)
+    paged = Paged(engine)
+    for memory in paged.memory:
+        memory.raw = os.urandom(len(memory))
+    chain = paged.chain()
+    store = paged.view.store_begin(chain, 32, IDS)
     for layer in range(2):
         store.layer(layer)
-    assert store.end() == 4
-    with pytest.raises(ValueError):
+    assert store.end() == 32
+    with pytest.raises(ValueError, match="closed"):
         store.end()
-    assert view.lookup(chain, 0, 4, 0, 0) == (4, 4)
-    with pytest.raises(OverflowError):
-        view.lookup(chain, 0, 4, 2**32, 0)
-    for m in memory:
-        m[4 * CELL:] = bytes(4 * CELL)
-    load = view.load_begin(chain, 0, 4, array("i", [4, 5, 6, 7]))
+    assert paged.view.lookup(chain, 0, 32, 0, 0) == (32, 32)
+    load = paged.view.load_begin(chain, 0, 32, array("i", range(32, 64)))
     for layer in range(2):
         load.layer(layer)
-    assert load.end() == b"\1\1\1\1"
-    for m in memory:
-        assert m[4 * CELL:] == m[:4 * CELL]
-    with pytest.raises(OverflowError):
-        engine.flush(2**32)
+    assert load.end() == b"\1" * 32
+    for memory in paged.memory:
+        assert memory.raw[32 * CELL:] == memory.raw[:32 * CELL]
+
+
+@pytest.mark.parametrize("number", [-1, 2**64, 2**64 + 1])
+def test_block_numbers_are_not_cut_to_fit(engine, number):
+    paged = Paged(engine)
+    chain = paged.chain()
+    for call in (lambda: paged.view.store_begin(chain, number, IDS),
+                 lambda: paged.view.load_begin(chain, 0, number, IDS),
+                 lambda: paged.view.load_begin(chain, number, 4, IDS),
+                 lambda: paged.view.lookup(chain, 0, number, 0, 0),
+                 lambda: paged.view.lookup(chain, 0, 4, number, 0),
+                 lambda: paged.view.set_paged(*paged.where[:2], number),
+                 lambda: paged.view.load_begin(chain, 0, 4, IDS, 0, number),
+                 lambda: engine.flush(number),
+                 lambda: paged.view.unpin(number),
+                 lambda: chain.append(array("i"), [(number, b"x")])):
+        with pytest.raises(OverflowError):
+            call()
+
+
+def test_32_bits_are_not_cut_to_fit(engine):
+    paged = Paged(engine)
+    chain = paged.chain()
+    store = paged.view.store_begin(chain, BLOCKS, IDS)
+    for call in (lambda: store.layer(2**32), lambda: paged.view.lookup(chain, 0, 4, 2**32, 0),
+                 lambda: paged.view.set_paged(*paged.where[:2], 2**32 + BLOCKS),
+                 lambda: paged.view.load_begin(chain, 0, 4, IDS, 0, 2**32),
+                 lambda: engine.flush(2**32)):
+        with pytest.raises(OverflowError):
+            call()
+    store.layer(0)
+
+
+@pytest.mark.parametrize("extras", [5, [5], [(0,)], [(0, "text")], ((0, b"x"),)])
+def test_extras_of_a_wrong_shape(engine, extras):
+    with pytest.raises(TypeError):
+        Paged(engine).view.chain().append(array("i", [1]), extras)
+
+
+def test_the_description_stays_while_it_is_used(engine):
+    paged = Paged(engine)
+    store = paged.view.store_begin(paged.chain(), BLOCKS, IDS)
+    load = paged.view.load_begin(paged.chain(1), 0, BLOCKS, IDS)
+    for transfer in (store, load):
+        with pytest.raises(RuntimeError, match="in progress"):
+            paged.view.set_paged(*paged.where[:2], 8)
+        transfer.layer(0)
+        transfer.abort()
+    paged.view.set_paged(*paged.where[:2], 8)
+    with pytest.raises(core.Error):  # a load that cannot begin does not keep it
+        paged.view.load_begin(paged.chain(), 5, 4, IDS)
+    paged.view.set_paged(*paged.where)
+    store = paged.view.store_begin(paged.chain(), BLOCKS, IDS)
+    del store  # forgotten, not ended
+    paged.view.set_paged(*paged.where)
+
+
+def test_a_wrong_description_changes_nothing(engine):
+    paged = Paged(engine)
+    for wrong in ([1, "x"], [CELL, CELL]), ([1, 1], [8, -1]):
+        with pytest.raises((TypeError, OverflowError)):
+            paged.view.set_paged(*wrong, BLOCKS)
+    store = paged.view.store_begin(paged.chain(), BLOCKS, IDS)
+    store.layer(0)
+    store.layer(1)
+    assert store.end() == BLOCKS
+
+
+def test_a_store_in_the_hands_of_many_threads():
+    paged = Paged(open_engine(**{"memory.size": "256MiB"}), 1 << 20)
+    for seed in range(10):
+        store = paged.view.store_begin(paged.chain(seed), BLOCKS, IDS)
+
+        def work():
+            for call in (lambda: store.layer(0), store.end, store.abort):
+                try:
+                    call()
+                except (RuntimeError, ValueError, core.Error):
+                    pass
+        together(4, work)
+
+
+def test_a_chain_that_is_read_is_not_changed(engine):
+    paged = Paged(engine)
+    chain = paged.view.chain()
+    end = threading.Event()
+
+    def write():
+        while not end.is_set():
+            try:
+                chain.append(array("i", range(4000)))
+                if chain.blocks > 50000:
+                    chain.reset()
+            except RuntimeError as error:
+                assert "another thread" in str(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for _ in range(2000):
+        try:
+            paged.view.lookup(chain, 0, chain.blocks, 0, 0)
+        except core.Error:
+            pass
+    end.set()
+    writer.join()
+
+
+def test_an_engine_is_closed_under_a_flush(tmp_path):
+    for seed in range(10):
+        engine = open_engine(**{"disk.path": str(tmp_path / "s"), "disk.size": "32MiB"})
+        paged = Paged(engine)
+        store = paged.view.store_begin(paged.chain(seed), BLOCKS, IDS)
+        store.layer(0)
+        store.layer(1)
+        store.end()
+        del paged, store
+
+        def flush():
+            try:
+                engine.flush(1000)
+            except ValueError as error:
+                assert "closed" in str(error)
+
+        threads = [threading.Thread(target=flush) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        engine.close()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_forked_child_lets_go(tmp_path):
+    engine = open_engine(**{"disk.path": str(tmp_path / "s"), "disk.size": "32MiB"})
+    paged = Paged(engine)
+    child = os.fork()
+    if child == 0:
+        engine.close()
+        del paged
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert engine.flush(5000)

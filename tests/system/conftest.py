@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the system tests share: a small model, prompts, and vLLM engines as child processes."""
+"""What the system tests share: a small model, prompts, and vLLM engines in child processes."""
 
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -14,51 +15,77 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "demo"))
 
-START_SECONDS = 400  # an engine's whole life on a busy machine
+ANSWER_SECONDS = 400  # the start of an engine on a busy machine
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # One thread: with more, each layer would wait for whatever else keeps a core busy.
+    "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "long: takes minutes; left out of `make test`")
 
 
-class Engine:
-    """A child process with a vLLM in it; see engine.py."""
+def environment():
+    out = {k: v for k, v in os.environ.items()
+           if not k.startswith("TIERCE_") and k != "PYTHONHASHSEED"}
+    path = [str(ROOT / "python"), out.get("PYTHONPATH", "")]
+    return {**out, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(p for p in path if p)}
 
-    def __init__(self, job):
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("TIERCE_")}
-        environment["PYTHONPATH"] = os.pathsep.join(
-            p for p in (str(ROOT / "python"), environment.get("PYTHONPATH")) if p)
-        self.log = open(job.pop("log"), "w+b")
+
+def kill_group(process):
+    """SIGKILL for a process and its children: nothing is closed in an orderly way."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+class HostError(Exception):
+    """A command failed in the host; the text is the traceback there."""
+
+
+class Host:
+    """A running engine.py. Methods of its Host are called by name."""
+
+    def __init__(self, log):
+        self.log = log
+        self.running = False  # an engine
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("engine.py"))], env=environment,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
+            [sys.executable, str(Path(__file__).with_name("engine.py")), str(log)],
+            env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             start_new_session=True)
-        self.process.stdin.write(json.dumps(job) + "\n")
+
+    def __getattr__(self, name):
+        return lambda **arguments: self.call(name, arguments)
+
+    def call(self, name, arguments):
+        self.process.stdin.write(json.dumps([name, arguments]) + "\n")
         self.process.stdin.flush()
+        ready, _, _ = select.select([self.process.stdout], [], [], ANSWER_SECONDS)
+        line = self.process.stdout.readline() if ready else ""
+        if not line:
+            self.kill()
+            raise HostError(f"{name}: no answer; end of the log:\n{self.text()[-4000:]}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise HostError(f"{name}: {answer['error']}\n{self.text()[-2000:]}")
+        self.running = self.running if name not in ("start", "stop") else name == "start"
+        return answer["value"]
 
-    def rounds(self):
-        """The results of all rounds; the process lives on if the job told it to stay."""
-        results = []
-        for line in self.process.stdout:
-            if line.strip() == '"done"':
-                return results
-            results.append(json.loads(line))
-        raise AssertionError("the engine died:\n" + self.text()[-4000:])
+    def text(self, start=0):
+        return self.log.read_text(errors="replace")[start:] if self.log.exists() else ""
 
-    def text(self):
-        self.log.seek(0)
-        return self.log.read().decode(errors="replace")
+    def alive(self):
+        return self.process.poll() is None
 
     def kill(self):
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.wait()
-
-    def finish(self):
-        self.process.wait(timeout=START_SECONDS)
-        self.kill()
+        self.running = False
+        kill_group(self.process)
 
 
 @pytest.fixture(scope="session")
@@ -79,6 +106,46 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def hosts(tmp_path_factory):
+    """start() -> a host without an engine; a new process only if all others have one."""
+    folder = tmp_path_factory.mktemp("hosts")
+    made = []
+
+    def start():
+        for host in made:
+            if host.alive() and not host.running:
+                return host
+        made.append(Host(folder / f"{len(made)}.log"))
+        return made[-1]
+
+    yield start
+    for host in made:
+        host.kill()
+
+
+def engines(hosts, models):
+    """start(store, ...) -> a host with an engine; ends all of them."""
+    started = []
+
+    def start(store=None, model=None, **options):
+        host = hosts()
+        host.mark = len(host.text())  # where this engine's part of the log begins
+        host.start(model=model or models(), store=store, **options)
+        started.append(host)
+        return host
+
+    yield start
+    for host in started:
+        if host.alive() and host.running:
+            host.stop()
+
+
+engine = pytest.fixture(engines)
+module_engine = pytest.fixture(engines, scope="module")
+session_engine = pytest.fixture(engines, scope="session")
+
+
+@pytest.fixture(scope="session")
 def prompts():
     """Five prompts of 700 to 1,000 tokens that share their first 300."""
     source = random.Random(20261121)
@@ -86,41 +153,35 @@ def prompts():
     return [shared + [source.randrange(256) for _ in range(400 + 75 * i)] for i in range(5)]
 
 
-@pytest.fixture
-def run(models, tmp_path):
-    """run(rounds, store, **job) -> (results, engine). Ends every engine it started."""
-    engines = []
-
-    def start(rounds, store, seed=7, **job):
-        job = {"model": models(seed), "rounds": [[{"prompt_token_ids": p} if isinstance(p, list)
-                                                  else p for p in r] for r in rounds],
-               "store": store, "log": str(tmp_path / f"engine{len(engines)}.log"), **job}
-        engine = Engine(job)
-        engines.append(engine)
-        results = engine.rounds()
-        if not job.get("stay"):
-            engine.finish()
-        return results, engine
-
-    yield start
-    for engine in engines:
-        engine.kill()
-        engine.log.close()
-
-
 @pytest.fixture(scope="session")
-def expected(models, prompts, tmp_path_factory):
-    """The answers of a vLLM without a connector, by seed of the weights."""
-    known = {}
+def expected(session_engine, hosts, models, prompts):
+    """expected(...) -> the answers of a vLLM without a connector, each computed once."""
+    plain, known = [], {}
 
-    def answers(seed=7):
-        if seed not in known:
-            engine = Engine({"model": models(seed), "store": None, "rounds": [
-                [{"prompt_token_ids": p} for p in prompts]],
-                "log": str(tmp_path_factory.mktemp("expected") / "log")})
-            known[seed] = engine.rounds()[0]["answers"]
-            engine.finish()
-            assert len({tuple(a) for a in known[seed]}) > 1, "the model answers alike to everything"
-        return known[seed]
+    def ask(asked=None, seed=7, **options):
+        asked = prompts if asked is None else asked
+        key = json.dumps([asked, seed, options])
+        if key in known:
+            return known[key]
+        if seed == 7:
+            if not plain:
+                plain.append(session_engine())
+            known[key] = answers(plain[0].generate(prompts=asked, **options))
+        else:
+            host = hosts()
+            host.start(model=models(seed))
+            known[key] = answers(host.generate(prompts=asked, **options))
+            host.stop()
+        assert len(asked) == 1 or len({tuple(a) for a in known[key]}) > 1, "all answers are alike"
+        return known[key]
 
-    return answers
+    return ask
+
+
+def answers(outputs):
+    return [o["answer"] for o in outputs]
+
+
+def loaded(outputs, what):
+    """Tokens by their origin: local, memory, disk or failed; a list with one number an output."""
+    return [(o["report"] or {}).get(f"tierce.{what}_tokens", 0) for o in outputs]

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real vLLM over a real store: whatever becomes of the store, the answers are those of a vLLM
-without one."""
+"""A real vLLM over a real store: the answers are those of a vLLM without one, wherever the KV comes
+from. What goes wrong is in test_faults.py."""
 
 import os
-import subprocess
 
 import pytest
 
-CHUNK = 256
+from conftest import answers, loaded
+
+CHUNK, BLOCK = 256, 32
 
 
 def memory_store(**more):
@@ -19,128 +20,223 @@ def disk_store(folder, **more):
             "disk.lock_wait": "0", **more}
 
 
-def total(result, what):
-    return sum((r or {}).get(f"tierce.{what}_tokens", 0) for r in result["reports"])
-
-
 def whole_chunks(prompts):
-    """Tokens in the whole chunks of the prompts (vLLM computes at least the last token itself)."""
-    return sum((len(p) - 1) // CHUNK * CHUNK for p in prompts)
+    return [len(p) // CHUNK * CHUNK for p in prompts]
 
 
-def test_memory_hits_give_the_same_answers(run, prompts, expected):
-    results, _ = run([prompts, prompts], memory_store())
-    assert results[0]["answers"] == expected()
-    assert results[1]["answers"] == expected()
-    loaded = total(results[1], "memory")
-    held = sum((r or {}).get("tierce.local_tokens", 0) for r in results[1]["reports"])
-    assert loaded > 0 and loaded + held >= whole_chunks(prompts)
-    assert total(results[1], "failed") == 0
+def held_and_loaded(outputs, tier="memory"):
+    """Tokens of each prompt that were not computed."""
+    return [a + b for a, b in zip(loaded(outputs, "local"), loaded(outputs, tier))]
 
 
-def test_salts_separate(run, prompts):
-    salted = [[{"prompt_token_ids": p, "cache_salt": salt} for p in prompts[:2]]
-              for salt in ("tenant-a", "tenant-b", "tenant-a")]
-    results, _ = run(salted, memory_store(),
-                     options={"max_model_len": 1280, "num_gpu_blocks_override": 42})
-    assert total(results[1], "memory") == 0
-    assert total(results[2], "memory") > 0
-    assert results[0]["answers"] == results[1]["answers"] == results[2]["answers"]
+@pytest.fixture(scope="module")
+def shared(module_engine):
+    """One engine for all tests that change nothing in it; salts keep their prompts apart."""
+    return module_engine(memory_store(**{"load.min_tokens": "0"}))
 
 
-def test_disk_hits_after_kill_and_damage(run, prompts, expected, tmp_path):
+def test_memory_hits(shared, prompts, expected):
+    outputs = shared.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    assert loaded(outputs, "memory") == [0] * 5
+    assert shared.forget()
+    outputs = shared.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    assert held_and_loaded(outputs) == whole_chunks(prompts)
+    assert loaded(outputs, "memory")[0] == whole_chunks(prompts)[0]
+    assert loaded(outputs, "failed") == [0] * 5
+
+
+def test_many_at_once(shared, prompts, expected):
+    asked = dict(prompts=prompts, salts=["many"] * 5, together=True)
+    assert answers(shared.generate(**asked)) == expected()
+    assert shared.forget()
+    outputs = shared.generate(**asked)
+    assert answers(outputs) == expected()
+    assert sum(loaded(outputs, "memory")) > 0 and loaded(outputs, "failed") == [0] * 5
+
+
+def test_what_vllm_holds_is_not_loaded(shared, prompts, expected):
+    short, long = prompts[0], prompts[0] + prompts[4]
+    salted = dict(salts=["held"])
+    shared.generate(prompts=[short], **salted)
+    assert answers(shared.generate(prompts=[long], **salted)) == expected([long])
+    outputs = shared.generate(prompts=[long], **salted)
+    assert loaded(outputs, "local") == [len(long) // BLOCK * BLOCK]
+    assert loaded(outputs, "memory") == [0]
+    # The beginning is vLLM's again, the rest comes from the store.
+    assert shared.forget()
+    shared.generate(prompts=[short], **salted)
+    outputs = shared.generate(prompts=[long], **salted)
+    assert answers(outputs) == expected([long])
+    assert loaded(outputs, "local") == [len(short) // BLOCK * BLOCK]
+    assert held_and_loaded(outputs) == whole_chunks([long])
+
+
+def test_salts_separate(shared, prompts, expected):
+    for salt in ("tenant-a", "tenant-b"):
+        outputs = shared.generate(prompts=prompts[:1], salts=[salt])
+        assert answers(outputs) == expected(prompts[:1])
+        assert loaded(outputs, "memory") == [0]
+    assert shared.forget()
+    for salt in ("tenant-a", "tenant-b"):
+        outputs = shared.generate(prompts=prompts[:1], salts=[salt])
+        assert answers(outputs) == expected(prompts[:1])
+        assert loaded(outputs, "memory") == whole_chunks(prompts[:1])
+
+
+def test_requests_may_opt_out(shared, prompts, expected):
+    asked = dict(prompts=prompts[:1], salts=["opt-out"])
+    whole = whole_chunks(prompts[:1])
+    for wishes, found in (({"tierce.skip_save": True}, [0]), ({}, [0]),
+                          ({"tierce.skip_load": True}, [0]), ({}, whole)):
+        outputs = shared.generate(**asked, wishes=wishes)
+        assert answers(outputs) == expected(prompts[:1])
+        assert loaded(outputs, "memory") == found, wishes
+        assert shared.forget()
+    outputs = shared.generate(**asked, wishes={"tierce.report": False})
+    assert answers(outputs) == expected(prompts[:1])
+    assert outputs[0]["report"] is None
+
+
+def test_nothing_is_found_after_the_connector_was_reset(shared, prompts, expected):
+    asked = dict(prompts=prompts[:1], salts=["reset"])
+    shared.generate(**asked)
+    assert shared.reset_connector()
+    outputs = shared.generate(**asked)
+    assert answers(outputs) == expected(prompts[:1])
+    assert loaded(outputs, "local") == [0] and loaded(outputs, "memory") == [0]
+    assert shared.forget()
+    outputs = shared.generate(**asked)
+    assert answers(outputs) == expected(prompts[:1])
+    assert loaded(outputs, "memory") == whole_chunks(prompts[:1])
+
+
+HASHES = {"sha256": {}, "vllm-sha256-cbor": {"prefix_caching_hash_algo": "sha256_cbor"}}
+
+
+@pytest.fixture(scope="module")
+def killed(module_engine, prompts, expected, tmp_path_factory):
+    """Stores of a process that was killed, one for each kind of hashes."""
+    stores = {name: disk_store(tmp_path_factory.mktemp("killed") / "store", **{"chunk.hash": name})
+              for name in HASHES}
+    for name, settings in HASHES.items():
+        host = module_engine(stores[name], **settings)
+        assert answers(host.generate(prompts=prompts)) == expected()
+        assert host.flush()
+        if name != list(HASHES)[-1]:
+            host.stop()
+    host.kill()
+    return stores
+
+
+@pytest.mark.parametrize("hashes", HASHES)
+def test_disk_hits_after_a_kill(engine, killed, prompts, expected, hashes):
+    """vLLM's own hashes are the keys where they mean the same in every process."""
+    host = engine(killed[hashes], **HASHES[hashes])
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    assert held_and_loaded(outputs, "disk") == whole_chunks(prompts)
+    assert loaded(outputs, "failed") == [0] * 5
+    assert host.forget()
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    assert held_and_loaded(outputs) == whole_chunks(prompts)
+    # A salt is folded into vLLM's hashes, too.
+    for salt, found in ((None, whole_chunks(prompts[:1])), ("salt", [0])):
+        assert host.forget()
+        outputs = host.generate(prompts=prompts[:1], salts=[salt])
+        assert answers(outputs) == expected(prompts[:1])
+        assert loaded(outputs, "memory") == found
+
+
+def test_hashes_that_mean_nothing_elsewhere_are_not_taken(engine, prompts, expected):
+    """vLLM's default hashes are those of Python's pickle: ours are used instead."""
+    host = engine(memory_store(**{"chunk.hash": "vllm-sha256-cbor"}),
+                  prefix_caching_hash_algo="sha256")
+    assert answers(host.generate(prompts=prompts[:1])) == expected(prompts[:1])
+    assert host.text(host.mark).count(
+        "Tierce is off: chunk.hash vllm-sha256-cbor needs vLLM's prefix cache") == 1
+
+
+def test_models_that_differ_in_their_seed_never_share(engine, models, prompts, expected, tmp_path):
     store = disk_store(tmp_path / "store")
-    results, engine = run([prompts], store, stay=True)
-    assert results[0]["answers"] == expected() and results[0]["durable"]
-    engine.kill()
-
-    results, engine = run([prompts], store, stay=True)
-    assert results[0]["answers"] == expected()
-    assert total(results[0], "disk") > 0 and total(results[0], "failed") == 0
-    engine.kill()
-
-    # A flipped byte in every 96 KiB of the data file: most chunks are hit in one cell or other.
-    with open(tmp_path / "store" / "data", "r+b") as data:
-        for at in range(20_000, os.path.getsize(data.name), 96 << 10):
-            data.seek(at)
-            byte = data.read(1)
-            data.seek(at)
-            data.write(bytes([byte[0] ^ 0x20]))
-    results, _ = run([prompts, prompts], store)
-    assert results[0]["answers"] == expected() and results[1]["answers"] == expected()
-    stats = results[0]["stats"]
-    assert stats["checksum_failures"] + stats["identity_failures"] > 0
-    assert total(results[0], "failed") > 0
-    assert total(results[1], "failed") == 0  # what was wrong is out of service, and stored anew
+    assert expected() != expected(seed=8)
+    for seed in (7, 8):
+        host = engine(store, model=models(seed))
+        outputs = host.generate(prompts=prompts)
+        assert answers(outputs) == expected(seed=seed)
+        assert loaded(outputs, "disk") == [0] * 5
+        assert host.flush()
+        host.stop()
 
 
-def test_models_that_differ_in_their_seed_never_share(run, prompts, expected, tmp_path):
-    store = disk_store(tmp_path / "store")
-    results, _ = run([prompts], store)
-    assert results[0]["answers"] == expected()
-    results, _ = run([prompts], store, seed=8)
-    assert results[0]["answers"] == expected(8)
-    assert total(results[0], "disk") == 0
+def test_chunked_prefill(engine, prompts, expected):
+    """320 tokens a step: prefills are cut inside chunks, and several share a step."""
+    host = engine(memory_store(), max_num_batched_tokens=320)
+    for _ in range(2):
+        outputs = host.generate(prompts=prompts, together=True)
+        assert answers(outputs) == expected()
+        assert host.forget()
+    assert sum(loaded(outputs, "memory")) > 0
 
 
-def test_a_folder_that_is_held_means_memory_only(run, prompts, expected, tmp_path):
-    from tierce import _core
+def test_preemption(engine, prompts, expected):
+    """Four requests grow from 5 blocks to 7, and there are 22: not all can go on."""
+    asked = dict(prompts=[p[300:440 + 3 * i] for i, p in enumerate(prompts)], tokens=70)
+    host = engine(memory_store(**{"save.decode": "true", "chunk.tokens": "64"}),
+                  num_gpu_blocks_override=23, max_model_len=512, max_num_batched_tokens=512)
+    for _ in range(2):
+        before = host.metric(name="vllm:num_preemptions")
+        outputs = host.generate(**asked, together=True)
+        assert answers(outputs) == expected(asked["prompts"], tokens=70)
+        assert host.metric(name="vllm:num_preemptions") > before
+        assert loaded(outputs, "failed") == [0] * 5
+    assert sum(loaded(outputs, "memory")) > 0
 
-    store = disk_store(tmp_path / "store")
-    holder = _core.Engine.open(None, store)
-    try:
-        results, engine = run([prompts, prompts], store)
-    finally:
-        holder.close()
-    assert results[0]["answers"] == expected() and results[1]["answers"] == expected()
-    assert total(results[1], "memory") > 0
-    assert engine.text().count("event=store_folder_refused") == 1
 
+def make_adapter(folder, model, seed):
+    import json
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 6 MiB."""
-    folder = tmp_path / "small"
+    import torch
+    from safetensors.torch import save_file
+
+    with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    generator = torch.Generator().manual_seed(seed)
+    hidden, head, rank = config["hidden_size"], config["head_dim"], 8
+    rows = {"q_proj": config["num_attention_heads"] * head,
+            "k_proj": config["num_key_value_heads"] * head,
+            "v_proj": config["num_key_value_heads"] * head}
+    tensors = {}
+    for layer in range(config["num_hidden_layers"]):
+        for name, count in rows.items():
+            prefix = f"base_model.model.model.layers.{layer}.self_attn.{name}."
+            for part, shape in (("A", (rank, hidden)), ("B", (count, rank))):
+                tensors[f"{prefix}lora_{part}.weight"] = torch.randn(
+                    shape, generator=generator) * 0.2
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("cannot mount a small file system here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    save_file(tensors, str(folder / "adapter_model.safetensors"))
+    (folder / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "bias": "none",
+         "target_modules": list(rows), "task_type": "CAUSAL_LM", "base_model_name_or_path": None}))
+    return str(folder)
 
 
-def test_a_full_disk_is_no_harm(run, prompts, expected, small_disk):
-    results, _ = run([prompts, prompts], disk_store(small_disk / "store"))
-    assert results[0]["answers"] == expected() and results[1]["answers"] == expected()
-    assert total(results[1], "memory") > 0
-
-
-def test_chunked_prefill_and_many_at_once(run, prompts, expected):
-    results, _ = run([prompts, prompts], memory_store(), together=True,
-                     options={"max_num_batched_tokens": 320})
-    assert results[0]["answers"] == expected() and results[1]["answers"] == expected()
-    assert total(results[1], "memory") > 0
-
-
-def test_preemption(run, prompts, expected):
-    """Four requests at a time in memory for two: some are preempted and resumed."""
-    results, _ = run([prompts, prompts], memory_store(), together=True, answer_tokens=8,
-                     options={"num_gpu_blocks_override": 70})
-    assert results[0]["answers"] == expected() and results[1]["answers"] == expected()
-
-
-def test_worker_in_its_own_process_loading_beside_the_steps(run, prompts, expected, tmp_path):
-    store = disk_store(tmp_path / "store", **{"load.async": "true"})
-    results, _ = run([prompts, prompts], store, multiprocessing=1, together=True)
-    assert results[0]["answers"] == expected() and results[1]["answers"] == expected()
-    assert total(results[1], "memory") > 0 and total(results[1], "failed") == 0
-
-
-def test_policy_fail_loads_what_is_pinned_only(run, prompts, expected, tmp_path):
-    store = disk_store(tmp_path / "store")
-    results, _ = run([prompts, prompts], store, policy="fail")
-    assert results[0]["answers"] == expected() and results[1]["answers"] == expected()
-    assert total(results[1], "memory") > 0
-    results, _ = run([prompts], store, policy="fail")
-    assert results[0]["answers"] == expected()
-    assert total(results[0], "disk") == 0
+def test_adapters_never_share(engine, models, prompts, expected, tmp_path):
+    one, two = (make_adapter(tmp_path / f"adapter{i}", models(), i) for i in (1, 2))
+    host = engine(memory_store(), enable_lora=True, max_loras=2, max_lora_rank=8, max_cpu_loras=4)
+    asked = dict(prompts=prompts[:1] * 3, adapters=[None, ("one", 1, one), ("two", 2, two)])
+    outputs = host.generate(**asked)
+    first = answers(outputs)
+    assert loaded(outputs, "memory") == [0] * 3
+    assert first[0] == expected(prompts[:1])[0] and len({tuple(a) for a in first}) == 3
+    for _ in range(2):
+        assert host.forget()
+        outputs = host.generate(**asked)
+        assert answers(outputs) == first
+        assert loaded(outputs, "memory") == whole_chunks(prompts[:1]) * 3
+    # The content counts, not the name.
+    outputs = host.generate(prompts=prompts[:1], adapters=[("three", 3, one)])
+    assert answers(outputs) == first[1:2]
+    assert loaded(outputs, "memory") == whole_chunks(prompts[:1])

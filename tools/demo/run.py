@@ -11,6 +11,7 @@ at the end of this file hold.
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -258,15 +259,20 @@ def main():
     screen = Screen()
     work = arguments.work
     work.mkdir(parents=True, exist_ok=True)
+    held = open(work / "lock", "w")  # closed by the end of this process, whatever that is
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Failed(f"another run is using {work}; wait for its end, or name a folder with --work")
     store_folder = work / "store"
     shutil.rmtree(store_folder, ignore_errors=True)
-    screen.say("making the model")
-    model = make_model(str(work / "model"))
     if arguments.trace:
         sessions = trace_sessions(arguments.trace, arguments.scale, TRACE_TOKENS,
                                   PROMPT_MAX - ANSWER_TOKENS)
     else:
         sessions = question_sessions(root, arguments.sessions)
+    screen.say("making the model")
+    model = make_model(str(work / "model"))
     order = list(round_robin(sessions))
     tokens = sum(len(t) for s in sessions for t in s)
     screen.say(f"{len(sessions)} sessions, {len(order)} requests, {tokens:,} different tokens; "

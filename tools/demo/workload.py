@@ -70,14 +70,19 @@ def trace_sessions(path, scale, token_budget, prompt_max):
     """One single-turn session a request: each block id stands for `scale` fixed tokens. Ends
     before the prompts hold more than `token_budget` tokens together."""
     out, used = [], 0
-    with open(path, encoding="utf-8") as file:
+    try:
+        file = open(path, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise SystemExit(f"make run: the trace cannot be read: {error}")
+    with file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
                 ids = [int(i) for i in json.loads(line)["hash_ids"]]
-            except (ValueError, KeyError, TypeError) as error:
-                raise SystemExit(f"{path}:{number}: not a Mooncake trace record: {error!r}")
+            except (ValueError, KeyError, TypeError):
+                raise SystemExit(f"make run: {path}:{number} is no record of a Mooncake trace: a "
+                                 'JSON object with "hash_ids", a list of numbers, is wanted')
             prompt = []
             for block in ids[:prompt_max // scale]:
                 draw = random.Random(block)
@@ -89,7 +94,7 @@ def trace_sessions(path, scale, token_budget, prompt_max):
                 break
             out.append([prompt])
     if not out:
-        raise SystemExit(f"{path}: no request in it")
+        raise SystemExit(f"make run: {path}: no request in it")
     return out
 
 

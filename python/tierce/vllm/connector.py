@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from array import array
 from dataclasses import dataclass, field
 
 import vllm
@@ -21,6 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorWorkerMetadata,
+    SupportsHMA,
 )
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
@@ -30,7 +32,7 @@ from .identity import LOAD_FORMATS, Unsupported
 from .link import LinkServer, RemoteWorker
 from .scheduler import SchedulerHalf
 from .stats import TierceProm, TierceStats
-from .tracker import LoadResult, ReqMeta
+from .tracker import LoadResult, LoadSpec, ReqMeta
 from .worker import Settings, WorkerHalf
 
 TESTED_VLLM = "0.32."
@@ -109,7 +111,9 @@ class TierceWorkerMetadata(KVConnectorWorkerMetadata):
                                     self.tainted or other.tainted)
 
 
-class TierceConnector(KVConnectorBase_V1):
+class TierceConnector(KVConnectorBase_V1, SupportsHMA):
+    # SupportsHMA: without it vLLM handles hybrid models worse or not at all, even if we are off.
+
     def __init__(self, vllm_config, role, kv_cache_config):
         super().__init__(vllm_config, role, kv_cache_config)
         share_log()
@@ -119,6 +123,7 @@ class TierceConnector(KVConnectorBase_V1):
         self.failed_methods: set[str] = set()
         self.was_tainted = False
         self.errors = 0
+        self.promised: dict[str, list[int]] = {}  # request -> its blocks, until the step is built
         try:
             self.start(vllm_config, role, kv_cache_config)
         except Unsupported as reason:
@@ -160,7 +165,11 @@ class TierceConnector(KVConnectorBase_V1):
 
     def fail_step(self) -> None:
         try:
-            self.half.fail_step()
+            if self._role == KVConnectorRole.WORKER:
+                metadata = self._connector_metadata
+                self.half.fail_step(metadata.requests if metadata is not None else [])
+            else:
+                self.half.fail_step()
         except Exception:
             self.count_error("fail_step")
 
@@ -211,8 +220,11 @@ class TierceConnector(KVConnectorBase_V1):
 
     def bind_connector_metadata(self, connector_metadata):
         super().bind_connector_metadata(connector_metadata)
-        if not self.off:
-            self.half.begin_step(connector_metadata.requests)
+        self.begin_step(connector_metadata)
+
+    @guarded(fail_step=True)
+    def begin_step(self, metadata):
+        self.half.begin_step(metadata.requests)
 
     @guarded(default=lambda: (None, None))
     def get_finished(self, finished_req_ids):
@@ -238,22 +250,43 @@ class TierceConnector(KVConnectorBase_V1):
 
     @guarded()
     def update_state_after_alloc(self, request, blocks, num_external_tokens):
-        self.half.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
+        block_ids = blocks.get_block_ids()[0]
+        if num_external_tokens > 0:
+            self.promised[request.request_id] = block_ids
+        self.half.allocated(request, block_ids, num_external_tokens)
 
     def get_external_cache_hit_sources(self, request, num_external_tokens):
-        default = super().get_external_cache_hit_sources(request, num_external_tokens)
-        if self.off:
-            return default
+        return self.hit_sources(request, num_external_tokens) or (
+            super().get_external_cache_hit_sources(request, num_external_tokens))
+
+    @guarded()
+    def hit_sources(self, request, external_tokens):
         memory, rest = (blocks * self.half.block_tokens
                         for blocks in self.half.load_sources(request))
-        if memory + rest != num_external_tokens:
-            return default
+        if memory + rest != external_tokens:
+            return None
         sources = {CacheHitSource.HOST: memory, CacheHitSource.DISK: rest}
         return {source: tokens for source, tokens in sources.items() if tokens}
 
-    @guarded(default=TierceMetadata)
     def build_connector_meta(self, scheduler_output):
-        return TierceMetadata(self.half.step(scheduler_output))
+        requests = self.plan_step(scheduler_output)
+        requests += self.unkept_promises(requests)
+        return TierceMetadata(requests)
+
+    @guarded(default=list, fail_step=True)
+    def plan_step(self, scheduler_output):
+        return self.half.step(scheduler_output)
+
+    def unkept_promises(self, requests) -> list[ReqMeta]:
+        """vLLM takes for loaded what was promised to it. If something unforeseen kept a load from
+        being planned, the worker half must tell vLLM that all blocks of the request failed."""
+        promised, self.promised = self.promised, {}
+        for request in requests:
+            if request.load is not None:
+                promised.pop(request.req_id, None)
+        return [ReqMeta(req_id, 0, None, array("i", ids).tobytes(), len(ids), len(ids),
+                        LoadSpec(0, len(ids), 0, self.half.rules.load_async))
+                for req_id, ids in promised.items()]
 
     @guarded()
     def update_connector_output(self, connector_output):
@@ -264,6 +297,9 @@ class TierceConnector(KVConnectorBase_V1):
     @guarded(default=(False, None))
     def request_finished(self, request, block_ids):
         return False, self.half.finished(request)
+
+    def request_finished_all_groups(self, request, block_ids):
+        return self.request_finished(request, block_ids[0] if block_ids else [])
 
     @guarded(default=False)
     def reset_cache(self):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import struct
 
 from .tracker import ChainRoot
@@ -23,6 +24,8 @@ IRRELEVANT_FIELDS = {
 }
 # Formats whose weights are the ones in the model's folder.
 LOAD_FORMATS = {"auto", "hf", "safetensors", "fastsafetensors", "pt", "npcache", "mistral"}
+# vLLM's hashes of images and the like, behind the name of an adapter where that matters.
+CONTENT_HASH = re.compile(r"(^|:)([0-9a-f]{64}|[0-9a-f]{128})$")
 ISA_FLAGS = ("amx_tile", "amx_bf16", "avx512f", "avx512_bf16", "avx2", "asimd", "sve", "bf16")
 
 
@@ -107,19 +110,26 @@ class AdapterDigests:
     SUFFIXES = (".safetensors", ".bin", ".pt")
 
     def __init__(self):
-        self.known: dict[tuple, bytes] = {}
+        # Path -> state of its files, and digest: None if the content changed under us.
+        self.known: dict[str, tuple[tuple, bytes | None]] = {}
 
     def digest(self, path: str) -> bytes:
-        """Raises Unsupported if the content cannot be read."""
+        """Raises Unsupported if the content cannot be read, or was another one before: vLLM may use
+        either."""
         try:
             files = self.files(path)
             state = tuple((name, *self.identity(full)) for name, full in files)
-            key = (path, state)
-            if key not in self.known:
-                self.known[key] = self.read(files)
-            return self.known[key]
+            if path not in self.known:
+                self.known[path] = state, self.read(files)
+            before, digest = self.known[path]
+            if digest is not None and state != before and self.read(files) != digest:
+                digest = None
+            self.known[path] = state, digest
         except OSError as error:
             raise Unsupported(f"the LoRA adapter in {path!r} cannot be read: {error}") from None
+        if digest is None:
+            raise Unsupported(f"the LoRA adapter in {path!r} was changed while it was in use")
+        return digest
 
     def files(self, path):
         if not os.path.isdir(path):
@@ -145,10 +155,19 @@ class AdapterDigests:
         return digest.digest()
 
 
-def chain_root(request, adapters: AdapterDigests) -> ChainRoot:
+def media_are_hashed(vllm_config) -> bool:
+    """Whether vLLM hashes images and the like: with both of its caches off it numbers them."""
+    settings = vllm_config.model_config.multimodal_config
+    return (settings is None or settings.mm_processor_cache_gb > 0
+            or bool(vllm_config.cache_config.enable_prefix_caching))
+
+
+def chain_root(request, adapters: AdapterDigests, hashed_media: bool) -> ChainRoot:
     """Raises Unsupported if what separates this request is unknown."""
-    if request.prompt_embeds is not None:
+    if request.prompt_embeds is not None or request.prompt_token_ids is None:
         raise Unsupported("the prompt holds embeddings")
+    if not all(hashed_media and CONTENT_HASH.search(f.identifier) for f in request.mm_features):
+        raise Unsupported("an image or the like is known by a name, not by its content")
     lora = getattr(request, "lora_request", None)
     return ChainRoot(
         lora=b"" if lora is None else adapters.digest(lora.lora_path),

@@ -34,6 +34,7 @@ class SchedulerHalf:
         self.facts: Facts | None = None
         self.rules: Rules | None = None
         self.adapters = identity.AdapterDigests()
+        self.hashed_media = identity.media_are_hashed(vllm_config)
         self.live: dict[str, tuple[object, RequestTracker]] = {}  # request id -> request, tracker
         self.waiting: list[str] = []  # asynchronous loads that vLLM allowed, not yet passed on
         # Numbers of other engines on the same store must not meet ours.
@@ -67,7 +68,7 @@ class SchedulerHalf:
         if known is not None:
             return known[1]
         try:
-            root = identity.chain_root(request, self.adapters)
+            root = identity.chain_root(request, self.adapters, self.hashed_media)
         except Unsupported as reason:
             self.warn_once(f"a request is left alone: {reason}")
             return None
@@ -202,6 +203,13 @@ class SchedulerHalf:
                          output.num_scheduled_tokens[new.req_id])
         return out
 
+    def fail_step(self) -> None:
+        """Something unforeseen: loads that were not passed on must not begin later, when vLLM may
+        have given their blocks away."""
+        self.waiting.clear()
+        for _, tracker in self.live.values():
+            tracker.load = None
+
     def add(self, out, request, tracker: RequestTracker, computed: int, scheduled: int) -> None:
         end = min(computed + scheduled, request.num_tokens)
         load, tracker.load = tracker.load, None
@@ -234,6 +242,9 @@ class SchedulerHalf:
             known = self.live.get(req_id)
             if known is not None:
                 known[1].loaded = result
+                # vLLM asks again at once after a failed asynchronous load: without an end, if the
+                # store goes on to promise what it cannot load.
+                known[1].skip_load |= result.failed > 0
 
     def reset(self) -> bool:
         for _, tracker in self.live.values():

@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import queue
 import re
 import secrets
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from . import identity
@@ -170,12 +170,14 @@ class WorkerHalf:
         self.layerwise = True
         self.taint = Taint()
         self.requests: list[ReqMeta] = []
+        self.submitted: set[str] = set()  # requests of this step whose asynchronous loads will end
         self.loads: list[Transfer] = []
         self.stores: list[Transfer] | None = None  # None: not begun in this step
         self.error_blocks: set[int] = set()
         self.results: dict[str, LoadResult] = {}
         self.counters: dict[str, int] = {}
-        self.pool: ThreadPoolExecutor | None = None
+        self.loaders: list[threading.Thread] = []
+        self.to_load: queue.SimpleQueue[ReqMeta | None] = queue.SimpleQueue()
         self.finished: list[tuple[ReqMeta, bytes]] = []
         _here[vllm_config.kv_transfer_config.engine_id] = self
 
@@ -193,6 +195,8 @@ class WorkerHalf:
                       "only", status)
         self.namespace = self.make_namespace(_core, backend)
         self.open_view()
+        if self.engine.param("load.async") == "true":
+            self.start_loaders()
         self.off = None
 
     def make_namespace(self, core, backend: str) -> dict:
@@ -260,8 +264,7 @@ class WorkerHalf:
         engine_id = self.vllm_config.kv_transfer_config.engine_id
         if _here.get(engine_id) is self:
             del _here[engine_id]
-        if self.pool is not None:
-            self.pool.shutdown(wait=True)
+        self.stop_loaders()
         for transfer in [*self.loads, *(self.stores or ())]:
             transfer.abort()
         self.off = "the engine was shut down"
@@ -326,6 +329,7 @@ class WorkerHalf:
 
     def begin_step(self, requests: list[ReqMeta]) -> None:
         self.requests = requests
+        self.submitted = set()
         self.loads = []
         self.stores = None
 
@@ -347,6 +351,8 @@ class WorkerHalf:
     def begin_load(self, request: ReqMeta) -> Transfer | None:
         """None if it could not begin."""
         load = request.load
+        if not load.allowed:
+            return None
         try:
             with self.lock:
                 chain = self.extend_chain(request.session, request.chain)
@@ -407,6 +413,7 @@ class WorkerHalf:
                 self.end_store(transfer, layers)
         self.stores = None
         self.requests = []
+        self.submitted = set()
 
     def end_load(self, transfer: Transfer, layers: int) -> None:
         origins = b""
@@ -432,15 +439,22 @@ class WorkerHalf:
         except Exception as error:
             log.warning("a store of request %s failed: %s", transfer.request.req_id, error)
 
-    def fail_step(self) -> None:
-        """Something unforeseen: nothing of this step counts as loaded or is stored."""
+    def fail_step(self, requests: list[ReqMeta]) -> None:
+        """Something unforeseen: of this step, which has these requests, nothing counts as loaded or
+        is stored."""
         for transfer in [*self.loads, *(self.stores or ())]:
             transfer.abort()
-        for request in self.requests:
-            if request.load is not None and not request.load.asynchronous and (
-                    request.req_id not in self.results):
-                self.count_load(request, b"")
-        self.begin_step([])
+        self.requests, self.loads, self.stores = [], [], None
+        for request in requests:
+            if request.load is None:
+                continue
+            if not request.load.asynchronous:
+                if request.req_id not in self.results:
+                    self.count_load(request, b"")
+            elif request.req_id not in self.submitted:
+                self.submitted.add(request.req_id)
+                with self.lock:
+                    self.finished.append((request, b""))
 
     # ---- what became of loads
 
@@ -485,15 +499,31 @@ class WorkerHalf:
 
     # ---- asynchronous loads
 
+    def start_loaders(self) -> None:
+        for _ in range(ASYNC_LOADS):
+            self.loaders.append(threading.Thread(
+                target=self.run_loads, name="tierce-load", daemon=True))
+            self.loaders[-1].start()
+
+    def stop_loaders(self) -> None:
+        for _ in self.loaders:
+            self.to_load.put(None)
+        for thread in self.loaders:
+            if thread.ident is not None:
+                thread.join()
+
+    def run_loads(self) -> None:
+        while (request := self.to_load.get()) is not None:
+            self.load_whole(request)
+
     def submit_load(self, request: ReqMeta) -> None:
-        if self.pool is None:
-            self.pool = ThreadPoolExecutor(ASYNC_LOADS, "tierce-load")
         with self.lock:
             self.busy[request.session] = self.busy.get(request.session, 0) + 1
-        self.pool.submit(self.load_whole, request)
+        self.to_load.put(request)
+        self.submitted.add(request.req_id)
 
     def load_whole(self, request: ReqMeta) -> None:
-        """On a thread of the pool. Always ends in `finished`."""
+        """On a thread of its own. Always ends in `finished`: vLLM waits for it."""
         origins = b""
         try:
             transfer = self.begin_load(request)
@@ -518,10 +548,13 @@ class WorkerHalf:
 
     def take_received(self) -> set[str]:
         """Requests whose asynchronous load is over, well or not."""
-        if self.pool is None:
-            return set()
         with self.lock:
             finished, self.finished = self.finished, []
         for request, origins in finished:
-            self.count_load(request, origins)
+            try:
+                self.count_load(request, origins)
+            except Exception:
+                log.exception("what was loaded for request %s is not known", request.req_id)
+                self.error_blocks.update(int32(request.block_ids))
+                self.results[request.req_id] = LoadResult(failed=request.load.blocks)
         return {request.req_id for request, _ in finished}

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/lock.h"
-#include "base/log.h"
+#include "base/log_repeat.h"
 #include "check_main.h"
 
 #include <errno.h>
@@ -134,6 +134,39 @@ static void count_event(void *arg, enum tierce_log_level level, const char *even
     snprintf(last_detail, sizeof(last_detail), "%s", detail);
 }
 
+START_TEST(the_same_message_passes_once_a_minute)
+{
+    struct tierce__log_repeat table[TIERCE__LOG_REPEAT_SLOTS] = {0};
+    const uint64_t minute = TIERCE__LOG_REPEAT_PERIOD_NS;
+    uint32_t held = 7;
+    ck_assert(tierce__log_repeat_pass(table, &held, 1, 5));
+    ck_assert_uint_eq(held, 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert(!tierce__log_repeat_pass(table, &held, 1, 5 + minute - 1));
+    ck_assert(tierce__log_repeat_pass(table, &held, 2, 6)); /* another one */
+    ck_assert(tierce__log_repeat_pass(table, &held, 1, 5 + minute));
+    ck_assert_uint_eq(held, 3);
+    ck_assert(tierce__log_repeat_pass(table, &held, 1, 5 + 2 * minute));
+    ck_assert_uint_eq(held, 0);
+    /* Many others make it forget what passed longest ago, and that alone. */
+    for (uint64_t hash = 100; hash < 100 + TIERCE__LOG_REPEAT_SLOTS - 1; hash++)
+        ck_assert(tierce__log_repeat_pass(table, &held, hash, 6 + 2 * minute));
+    ck_assert(!tierce__log_repeat_pass(table, &held, 1, 7 + 2 * minute));
+    ck_assert(tierce__log_repeat_pass(table, &held, 2, 7 + 2 * minute));
+
+    events = 0;
+    tierce_set_log_fn(count_event, NULL, TIERCE_LOG_INFO);
+    for (int i = 0; i < 10; i++) {
+        tierce__log_repeated(TIERCE_LOG_WARN, "failing", "path=%s", "/a");
+        tierce__log_repeated(TIERCE_LOG_WARN, "failing", "path=%s", "/b");
+        tierce__log_repeated(TIERCE_LOG_WARN, "ailing", "path=%s", "/a");
+    }
+    ck_assert_int_eq(events, 3);
+    ck_assert_str_eq(last_detail, "path=/a");
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+}
+END_TEST
+
 START_TEST(log_filters_formats_and_limits)
 {
     tierce_set_log_fn(count_event, NULL, TIERCE_LOG_INFO);
@@ -162,6 +195,7 @@ int main(void)
 #ifdef TIERCE_CHECKED
     tcase_add_test_raise_signal(t, taking_locks_in_the_wrong_order_panics, SIGABRT);
 #endif
+    tcase_add_test(t, the_same_message_passes_once_a_minute);
     tcase_add_test(t, log_filters_formats_and_limits);
     suite_add_tcase(suite, t);
     return check_main(suite);

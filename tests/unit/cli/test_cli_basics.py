@@ -2,9 +2,10 @@
 """tierce itself and tierce config."""
 
 import re
+import subprocess
 import unittest
 
-from cli_case import CliCase
+from cli_case import EXECUTABLE, CliCase
 
 
 class Basics(CliCase):
@@ -29,6 +30,9 @@ class Basics(CliCase):
         self.check(2, "confg", err=['no command "confg"; the nearest is "config"'])
         self.check(2, "help", "docter", err=['the nearest is "doctor"'])
         self.check(2, "help", "config", "more", err=["takes one command"])
+        self.check(2, "--verison", err=['the nearest is "--version"'])
+        self.check(2, "inspekt", err=['the nearest is "inspect"'])
+        self.check(0, "help", "help", out=["usage: tierce COMMAND"])
         self.check(2, "\x1b[31m", err=['"?[31m"'])
 
     def test_a_full_disk_is_said(self):
@@ -36,6 +40,20 @@ class Basics(CliCase):
             result = self.tierce("config", stdout=full)
         self.assertEqual(result.returncode, 1)
         self.assertIn("No space left", result.stderr)
+
+    def test_closed_standard_files_are_no_others(self):
+        """A store's file that is opened as descriptor 1 would get what is printed."""
+        for command in ("config", "help"):
+            for closed in (">&-", ">&- <&-", ">&- <&- 2>&-"):
+                result = subprocess.run(["sh", "-c", f'exec "$0" "$@" {closed}', EXECUTABLE,
+                                         command], stderr=subprocess.PIPE, timeout=60, text=True,
+                                        check=False)
+                self.assertEqual(result.returncode, 1)
+                if "2" not in closed:
+                    self.assertIn("could not be written", result.stderr)
+        text = self.check(0, "config").stdout
+        path = self.write("in.yaml", text)
+        self.check(0, "config", "--file", path)
 
 
 class Config(CliCase):
@@ -65,7 +83,18 @@ class Config(CliCase):
         self.check(2, "config", "--memory.size=1", err=["lies between 1MiB and 16TiB"])
         self.check(2, "config", "--memory.size", err=["needs a value"])
         self.check(2, "config", "--set", "x", err=["is not PARAMETER=VALUE"])
-        self.check(2, "config", "extra", err=['"extra" is not expected'])
+        self.check(2, "config", "extra", err=['"extra" is not expected', "--file"])
+        self.check(2, "config", "memory.size=1GiB", err=["--memory.size=1GiB"])
+        self.check(2, "config", "--fil", err=['no option "--fil"', '"--file"'])
+        self.check(2, "config", "--markdwon", err=['no option "--markdwon"', '"--markdown"'])
+        self.check(2, "config", "--", err=['no option "--"'])
+        self.check(2, "config", "--file", err=["--file needs a value"])
+        self.check(2, "config", "--file", "", err=["--file"])
+        self.check(2, "config", "--set", err=["--set needs a value"])
+        self.check(1, "config", "--file", self.folder, err=["is not a file"])
+        for content in (b"\x00\x01", b"\xff\xfe: 1", "text", "- a\n"):
+            self.check(1, "config", "--file", self.write("odd.yaml", content), err=["odd.yaml:"])
+        self.check(0, "config", "--file", self.write("empty.yaml", ""), out=["# default"])
         self.check(1, "config", "--file", "/nowhere.yaml", err=["/nowhere.yaml: cannot be read"])
         self.check(1, "config", env={"TIERCE_CONFIG": "/nowhere.yaml"}, err=["cannot be read"])
         self.check(1, "config", env={"TIERCE_MEMROY_SIZE": "1"}, err=["TIERCE_MEMORY_SIZE"])

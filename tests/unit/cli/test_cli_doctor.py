@@ -142,6 +142,8 @@ class Doctor(CliCase):
             (empty, "holds no namespaces yet"),
             (plain, "is no store folder"),
             (damaged, "its digest is not its name"),
+            ("/dev/null", "/dev/null: is neither a file nor a folder"),
+            ("", '"" names no file and no folder'),
         ]
         for path, says in cases:
             self.check(1, "doctor", path, good, err=[says])
@@ -152,7 +154,7 @@ class Doctor(CliCase):
         cases = [
             (text()[:-1], "damaged namespace text"),
             ("tierce-namespace=1\nx", "damaged namespace text"),
-            (b"tierce-namespace=1\n\0=\n", "x: "),
+            (b"tierce-namespace=1\n\0=\n", "x: holds a NUL byte"),
             ("weigths: aa\nkv_dtype: y\n", 'the nearest name is "weights"'),
             ("weights: aa\nweights: bb\n", "weights stands twice"),
             ("weights: [a]\n", "takes a single value"),

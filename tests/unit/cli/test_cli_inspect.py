@@ -132,6 +132,37 @@ class Inspect(CliCase):
         self.assertEqual((data["journal_damage"], data["verify"]["damaged"]), (1, 0))
         self.assertLess(data["chunks"], 100)
 
+    def test_a_journal_that_lost_its_end_is_told(self):
+        folder = self.make(chunks=100)
+        journal = os.path.join(folder, "journal")
+        pages = json.loads(self.check(0, "inspect", folder, "--json").stdout)["journal_pages"]
+        size = pages * 4096  # zeroes may follow
+        with open(journal, "rb") as file:
+            whole = file.read()
+        for left in (size - 4096, 4096, 0):
+            os.truncate(journal, left)
+            lost = (size - left) // 4096
+            result = self.check(1, "inspect", folder, "--verify",
+                                out=[f"journal  DAMAGED: {lost} of {pages} pages"])
+            self.assertEqual(result.stderr, "")
+            data = json.loads(self.check(1, "inspect", folder, "--json").stdout)
+            self.assertEqual(data["journal_damage"], lost)
+            # As a reset of the device's last sectors leaves it.
+            with open(journal, "ab") as file:
+                file.write(bytes(size - left))
+            self.check(1, "inspect", folder, out=[f"DAMAGED: {lost} of "])
+            with open(journal, "wb") as file:
+                file.write(whole)
+        self.check(0, "inspect", folder, "--verify")
+        # Without the mark, or with a damaged one, nothing is known of the end.
+        with open(os.path.join(folder, "journal.synced"), "r+b") as file:
+            file.seek(24)
+            file.write(b"x")
+        os.truncate(journal, 4096)
+        self.check(0, "inspect", folder, "--verify")
+        os.unlink(os.path.join(folder, "journal.synced"))
+        self.check(0, "inspect", folder, "--verify")
+
     def test_an_unfinished_page_at_the_end_is_no_damage(self):
         folder = self.make(chunks=5)
         with open(os.path.join(folder, "journal"), "ab") as file:

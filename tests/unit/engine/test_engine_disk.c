@@ -135,6 +135,14 @@ START_TEST(a_bit_flipped_on_the_way_from_disk_fails_its_blocks)
 }
 END_TEST
 
+static void wait_for_service(void)
+{
+    uint64_t give_up = tierce__deadline_in_ms(5000);
+    while (fx_stats(&fx).disk_in_service_now == 0 && tierce__now_ns() < give_up)
+        usleep(1000);
+    ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 1);
+}
+
 START_TEST(a_disk_that_fails_is_a_miss_then_left_alone_then_back)
 {
     const char *sets[] = {"breaker.errors", "3", "breaker.retry", "200ms", NULL};
@@ -156,9 +164,14 @@ START_TEST(a_disk_that_fails_is_a_miss_then_left_alone_then_back)
     ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 0);
     tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
     usleep(250000);
+    /* A lookup of what it has not shows nothing; one of what it has lets the disk read. */
+    struct tierce_chain *other = fx_chain(&fx, 2, 16, 0);
+    ck_assert_uint_eq(fx_found(&fx, other, 16, 0, 0, NULL), 0);
+    ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 0);
+    wait_for_service();
     ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 16);
-    ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 1);
     ck_assert_int_eq(load_all(chain, 16, origins), 16);
+    tierce_chain_destroy(other);
     tierce_chain_destroy(chain);
     fx_close(&fx);
     fx_remove(&fx);
@@ -326,6 +339,54 @@ START_TEST(a_disk_whose_index_alone_works_is_left_alone)
 }
 END_TEST
 
+START_TEST(lookups_do_not_end_an_outage)
+{
+    const char *sets[] = {"breaker.errors", "1", "breaker.retry", "10ms", NULL};
+    uint8_t origins[4];
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    restart(sets);
+    tierce__fault_set(wrap_disk(), TIERCE__TIER_GET,
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
+    ck_assert_int_eq(load_all(chain, 4, origins), 0);
+    for (int i = 0; i < 20; i++) {
+        usleep(11000);
+        ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 0);
+        ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 0);
+    }
+    struct tierce_engine_stats s = fx_stats(&fx);
+    ck_assert_int_eq(s.breaker_trips, 1);
+    ck_assert_int_ge(s.device_failures, 10); /* of probes */
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(a_store_ends_an_outage_of_an_empty_disk)
+{
+    const char *sets[] = {"breaker.errors", "1", "breaker.retry", "10ms", NULL};
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0), *other = fx_chain(&fx, 2, 4, 0);
+    tierce__fault_set(
+        wrap_disk(), TIERCE__TIER_PUT,
+        &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 1});
+    ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), -EIO);
+    ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 0);
+    usleep(11000);
+    ck_assert_int_eq(fx_store(&fx, other, 4, fx_ids, false), 4);
+    wait_for_service();
+    ck_assert_int_eq(fx_stats(&fx).disk_chunks_now, 1);
+    tierce_chain_destroy(other);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 START_TEST(two_spellings_of_a_folder_are_one_also_the_first_time)
 {
     const char *sets[] = {"memory.size", "8MiB", NULL};
@@ -465,6 +526,8 @@ int main(int argc, char **argv)
     tcase_add_test(t, two_engines_of_a_process_cannot_share_a_folder_by_mistake);
     tcase_add_test(t, two_spellings_of_a_folder_are_one_also_the_first_time);
     tcase_add_test(t, every_depth_that_can_be_configured_opens);
+    tcase_add_test(t, lookups_do_not_end_an_outage);
+    tcase_add_test(t, a_store_ends_an_outage_of_an_empty_disk);
     tcase_add_test(t, a_disk_whose_index_alone_works_is_left_alone);
     tcase_add_test(t, a_load_does_not_evict_what_it_wants);
     tcase_add_test(t, a_folder_that_cannot_be_made_means_memory_only);

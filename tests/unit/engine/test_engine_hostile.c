@@ -7,8 +7,11 @@
 #include "tier/fault.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -25,6 +28,14 @@ int fdatasync(int fd)
         usleep(1000);
     atomic_fetch_sub(&syncs_hanging, 1);
     return (int)syscall(SYS_fdatasync, fd);
+}
+
+static void wait_for_a_sync(void)
+{
+    uint64_t give_up = tierce__deadline_in_ms(10000);
+    while (atomic_load(&syncs_hanging) == 0 && tierce__now_ns() < give_up)
+        usleep(1000);
+    ck_assert_uint_gt(atomic_load(&syncs_hanging), 0);
 }
 
 static struct tierce__tier *wrap_disk(void)
@@ -98,15 +109,117 @@ START_TEST(a_sync_that_hangs_over_close_harms_nobody_later)
     fx_open(&fx, true, sets);
     atomic_store(&sync_hangs, true);
     store_seed(1);
-    uint64_t give_up = tierce__deadline_in_ms(10000);
-    while (atomic_load(&syncs_hanging) == 0 && tierce__now_ns() < give_up)
-        usleep(1000);
-    ck_assert_uint_gt(atomic_load(&syncs_hanging), 0);
+    wait_for_a_sync();
     fx_close(&fx); /* leaves the thread behind; fx.engine still points to what it may use */
     atomic_store(&sync_hangs, false);
     usleep(500000); /* the thread goes on, to the journal and the namespaces */
     ck_assert_uint_eq(atomic_load(&syncs_hanging), 0);
     tierce__pool_destroy(fx.engine->pool); /* by now it is done; joins its thread */
+    fx_remove(&fx);
+}
+END_TEST
+
+static void *close_fixture(void *arg)
+{
+    struct fixture *closing = arg;
+    fx_close(closing);
+    return NULL;
+}
+
+static void *end_hanging(void *arg)
+{
+    (void)arg;
+    usleep(300000);
+    atomic_store(&sync_hangs, false);
+    return NULL;
+}
+
+/* Opens an engine whose only sync is that of its close, closes it in a thread, and returns when
+ * that hangs. */
+static pthread_t begin_hanging_close(struct fixture *closing, const char *timeout)
+{
+    const char *sets[] = {"timeout.close", timeout, "disk.flush_interval", "60s", NULL};
+    pthread_t thread;
+    fx_open(&fx, true, sets);
+    store_seed(1);
+    atomic_store(&sync_hangs, true);
+    *closing = fx;
+    ck_assert_int_eq(pthread_create(&thread, NULL, close_fixture, closing), 0);
+    wait_for_a_sync();
+    return thread;
+}
+
+START_TEST(opening_waits_for_the_engine_that_is_being_closed)
+{
+    const char *sets[] = {"timeout.close", "20s", "disk.flush_interval", "60s", NULL};
+    static struct fixture closing; /* what is left behind stays reachable */
+    pthread_t closer = begin_hanging_close(&closing, "20s"), helper;
+    ck_assert_int_eq(pthread_create(&helper, NULL, end_hanging, NULL), 0);
+    fx_open(&fx, true, sets);
+    ck_assert_int_eq(fx_stats(&fx).disk_open_status, 0);
+    ck_assert_int_eq(fx_stats(&fx).disk_durable_chunks_now, 4);
+    pthread_join(helper, NULL);
+    pthread_join(closer, NULL);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(opening_does_not_wait_beyond_the_deadline_of_a_close)
+{
+    static struct fixture closing; /* what is left behind stays reachable */
+    pthread_t closer = begin_hanging_close(&closing, "200ms");
+    fx_open(&fx, true, NULL); /* other settings, same folder */
+    ck_assert_int_eq(fx_stats(&fx).disk_open_status, TIERCE_E_LOCKED);
+    pthread_join(closer, NULL);
+    atomic_store(&sync_hangs, false);
+    usleep(500000); /* the thread goes on, to the journal and the namespaces */
+    tierce__pool_destroy(closing.engine->pool);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+static void *open_engine(void *arg)
+{
+    struct tierce_engine *engine = NULL;
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    return tierce_engine_open(&engine, arg, why) == 0 ? engine : NULL;
+}
+
+START_TEST(a_slow_opening_holds_up_only_those_who_want_the_same)
+{
+    const char *sets[] = {"disk.lock_wait", "20s", NULL};
+    char why[TIERCE_CONFIG_ERROR_BYTES], path[128];
+    snprintf(fx.folder, sizeof(fx.folder), "/tmp/tierce-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(fx.folder));
+    struct tierce_config *slow = fx_config(fx.folder, sets);
+    snprintf(path, sizeof(path), "%s/lock", fx.folder);
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    ck_assert_int_eq(fcntl(fd, F_OFD_SETLK, &lock), 0);
+
+    pthread_t threads[2];
+    for (size_t i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, open_engine, slow), 0);
+    usleep(100000);
+    struct fixture other = {0};
+    fx_open(&other, false, NULL);
+    fx_close(&other);
+    close(fd); /* gives the lock back */
+    void *first, *second;
+    pthread_join(threads[0], &first);
+    pthread_join(threads[1], &second);
+    ck_assert_ptr_nonnull(first);
+    ck_assert_ptr_eq(first, second);
+    fx.engine = first;
+    ck_assert_int_eq(fx_stats(&fx).disk_open_status, 0);
+    tierce_engine_close(first);
+    tierce_engine_close(second);
+    ck_assert_int_eq(tierce_engine_open(&fx.engine, slow, why), 0);
+    tierce_engine_close(fx.engine);
+    tierce_config_destroy(slow);
+    fx_remove(&other);
     fx_remove(&fx);
 }
 END_TEST
@@ -244,6 +357,84 @@ START_TEST(a_child_by_fork_can_let_go_of_the_engine)
 }
 END_TEST
 
+/* The child tells its number when it runs. */
+static void fork_waiting_child(int told)
+{
+    if (fork() != 0)
+        return;
+    alarm(50);
+    pid_t own = getpid();
+    if (write(told, &own, sizeof(own)) != sizeof(own))
+        _exit(1);
+    for (;;)
+        pause();
+}
+
+static pid_t await_child(int told)
+{
+    pid_t child;
+    ck_assert_int_eq(read(told, &child, sizeof(child)), (ssize_t)sizeof(child));
+    return child;
+}
+
+static void end_child(pid_t child)
+{
+    ck_assert_int_eq(kill(child, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+}
+
+START_TEST(a_child_by_fork_does_not_hold_the_folder)
+{
+    int told[2];
+    fx_open(&fx, true, NULL);
+    store_seed(1);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 5000), 0);
+    ck_assert_int_eq(pipe(told), 0);
+    fork_waiting_child(told[1]);
+    pid_t child = await_child(told[0]);
+    fx_close(&fx);
+    fx_open(&fx, true, NULL);
+    ck_assert_int_eq(fx_stats(&fx).disk_open_status, 0);
+    ck_assert_int_eq(fx_stats(&fx).disk_chunks_now, 4);
+    end_child(child);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+/* Opens the store, forks and waits to be killed. */
+static void hold_and_fork(int told)
+{
+    alarm(50);
+    fx_open(&fx, true, NULL);
+    store_seed(1);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 5000), 0);
+    fork_waiting_child(told);
+    for (;;)
+        pause();
+}
+
+START_TEST(a_child_of_a_killed_process_does_not_hold_the_folder)
+{
+    int told[2];
+    snprintf(fx.folder, sizeof(fx.folder), "/tmp/tierce-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(fx.folder));
+    ck_assert_int_eq(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+    ck_assert_int_eq(pipe(told), 0);
+    pid_t parent = fork();
+    if (parent == 0)
+        hold_and_fork(told[1]);
+    pid_t child = await_child(told[0]);
+    end_child(parent);
+    fx_open(&fx, true, NULL);
+    ck_assert_int_eq(fx_stats(&fx).disk_open_status, 0);
+    ck_assert_int_eq(fx_stats(&fx).disk_chunks_now, 4);
+    end_child(child);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine_hostile");
@@ -252,10 +443,15 @@ int main(void)
     tcase_add_test(t, flush_does_not_wait_for_stores_that_begin_later);
     tcase_add_test(t, flush_tells_once_that_a_write_failed);
     tcase_add_test(t, a_sync_that_hangs_over_close_harms_nobody_later);
+    tcase_add_test(t, opening_waits_for_the_engine_that_is_being_closed);
+    tcase_add_test(t, opening_does_not_wait_beyond_the_deadline_of_a_close);
+    tcase_add_test(t, a_slow_opening_holds_up_only_those_who_want_the_same);
     tcase_add_test(t, a_session_has_one_set_of_pins_whoever_races);
     tcase_add_test(t, the_bound_on_pins_holds_in_a_race);
     tcase_add_test(t, a_chain_of_another_namespace_is_refused);
     tcase_add_test(t, a_child_by_fork_can_let_go_of_the_engine);
+    tcase_add_test(t, a_child_by_fork_does_not_hold_the_folder);
+    tcase_add_test(t, a_child_of_a_killed_process_does_not_hold_the_folder);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

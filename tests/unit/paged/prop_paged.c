@@ -103,7 +103,9 @@ static void gather_round(struct world *w, uint64_t *state, int l, uint8_t *cells
 {
     size_t bytes = w->layers[l].block_bytes;
     random_fill(state, cells, n * bytes);
-    ck_assert_int_eq(tierce__paged_gather(&w->paged, (uint32_t)l, ids, n, cells, sums, NULL), 0);
+    ck_assert_int_eq(tierce__paged_gather(&w->paged, (uint32_t)l, ids,
+                                          &(struct tierce__cells){cells, sums, n}, NULL),
+                     0);
     for (size_t i = 0; i < n; i++) {
         ck_assert_mem_eq(cells + i * bytes, model_block(w, l, ids[i]), bytes);
         ck_assert_uint_eq(sums[i], XXH3_64bits(model_block(w, l, ids[i]), bytes));
@@ -129,7 +131,8 @@ static void scatter_round(struct world *w, uint64_t *state, int l, uint8_t *cell
         }
         memcpy(model_block(w, l, ids[i]), cells + i * bytes, bytes);
     }
-    ck_assert_int_eq(tierce__paged_scatter(&w->paged, (uint32_t)l, ids, n, cells, sums, good, NULL),
+    ck_assert_int_eq(tierce__paged_scatter(&w->paged, (uint32_t)l, ids,
+                                           &(struct tierce__cells){cells, sums, n}, good, NULL),
                      bad);
     for (size_t i = 0; i < n; i++)
         ck_assert_uint_eq(good[i], expected[i]);

@@ -73,9 +73,11 @@ static void expect_no_move(uint32_t layer, const int32_t *ids, size_t n)
     memcpy(untouched_memory, memory, sizeof(memory));
     sums[0] = sums[1] = 42;
     good[0] = good[1] = 1;
-    ck_assert_int_eq(tierce__paged_gather(&paged, layer, ids, n, cells, sums, NULL),
-                     TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(tierce__paged_scatter(&paged, layer, ids, n, cells, sums, good, NULL),
+    ck_assert_int_eq(
+        tierce__paged_gather(&paged, layer, ids, &(struct tierce__cells){cells, sums, n}, NULL),
+        TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(tierce__paged_scatter(&paged, layer, ids,
+                                           &(struct tierce__cells){cells, sums, n}, good, NULL),
                      TIERCE_E_ARGUMENT);
     ck_assert_mem_eq(cells, untouched_cells, sizeof(cells));
     ck_assert_mem_eq(memory, untouched_memory, sizeof(memory));
@@ -106,17 +108,29 @@ START_TEST(missing_buffers_are_refused)
 {
     describe();
     int32_t ids[2] = {0, 1};
-    ck_assert_int_eq(tierce__paged_gather(&paged, 0, ids, 2, NULL, sums, NULL), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(tierce__paged_gather(&paged, 0, ids, 2, cells, NULL, NULL), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(tierce__paged_gather(NULL, 0, ids, 2, cells, sums, NULL), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(tierce__paged_scatter(&paged, 0, ids, 2, NULL, sums, good, NULL),
-                     TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(tierce__paged_scatter(&paged, 0, ids, 2, cells, NULL, good, NULL),
-                     TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(tierce__paged_scatter(&paged, 0, ids, 2, cells, sums, NULL, NULL),
-                     TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(tierce__paged_gather(&paged, 0, NULL, 0, NULL, NULL, NULL), 0);
-    ck_assert_int_eq(tierce__paged_scatter(&paged, 0, NULL, 0, NULL, NULL, NULL, NULL), 0);
+    ck_assert_int_eq(
+        tierce__paged_gather(&paged, 0, ids, &(struct tierce__cells){NULL, sums, 2}, NULL),
+        TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(
+        tierce__paged_gather(&paged, 0, ids, &(struct tierce__cells){cells, NULL, 2}, NULL),
+        TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(
+        tierce__paged_gather(NULL, 0, ids, &(struct tierce__cells){cells, sums, 2}, NULL),
+        TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(
+        tierce__paged_scatter(&paged, 0, ids, &(struct tierce__cells){NULL, sums, 2}, good, NULL),
+        TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(
+        tierce__paged_scatter(&paged, 0, ids, &(struct tierce__cells){cells, NULL, 2}, good, NULL),
+        TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(
+        tierce__paged_scatter(&paged, 0, ids, &(struct tierce__cells){cells, sums, 2}, NULL, NULL),
+        TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(
+        tierce__paged_gather(&paged, 0, NULL, &(struct tierce__cells){NULL, NULL, 0}, NULL), 0);
+    ck_assert_int_eq(
+        tierce__paged_scatter(&paged, 0, NULL, &(struct tierce__cells){NULL, NULL, 0}, NULL, NULL),
+        0);
 }
 END_TEST
 
@@ -124,14 +138,17 @@ START_TEST(blocks_make_the_way_there_and_back)
 {
     describe();
     int32_t ids[2] = {3, 1};
-    ck_assert_int_eq(tierce__paged_gather(&paged, 0, ids, 2, cells, sums, NULL), 0);
+    ck_assert_int_eq(
+        tierce__paged_gather(&paged, 0, ids, &(struct tierce__cells){cells, sums, 2}, NULL), 0);
     for (int i = 0; i < 2; i++) {
         ck_assert_mem_eq(cells + i * BLOCK_BYTES, memory + ids[i] * STRIDE, BLOCK_BYTES);
         ck_assert_uint_eq(sums[i], XXH3_64bits(cells + i * BLOCK_BYTES, BLOCK_BYTES));
     }
     good[0] = good[1] = 1;
     cells[BLOCK_BYTES + 17] ^= 1;
-    ck_assert_int_eq(tierce__paged_scatter(&paged, 1, ids, 2, cells, sums, good, NULL), 1);
+    ck_assert_int_eq(
+        tierce__paged_scatter(&paged, 1, ids, &(struct tierce__cells){cells, sums, 2}, good, NULL),
+        1);
     ck_assert_uint_eq(good[0], 1);
     ck_assert_uint_eq(good[1], 0);
     ck_assert_mem_eq(other + 3 * STRIDE, cells, BLOCK_BYTES);
@@ -146,10 +163,13 @@ START_TEST(a_good_cell_leaves_its_flag_alone)
 {
     describe();
     int32_t ids[2] = {0, 1};
-    ck_assert_int_eq(tierce__paged_gather(&paged, 0, ids, 2, cells, sums, NULL), 0);
+    ck_assert_int_eq(
+        tierce__paged_gather(&paged, 0, ids, &(struct tierce__cells){cells, sums, 2}, NULL), 0);
     good[0] = 0;
     good[1] = 1;
-    ck_assert_int_eq(tierce__paged_scatter(&paged, 1, ids, 2, cells, sums, good, NULL), 0);
+    ck_assert_int_eq(
+        tierce__paged_scatter(&paged, 1, ids, &(struct tierce__cells){cells, sums, 2}, good, NULL),
+        0);
     ck_assert_uint_eq(good[0], 0);
     ck_assert_uint_eq(good[1], 1);
 }
@@ -171,7 +191,8 @@ START_TEST(far_blocks_are_addressed_in_64_bits)
     uint64_t sum;
     uint8_t cell[4096];
     memset(base + FAR * stride, 0x5A, 4096);
-    ck_assert_int_eq(tierce__paged_gather(&far, 0, &id, 1, cell, &sum, NULL), 0);
+    ck_assert_int_eq(
+        tierce__paged_gather(&far, 0, &id, &(struct tierce__cells){cell, &sum, 1}, NULL), 0);
     ck_assert_mem_eq(cell, base + FAR * stride, 4096);
     munmap(base, span);
 }

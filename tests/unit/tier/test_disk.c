@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/bytes.h"
+#include "base/log.h"
 #include "check_main.h"
 #include "disk_harness.h"
 
@@ -114,6 +116,71 @@ START_TEST(eviction_keeps_the_cap_and_the_order)
 }
 END_TEST
 
+/* A store that evicts in batches begins before it is full: no put waits for the commit. */
+START_TEST(a_large_store_evicts_ahead)
+{
+    uint64_t bytes = 0, first = 0;
+    s.chunk_bytes = 4 * MIB;
+    open_with(store_opts(&s, 1300 * MIB));
+    for (uint64_t n = 0; n < 340; n++) {
+        ck_assert_int_eq(store_put(&s, n), 0);
+        bytes += store_bytes(&s, n);
+        if (first == 0 && store_stats(&s).evicted_chunks > 0)
+            first = bytes;
+        struct tierce__tier_stats stats = store_stats(&s);
+        ck_assert_uint_le(stats.used_bytes, stats.cap_bytes);
+    }
+    ck_assert_uint_gt(first, 1024 * MIB);
+    ck_assert_uint_le(first + 4 * MIB, store_file_bytes(&s, "data")); /* one more would have fit */
+    ck_assert_int_eq(store_get(&s, 339, 0, 0), 0);
+}
+END_TEST
+
+/* The loop index is the policy. */
+START_TEST(every_policy_evicts)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 4 * MIB);
+    opts.policy = tierce__policy_at((size_t)_i);
+    open_with(opts);
+    for (uint64_t n = 0; n < 200; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    struct tierce__tier_stats before = store_stats(&s);
+    ck_assert_uint_gt(before.evicted_chunks, 100);
+    ck_assert_uint_le(before.used_bytes, 4 * MIB);
+    store_close(&s);
+    open_with(opts);
+    ck_assert_uint_eq(store_stats(&s).chunks, before.chunks);
+    for (uint64_t n = 200; n < 300; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_uint_le(store_stats(&s).used_bytes, 4 * MIB);
+}
+END_TEST
+
+START_TEST(what_has_expired_is_a_miss)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 16 * MIB);
+    opts.policy = tierce__policy_find("ttl");
+    opts.ttl_ms = 20;
+    open_with(opts);
+    for (uint64_t n = 0; n < 10; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    while (store_has(&s, 9)) /* a lookup is no use that renews */
+        continue;
+    for (uint64_t n = 0; n < 10; n++)
+        ck_assert_int_eq(store_get(&s, n, 0, 0), TIERCE_E_MISS);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_uint_eq(store_stats(&s).chunks, 0);
+    store_close(&s);
+    opts.ttl_ms = 0;
+    open_with(opts);
+    ck_assert_uint_eq(store_stats(&s).chunks, 0);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert(store_has(&s, 1));
+}
+END_TEST
+
 START_TEST(a_smaller_cap_evicts_and_truncates)
 {
     open_with(store_opts(&s, 16 * MIB));
@@ -157,6 +224,24 @@ START_TEST(fewer_slots_evict_the_oldest)
 }
 END_TEST
 
+/* Space that waits for its record is no slot. */
+START_TEST(full_of_slots_with_space_in_limbo)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 32 * MIB);
+    opts.chunk_count_max = 16;
+    opts.flush_interval_ms = 60000;
+    open_with(opts);
+    for (uint64_t n = 0; n < 16; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    s.chunk_bytes = HARNESS_PAGE;
+    for (uint64_t n = 16; n < 40; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_uint_ge(store_stats(&s).chunks, 15); /* one of two pages evicts two of one */
+    ck_assert_uint_le(store_stats(&s).chunks, 16);
+}
+END_TEST
+
 START_TEST(a_folder_is_held_by_one_store)
 {
     struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
@@ -182,6 +267,91 @@ START_TEST(only_what_is_asked_for_twice)
     ck_assert_int_eq(store_put(&s, 1), 0);
     ck_assert(store_has(&s, 1));
     ck_assert_int_eq(store_put(&s, 2), TIERCE_E_REFUSED);
+}
+END_TEST
+
+static char log_text[4096];
+
+static void note(void *arg, enum tierce_log_level level, const char *event, const char *detail)
+{
+    (void)arg;
+    (void)level;
+    size_t used = strlen(log_text);
+    snprintf(log_text + used, sizeof(log_text) - used, "%s %s\n", event, detail);
+}
+
+static void in_folder(char path[256], const char *name)
+{
+    snprintf(path, 256, "%s/%s", s.folder, name);
+}
+
+/* What somebody put into ns/ is left alone and named; our own garbage goes. */
+START_TEST(strays_beside_the_texts_are_skipped)
+{
+    static const char *const strays[] = {"backup", "pipe", "link"};
+    struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
+    char path[256], digest[65], name[80];
+    open_with(opts);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    store_close(&s);
+    in_folder(path, "ns/backup");
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    in_folder(path, "ns/pipe");
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    in_folder(path, "ns/link");
+    ck_assert_int_eq(symlink("/nowhere", path), 0);
+    in_folder(path, "ns/garbage.tmp");
+    ck_assert_int_eq(mknod(path, S_IFREG | 0600, 0), 0);
+    tierce__hex_encode(digest, tierce__namespaces_digest(s.namespaces, s.ns), 32);
+    snprintf(name, sizeof(name), "ns/%s", digest);
+    in_folder(path, name);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(mkdir(path, 0700), 0); /* in the place of a text */
+    tierce_set_log_fn(note, NULL, TIERCE_LOG_WARN);
+    open_with(opts);
+    for (size_t i = 0; i < sizeof(strays) / sizeof(strays[0]); i++) {
+        char text[300];
+        snprintf(name, sizeof(name), "ns/%s", strays[i]);
+        in_folder(path, name);
+        snprintf(text, sizeof(text), "disk_stray_skipped path=\"%s\"", path);
+        ck_assert_ptr_nonnull(strstr(log_text, text));
+        struct stat st;
+        ck_assert_int_eq(lstat(path, &st), 0);
+    }
+    ck_assert_ptr_nonnull(strstr(log_text, digest));
+    in_folder(path, "ns/garbage.tmp");
+    ck_assert_int_ne(access(path, F_OK), 0);
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_ptr_nonnull(strstr(log_text, "disk_text_failed"));
+}
+END_TEST
+
+/* A store that cannot be opened names what was wrong. */
+START_TEST(what_is_refused_is_named)
+{
+    static const char *const names[] = {"lock", "journal", "journal.new", "data", "ns"};
+    struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
+    tierce_set_log_fn(note, NULL, TIERCE_LOG_WARN);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char path[256], text[300];
+        bool wants_folder = strcmp(names[i], "ns") == 0;
+        in_folder(path, names[i]);
+        ck_assert_int_eq(wants_folder ? mknod(path, S_IFREG | 0600, 0) : mkdir(path, 0700), 0);
+        log_text[0] = '\0';
+        ck_assert_int_lt(store_open(&s, &opts), 0);
+        snprintf(text, sizeof(text), "disk_open_failed path=\"%s\"", path);
+        ck_assert_msg(strstr(log_text, text) != NULL, "%s: %s", names[i], log_text);
+        ck_assert_ptr_nonnull(strstr(log_text, "hint=\"something else is in its place"));
+        store_remove(&s);
+        ck_assert_int_eq(mkdir(s.folder, 0700), 0);
+    }
+    opts.path = "/nonexistent/folder";
+    log_text[0] = '\0';
+    ck_assert_int_eq(store_open(&s, &opts), -ENOENT);
+    ck_assert_ptr_nonnull(strstr(log_text, "path=\"/nonexistent/folder\""));
 }
 END_TEST
 
@@ -321,6 +491,58 @@ START_TEST(the_journal_is_compacted_and_bounded)
 }
 END_TEST
 
+/* Most commits write over zeroes, and what is written ahead is accounted for. */
+START_TEST(the_journal_grows_in_steps)
+{
+    unsigned grown = 0;
+    open_with(store_opts(&s, 32 * MIB));
+    uint64_t length = store_file_bytes(&s, "journal");
+    for (uint64_t n = 0; n < 48; n++) {
+        uint64_t data = store_data_bytes(&s);
+        ck_assert_int_eq(store_put(&s, n), 0);
+        ck_assert_int_eq(store_flush(&s), 0);
+        uint64_t text = n == 0 ? HARNESS_PAGE : 0;
+        ck_assert_uint_eq(store_data_bytes(&s), data + store_bytes(&s, n) + text);
+        grown += store_file_bytes(&s, "journal") != length;
+        length = store_file_bytes(&s, "journal");
+    }
+    ck_assert_uint_le(grown, 4);
+}
+END_TEST
+
+/* Every record names its namespace anew, which is the most that a journal may need. */
+START_TEST(the_bound_of_the_journal_holds_for_many_namespaces)
+{
+    uint32_t ids[100];
+    for (uint32_t i = 0; i < 100; i++) {
+        uint8_t digest[TIERCE_HASH_BYTES] = {(uint8_t)i, 1};
+        int64_t id = tierce__namespaces_intern(s.namespaces, digest, NULL);
+        ck_assert_int_ge(id, 0);
+        ids[i] = (uint32_t)id;
+    }
+    s.chunk_bytes = HARNESS_PAGE;
+    struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
+    opts.chunk_count_max = 400;
+    open_with(opts);
+    uint64_t pages = 400 / 19 + 3, longest = 0;
+    for (uint64_t n = 0; n < 2000; n++) {
+        s.ns = ids[n % 100];
+        ck_assert_int_eq(store_put(&s, n), 0);
+        if (n % 50 == 0)
+            ck_assert_int_eq(store_flush(&s), 0);
+        uint64_t bytes = store_file_bytes(&s, "journal");
+        longest = bytes > longest ? bytes : longest;
+    }
+    ck_assert_uint_gt(longest, 400 * 208);
+    ck_assert_uint_le(longest, (2 * pages + 400 / 36 + 4) * HARNESS_PAGE);
+    uint64_t chunks = store_stats(&s).chunks;
+    ck_assert_uint_eq(chunks, 400);
+    store_close(&s);
+    open_with(opts);
+    ck_assert_uint_eq(store_stats(&s).chunks, chunks);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("disk");
@@ -330,14 +552,25 @@ int main(void)
     tcase_add_loop_test(t, put_get_flush_reopen, 0, 2);
     tcase_add_test(t, a_lookup_counts_the_leading_keys);
     tcase_add_test(t, eviction_keeps_the_cap_and_the_order);
+    tcase_add_test(t, a_large_store_evicts_ahead);
+    int policies = 0;
+    while (tierce__policy_at((size_t)policies) != NULL)
+        policies++;
+    tcase_add_loop_test(t, every_policy_evicts, 0, policies);
+    tcase_add_test(t, what_has_expired_is_a_miss);
     tcase_add_test(t, a_smaller_cap_evicts_and_truncates);
     tcase_add_test(t, fewer_slots_evict_the_oldest);
+    tcase_add_test(t, full_of_slots_with_space_in_limbo);
     tcase_add_test(t, a_folder_is_held_by_one_store);
     tcase_add_test(t, only_what_is_asked_for_twice);
+    tcase_add_test(t, strays_beside_the_texts_are_skipped);
+    tcase_add_test(t, what_is_refused_is_named);
     tcase_add_test(t, arguments_are_checked);
     tcase_add_test(t, a_scan_sees_what_is_durable);
     tcase_add_test(t, many_requests_at_once);
     tcase_add_test(t, the_journal_is_compacted_and_bounded);
+    tcase_add_test(t, the_journal_grows_in_steps);
+    tcase_add_test(t, the_bound_of_the_journal_holds_for_many_namespaces);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

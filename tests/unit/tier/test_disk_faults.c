@@ -8,6 +8,7 @@
 static struct store s;
 static struct tierce__vfs *vfs;
 static char last_event[64];
+static unsigned events;
 
 static void note_event(void *arg, enum tierce_log_level level, const char *event,
                        const char *detail)
@@ -16,6 +17,7 @@ static void note_event(void *arg, enum tierce_log_level level, const char *event
     (void)level;
     (void)detail;
     snprintf(last_event, sizeof(last_event), "%s", event);
+    events++;
 }
 
 static void setup(void)
@@ -65,6 +67,42 @@ static void hang(enum tierce__fault_kind kind)
     tierce__vfs_fault_add(
         vfs, &(struct tierce__vfs_fault_rule){
                  .kind = kind, .action = TIERCE__FAULT_HANG, .nth = 1, .forever = true});
+}
+
+struct many {
+    struct tierce__tier_req reqs[32];
+    struct tierce__key keys[32];
+    struct store_wait wait;
+};
+
+static void submit_puts(struct many *m, unsigned count, uint32_t timeout_ms)
+{
+    *m = (struct many){.wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
+    for (unsigned n = 0; n < count; n++) {
+        struct tierce__buf *buf;
+        uint64_t bytes = store_bytes(&s, n);
+        ck_assert_int_eq(tierce__pool_alloc(s.pool, &buf, bytes), 0);
+        store_fill(buf->data, n, bytes);
+        m->keys[n] = store_key(&s, n);
+        m->reqs[n] = (struct tierce__tier_req){.op = TIERCE__TIER_PUT,
+                                               .deadline_ns = tierce__deadline_in_ms(timeout_ms),
+                                               .done = store_done,
+                                               .arg = &m->wait,
+                                               .keys = &m->keys[n],
+                                               .key_count = 1,
+                                               .buf = buf,
+                                               .object_bytes = bytes};
+        s.tier->ops->submit(s.tier, &m->reqs[n]);
+        tierce__buf_release(buf);
+    }
+}
+
+static void wait_for_dones(struct many *m, int count)
+{
+    pthread_mutex_lock(&m->wait.mutex);
+    while (m->wait.dones < count)
+        pthread_cond_wait(&m->wait.cond, &m->wait.mutex);
+    pthread_mutex_unlock(&m->wait.mutex);
 }
 
 START_TEST(read_and_write_errors_are_the_callers)
@@ -128,6 +166,100 @@ START_TEST(what_a_failed_sync_should_have_covered_is_dropped)
 }
 END_TEST
 
+/* A loss that came about while nobody waited is told by the next flush, once. */
+START_TEST(a_sync_that_failed_in_between_is_told_by_the_next_flush)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    opts.flush_interval_ms = 1;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    break_at(TIERCE__FAULT_SYNC, 1, false, -EIO);
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    for (int i = 0; i < 10000 && store_has(&s, 2); i++)
+        usleep(1000);
+    ck_assert(!store_has(&s, 2));
+    if (_i == 1)
+        ck_assert_int_eq(store_put(&s, 3), 0); /* a flush with work of its own */
+    ck_assert_int_eq(store_flush(&s), -EIO);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_uint_eq(store_stats(&s).durable_chunks, _i == 1 ? 3 : 2);
+}
+END_TEST
+
+/* One sync that waits, and fails when it is told to. */
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    int (*sync)(struct tierce__vfs *, struct tierce__vfs_file *);
+    bool closed, reached;
+} gate = {.mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
+
+static int sync_at_gate(struct tierce__vfs *v, struct tierce__vfs_file *file)
+{
+    pthread_mutex_lock(&gate.mutex);
+    bool wait = gate.closed;
+    gate.reached = wait;
+    pthread_cond_broadcast(&gate.cond);
+    while (gate.closed)
+        pthread_cond_wait(&gate.cond, &gate.mutex);
+    pthread_mutex_unlock(&gate.mutex);
+    return wait ? -EIO : gate.sync(v, file);
+}
+
+static void set_gate(bool closed)
+{
+    pthread_mutex_lock(&gate.mutex);
+    gate.closed = closed;
+    pthread_cond_broadcast(&gate.cond);
+    pthread_mutex_unlock(&gate.mutex);
+}
+
+static void wait_for_gate(void)
+{
+    pthread_mutex_lock(&gate.mutex);
+    while (!gate.reached)
+        pthread_cond_wait(&gate.cond, &gate.mutex);
+    pthread_mutex_unlock(&gate.mutex);
+}
+
+static void submit_flush(struct many *m, unsigned n)
+{
+    m->reqs[n] = (struct tierce__tier_req){.op = TIERCE__TIER_FLUSH,
+                                           .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                           .done = store_done,
+                                           .arg = &m->wait};
+    s.tier->ops->submit(s.tier, &m->reqs[n]);
+}
+
+/* A flush that comes while the sync of another is failing waits for chunks that go with it. */
+START_TEST(a_flush_during_a_sync_that_fails_is_told)
+{
+    static struct many flushes = {.wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
+    struct tierce__disk_opts opts = faulty_opts();
+    static struct tierce__vfs_ops gated;
+    gated = *vfs->ops;
+    gate.sync = gated.sync;
+    gated.sync = sync_at_gate;
+    vfs->ops = &gated;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    set_gate(true);
+    submit_flush(&flushes, 0);
+    wait_for_gate();
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    submit_flush(&flushes, 1);
+    set_gate(false);
+    wait_for_dones(&flushes, 2);
+    ck_assert_int_eq(flushes.reqs[0].status, -EIO);
+    ck_assert(!store_has(&s, 2));
+    ck_assert_int_eq(flushes.reqs[1].status, -EIO);
+    ck_assert_int_eq(store_flush(&s), 0);
+}
+END_TEST
+
 START_TEST(a_journal_that_fails_is_written_anew)
 {
     open_faulty();
@@ -157,6 +289,46 @@ START_TEST(a_journal_that_fails_is_written_anew)
     ck_assert_int_eq(store_open(&s, &opts), 0);
     for (uint64_t n = 0; n < 7; n++)
         ck_assert_int_eq(store_get(&s, n, 0, 0), n == 0 || n == 1 || n == 5 ? TIERCE_E_MISS : 0);
+}
+END_TEST
+
+/* Each of these fails again with every flush; the log says so once. */
+START_TEST(what_keeps_failing_is_said_once)
+{
+    static const struct {
+        enum tierce__fault_kind kind;
+        int error;
+        unsigned events;
+    } cases[] = {
+        {TIERCE__FAULT_OPEN, -EMFILE, 2}, /* the text; and the journal, which is full before long */
+        {TIERCE__FAULT_WRITE, -EIO, 3},   /* text, append, journal */
+        {TIERCE__FAULT_SYNC, -EIO, 4},    /* and data */
+        {TIERCE__FAULT_ALLOCATE, -ENOSPC, 1},
+    };
+    open_faulty();
+    break_at(cases[_i].kind, 1, true, cases[_i].error);
+    events = 0;
+    for (uint64_t n = 0; n < 300; n++) {
+        (void)store_put(&s, n);
+        (void)store_delete(&s, n / 2);
+        (void)store_flush(&s);
+    }
+    ck_assert_uint_ge(events, 1);
+    ck_assert_uint_le(events, cases[_i].events);
+}
+END_TEST
+
+/* A text that cannot be published is not tried for each chunk: it costs files and syncs. */
+START_TEST(a_text_that_fails_is_not_tried_again_at_once)
+{
+    open_faulty();
+    break_at(TIERCE__FAULT_RENAME, 1, true, -EIO);
+    uint64_t renames = tierce__vfs_fault_count(vfs, TIERCE__FAULT_RENAME);
+    for (uint64_t n = 0; n < 20; n++) {
+        ck_assert_int_eq(store_put(&s, n), 0);
+        ck_assert_int_eq(store_flush(&s), 0);
+    }
+    ck_assert_uint_eq(tierce__vfs_fault_count(vfs, TIERCE__FAULT_RENAME), renames + 1);
 }
 END_TEST
 
@@ -231,42 +403,6 @@ START_TEST(a_late_put_is_not_wasted)
     ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
 }
 END_TEST
-
-struct many {
-    struct tierce__tier_req reqs[32];
-    struct tierce__key keys[32];
-    struct store_wait wait;
-};
-
-static void submit_puts(struct many *m, unsigned count, uint32_t timeout_ms)
-{
-    *m = (struct many){.wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
-    for (unsigned n = 0; n < count; n++) {
-        struct tierce__buf *buf;
-        uint64_t bytes = store_bytes(&s, n);
-        ck_assert_int_eq(tierce__pool_alloc(s.pool, &buf, bytes), 0);
-        store_fill(buf->data, n, bytes);
-        m->keys[n] = store_key(&s, n);
-        m->reqs[n] = (struct tierce__tier_req){.op = TIERCE__TIER_PUT,
-                                               .deadline_ns = tierce__deadline_in_ms(timeout_ms),
-                                               .done = store_done,
-                                               .arg = &m->wait,
-                                               .keys = &m->keys[n],
-                                               .key_count = 1,
-                                               .buf = buf,
-                                               .object_bytes = bytes};
-        s.tier->ops->submit(s.tier, &m->reqs[n]);
-        tierce__buf_release(buf);
-    }
-}
-
-static void wait_for_dones(struct many *m, int count)
-{
-    pthread_mutex_lock(&m->wait.mutex);
-    while (m->wait.dones < count)
-        pthread_cond_wait(&m->wait.cond, &m->wait.mutex);
-    pthread_mutex_unlock(&m->wait.mutex);
-}
 
 static struct many many;
 
@@ -364,6 +500,77 @@ START_TEST(reads_pass_queued_writes)
 }
 END_TEST
 
+/* Gets that ask again as soon as they are answered, until they are told to stop. */
+#define READERS   12u
+#define READS_MAX 20000u
+
+static struct {
+    struct tierce__tier_req reqs[READERS];
+    struct store_wait wait; /* counts the readers that stopped */
+    unsigned reads, failed;
+    bool stop;
+} steady;
+
+static void read_on(struct tierce__tier_req *req)
+{
+    pthread_mutex_lock(&steady.wait.mutex);
+    steady.reads++;
+    steady.failed += req->status != 0;
+    bool again = !steady.stop && steady.reads < READS_MAX;
+    if (!again)
+        steady.wait.dones++;
+    pthread_cond_signal(&steady.wait.cond);
+    pthread_mutex_unlock(&steady.wait.mutex);
+    if (again)
+        s.tier->ops->submit(s.tier, req);
+}
+
+static void start_readers(const struct tierce__key *key)
+{
+    for (unsigned i = 0; i < READERS; i++) {
+        struct tierce__buf *buf;
+        ck_assert_int_eq(tierce__pool_alloc(s.pool, &buf, s.chunk_bytes), 0);
+        steady.reqs[i] = (struct tierce__tier_req){.op = TIERCE__TIER_GET,
+                                                   .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                                   .done = read_on,
+                                                   .keys = key,
+                                                   .key_count = 1,
+                                                   .buf = buf,
+                                                   .length = s.chunk_bytes};
+        s.tier->ops->submit(s.tier, &steady.reqs[i]);
+    }
+}
+
+/* Writes get through beside reads that always fill the queue: at least every fourth transfer. */
+START_TEST(reads_do_not_starve_writes)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    opts.io_depth = _i == 0 ? 4 : 1;
+    opts.io_bytes = 16384; /* four or five transfers each */
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    ck_assert_int_eq(store_put(&s, 100), 0);
+    struct tierce__key key = store_key(&s, 100);
+    pthread_mutex_init(&steady.wait.mutex, NULL);
+    pthread_cond_init(&steady.wait.cond, NULL);
+    start_readers(&key);
+    submit_puts(&many, 8, UINT32_MAX);
+    wait_for_dones(&many, 8);
+    pthread_mutex_lock(&steady.wait.mutex);
+    unsigned reads = steady.reads;
+    steady.stop = true;
+    while (steady.wait.dones < (int)READERS)
+        pthread_cond_wait(&steady.wait.cond, &steady.wait.mutex);
+    pthread_mutex_unlock(&steady.wait.mutex);
+    for (unsigned i = 0; i < READERS; i++)
+        tierce__buf_release(steady.reqs[i].buf);
+    for (unsigned n = 0; n < 8; n++)
+        ck_assert_int_eq(many.reqs[n].status, 0);
+    ck_assert_uint_eq(steady.failed, 0);
+    /* 8 puts beside 3 reads for each write; some ran before the puts came and while files grew. */
+    ck_assert_uint_lt(reads, READS_MAX / 4);
+}
+END_TEST
+
 START_TEST(a_flipped_bit_is_for_the_reader_to_find)
 {
     open_faulty();
@@ -386,7 +593,11 @@ int main(void)
     tcase_add_test(t, read_and_write_errors_are_the_callers);
     tcase_add_test(t, a_full_disk_fails_puts_and_makes_do_with_less);
     tcase_add_test(t, what_a_failed_sync_should_have_covered_is_dropped);
+    tcase_add_loop_test(t, a_sync_that_failed_in_between_is_told_by_the_next_flush, 0, 2);
+    tcase_add_test(t, a_flush_during_a_sync_that_fails_is_told);
     tcase_add_test(t, a_journal_that_fails_is_written_anew);
+    tcase_add_loop_test(t, what_keeps_failing_is_said_once, 0, 4);
+    tcase_add_test(t, a_text_that_fails_is_not_tried_again_at_once);
     tcase_add_test(t, a_vanished_folder_leaves_a_store_that_reads);
     tcase_add_test(t, deadlines_end_requests_that_hang);
     tcase_add_test(t, a_late_put_is_not_wasted);
@@ -394,6 +605,7 @@ int main(void)
     tcase_add_test(t, close_cancels_what_does_not_end);
     tcase_add_exit_test(t, close_leaves_a_dead_device_behind, EXIT_SUCCESS);
     tcase_add_test(t, reads_pass_queued_writes);
+    tcase_add_loop_test(t, reads_do_not_starve_writes, 0, 2);
     tcase_add_test(t, a_flipped_bit_is_for_the_reader_to_find);
     suite_add_tcase(suite, t);
     return check_main(suite);

@@ -76,19 +76,18 @@ static void write_journal(uint32_t count, uint32_t batch)
     struct tierce__journal j;
     ck_assert_int_eq(tierce__journal_init(&j, vfs), 0);
     ck_assert_int_eq(tierce__journal_start(&j, path, 99, 4096), 0);
-    struct tierce__journal_record ns = {.kind = TIERCE__JOURNAL_NS, .key.ns = 3};
-    memset(ns.digest, 9, sizeof(ns.digest));
-    ck_assert_int_eq(tierce__journal_add(&j, &ns), 0);
+    uint8_t digest[TIERCE_HASH_BYTES];
+    memset(digest, 9, sizeof(digest));
     for (uint32_t n = 0; n < count; n++) {
         struct tierce__journal_record r = record_of(n);
-        ck_assert_int_eq(tierce__journal_add(&j, &r), 0);
+        ck_assert_int_eq(tierce__journal_add(&j, &r, digest), 0);
         if (n % batch == batch - 1)
             ck_assert_int_eq(tierce__journal_commit(&j), 0);
     }
     struct tierce__journal_record del = record_of(2), day = {.kind = TIERCE__JOURNAL_DAY};
     del.kind = TIERCE__JOURNAL_DEL;
-    ck_assert_int_eq(tierce__journal_add(&j, &del), 0);
-    ck_assert_int_eq(tierce__journal_add(&j, &day), 0);
+    ck_assert_int_eq(tierce__journal_add(&j, &del, digest), 0);
+    ck_assert_int_eq(tierce__journal_add(&j, &day, NULL), 0);
     ck_assert_int_eq(tierce__journal_commit(&j), 0);
     tierce__journal_fini(&j);
 }
@@ -124,7 +123,8 @@ START_TEST(what_is_written_is_read)
     ck_assert_int_eq(tierce__journal_read_file(&reader, vfs, file, take, &sink), 0);
     vfs->ops->close(vfs, file);
     ck_assert_uint_eq(sink.puts, 3000);
-    ck_assert_uint_eq(sink.dels + sink.names + sink.days, 3);
+    ck_assert_uint_eq(sink.dels + sink.days, 2);
+    ck_assert_uint_eq(sink.names, reader.good); /* each page says it again */
     ck_assert_uint_eq(sink.wrong, 0);
     ck_assert_uint_eq(reader.bad + reader.missing + reader.newer, 0);
     ck_assert_uint_eq(reader.end, reader.good);
@@ -231,6 +231,64 @@ START_TEST(a_gap_is_reported_and_the_rest_is_read)
 }
 END_TEST
 
+struct page_names {
+    bool named[500];
+    uint32_t uses;
+    uint32_t wrong;
+};
+
+static void check_named(void *arg, const struct tierce__journal_record *record)
+{
+    struct page_names *names = arg;
+    bool *named = &names->named[record->key.ns];
+    if (record->kind == TIERCE__JOURNAL_NS) {
+        names->wrong += *named || memcmp(record->digest, &record->key.ns, 4) != 0;
+        *named = true;
+        return;
+    }
+    names->uses++;
+    names->wrong += !*named;
+}
+
+/* What a page says does not depend on any other: none uses a namespace that it does not name, once,
+ * however many namespaces take turns. */
+START_TEST(each_page_can_be_read_alone)
+{
+    struct test_random rng = test_random_start("each_page_can_be_read_alone");
+    struct tierce__journal j;
+    ck_assert_int_eq(tierce__journal_init(&j, vfs), 0);
+    ck_assert_int_eq(tierce__journal_start(&j, path, 99, 4096), 0);
+    for (uint32_t n = 0; n < 3000; n++) {
+        struct tierce__journal_record r = record_of(n);
+        uint8_t digest[TIERCE_HASH_BYTES];
+        r.key.ns = test_random_below(&rng, n < 1000 ? 3 : 500);
+        memset(digest, 0, sizeof(digest));
+        memcpy(digest, &r.key.ns, sizeof(r.key.ns));
+        if (test_random_below(&rng, 2) == 0)
+            r.kind = TIERCE__JOURNAL_DEL;
+        ck_assert_int_eq(tierce__journal_add(&j, &r, digest), 0);
+        if (test_random_below(&rng, 100) == 0)
+            ck_assert_int_eq(tierce__journal_commit(&j), 0);
+    }
+    ck_assert_int_eq(tierce__journal_commit(&j), 0);
+    tierce__journal_fini(&j);
+    size_t bytes;
+    uint8_t *pages = load(&bytes);
+    struct page_names names;
+    uint32_t uses = 0;
+    for (size_t at = 0; at < bytes; at += PAGE) {
+        struct tierce__journal_reader reader = {.page = at / PAGE};
+        names = (struct page_names){0};
+        tierce__journal_read(&reader, pages + at, 1, check_named, &names);
+        ck_assert_uint_eq(reader.good, 1);
+        ck_assert_uint_eq(reader.damaged_records, 0);
+        ck_assert_uint_eq(names.wrong, 0);
+        uses += names.uses;
+    }
+    ck_assert_uint_eq(uses, 3000);
+}
+END_TEST
+
 /* ---- records that make no sense -------------------------------------------------------------- */
 
 START_TEST(a_table_refuses_what_makes_no_sense)
@@ -286,6 +344,7 @@ END_TEST
 
 static struct store s;
 static char last_event[64];
+static unsigned damages; /* told */
 
 static void note_event(void *arg, enum tierce_log_level level, const char *event,
                        const char *detail)
@@ -294,6 +353,7 @@ static void note_event(void *arg, enum tierce_log_level level, const char *event
     (void)level;
     (void)detail;
     snprintf(last_event, sizeof(last_event), "%s", event);
+    damages += strcmp(event, "disk_journal_damaged") == 0;
 }
 
 static void make_store(void)
@@ -348,7 +408,7 @@ static uint64_t open_damaged(void)
     }
     struct tierce__tier_stats stats = store_stats(&s);
     ck_assert_uint_eq(stats.chunks, found);
-    uint64_t text = stats.used_bytes - store_file_bytes(&s, "journal") - bytes;
+    uint64_t text = store_data_bytes(&s) - bytes;
     ck_assert(text == 0 || text == PAGE);
     ck_assert_int_eq(store_put(&s, 1000), 0);
     ck_assert_int_eq(store_flush(&s), 0);
@@ -372,6 +432,73 @@ START_TEST(a_journal_cut_anywhere)
     }
     put_file(saved, bytes);
     ck_assert_uint_eq(open_damaged(), CHUNKS - CHUNKS / 10);
+    free(saved);
+    store_parts_end(&s);
+}
+END_TEST
+
+static void copy_mark(const char *from, const char *to)
+{
+    char command[256];
+    snprintf(command, sizeof(command), "cp %s/%s %s/%s", folder, from, folder, to);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* What a sync has covered and is gone is told, once; what was never synced is not missed. */
+START_TEST(a_journal_that_lost_its_end_is_told)
+{
+    make_store();
+    copy_mark("journal.synced", "mark.saved");
+    size_t bytes;
+    uint8_t *journal = load(&bytes), *saved = malloc(bytes);
+    memcpy(saved, journal, bytes);
+    struct sink sink;
+    bytes = read_back(saved, bytes / PAGE, &sink).end * PAGE; /* zeroes may follow */
+    for (size_t cut = 0; cut <= bytes; cut += PAGE) {
+        put_file(saved, cut);
+        copy_mark("mark.saved", "journal.synced");
+        damages = 0;
+        (void)open_damaged();
+        ck_assert_uint_eq(damages, cut < bytes);
+        damages = 0;
+        struct tierce__disk_opts opts = store_opts(&s, 2 * MIB);
+        ck_assert_int_eq(store_open(&s, &opts), 0);
+        store_close(&s);
+        ck_assert_uint_eq(damages, 0);
+    }
+    put_file(saved, bytes - PAGE);
+    ck_assert_int_eq(truncate(path, (off_t)bytes), 0); /* zeroes in place of the last page */
+    copy_mark("mark.saved", "journal.synced");
+    damages = 0;
+    (void)open_damaged();
+    ck_assert_uint_eq(damages, 1);
+    free(saved);
+    store_parts_end(&s);
+}
+END_TEST
+
+static void count_puts(void *arg, const struct tierce__journal_record *record)
+{
+    uint32_t *puts = arg;
+    *puts += record->kind == TIERCE__JOURNAL_PUT;
+}
+
+START_TEST(one_bad_bit_costs_the_records_of_its_page)
+{
+    make_store();
+    size_t bytes;
+    uint8_t *journal = load(&bytes), *saved = malloc(bytes);
+    memcpy(saved, journal, bytes);
+    for (size_t at = 0; at < bytes; at += PAGE) {
+        uint32_t puts = 0;
+        struct tierce__journal_reader reader = {.page = at / PAGE};
+        tierce__journal_read(&reader, saved + at, 1, count_puts, &puts);
+        ck_assert_uint_le(puts, 4);
+        memcpy(journal, saved, bytes);
+        journal[at + 100] ^= 1;
+        put_file(journal, bytes);
+        ck_assert_uint_ge(open_damaged() + puts, CHUNKS - CHUNKS / 10);
+    }
     free(saved);
     store_parts_end(&s);
 }
@@ -478,8 +605,11 @@ int main(void)
     tcase_add_test(t, no_byte_of_a_page_can_change_unseen);
     tcase_add_test(t, each_field_is_checked_by_itself);
     tcase_add_test(t, a_gap_is_reported_and_the_rest_is_read);
+    tcase_add_test(t, each_page_can_be_read_alone);
     tcase_add_test(t, a_table_refuses_what_makes_no_sense);
     tcase_add_loop_test(t, a_journal_cut_anywhere, 0, 2);
+    tcase_add_test(t, a_journal_that_lost_its_end_is_told);
+    tcase_add_test(t, one_bad_bit_costs_the_records_of_its_page);
     tcase_add_test(t, a_journal_damaged_at_random);
     tcase_add_test(t, a_journal_forged_at_random);
     tcase_add_test(t, a_newer_version_is_left_alone);

@@ -150,6 +150,53 @@ START_TEST(leases_and_pins_are_not_evicted)
 }
 END_TEST
 
+/* The loop index is the policy. */
+START_TEST(every_policy_evicts)
+{
+    struct tierce__memory_opts opts = {
+        .size = sizeof(opts), .policy = tierce__policy_at((size_t)_i), .seed = 1};
+    pool = opts.pool = new_pool();
+    ck_assert_int_eq(tierce__memory_open(&tier, &opts), 0);
+    for (unsigned i = 0; i < 16; i++)
+        ck_assert_int_eq(put(i), 0);
+    struct tierce__buf *held = get(5);
+    for (unsigned i = 16; i < 200; i++) {
+        ck_assert_uint_eq(tier->ops->evict(tier, 1), BYTES);
+        ck_assert_int_eq(put(i), 0);
+        if (i % 3 == 0)
+            tier->ops->touch(tier, (struct tierce__key[]){key_of(i - 1), key_of(i)}, 2);
+    }
+    ck_assert(has(5));
+    tierce__buf_release(held);
+    ck_assert_uint_eq(tier->ops->evict(tier, UINT64_MAX), 16 * BYTES);
+    end();
+}
+END_TEST
+
+START_TEST(what_has_expired_is_a_miss)
+{
+    struct tierce__memory_opts opts = {
+        .size = sizeof(opts), .policy = tierce__policy_find("ttl"), .ttl_ms = 20};
+    pool = opts.pool = new_pool();
+    ck_assert_int_eq(tierce__memory_open(&tier, &opts), 0);
+    ck_assert_int_eq(put(1), 0);
+    struct tierce__buf *two = alloc(); /* held, so that it does not expire */
+    ck_assert_int_eq(request(TIERCE__TIER_PUT, 2, &two), 0);
+    struct tierce__tier_stats stats;
+    do {
+        ck_assert(has(2));
+        tier->ops->stats(tier, &stats);
+    } while (stats.chunks == 2);
+    ck_assert(!has(1));
+    tierce__buf_release(two);
+    while (has(2)) /* a GET is no use that renews */
+        continue;
+    tier->ops->stats(tier, &stats);
+    ck_assert_uint_eq(stats.evicted_chunks, 2);
+    end();
+}
+END_TEST
+
 START_TEST(leases_outlive_the_tier)
 {
     start(0);
@@ -396,6 +443,11 @@ int main(void)
     tcase_set_timeout(t, 30);
     tcase_add_test(t, a_full_index_evicts_one_or_refuses);
     tcase_add_test(t, leases_and_pins_are_not_evicted);
+    int policies = 0;
+    while (tierce__policy_at((size_t)policies) != NULL)
+        policies++;
+    tcase_add_loop_test(t, every_policy_evicts, 0, policies);
+    tcase_add_test(t, what_has_expired_is_a_miss);
     tcase_add_test(t, leases_outlive_the_tier);
     tcase_add_test(t, requests_are_checked);
     tcase_add_test(t, each_allocation_of_open_may_fail);

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connector on vLLM's own configuration objects, without a running engine: what it serves, what
+it says when it does not, and that vLLM is never harmed."""
+
+import logging
+import os
+import sys
+from copy import copy
+from pathlib import Path
+from types import SimpleNamespace as Thing
+
+import pytest
+
+os.environ.update({"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+                   "VLLM_CPU_KVCACHE_SPACE": "1"})
+torch = pytest.importorskip("torch")
+vllm = pytest.importorskip("vllm")
+
+from vllm.config import KVTransferConfig, ParallelConfig  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: E402
+    KVConnectorRole, supports_hma)
+from vllm.engine.arg_utils import EngineArgs  # noqa: E402
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange  # noqa: E402
+from vllm.sampling_params import SamplingParams  # noqa: E402
+from vllm.v1 import kv_cache_interface as kv  # noqa: E402
+from vllm.v1.request import Request  # noqa: E402
+
+from tierce.vllm import connector as ours, worker  # noqa: E402
+from tierce.vllm.link import Facts  # noqa: E402
+from tierce.vllm.tracker import LoadResult  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "demo"))
+
+BLOCK = 32
+FULL = dict(block_size=BLOCK, num_kv_heads=2, head_size=64, dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    from make_model import make_model
+
+    model = make_model(str(tmp_path_factory.mktemp("model") / "m"), "test", 7)
+    return EngineArgs(
+        model=model, dtype="float32", block_size=BLOCK, skip_tokenizer_init=True,
+        enforce_eager=True, kv_transfer_config=KVTransferConfig(
+            kv_connector="TierceConnector", kv_connector_module_path="tierce.vllm",
+            kv_role="kv_both", kv_load_failure_policy="recompute",
+            kv_connector_extra_config={"memory.size": "4MiB", "disk.path": ""}),
+    ).create_engine_config()
+
+
+def cache(*specs, **changes):
+    groups = [kv.KVCacheGroupSpec([f"layers.{i}.attn"], spec) for i, spec in enumerate(specs)]
+    return kv.KVCacheConfig(num_blocks=8, kv_cache_tensors=[], kv_cache_groups=groups, **changes)
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.DEBUG, logger="tierce")
+    logging.getLogger("tierce").propagate = True
+    return lambda: [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def changed(config, part, **values):
+    """The configuration with one of its parts changed."""
+    out = copy(config)
+    setattr(out, part, copy(getattr(config, part)))
+    for name, value in values.items():
+        object.__setattr__(getattr(out, part), name, value)
+    return out
+
+
+WINDOW = kv.SlidingWindowSpec(**FULL, sliding_window=128)
+MAMBA = kv.MambaSpec(block_size=BLOCK, shapes=((4, 4),), dtypes=(torch.float32,))
+CACHES = {
+    "2 KV cache groups": cache(kv.FullAttentionSpec(**FULL), WINDOW),
+    "kind SlidingWindowSpec": cache(WINDOW),
+    "kind MambaSpec": cache(MAMBA),
+    "kind ChunkedLocalAttentionSpec": cache(
+        kv.ChunkedLocalAttentionSpec(**FULL, attention_chunk_size=128)),
+    "kind MLAAttentionSpec": cache(kv.MLAAttentionSpec(**{**FULL, "num_kv_heads": 1})),
+    "0 KV cache groups": cache(),
+    "sliding window": cache(kv.FullAttentionSpec(**FULL, sliding_window=128)),
+    "chunked": cache(kv.FullAttentionSpec(**FULL, attention_chunk_size=128)),
+    "non-causal": cache(kv.FullAttentionSpec(**FULL, non_causal=True)),
+    "two different block sizes": cache(kv.FullAttentionSpec(**{**FULL, "block_size": 64})),
+    "block hashes of another block size": cache(kv.FullAttentionSpec(**FULL), hash_block_size=16),
+}
+CONFIGS = {
+    "tensor, pipeline": ("parallel_config", {"world_size": 2}),
+    "a pooling model": ("model_config", {"runner_type": "pooling"}),
+    "load format 'dummy'": ("load_config", {"load_format": "dummy"}),
+}
+
+
+def assert_off(config, cache_config, reason, lines):
+    """Both halves are off; only the worker's says so, and says it once."""
+    for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER):
+        c = ours.TierceConnector(config, role, cache_config)
+        assert reason in c.off
+        assert_harmless(c)
+    assert [line for line in lines() if line.startswith("Tierce is off: ")] == (
+        [f"Tierce is off: {c.off}"])
+    assert len(lines()) == 1
+
+
+def assert_harmless(c):
+    """Every call of vLLM's, on a connector that is off."""
+    request, output = Thing(request_id="r"), Thing()
+    assert c.get_num_new_matched_tokens(request, 0) == (0, False)
+    c.update_state_after_alloc(request, Thing(), 0)
+    assert c.get_external_cache_hit_sources(request, 0) == {}
+    meta = c.build_connector_meta(output)
+    assert meta.requests == []
+    c.register_kv_caches({})
+    c.handle_preemptions(meta)
+    c.bind_connector_metadata(meta)
+    c.start_load_kv(None)
+    c.wait_for_layer_load("layers.0.attn")
+    c.save_kv_layer("layers.0.attn", None, None)
+    c.wait_for_save()
+    results = c.get_transfer_results(set())
+    assert not results.finished_sending and not results.finished_recving
+    assert c.get_block_ids_with_load_errors() == set()
+    assert c.get_kv_connector_stats() is None
+    assert c.build_connector_worker_meta() is None
+    c.clear_connector_metadata()
+    c.update_connector_output(Thing(kv_connector_worker_meta=None))
+    assert c.request_finished(request, []) == (False, None)
+    assert c.request_finished_all_groups(request, ([1], [2])) == (False, None)
+    assert not c.reset_cache()
+    assert list(c.take_events()) == []
+    c.shutdown()
+
+
+@pytest.mark.parametrize("reason", CACHES)
+def test_caches_that_are_not_served(config, reason, lines):
+    assert_off(config, CACHES[reason], reason, lines)
+
+
+@pytest.mark.parametrize("reason", CONFIGS)
+def test_engines_that_are_not_served(config, reason, lines):
+    part, values = CONFIGS[reason]
+    assert_off(changed(config, part, **values), cache(kv.FullAttentionSpec(**FULL)), reason, lines)
+
+
+def test_hybrid_models_keep_their_memory_manager():
+    assert supports_hma(ours.TierceConnector)
+
+
+def test_tensor_and_pipeline_parallelism_make_a_world():
+    for size in ("tensor_parallel_size", "pipeline_parallel_size"):
+        assert ParallelConfig(**{size: 2}).world_size == 2
+
+
+@pytest.mark.parametrize("method, served", [("ngram", True), ("suffix", True), ("eagle", False),
+                                            ("draft_model", False)])
+def test_speculation_with_a_draft_model_is_not_served(config, method, served):
+    changed_config = copy(config)
+    changed_config.speculative_config = Thing(method=method)
+    c = ours.TierceConnector(changed_config, KVConnectorRole.SCHEDULER,
+                             cache(kv.FullAttentionSpec(**FULL)))
+    assert (c.off is None) == served
+    assert served or f"speculative decoding with '{method}'" in c.off
+
+
+@pytest.mark.parametrize("version, warnings", [("0.32.0", 0), ("0.32.9", 0), ("0.33.0", 1),
+                                               ("0.31.2", 1), ("0.320.0", 1), ("1.0", 1)])
+def test_another_vllm_is_one_warning(config, monkeypatch, lines, version, warnings):
+    monkeypatch.setattr(vllm, "__version__", version)
+    for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER):
+        assert ours.TierceConnector(config, role, cache(kv.FullAttentionSpec(**FULL))).off is None
+    assert [version in line for line in lines()] == [True] * warnings
+
+
+# ---- a step of the scheduler, and one of the worker
+
+
+def request_of(tokens=600, name="r", **changes):
+    return Request(**{"request_id": name, "prompt_token_ids": list(range(tokens)),
+                      "sampling_params": SamplingParams(max_tokens=4), "pooling_params": None,
+                      **changes})
+
+
+class Link:
+    """Stands for the worker half; finds everything, in memory."""
+
+    def __init__(self, load_async=False):
+        self.parts, self.known = [], Facts(None, 8, False, False, False, load_async, 0)
+
+    def facts(self):
+        return self.known
+
+    def lookup(self, session, part, from_block, to_block, flags):
+        self.parts.append(part)
+        return to_block, to_block
+
+    def release(self, session, keep_chain):
+        pass
+
+
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def scheduler(request, config, monkeypatch):
+    c = ours.TierceConnector(config, KVConnectorRole.SCHEDULER, cache(kv.FullAttentionSpec(**FULL)))
+    link = Link(request.param)
+    c.half.find_link = lambda: link
+    c.link = link
+    return c
+
+
+def scheduled(request, block_ids, computed, count):
+    """vLLM's output of a step that schedules one new request; an asynchronous load has none."""
+    new = [] if count == 0 else [Thing(req_id=request.request_id, block_ids=(block_ids,),
+                                       num_computed_tokens=computed)]
+    none = Thing(req_ids=[], new_block_ids=[], num_computed_tokens=[], resumed_req_ids=set())
+    return Thing(scheduled_new_reqs=new, scheduled_cached_reqs=none,
+                 num_scheduled_tokens={request.request_id: count})
+
+
+def ask(c, request, block_ids):
+    """From the lookup to the step's metadata, as vLLM's scheduler does it."""
+    tokens, asynchronous = c.get_num_new_matched_tokens(request, 0)
+    c.update_state_after_alloc(request, Thing(get_block_ids=lambda: (block_ids,)), tokens)
+    c.get_external_cache_hit_sources(request, tokens)
+    count = 0 if asynchronous else request.num_tokens - tokens
+    return tokens, c.build_connector_meta(scheduled(request, block_ids, tokens, count))
+
+
+def test_a_promise_is_passed_on(scheduler):
+    ids = list(range(1, 20))
+    tokens, meta = ask(scheduler, request_of(), ids)
+    assert tokens == 18 * BLOCK
+    (told,) = meta.requests
+    assert (told.load.from_block, told.load.to_block, told.load.allowed) == (0, 18, True)
+    assert list(worker.int32(told.block_ids)) == ids
+    assert not scheduler.promised
+
+
+@pytest.mark.parametrize("broken", ["allocated", "step"])
+def test_a_promise_that_cannot_be_kept_is_reported(scheduler, broken, lines):
+    def fail(*args):
+        raise RuntimeError("broken")
+
+    setattr(scheduler.half, broken, fail)
+    ids = list(range(1, 20))
+    tokens, meta = ask(scheduler, request_of(), ids)
+    assert tokens == 18 * BLOCK
+    (told,) = [r for r in meta.requests if r.load is not None]
+    assert not told.load.allowed
+    assert list(worker.int32(told.block_ids)) == ids and told.load.blocks == len(ids)
+    assert told.load.asynchronous == scheduler.link.known.load_async
+    assert len([line for line in lines() if "Tierce failed in" in line]) == 1
+    # The next step knows nothing of it.
+    delattr(scheduler.half, broken)
+    assert scheduler.build_connector_meta(scheduled(request_of(), [], 0, 0)).requests == []
+
+
+@pytest.mark.parametrize("failed, again", [(0, 18 * BLOCK), (1, 0)])
+def test_a_load_that_failed_is_not_tried_again(scheduler, failed, again):
+    """vLLM asks anew after a failed asynchronous load, and a store may lie again."""
+    request, ids = request_of(), list(range(1, 20))
+    assert ask(scheduler, request, ids)[0] == 18 * BLOCK
+    results = {"r": LoadResult(memory=18 - failed, failed=failed)}
+    scheduler.update_connector_output(
+        Thing(kv_connector_worker_meta=ours.TierceWorkerMetadata(results)))
+    assert ask(scheduler, request, ids)[0] == again
+    assert ask(scheduler, request_of(name="other"), ids)[0] == 18 * BLOCK
+
+
+def test_embeddings_are_left_alone(scheduler, lines):
+    for i in range(2):
+        request = request_of(name=str(i), prompt_token_ids=None,
+                             prompt_embeds=torch.zeros(600, 256))
+        tokens, meta = ask(scheduler, request, list(range(1, 20)))
+        assert tokens == 0 and meta.requests == [] and scheduler.link.parts == []
+        assert scheduler.request_finished(request, []) == (False, None)
+    assert [line for line in lines() if "embeddings" in line] == [
+        "a request is left alone: the prompt holds embeddings"]
+
+
+def test_images_reach_the_chain(scheduler):
+    def image(identifier):
+        return MultiModalFeatureSpec(data=None, modality="image", identifier=identifier,
+                                     mm_position=PlaceholderRange(offset=40, length=100))
+
+    for name, identifier in (("a", "ca" * 32), ("b", "d0" * 32)):
+        ask(scheduler, request_of(name=name, mm_features=[image(identifier)]), list(range(1, 20)))
+    one, two = (part.extras for part in scheduler.link.parts[-2:])
+    assert [block for block, _ in one] == [block for block, _ in two] == [1, 2, 3, 4]
+    assert all(a != b for (_, a), (_, b) in zip(one, two))
+    named = request_of(name="c", mm_features=[image("renderer0-mm-1-image-0")])
+    assert ask(scheduler, named, list(range(1, 20)))[0] == 0
+
+
+@pytest.mark.parametrize("role, loads, saves", [
+    ("kv_both", True, True), ("kv_consumer", True, False), ("kv_producer", False, True)])
+def test_roles_decide_what_is_done(config, role, loads, saves):
+    transfer = copy(config.kv_transfer_config)
+    transfer.kv_role = role
+    roled = copy(config)
+    roled.kv_transfer_config = transfer
+    c = ours.TierceConnector(roled, KVConnectorRole.SCHEDULER, cache(kv.FullAttentionSpec(**FULL)))
+    c.half.find_link = Link
+    tokens, meta = ask(c, request_of(), list(range(1, 20)))
+    assert (tokens > 0) == loads
+    assert any(r.load is not None for r in meta.requests) == loads
+    # Where all of it was found there is nothing to save.
+    assert any(r.save is not None for r in meta.requests) == (saves and not loads)
+
+
+def test_wishes_of_any_shape(scheduler):
+    for i, wishes in enumerate([None, {}, {"tierce.skip_load": "yes"}, {"x": 1}, [1], "x"]):
+        request = request_of(name=str(i))
+        request.kv_transfer_params = wishes
+        tokens, _ = ask(scheduler, request, list(range(1, 20)))
+        assert tokens == (0 if isinstance(wishes, (list, str)) else 18 * BLOCK)
+    for i, wishes in enumerate([{"tierce.skip_load": True}, {"tierce.skip_save": True}]):
+        request = request_of(name=f"skip{i}")
+        request.kv_transfer_params = wishes
+        tokens, meta = ask(scheduler, request, list(range(1, 20)))
+        assert tokens == (0 if i == 0 else 18 * BLOCK)
+        assert all(r.save is None for r in meta.requests) or i == 0

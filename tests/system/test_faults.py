@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever is wrong with the store, the answers of a real vLLM are right."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+
+import pytest
+
+from conftest import answers, loaded
+from test_vllm import disk_store, held_and_loaded, memory_store, whole_chunks
+
+
+@pytest.fixture(scope="module")
+def filled(module_engine, prompts, tmp_path_factory):
+    """The folder of a store that holds the prompts."""
+    folder = tmp_path_factory.mktemp("filled") / "store"
+    host = module_engine(disk_store(folder))
+    host.generate(prompts=prompts)
+    assert host.flush()
+    host.stop()
+    return folder
+
+
+def damage(folder, every):
+    """Flips one bit in every `every` bytes of what was written."""
+    draw = random.Random(5)
+    with open(folder / "data", "r+b", buffering=0) as file:
+        for start in range(0, os.fstat(file.fileno()).st_size - every, every):
+            at = start + draw.randrange(every)
+            byte = os.pread(file.fileno(), 1, at)[0]
+            os.pwrite(file.fileno(), bytes([byte ^ 1 << draw.randrange(8)]), at)
+
+
+@pytest.mark.parametrize("mode, every", [("sync", 64 << 10), ("async", 2 << 20)],
+                         ids=["every-chunk", "some-chunks-async"])
+def test_damaged_chunks(engine, prompts, expected, filled, tmp_path, mode, every):
+    folder = shutil.copytree(filled, tmp_path / "store")
+    damage(folder, every)
+    host = engine(disk_store(folder, **{"load.async": str(mode == "async").lower()}))
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    assert sum(loaded(outputs, "failed")) > 0
+    stats = host.stats()
+    assert stats["checksum_failures"] + stats["identity_failures"] > 0
+    # What was computed instead has replaced the damaged chunks.
+    assert host.forget()
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    assert loaded(outputs, "failed") == [0] * 5
+    assert held_and_loaded(outputs) == whole_chunks(prompts)
+
+
+def test_policy_fail_loads_what_is_pinned_only(engine, prompts, expected, filled, tmp_path):
+    """There a failed load would end the request, so what lies on disk is not promised."""
+    folder = shutil.copytree(filled, tmp_path / "store")
+    damage(folder, 64 << 10)
+    host = engine(disk_store(folder), policy="fail")
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    assert loaded(outputs, "disk") == [0] * 5
+    assert {o["end"] for o in outputs} == {"length"}
+    host.stop()
+    host = engine(disk_store(tmp_path / "new"), policy="fail")
+    host.generate(prompts=prompts)
+    assert host.forget()
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    assert held_and_loaded(outputs) == whole_chunks(prompts)
+    assert host.text(host.mark).count("kv_load_failure_policy is 'fail'") == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """small_disk(size) -> a folder on a file system of its own."""
+    made = []
+
+    def mount(size):
+        folder = tmp_path / size
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        if subprocess.run(command, capture_output=True).returncode != 0:
+            pytest.skip("cannot mount a small file system here")
+        made.append(folder)
+        return folder
+
+    yield mount
+    for folder in made:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("size", ["3m", "16k"])
+def test_a_full_disk_is_no_harm(engine, prompts, expected, small_disk, size):
+    host = engine(disk_store(small_disk(size) / "store"))
+    for _ in range(2):
+        outputs = host.generate(prompts=prompts)
+        assert answers(outputs) == expected()
+        assert host.forget()
+    assert held_and_loaded(outputs) == whole_chunks(prompts)
+
+
+def test_a_folder_that_is_held_means_memory_only(engine, prompts, expected, tmp_path):
+    from tierce import _core
+
+    store = disk_store(tmp_path / "store")
+    holder = _core.Engine.open(None, store)
+    try:
+        host = engine(store)
+        for _ in range(2):
+            outputs = host.generate(prompts=prompts)
+            assert answers(outputs) == expected()
+            assert host.forget()
+    finally:
+        holder.close()
+    assert held_and_loaded(outputs) == whole_chunks(prompts)
+    assert host.text(host.mark).count("event=store_folder_refused") == 1
+
+
+def test_a_folder_that_vanishes(engine, prompts, expected, tmp_path):
+    host = engine(disk_store(tmp_path / "store", **{"memory.size": "2MiB"}))
+    host.generate(prompts=prompts[:1])
+    shutil.rmtree(tmp_path / "store")
+    for _ in range(2):
+        assert answers(host.generate(prompts=prompts)) == expected()
+        assert host.forget()
+
+
+@pytest.mark.parametrize("disk", [False, True], ids=["memory", "disk"])
+def test_memory_smaller_than_a_prompt(engine, prompts, expected, tmp_path, disk):
+    store = disk_store(tmp_path / "store") if disk else memory_store()
+    host = engine({**store, "memory.size": "2MiB"})
+    for _ in range(2):
+        outputs = host.generate(prompts=prompts)
+        assert answers(outputs) == expected()
+        assert host.forget()
+    if disk:
+        assert sum(loaded(outputs, "disk")) > 0
+
+
+@pytest.mark.parametrize("changes, reason", [
+    ({"chunk.tokens": 48}, "Tierce is off: chunk.tokens 48 is not a multiple of vLLM's block"),
+    ({"memory.sise": "1GiB"}, "the nearest name is"),
+])
+def test_a_configuration_error_switches_it_off(engine, prompts, expected, changes, reason):
+    host = engine({**memory_store(), **changes})
+    outputs = host.generate(prompts=prompts[:1], wishes={"tierce.report": True})
+    assert answers(outputs) == expected(prompts[:1])
+    assert outputs[0]["report"] is None
+    text = host.text(host.mark)
+    assert reason in text and text.count("Tierce is off: ") == 1
+
+
+def test_a_model_that_is_not_served_is_left_alone(engine, models, prompts, tmp_path):
+    model = shutil.copytree(models(), tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    config.update(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=128)
+    (model / "config.json").write_text(json.dumps(config))
+    results = []
+    for store in (None, memory_store()):
+        host = engine(store, model=str(model))
+        results.append(answers(host.generate(prompts=prompts)))
+        text = host.text(host.mark)
+        host.stop()
+    assert results[0] == results[1]
+    assert text.count("Tierce is off: a KV cache of kind SlidingWindowSpec") == 1
+    assert text.count("Tierce is off") == 1
+
+
+# ---- every call fails once
+
+STORE = ["lookup", "unpin", "load_begin", "load.layer", "load.end", "store_begin", "store.layer",
+         "store.end"]
+SCHEDULER = ["ready", "matched_tokens", "allocated", "load_sources", "step", "stepped", "finished",
+             "take_counters"]
+WORKER = ["lookup", "release", "begin_step", "start_loads", "wait_layer", "save_layer", "end_step",
+          "take_results", "take_counters"]
+ASYNC = ["submit_load", "begin_load", "count_load"]
+CALLS = [(part, name) for part, names in
+         (("store", STORE), ("scheduler", SCHEDULER), ("worker", WORKER)) for name in names]
+
+
+@pytest.fixture(scope="module", params=["sync", "async"])
+def faulty(request, module_engine):
+    host = module_engine(memory_store(**{"load.async": str(request.param == "async").lower()}))
+    host.asynchronous = request.param == "async"
+    yield host
+    if host.alive():
+        host.stop()
+
+
+def test_no_fault_leaves_the_connector(faulty, prompts, expected):
+    calls = CALLS + [("worker", name) for name in ASYNC if faulty.asynchronous]
+    right = expected(prompts[:2])
+    for part, name in calls:
+        where, salts = f"{part}.{name}", [f"{part}.{name}"] * 2
+        assert answers(faulty.generate(prompts=prompts[:1], salts=salts)) == right[:1], where
+        assert faulty.forget()
+        faulty.break_call(part=part, name=name)
+        outputs = faulty.generate(prompts=prompts[:2], salts=salts)
+        assert faulty.mend_call() > 0, where
+        assert answers(outputs) == right, where
+        assert {o["end"] for o in outputs} == {"length"}, where
+        # Nor was anything wrong stored.
+        for _ in range(2):
+            assert faulty.forget()
+            outputs = faulty.generate(prompts=prompts[:2], salts=salts)
+            assert answers(outputs) == right, where
+        assert loaded(outputs, "failed") == [0, 0], where
+        assert held_and_loaded(outputs) == whole_chunks(prompts[:2]), where
