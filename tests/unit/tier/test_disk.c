@@ -406,12 +406,6 @@ START_TEST(arguments_are_checked)
     s.chunk_bytes -= 4096 * 4;
     s.chunk_bytes = 12 * MIB;
     ck_assert_int_eq(store_put(&s, 2), TIERCE_E_FULL);
-    struct stat st;
-    ck_assert_int_eq(stat(s.folder, &st), 0);
-    char path[200];
-    snprintf(path, sizeof(path), "%s/data", s.folder);
-    ck_assert_int_eq(stat(path, &st), 0);
-    ck_assert_int_eq(st.st_mode & 0777, 0600);
 }
 END_TEST
 
