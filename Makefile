@@ -28,7 +28,7 @@ build: packages ## builds the release; the executable is build/bin/tierce
 test: ## installs what is missing, runs every test, counts them in the last line
 	@tools/run_tests
 
-test-long: ## the same with long fuzz, crash, torture and soak runs (hours)
+test-long: ## the same with long fuzz, crash and property runs (hours)
 	@tools/run_tests --long
 
 run: build ## a workload through a real vLLM, without and with Tierce (TRACE=file SCALE=32)
