@@ -186,7 +186,7 @@ START_TEST(policies_evict_what_their_models_evict)
 {
     const struct model_ops *model = model_ops_at((size_t)_i);
     struct test_random random = test_random_start(model->name);
-    unsigned rounds = strcmp(model->name, "sampled_lru") == 0 ? 3 : 30;
+    unsigned rounds = strcmp(model->name, "sampled_lru") == 0 ? 3 : 12;
     for (unsigned i = 0; i < rounds * test_scale(); i++)
         play(&random, model);
 }
