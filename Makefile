@@ -28,10 +28,12 @@ build: packages ## builds the release; the executable is build/bin/tierce
 test: ## installs what is missing, runs every test, counts them in the last line
 	@tools/run_tests
 
-test-long: ## the same with long fuzz, crash, torture and soak runs (hours)
+test-long: ## the same with long fuzz, crash and property runs (hours)
 	@tools/run_tests --long
 
-run: build ## a workload through a real vLLM, without and with Tierce (TRACE=file SCALE=32)
+run: ## a workload through a real vLLM, without and with Tierce (TRACE=file SCALE=32)
+	@tools/setup room
+	@$(MAKE) --no-print-directory build
 	@tools/setup python
 	@"$(TIERCE_VENV)/bin/python" tools/demo/run.py \
 		$(if $(TRACE),--trace "$(TRACE)" --scale "$(SCALE)")

@@ -164,8 +164,9 @@ def main(args):
     if args == ["--self-test"]:
         self_test()
         return 0
-    paths = args or subprocess.run(["git", "ls-files"], check=True, capture_output=True,
-                                   text=True).stdout.split("\n")
+    # Whose files they are does not matter: in a container the clone is often another user's.
+    paths = args or subprocess.run(["git", "-c", "safe.directory=*", "ls-files"], check=True,
+                                   capture_output=True, text=True).stdout.split("\n")
     errors = 0
     for path in filter(None, paths):
         try:

@@ -60,7 +60,7 @@ struct tierce_view;
  *
  * [borrow] config for the call. `why` gets a sentence on failure.
  * Errors, *out untouched: -ENOMEM; negative errno (a thread cannot be started); TIERCE_E_CONFIG (a
- * policy that does not exist, a second engine on the same folder with another configuration).
+ * second engine on the same folder with another configuration).
  * Thread: any. Blocks while the store's index is read and for up to disk.lock_wait before that;
  * while another thread opens the engine that is to be shared; and while one of equal settings or on
  * the same folder is being closed, up to the end of that one's timeout.close.

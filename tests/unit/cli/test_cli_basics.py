@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """tierce itself and tierce config."""
 
+import os
 import re
 import subprocess
 import unittest
 
 from cli_case import EXECUTABLE, CliCase
+
+REFERENCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../docs/ref/config.md")
 
 
 class Basics(CliCase):
@@ -105,6 +108,8 @@ class Config(CliCase):
 
     def test_the_reference_lists_what_the_configuration_has(self):
         reference = self.check(0, "config", "--markdown").stdout
+        with open(REFERENCE, encoding="utf-8") as file:
+            self.assertEqual(file.read(), reference, "tierce config --markdown >docs/ref/config.md")
         names = re.findall(r"^\| `([a-z_.]+)` \|", reference, re.M)
         section, printed = "", []
         for line in self.check(0, "config").stdout.splitlines():

@@ -59,6 +59,38 @@ START_TEST(put_get_flush_reopen)
 }
 END_TEST
 
+static void check_mode(const char *name, unsigned mode)
+{
+    char path[256];
+    struct stat st;
+    snprintf(path, sizeof(path), "%s/%s", s.folder, name);
+    ck_assert_msg(stat(path, &st) == 0, "%s", name);
+    ck_assert_msg((st.st_mode & 07777) == mode, "%s has mode %o", name, st.st_mode & 07777);
+}
+
+START_TEST(nobody_else_may_look_into_a_store)
+{
+    strcat(s.folder, "/made"); /* mkdtemp has made its folder 0700 by itself */
+    mode_t before = umask(0);
+    open_with(store_opts(&s, 64 * MIB));
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    store_close(&s);
+    umask(before);
+    check_mode("", 0700);
+    check_mode("ns", 0700);
+    static const char *const files[] = {"lock", "data", "journal", "journal.synced"};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
+        check_mode(files[i], 0600);
+    uint8_t digest[TIERCE_HASH_BYTES];
+    char name[80] = "ns/";
+    tierce_namespace_digest(digest, "name=test\n");
+    tierce__hex_encode(name + 3, digest, sizeof(digest));
+    check_mode(name, 0600);
+    *strrchr(s.folder, '/') = '\0';
+}
+END_TEST
+
 START_TEST(a_lookup_counts_the_leading_keys)
 {
     open_with(store_opts(&s, 64 * MIB));
@@ -401,12 +433,6 @@ START_TEST(arguments_are_checked)
     s.chunk_bytes -= 4096 * 4;
     s.chunk_bytes = 12 * MIB;
     ck_assert_int_eq(store_put(&s, 2), TIERCE_E_FULL);
-    struct stat st;
-    ck_assert_int_eq(stat(s.folder, &st), 0);
-    char path[200];
-    snprintf(path, sizeof(path), "%s/data", s.folder);
-    ck_assert_int_eq(stat(path, &st), 0);
-    ck_assert_int_eq(st.st_mode & 0777, 0600);
 }
 END_TEST
 
@@ -577,6 +603,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_loop_test(t, put_get_flush_reopen, 0, 2);
+    tcase_add_test(t, nobody_else_may_look_into_a_store);
     tcase_add_test(t, a_lookup_counts_the_leading_keys);
     tcase_add_test(t, eviction_keeps_the_cap_and_the_order);
     tcase_add_test(t, a_large_store_evicts_ahead);
