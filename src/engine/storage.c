@@ -311,15 +311,15 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
     tierce__count(engine, sum ? TIERCE__STAT_checksum_failures : TIERCE__STAT_identity_failures, 1);
     tierce__log(TIERCE_LOG_ERROR, "chunk_out_of_service", "tier=%s reason=\"%s\"",
                 engine->rungs[rung].tier->ops->name, tierce_strerror(why));
-    if (why == TIERCE_E_VERSION)
-        return; /* another version is a miss; its owner may still want it */
     struct detached *d = tierce__calloc(1, sizeof(*d));
     if (d == NULL)
         return;
     d->engine = engine;
     d->rung = rung;
     d->chunk.key = *key;
-    d->req = (struct tierce__tier_req){.op = TIERCE__TIER_DELETE,
+    /* Another version is right for some other build, which may still want it. */
+    bool keep = why == TIERCE_E_VERSION;
+    d->req = (struct tierce__tier_req){.op = keep ? TIERCE__TIER_HIDE : TIERCE__TIER_DELETE,
                                        .deadline_ns = TIERCE__DEADLINE_NEVER,
                                        .keys = &d->chunk.key,
                                        .key_count = 1};

@@ -26,6 +26,11 @@ static bool is_down(const struct tierce__disk *d)
     return d->abandoned > 0 && d->abandoned >= (d->io_depth + 1) / 2;
 }
 
+static bool is_served(const struct tierce__disk *d, uint32_t slot)
+{
+    return tierce__disk_is_visible(d, slot) && !d->table.chunks[slot].hidden;
+}
+
 static int lookup(struct tierce__disk *d, struct tierce__tier_req *req)
 {
     size_t found = 0;
@@ -34,7 +39,7 @@ static int lookup(struct tierce__disk *d, struct tierce__tier_req *req)
         size_t n = req->key_count - found < 64 ? req->key_count - found : 64;
         size_t got = tierce__index_find_prefix(d->table.index, slots, req->keys + found, n);
         size_t seen = 0;
-        while (seen < got && tierce__disk_is_visible(d, slots[seen]))
+        while (seen < got && is_served(d, slots[seen]))
             seen++;
         found += seen;
         if (seen < n)
@@ -94,7 +99,8 @@ static int accept_get(struct tierce__disk *d, struct tierce__tier_req *req)
 {
     if (!get_is_sane(req))
         return TIERCE_E_ARGUMENT;
-    if (tierce__disk_find(d, req->keys) == TIERCE__INDEX_NONE)
+    uint32_t slot = tierce__disk_find(d, req->keys);
+    if (slot == TIERCE__INDEX_NONE || !is_served(d, slot))
         return TIERCE_E_MISS;
     tierce__list_push_back(&d->gets, &req->node);
     return queued;
@@ -105,8 +111,9 @@ static int accept_put(struct tierce__disk *d, struct tierce__tier_req *req,
 {
     if (!put_is_sane(req))
         return TIERCE_E_ARGUMENT;
-    if (tierce__disk_find(d, req->keys) != TIERCE__INDEX_NONE)
-        return 0;
+    uint32_t slot = tierce__disk_find(d, req->keys);
+    if (slot != TIERCE__INDEX_NONE)
+        return is_served(d, slot) ? 0 : TIERCE_E_REFUSED;
     if (d->admitted != NULL && !admit(d, req->keys))
         return TIERCE_E_REFUSED;
     make_room(d, req->object_bytes, finished);
@@ -127,6 +134,15 @@ static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req)
     return 0;
 }
 
+static int accept_hide(struct tierce__disk *d, struct tierce__tier_req *req)
+{
+    uint32_t slot = tierce__disk_find(d, req->keys);
+    if (slot == TIERCE__INDEX_NONE)
+        return TIERCE_E_MISS;
+    d->table.chunks[slot].hidden = true;
+    return 0;
+}
+
 static int accept_flush(struct tierce__disk *d, struct tierce__tier_req *req)
 {
     bool clean = d->dirty.count == 0 && d->committing.count == 0 &&
@@ -144,7 +160,8 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
     if (d->closing)
         return TIERCE_E_CLOSED;
     req->found = 0;
-    bool wants_device = req->op != TIERCE__TIER_DELETE && req->op != TIERCE__TIER_FLUSH;
+    bool wants_device = req->op != TIERCE__TIER_DELETE && req->op != TIERCE__TIER_HIDE &&
+                        req->op != TIERCE__TIER_FLUSH;
     if (wants_device && is_down(d))
         return TIERCE_E_DOWN; /* a lookup too: it would promise what cannot be loaded */
     tierce__disk_expire(d);
@@ -157,6 +174,8 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
         return accept_put(d, req, finished);
     case TIERCE__TIER_DELETE:
         return accept_delete(d, req);
+    case TIERCE__TIER_HIDE:
+        return accept_hide(d, req);
     case TIERCE__TIER_FLUSH:
         return accept_flush(d, req);
     }

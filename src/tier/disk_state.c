@@ -226,6 +226,7 @@ static bool try_remove(struct tierce__disk *d, uint32_t slot)
         send_to_limbo(d, slot);
     else /* no journal knows it, so its space is free at once */
         tierce__space_give(d->space, c->offset, c->object_bytes);
+    c->hidden = false;
     c->doomed = false;
     tierce__disk_table_erase(&d->table, slot);
     return true;

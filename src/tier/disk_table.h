@@ -34,6 +34,7 @@ struct tierce__disk_chunk {
     uint32_t doom_next; /* list of the doomed */
     uint8_t state;      /* enum tierce__disk_state */
     bool recorded;      /* a journal that failed may hold it, though it is not durable */
+    bool hidden;        /* not served by this process, and kept */
     bool doomed;        /* deleted or dropped: invisible, gone when nothing holds it */
     uint8_t parent[TIERCE_HASH_BYTES];
     uint8_t first_block[TIERCE_HASH_BYTES];

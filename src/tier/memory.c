@@ -216,6 +216,7 @@ static int run_request(struct memory *memory, struct tierce__tier_req *req,
     case TIERCE__TIER_PUT:
         return run_put(memory, req);
     case TIERCE__TIER_DELETE:
+    case TIERCE__TIER_HIDE: /* nobody else will read this memory */
         return run_delete(memory, req, dropped);
     case TIERCE__TIER_FLUSH:
         return 0;

@@ -32,6 +32,8 @@ enum tierce__tier_op {
     TIERCE__TIER_GET,    /* a range of a chunk into a buffer, or a reference on a buffer */
     TIERCE__TIER_PUT,    /* keep a sealed chunk */
     TIERCE__TIER_DELETE, /* forget a chunk */
+    TIERCE__TIER_HIDE,   /* do not serve a chunk any more and keep its bytes, for a build that can
+                            read them; until the tier is opened again */
     TIERCE__TIER_FLUSH,  /* make durable every put that was done before */
 };
 
@@ -70,7 +72,7 @@ struct tierce__tier_req {
 
     /*
      * [out] 0, or: TIERCE_E_MISS (not there), TIERCE_E_FULL (PUT: nothing can be evicted),
-     * TIERCE_E_REFUSED (PUT: admission rule, or needs_parent), TIERCE_E_DEADLINE, TIERCE_E_DOWN,
+     * TIERCE_E_REFUSED (PUT: admission rule, needs_parent, or hidden bytes of that key), TIERCE_E_DEADLINE, TIERCE_E_DOWN,
      * TIERCE_E_CLOSED, TIERCE_E_ARGUMENT (a contract above is broken), or a negative errno of the
      * device. A PUT of what is there already is 0, whatever its bytes.
      */

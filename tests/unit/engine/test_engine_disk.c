@@ -509,6 +509,58 @@ START_TEST(the_disk_takes_no_suffix_without_its_prefix)
 }
 END_TEST
 
+/* Makes every chunk in the data file one of that version. Returns how many there are. */
+static int set_versions(uint8_t version)
+{
+    char path[300];
+    snprintf(path, sizeof(path), "%s/data", fx.folder);
+    FILE *file = fopen(path, "r+");
+    ck_assert_ptr_nonnull(file);
+    int count = 0;
+    uint8_t head[9];
+    for (long at = 0; fseek(file, at, SEEK_SET) == 0 && fread(head, 9, 1, file) == 1; at += 4096) {
+        if (!tierce__chunk_has_magic(head))
+            continue;
+        ck_assert_int_eq(fseek(file, at + 8, SEEK_SET), 0);
+        ck_assert_int_eq(fputc(version, file), version);
+        count++;
+    }
+    ck_assert_int_eq(fclose(file), 0);
+    return count;
+}
+
+/* A newer build's chunks are a miss, once, and still there when it comes back. */
+START_TEST(chunks_of_another_version_are_hidden_and_kept)
+{
+    uint8_t origins[16];
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    fx_close(&fx);
+    ck_assert_int_eq(set_versions(2), 4);
+
+    fx_open(&fx, true, NULL);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);
+    for (uint64_t left = 16; left > 0; left = fx_found(&fx, chain, 16, 0, 0, NULL))
+        ck_assert_int_eq(tierce_load(fx.view, &what, origins), 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    ck_assert_int_eq(load_all(chain, 16, origins), 16);
+    ck_assert(all_from(origins, 16, TIERCE_ORIGIN_MEMORY));
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 1);
+    fx_close(&fx);
+    ck_assert_int_eq(set_versions(1), 4);
+
+    fx_open(&fx, true, NULL);
+    ck_assert_int_eq(load_all(chain, 16, origins), 16);
+    ck_assert(all_from(origins, 16, TIERCE_ORIGIN_DISK));
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--second-process") == 0)
@@ -518,6 +570,7 @@ int main(int argc, char **argv)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, a_restart_keeps_the_disk);
     tcase_add_test(t, what_memory_lost_comes_from_disk);
+    tcase_add_test(t, chunks_of_another_version_are_hidden_and_kept);
     tcase_add_test(t, a_bit_flipped_on_the_way_from_disk_fails_its_blocks);
     tcase_add_test(t, a_disk_that_fails_is_a_miss_then_left_alone_then_back);
     tcase_add_test(t, a_disk_that_hangs_costs_one_deadline);
