@@ -168,6 +168,21 @@ START_TEST(a_large_store_evicts_ahead)
 }
 END_TEST
 
+/* Nobody flushes and nothing else is written: the space comes back all the same. */
+START_TEST(a_deletion_alone_is_committed)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 16 * MIB);
+    opts.flush_interval_ms = 10;
+    open_with(opts);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    uint64_t full = store_stats(&s).used_bytes;
+    ck_assert_int_eq(store_delete(&s, 1), 0);
+    while (store_stats(&s).used_bytes >= full) /* until the test's limit */
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+END_TEST
+
 /* The loop index is the policy. */
 START_TEST(every_policy_evicts)
 {
@@ -607,6 +622,7 @@ int main(void)
     tcase_add_test(t, a_lookup_counts_the_leading_keys);
     tcase_add_test(t, eviction_keeps_the_cap_and_the_order);
     tcase_add_test(t, a_large_store_evicts_ahead);
+    tcase_add_test(t, a_deletion_alone_is_committed);
     int policies = 0;
     while (tierce__policy_at((size_t)policies) != NULL)
         policies++;
