@@ -7,7 +7,7 @@
 
 /* The curve against LRU caches of every capacity that are played one by one. */
 
-enum { BLOCKS = 40, REQUEST_MAX = 14, CAPACITY_MAX = BLOCKS + 2, ROUNDS = 60, REQUESTS = 150 };
+enum { BLOCKS = 40, REQUEST_MAX = 14, CAPACITY_MAX = BLOCKS + 2, ROUNDS = 15, REQUESTS = 150 };
 
 static const struct tierce__match matches[] = {
     {TIERCE__MATCH_PREFIX, 0}, {TIERCE__MATCH_ANY, 0},    {TIERCE__MATCH_STREAM, 0},
@@ -135,7 +135,7 @@ END_TEST
 /* So many touches and blocks that the line of slots is closed up and lengthened. */
 START_TEST(a_long_line_is_closed_up)
 {
-    enum { LONG_BLOCKS = 100000, TOUCHES = 1000000 };
+    enum { LONG_BLOCKS = 50000, TOUCHES = 300000 };
     struct tierce__curve *curve;
     ck_assert_int_eq(tierce__curve_create(&curve, TIERCE__TOUCH_FWD, matches, 1), 0);
     for (uint32_t i = 0; i < TOUCHES; i++) {
