@@ -25,6 +25,12 @@ const char tierce__cli_optimize_help[] =
     "  --bad-lines SHARE more bad lines than this share of all end the run (0.01)\n"
     "  --seed N          for policies that draw (0)\n"
     "  --threads N       (one for each processor)\n"
+    "  --kvcm-mode 1|2|3 of kvcm-*: evict whole batches of all instances, whole batches of the "
+    "one\n"
+    "                    written to, or exactly what is too much (3)\n"
+    "  --kvcm-batch N    blocks at a time (100)\n"
+    "  --kvcm-used SHARE of the capacity, above which it evicts (1)\n"
+    "  --kvcm-sample-rate R  of kvcm-random-lru: draws batch / R blocks (0.1)\n"
     "\n"
     "Lists have commas between; all combinations are run. TRACE may be - for standard input, and "
     "be\n"
@@ -189,6 +195,7 @@ static int run(struct tierce__optimize *request, const struct tierce__recording 
                                    .capacity_count = request->capacity_count,
                                    .seed = request->seed,
                                    .ttl_us = request->ttl_us,
+                                   .kvcm = request->kvcm,
                                    .threads = request->threads,
                                    .progress = tell_progress,
                                    .progress_arg = &progress,

@@ -34,6 +34,7 @@ struct tierce__optimize {
     uint64_t block_bytes;                           /* 0: not told */
     uint64_t seed;
     uint64_t ttl_us;
+    struct tierce__kvcm_tuning kvcm;
     double bad_share_max;
     uint32_t threads;
 };

@@ -127,13 +127,13 @@ static int read_number(uint64_t *out, const char *option, const char *text, uint
                              (unsigned long long)least, (unsigned long long)most, text);
 }
 
-static int read_share(double *out, const char *text)
+static int read_share(double *out, const char *option, const char *text)
 {
     char *end;
     double share = strtod(text, &end);
     if (end == text || *end != '\0' || !(share > 0 && share <= 1))
-        return tierce__cli_usage(COMMAND,
-                                 "--bad-lines takes a share above 0, up to 1; not \"%.60s\"", text);
+        return tierce__cli_usage(COMMAND, "%s takes a share above 0, up to 1; not \"%.60s\"",
+                                 option, text);
     *out = share;
     return TIERCE__CLI_OK;
 }
@@ -150,6 +150,10 @@ enum {
     OPTION_TTL,
     OPTION_THREADS,
     OPTION_BAD_LINES,
+    OPTION_KVCM_MODE, /* and what follows, of read_kvcm_option */
+    OPTION_KVCM_BATCH,
+    OPTION_KVCM_USED,
+    OPTION_KVCM_SAMPLE_RATE,
 };
 
 static int read_duration(uint64_t *out_us, const char *text)
@@ -160,6 +164,26 @@ static int read_duration(uint64_t *out_us, const char *text)
                                  text);
     *out_us = ms * 1000;
     return TIERCE__CLI_OK;
+}
+
+static int read_kvcm_option(struct tierce__kvcm_tuning *out, int option)
+{
+    uint64_t number = 0;
+    int status;
+    switch (option) {
+    case OPTION_KVCM_MODE:
+        status = read_number(&number, "--kvcm-mode", optarg, 1, 3);
+        out->mode = (enum tierce__kvcm_mode)number;
+        return status;
+    case OPTION_KVCM_BATCH:
+        status = read_number(&number, "--kvcm-batch", optarg, 1, INT32_MAX);
+        out->batch = (uint32_t)number;
+        return status;
+    case OPTION_KVCM_USED:
+        return read_share(&out->used_share, "--kvcm-used", optarg);
+    default:
+        return read_share(&out->sample_rate, "--kvcm-sample-rate", optarg);
+    }
 }
 
 static int read_option(struct tierce__optimize *out, int option)
@@ -195,7 +219,12 @@ static int read_option(struct tierce__optimize *out, int option)
         out->threads = (uint32_t)threads;
         return status;
     case OPTION_BAD_LINES:
-        return read_share(&out->bad_share_max, optarg);
+        return read_share(&out->bad_share_max, "--bad-lines", optarg);
+    case OPTION_KVCM_MODE:
+    case OPTION_KVCM_BATCH:
+    case OPTION_KVCM_USED:
+    case OPTION_KVCM_SAMPLE_RATE:
+        return read_kvcm_option(&out->kvcm, option);
     default:
         return TIERCE__CLI_USAGE; /* getopt has said why */
     }
@@ -233,6 +262,10 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
         {"ttl", required_argument, NULL, OPTION_TTL},
         {"threads", required_argument, NULL, OPTION_THREADS},
         {"bad-lines", required_argument, NULL, OPTION_BAD_LINES},
+        {"kvcm-mode", required_argument, NULL, OPTION_KVCM_MODE},
+        {"kvcm-batch", required_argument, NULL, OPTION_KVCM_BATCH},
+        {"kvcm-used", required_argument, NULL, OPTION_KVCM_USED},
+        {"kvcm-sample-rate", required_argument, NULL, OPTION_KVCM_SAMPLE_RATE},
         {NULL, 0, NULL, 0},
     };
     *out = (struct tierce__optimize){0};
