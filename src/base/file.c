@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -62,4 +64,13 @@ int tierce__read_file(char **out, size_t *length, const char *path, size_t bytes
     tierce__free(text);
     close(fd);
     return rc;
+}
+
+char *tierce__join_path(const char *folder, const char *name)
+{
+    size_t size = strlen(folder) + strlen(name) + 2;
+    char *path = tierce__alloc(size);
+    if (path != NULL)
+        snprintf(path, size, "%s/%s", folder, name);
+    return path;
 }

@@ -14,4 +14,7 @@
 TIERCE_MUSTUSE int tierce__read_file(char **out, size_t *length, const char *path,
                                      size_t bytes_max);
 
+/* A folder and a name in it as one path, heap, tierce__free; NULL for no memory. Thread: any. */
+char *tierce__join_path(const char *folder, const char *name);
+
 #endif

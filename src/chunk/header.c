@@ -199,12 +199,17 @@ static bool cells_in_bounds(const uint8_t *object, uint32_t layers, uint32_t blo
     return true;
 }
 
+bool tierce__chunk_has_magic(const uint8_t *object)
+{
+    return memcmp(object + AT_MAGIC, MAGIC, sizeof(MAGIC)) == 0;
+}
+
 /* Magic, version and the length of the header: what says whether the rest may be looked at. */
 static int check_frame(const uint8_t *object, uint64_t available)
 {
     if (available < TIERCE__CHUNK_FIXED)
         return TIERCE_E_LIMIT;
-    if (memcmp(object + AT_MAGIC, MAGIC, sizeof(MAGIC)) != 0)
+    if (!tierce__chunk_has_magic(object))
         return TIERCE_E_FORMAT;
     if (tierce__load_le32(object + AT_VERSION) != TIERCE__CHUNK_VERSION)
         return TIERCE_E_VERSION;

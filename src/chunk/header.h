@@ -80,6 +80,9 @@ uint64_t *tierce__chunk_sums(uint8_t *object, const struct tierce__geometry *geo
 /* Computes the header's own sum; from here on the header must not change. */
 void tierce__chunk_seal(uint8_t *object);
 
+/* Whether the first 8 bytes are those of a chunk of any version. */
+bool tierce__chunk_has_magic(const uint8_t *object);
+
 /*
  * Parses the first `available` bytes of an object from anywhere: hostile bytes are safe. Checks
  * magic, version, every length against every other, and the header's sum.

@@ -187,12 +187,3 @@ int tierce__cli_read_text(char **out, const char *path, size_t bytes_max)
     *out = text;
     return 0;
 }
-
-char *tierce__cli_join_path(const char *folder, const char *name)
-{
-    size_t size = strlen(folder) + strlen(name) + 2;
-    char *path = tierce__alloc(size);
-    if (path != NULL)
-        snprintf(path, size, "%s/%s", folder, name);
-    return path;
-}

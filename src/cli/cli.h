@@ -56,7 +56,4 @@ TIERCE_MUSTUSE int tierce__cli_read_text(char **out, const char *path, size_t by
 /* What an error of tierce__cli_read_text says behind the name of the file. */
 const char *tierce__cli_read_error(int rc);
 
-/* A folder and a name in it as one path, heap, tierce__free; NULL for no memory. */
-char *tierce__cli_join_path(const char *folder, const char *name);
-
 #endif

@@ -87,7 +87,7 @@ static int read_trace(struct tierce__recording **out, const struct tierce__optim
                                 },
                                 why);
     if (rc < 0)
-        return tierce__cli_fail(COMMAND, "%s", why);
+        return tierce__cli_fail(COMMAND, "%.300s: %s", request->path, why);
     int status = TIERCE__CLI_OK;
     rc = tierce__recording_create(&recording, NULL);
     if (rc < 0) {

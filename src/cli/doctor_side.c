@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/config_parse.h"
+#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/doctor.h"
 
@@ -138,7 +139,7 @@ static int read_entry(struct tierce__doctor_set *set, const char *folder, const 
     uint8_t digest[TIERCE_HASH_BYTES];
     char hex[DIGEST_HEX_LENGTH + 1];
     char *text = NULL;
-    char *path = tierce__cli_join_path(folder, name);
+    char *path = tierce__join_path(folder, name);
     int rc = path == NULL ? -ENOMEM : tierce__cli_read_text(&text, path, TEXT_BYTES_MAX);
     if (rc != 0) {
         snprintf(why, TIERCE__DOCTOR_WHY_BYTES, "%.200s/%.70s: %s", folder, name,
@@ -193,7 +194,7 @@ static int read_store(struct tierce__doctor_side *side, const char *store,
                       char why[TIERCE__DOCTOR_WHY_BYTES])
 {
     int rc = 0;
-    char *folder = tierce__cli_join_path(store, "ns");
+    char *folder = tierce__join_path(store, "ns");
     DIR *dir = folder != NULL ? opendir(folder) : NULL;
     if (folder == NULL) {
         rc = -ENOMEM;

@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/config_parse.h"
 #include "base/config_yaml.h"
+#include "base/file.h"
 #include "base/nearest.h"
 #include "cli/cli.h"
 #include "cli/doctor.h"
@@ -175,7 +176,7 @@ static int put_model_path(struct source *source, const char *path)
     struct stat st;
     char *text = NULL, *inside = NULL;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        inside = tierce__cli_join_path(path, "config.json");
+        inside = tierce__join_path(path, "config.json");
         if (inside == NULL)
             return fail(source, -ENOMEM, "no memory");
         path = inside;

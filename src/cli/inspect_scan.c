@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/inspect.h"
 
@@ -106,8 +107,8 @@ uint64_t tierce__inspect_journal_damage(const struct tierce__inspect *inspect)
 static int check_journal(struct tierce__inspect *inspect)
 {
     struct tierce__vfs *vfs = NULL;
-    char *path = tierce__cli_join_path(inspect->path, "journal");
-    char *mark = tierce__cli_join_path(inspect->path, TIERCE__JOURNAL_MARK_NAME);
+    char *path = tierce__join_path(inspect->path, "journal");
+    char *mark = tierce__join_path(inspect->path, TIERCE__JOURNAL_MARK_NAME);
     int rc = path != NULL && mark != NULL ? tierce__vfs_threads_create(&vfs, 1) : -ENOMEM;
     if (rc == 0)
         rc = read_journal(inspect, vfs, mark, path);

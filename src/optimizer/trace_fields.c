@@ -315,7 +315,7 @@ int tierce__fields_read(struct tierce__trace *trace, const char *line, size_t le
     tierce__json_start(&r.json, line, length);
     int rc = read_line(&r, out);
     if (rc == TIERCE_E_FORMAT && r.field != NULL)
-        return tierce__trace_bad(trace, "\"%s\" %s (column %zu)", r.field->name, r.json.why,
+        return tierce__trace_bad(trace, "\"%s\": %s (column %zu)", r.field->name, r.json.why,
                                  r.json.column);
     if (rc == TIERCE_E_FORMAT)
         return tierce__trace_bad(trace, "%s (column %zu)", r.json.why, r.json.column);

@@ -383,8 +383,8 @@ static int open_input(struct tierce__input **out, const char *path, const void *
     if (rc == 0)
         rc = read_head(input);
     /* A text that another system saved may begin with a byte order mark. */
-    const char *head;
-    size_t length;
+    const char *head = NULL;
+    size_t length = 0;
     if (rc == 0)
         rc = tierce__input_peek(input, &head, &length, 3 < line_bytes_max ? 3 : line_bytes_max);
     if (rc == 0 && length >= 3 && memcmp(head, "\xef\xbb\xbf", 3) == 0)

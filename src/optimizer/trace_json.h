@@ -93,8 +93,8 @@ bool tierce__json_end(struct tierce__json *json);
 /* Says what is wrong with the value that was just taken, or comes. Returns false. */
 bool tierce__json_fail(struct tierce__json *json, const char *why);
 
-/* The digits at `at`, eight at most: how many they are, and *out their value. Eight bytes from `at`
- * on must be readable. */
+/* The digits at `at`, eight at most: how many they are, and *out their value if there is one at
+ * least. Eight bytes from `at` on must be readable. */
 static inline unsigned tierce__digits8(const char *at, uint64_t *out)
 {
     uint64_t word, over;
@@ -104,7 +104,7 @@ static inline unsigned tierce__digits8(const char *at, uint64_t *out)
     over = ((word + 0x7676767676767676ULL) | word) & 0x8080808080808080ULL;
     unsigned digits = over == 0 ? 8 : (unsigned)__builtin_ctzll(over) / 8;
     /* Zeros before the digits, then pairs, fours and eights at once. */
-    word = digits == 0 ? 0 : word << (64 - 8 * digits);
+    word <<= (64 - 8 * digits) & 63;
     word = (word * 10 + (word >> 8)) & 0x00ff00ff00ff00ffULL;
     word = (word * 100 + (word >> 16)) & 0x0000ffff0000ffffULL;
     *out = (word * 10000 + (word >> 32)) & 0x00000000ffffffffULL;
@@ -123,6 +123,8 @@ static inline bool tierce__digits(const char **at, uint64_t *out)
     *at += digits;
     while (digits == 8) {
         digits = tierce__digits8(*at, &part);
+        if (digits == 0)
+            break;
         if (__builtin_mul_overflow(value, power[digits], &value) ||
             __builtin_add_overflow(value, part, &value))
             return false;

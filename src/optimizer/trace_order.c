@@ -179,9 +179,10 @@ static int fill_slot(struct tierce__order *order, struct slot *slot,
         slot->request.internal = NULL;
         return 0;
     }
-    uint64_t *blocks = take_room(order, slot, bytes_of(request)), *bytes = blocks + count;
+    uint64_t *blocks = take_room(order, slot, bytes_of(request));
     if (blocks == NULL)
         return -ENOMEM;
+    uint64_t *bytes = blocks + count;
     uint8_t *internal = (uint8_t *)(request->bytes != NULL ? bytes + count : bytes);
     memcpy(blocks, request->blocks, count * sizeof(*blocks));
     slot->request.blocks = blocks;

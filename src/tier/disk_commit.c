@@ -3,6 +3,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log_repeat.h"
 #include "tier/disk_private.h"
 
@@ -37,7 +38,7 @@ static void publish_text(struct tierce__disk *d, uint32_t id)
     snprintf(name, sizeof(name), "ns/%s", digest);
     snprintf(tmp, sizeof(tmp), "ns/%s.tmp", digest);
     struct tierce__vfs_file *file = NULL;
-    char *path = tierce__disk_path(d->folder, name), *tmp_path = tierce__disk_path(d->folder, tmp);
+    char *path = tierce__join_path(d->folder, name), *tmp_path = tierce__join_path(d->folder, tmp);
     int rc = path != NULL && tmp_path != NULL ? 0 : -ENOMEM;
     if (rc == 0 && d->text_bytes + bytes > d->text_bytes_max)
         rc = TIERCE_E_LIMIT;

@@ -121,10 +121,15 @@ static bool is_empty(const uint8_t *page)
     return page[0] == 0 && memcmp(page, page + 1, PAGE - 1) == 0;
 }
 
+bool tierce__journal_has_magic(const uint8_t *page)
+{
+    return memcmp(page + AT_MAGIC, magic, sizeof(magic)) == 0;
+}
+
 /* Whether a page proves itself to be the next page of this journal. */
 static bool is_good(struct tierce__journal_reader *r, const uint8_t *page)
 {
-    if (memcmp(page + AT_MAGIC, magic, sizeof(magic)) != 0)
+    if (!tierce__journal_has_magic(page))
         return false;
     uint32_t version = tierce__load_le32(page + AT_VERSION);
     r->newer += version > TIERCE__JOURNAL_VERSION;

@@ -71,6 +71,9 @@ struct tierce__journal_reader {
 /* Called for each record in order; key.ns etc. are as in the file, nothing is checked but form. */
 typedef void tierce__journal_visit_fn(void *arg, const struct tierce__journal_record *record);
 
+/* Whether the first 8 bytes are those of a journal's page of any version. */
+bool tierce__journal_has_magic(const uint8_t *page);
+
 /* Reads `count` pages from memory. Hostile bytes are safe. */
 void tierce__journal_read(struct tierce__journal_reader *reader, const uint8_t *pages, size_t count,
                           tierce__journal_visit_fn *visit, void *arg);

@@ -3,7 +3,9 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
+#include "chunk/header.h"
 #include "tier/disk_private.h"
 
 #include <dirent.h>
@@ -162,6 +164,26 @@ static void log_damage(const struct tierce__disk *d, const struct replay *r, uin
                 (unsigned long long)(dropped + r->reader.damaged_records));
 }
 
+/*
+ * Whether a file that proves nothing is somebody else's: its first bytes are neither what our files
+ * begin with nor zeros, which is what a power cut may leave of them. Such a file is not touched.
+ */
+static int check_ours(struct tierce__disk *d, struct tierce__vfs_file *file, uint64_t length,
+                      bool (*has_magic)(const uint8_t *page))
+{
+    static const uint8_t zeros[8];
+    if (length < sizeof(zeros)) /* too short to tell, and ours are whole pages */
+        return length == 0 ? 0 : TIERCE_E_FORMAT;
+    uint8_t *page = tierce__alloc_aligned(PAGE, PAGE);
+    if (page == NULL)
+        return -ENOMEM;
+    int rc = d->vfs->ops->read(d->vfs, file, page, at_most(length, PAGE), 0);
+    if (rc == 0 && !has_magic(page) && memcmp(page, zeros, sizeof(zeros)) != 0)
+        rc = TIERCE_E_FORMAT;
+    tierce__free(page);
+    return rc;
+}
+
 static int read_journal(struct tierce__disk *d, struct replay *r)
 {
     uint32_t slot_count = d->chunk_count_max;
@@ -174,6 +196,8 @@ static int read_journal(struct tierce__disk *d, struct replay *r)
                                        &d->table);
     if (rc == 0)
         rc = d->table.status;
+    if (rc == 0 && r->file != NULL && r->reader.good == 0)
+        rc = check_ours(d, r->file, r->journal_length, tierce__journal_has_magic);
     if (rc == TIERCE_E_VERSION)
         tierce__log(TIERCE_LOG_ERROR, "disk_version_newer",
                     "path=%s this_build=%u hint=\"a newer build wrote this store; "
@@ -342,7 +366,7 @@ static int sort_texts(struct tierce__disk *d)
     while (rc == 0 && (entry = readdir(dir)) != NULL) {
         if (entry->d_name[0] == '.')
             continue;
-        char *path = tierce__disk_path(d->ns_folder, entry->d_name);
+        char *path = tierce__join_path(d->ns_folder, entry->d_name);
         rc = path != NULL ? sort_text(d, path, entry->d_name, used) : -ENOMEM;
         tierce__free(path);
     }
@@ -453,6 +477,8 @@ static int read_back(struct tierce__disk *d, const struct tierce__disk_opts *opt
     int64_t length = rc == 0 ? open_data(d, opts->buffered) : 0;
     if (length < 0)
         rc = (int)length;
+    if (rc == 0 && r.file == NULL)
+        rc = check_ours(d, d->data, (uint64_t)length, tierce__chunk_has_magic);
     if (rc == 0)
         rc = make_policy(d, opts);
     if (rc == 0)
@@ -471,12 +497,12 @@ static int read_back(struct tierce__disk *d, const struct tierce__disk_opts *opt
 static int make_parts(struct tierce__disk *d, const struct tierce__disk_opts *opts)
 {
     d->folder = tierce__strdup(opts->path);
-    d->lock_path = tierce__disk_path(opts->path, "lock");
-    d->ns_folder = tierce__disk_path(opts->path, "ns");
-    d->journal_path = tierce__disk_path(opts->path, "journal");
-    d->journal_new_path = tierce__disk_path(opts->path, "journal.new");
-    d->mark_path = tierce__disk_path(opts->path, TIERCE__JOURNAL_MARK_NAME);
-    d->data_path = tierce__disk_path(opts->path, "data");
+    d->lock_path = tierce__join_path(opts->path, "lock");
+    d->ns_folder = tierce__join_path(opts->path, "ns");
+    d->journal_path = tierce__join_path(opts->path, "journal");
+    d->journal_new_path = tierce__join_path(opts->path, "journal.new");
+    d->mark_path = tierce__join_path(opts->path, TIERCE__JOURNAL_MARK_NAME);
+    d->data_path = tierce__join_path(opts->path, "data");
     d->limbo = tierce__calloc(d->limbo_room, sizeof(*d->limbo));
     d->records = tierce__calloc(TIERCE__DISK_BATCH, sizeof(*d->records));
     d->ns_numbers = tierce__calloc(TIERCE__DISK_NS_MAX, sizeof(*d->ns_numbers));
@@ -599,6 +625,9 @@ static const char *advice(int rc)
         return "no more files can be opened: raise the limit (ulimit -n)";
     case TIERCE_E_LOCKED:
         return "another process has the store open: end it, or give each a folder of its own";
+    case TIERCE_E_FORMAT:
+        return "a file of that name is there that is not Tierce's: move it away, or name another "
+               "folder";
     case -EIO:
         return "the device fails; the kernel's log may say how";
     default:
@@ -668,5 +697,5 @@ int tierce__disk_open(struct tierce__tier **out, const struct tierce__disk_opts 
 
 char *tierce__disk_data_path(const char *path)
 {
-    return tierce__disk_path(path, "data");
+    return tierce__join_path(path, "data");
 }

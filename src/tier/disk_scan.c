@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/file.h"
 #include "tier/disk.h"
 #include "tier/disk_table.h"
 
@@ -57,7 +58,7 @@ int tierce__disk_scan(const char *path, struct tierce__namespaces *namespaces,
     struct tierce__vfs_file *file = NULL;
     struct tierce__disk_table table = {0};
     struct tierce__journal_reader reader = {0};
-    char *journal = tierce__disk_path(path, "journal");
+    char *journal = tierce__join_path(path, "journal");
     int rc = journal != NULL ? tierce__vfs_threads_create(&vfs, 1) : -ENOMEM;
     if (rc == 0)
         rc = vfs->ops->open(vfs, &file, journal, TIERCE__VFS_READONLY);

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/file.h"
 #include "chunk/header.h"
 
 #include <errno.h>
@@ -179,15 +180,6 @@ uint32_t *tierce__disk_table_sorted(const struct tierce__disk_table *table)
     return slots;
 }
 
-char *tierce__disk_path(const char *folder, const char *name)
-{
-    size_t room = strlen(folder) + strlen(name) + 2;
-    char *path = tierce__alloc(room);
-    if (path != NULL)
-        snprintf(path, room, "%s/%s", folder, name);
-    return path;
-}
-
 int64_t tierce__disk_load_text(struct tierce__vfs *vfs, const char *folder,
                                struct tierce__namespaces *namespaces, uint32_t id)
 {
@@ -195,7 +187,7 @@ int64_t tierce__disk_load_text(struct tierce__vfs *vfs, const char *folder,
     const uint8_t *digest = tierce__namespaces_digest(namespaces, id);
     tierce__hex_encode(name + 3, digest, TIERCE_HASH_BYTES);
     struct tierce__vfs_file *file = NULL;
-    char *path = tierce__disk_path(folder, name), *text = NULL;
+    char *path = tierce__join_path(folder, name), *text = NULL;
     int64_t rc = path != NULL ? 0 : -ENOMEM;
     if (rc == 0 && vfs->ops->open(vfs, &file, path, TIERCE__VFS_READONLY) == 0) {
         int64_t length = vfs->ops->length(vfs, file);

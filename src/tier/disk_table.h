@@ -71,9 +71,6 @@ void tierce__disk_table_erase(struct tierce__disk_table *table, uint32_t slot);
  * NULL for no memory; tierce__free. */
 uint32_t *tierce__disk_table_sorted(const struct tierce__disk_table *table);
 
-/* The path of a file of a store folder: folder/name. Heap, or NULL. */
-char *tierce__disk_path(const char *folder, const char *name);
-
 /* Reads the text of namespace `id` from the folder and interns it; a text that is missing or
  * wrong is left out. Returns the bytes of the text, 0 for none; -ENOMEM. */
 TIERCE_MUSTUSE int64_t tierce__disk_load_text(struct tierce__vfs *vfs, const char *folder,

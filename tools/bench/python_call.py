@@ -32,8 +32,9 @@ def time_calls(function, *args):
 def main():
     engine = _core.Engine.open(None, {"memory.size": "64MiB"})
     view = engine.view({
-        "weights": "00", "layout": "bench", "layer_count": 1, "cell_bytes": [4096],
-        "block_tokens": 16, "chunk_blocks": 16, "algo": "xxh3-128"})
+        "weights": "00", "model": "bench", "kv_dtype": "float32", "quantization": "",
+        "layout": "bench", "layer_count": 1, "cell_bytes": [4096], "block_tokens": 16,
+        "chunk_blocks": 16, "algo": "xxh3-128"})
     chain = view.chain()
     chain.append(array("i", range(32768)))
     token = array("i", [1])

@@ -25,12 +25,12 @@ class Bench(CliCase):
     def test_list_names_all(self):
         text = self.check(0, "bench", "--list").stdout
         names = [line.split()[0] for line in text.splitlines()]
-        self.assertEqual(names, ["memory", "lookup", "hash", "disk", "policy"])
+        self.assertEqual(names, ["memory", "lookup", "hash", "disk", "policy", "optimize"])
 
     def test_rows(self):
-        rows = self.rows("memory", "lookup", "hash", *SMALL)
-        self.assertEqual([sum(r["bench"] == n for r in rows) for n in ("memory", "lookup", "hash")],
-                         [6, 6, 2])
+        rows = self.rows("memory", "lookup", "hash", "optimize", *SMALL)
+        names = ("memory", "lookup", "hash", "optimize")
+        self.assertEqual([sum(r["bench"] == n for r in rows) for n in names], [6, 6, 2, 1])
         for row in rows:
             value, limit, ratio = (float(row[k]) for k in ("value", "limit", "ratio"))
             better = limit / value if row["unit"] == "us" else value / limit

@@ -56,14 +56,16 @@ START_TEST(a_number_costs_at_most_24_bytes)
         struct tierce__intern *intern;
         uint32_t out;
         ck_assert_int_eq(tierce__intern_create(&intern), 0);
+        uint64_t wrong = 0;
         for (uint64_t i = 0; i < 1000000; i++) {
-            ck_assert_int_eq(tierce__intern_one(intern, 0, id_at(kind, i), &out), 0);
-            ck_assert_uint_eq(out, i);
+            if (tierce__intern_one(intern, 0, id_at(kind, i), &out) < 0 || out != i)
+                wrong++;
             if (i % 1000 == 999 && i > 10000)
                 ck_assert_uint_le(tierce__intern_bytes(intern), (i + 1) * 24);
         }
         for (uint64_t i = 0; i < 1000000; i += 7)
-            ck_assert_uint_eq(tierce__intern_find(intern, 0, id_at(kind, i)), i);
+            wrong += tierce__intern_find(intern, 0, id_at(kind, i)) != i;
+        ck_assert_uint_eq(wrong, 0);
         tierce__intern_destroy(intern);
     }
 }
@@ -95,7 +97,8 @@ START_TEST(it_does_what_an_array_does)
                 uint32_t *want = &model[instance][keys[i]];
                 if (*want == TIERCE__INTERN_NONE)
                     *want = next++;
-                ck_assert_uint_eq(numbers[i], *want);
+                if (numbers[i] != *want)
+                    ck_abort_msg("id %u of instance %u", keys[i], instance);
             }
             ck_assert_uint_eq(tierce__intern_count(intern), next);
         }

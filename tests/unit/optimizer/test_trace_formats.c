@@ -39,21 +39,21 @@ START_TEST(mooncake_bad_lines)
     } bad[] = {
         {"{\"timestamp\": 5, \"hash_ids\": [1]", "the line ends too early"},
         {"{\"timestamp\": 5, \"hash_ids\": [1}", "a comma is missing"},
-        {"{\"timestamp\": 5, \"hash_ids\": [1,]}", "\"hash_ids\" is not a number"},
-        {"{\"timestamp\": 5, \"hash_ids\": [1, 2.0]}", "\"hash_ids\" is not an integer"},
-        {"{\"timestamp\": 5, \"hash_ids\": [01]}", "\"hash_ids\" a number begins with 0"},
-        {"{\"timestamp\": 5, \"hash_ids\": [1, 01]}", "\"hash_ids\" a number begins with 0"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1,]}", "\"hash_ids\": is not a number"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1, 2.0]}", "\"hash_ids\": is not an integer"},
+        {"{\"timestamp\": 5, \"hash_ids\": [01]}", "\"hash_ids\": a number begins with 0"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1, 01]}", "\"hash_ids\": a number begins with 0"},
         {"{\"timestamp\": 5, \"hash_ids\": [18446744073709551616]}", "does not fit 64 bits"},
         {"{\"timestamp\": 5, \"hash_ids\": [1, 18446744073709551616]}", "does not fit 64 bits"},
         {"{\"timestamp\": 5, \"hash_ids\": [-9223372036854775809]}", "does not fit 64 bits"},
-        {"{\"timestamp\": 5, \"hash_ids\": [1e3]}", "\"hash_ids\" is not an integer"},
-        {"{\"timestamp\": 5, \"hash_ids\": \"1\"}", "\"hash_ids\" is not an array"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1e3]}", "\"hash_ids\": is not an integer"},
+        {"{\"timestamp\": 5, \"hash_ids\": \"1\"}", "\"hash_ids\": is not an array"},
         {"{\"timestamp\": 5}", "\"hash_ids\" is missing"},
         {"{\"timestamp\": null, \"hash_ids\": [1]}", "\"timestamp\" is missing"},
-        {"{\"timestamp\": NaN, \"hash_ids\": [1]}", "\"timestamp\" is not a number"},
-        {"{\"timestamp\": -1, \"hash_ids\": [1]}", "\"timestamp\" is negative"},
-        {"{\"timestamp\": 1e300, \"hash_ids\": [1]}", "\"timestamp\" is too large a number"},
-        {"{\"timestamp\": 5, \"timestamp\": 5, \"hash_ids\": [1]}", "\"timestamp\" comes twice"},
+        {"{\"timestamp\": NaN, \"hash_ids\": [1]}", "\"timestamp\": is not a number"},
+        {"{\"timestamp\": -1, \"hash_ids\": [1]}", "\"timestamp\": is negative"},
+        {"{\"timestamp\": 1e300, \"hash_ids\": [1]}", "\"timestamp\": is too large a number"},
+        {"{\"timestamp\": 5, \"timestamp\": 5, \"hash_ids\": [1]}", "\"timestamp\": comes twice"},
         {"{\"timestamp\": 5, \"hash_ids\": [1]} 7", "something stands behind the end"},
         {"{\"timestamp\": 5, \"hash_ids\": [1], \"x\": tru}", "is not true or false"},
         {"{\"timestamp\": 5, \"hash_ids\": [1], \"x\": \"\\q\"}", "an escape that is none"},
@@ -221,8 +221,8 @@ START_TEST(access_log)
         "write 1 []\n"
         "bad 1: is of version 2, which this build does not read\n"
         "bad 2: \"op\" is neither lookup nor store\n"
-        "bad 3: \"blocks\" is not 16 hex digits for each block (column 58)\n"
-        "bad 4: \"blocks\" holds a character that is no hex digit (column 72)\n"
+        "bad 3: \"blocks\": is not 16 hex digits for each block (column 58)\n"
+        "bad 4: \"blocks\": holds a character that is no hex digit (column 72)\n"
         "bad 5: \"held\" is more than there are blocks\n");
 }
 END_TEST

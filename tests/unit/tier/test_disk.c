@@ -355,6 +355,33 @@ START_TEST(what_is_refused_is_named)
 }
 END_TEST
 
+/* Somebody else's file of that name is left as it is. */
+START_TEST(a_foreign_file_is_not_overwritten)
+{
+    static const char *const names[] = {"journal", "data"};
+    static const size_t lengths[] = {5, 4096, 10000};
+    struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
+    char text[10000], back[10001], path[256];
+    memset(text, 'x', sizeof(text));
+    tierce_set_log_fn(note, NULL, TIERCE_LOG_WARN);
+    for (size_t i = 0; i < 6; i++) {
+        in_folder(path, names[i % 2]);
+        FILE *file = fopen(path, "w");
+        ck_assert_ptr_nonnull(file);
+        ck_assert_uint_eq(fwrite(text, 1, lengths[i / 2], file), lengths[i / 2]);
+        fclose(file);
+        ck_assert_int_eq(store_open(&s, &opts), TIERCE_E_FORMAT);
+        ck_assert_ptr_nonnull(strstr(log_text, path));
+        file = fopen(path, "r");
+        ck_assert_uint_eq(fread(back, 1, sizeof(back), file), lengths[i / 2]);
+        fclose(file);
+        ck_assert_mem_eq(text, back, lengths[i / 2]);
+        store_remove(&s);
+        ck_assert_int_eq(mkdir(s.folder, 0700), 0);
+    }
+}
+END_TEST
+
 START_TEST(arguments_are_checked)
 {
     struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
@@ -565,6 +592,7 @@ int main(void)
     tcase_add_test(t, only_what_is_asked_for_twice);
     tcase_add_test(t, strays_beside_the_texts_are_skipped);
     tcase_add_test(t, what_is_refused_is_named);
+    tcase_add_test(t, a_foreign_file_is_not_overwritten);
     tcase_add_test(t, arguments_are_checked);
     tcase_add_test(t, a_scan_sees_what_is_durable);
     tcase_add_test(t, many_requests_at_once);

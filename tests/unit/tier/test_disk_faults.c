@@ -105,6 +105,14 @@ static void wait_for_dones(struct many *m, int count)
     pthread_mutex_unlock(&m->wait.mutex);
 }
 
+static int dones_of(struct many *m)
+{
+    pthread_mutex_lock(&m->wait.mutex);
+    int dones = m->wait.dones;
+    pthread_mutex_unlock(&m->wait.mutex);
+    return dones;
+}
+
 START_TEST(read_and_write_errors_are_the_callers)
 {
     open_faulty();
@@ -445,7 +453,7 @@ START_TEST(close_cancels_what_does_not_end)
     submit_puts(&many, 8, UINT32_MAX);
     s.tier->ops->close(s.tier, tierce__deadline_in_ms(50));
     s.tier = NULL;
-    ck_assert_int_eq(many.wait.dones, 8);
+    ck_assert_int_eq(dones_of(&many), 8);
     unsigned closed = 0;
     for (unsigned n = 0; n < 8; n++)
         closed += many.reqs[n].status == TIERCE_E_CLOSED;
@@ -469,7 +477,7 @@ START_TEST(close_leaves_a_dead_device_behind)
     s.tier->ops->close(s.tier, tierce__deadline_in_ms(20));
     ck_assert_uint_lt(tierce__now_ns() - start, 20000 * TIERCE__MS_NS);
     ck_assert_str_eq(last_event, "disk_close_leaked");
-    ck_assert_int_eq(many.wait.dones, 2);
+    ck_assert_int_eq(dones_of(&many), 2);
     ck_assert_int_eq(many.reqs[0].status, TIERCE_E_CLOSED);
     s.tier = NULL;
     store_remove(&s);
@@ -492,10 +500,7 @@ START_TEST(reads_pass_queued_writes)
     submit_puts(&many, 32, UINT32_MAX); /* eight rounds of 20 ms */
     for (int i = 0; i < 4; i++)
         ck_assert_int_eq(store_get(&s, 100, 0, 0), 0);
-    pthread_mutex_lock(&many.wait.mutex);
-    int dones = many.wait.dones;
-    pthread_mutex_unlock(&many.wait.mutex);
-    ck_assert_int_lt(dones, 24);
+    ck_assert_int_lt(dones_of(&many), 24);
     wait_for_dones(&many, 32);
 }
 END_TEST

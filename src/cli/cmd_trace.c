@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/trace.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/config_parse.h"
+#include "base/nearest.h"
+#include "cli/cli.h"
+#include "optimizer/trace_write.h"
+
+const char tierce__cli_trace_help[] =
+    "Looks at recorded workloads and converts them. FILE may be - for standard input, and gzip or\n"
+    "zstd; the format is told by its first lines. Requests come in the order of their times.\n\n"
+    "  stat FILE                       what it holds\n"
+    "  head FILE [-n N]                the first N requests (default 10), one a line\n"
+    "  convert FILE --to FORMAT        writes it in another format, and says what is lost\n"
+    "  sample FILE --rate R --by WHAT  writes a share R of it: whole sessions (session), or all\n"
+    "                                  that begins with the same block (prefix-tree)\n\n"
+    "  --format FORMAT   takes FILE for that format\n"
+    "  --to FORMAT       access, csv or mooncake (sample: by default FILE's, or else access)\n"
+    "  --renumber        writes blocks as numbers from 0, different in each instance\n"
+    "  --seed S          of the sample (default 0): the same seed takes the same ones\n"
+    "  --bad-share R     goes on up to that share of bad lines (default 0.01)\n"
+    "  --window N        sorts within N requests (default 65536)\n"
+    "  --line-size SIZE  a longer line is a bad one (default 64MiB)\n\n"
+    "Formats:\n"
+#define TIERCE_TRACE_FORMAT(suffix, name, summary) "  " name ": " summary "\n"
+#include "optimizer/trace_formats.def"
+#undef TIERCE_TRACE_FORMAT
+    "\n"
+    "Exit status: 0 read to its end (bad lines are told), 1 it cannot be read, or too many lines\n"
+    "are bad, 2 wrong arguments.\n";
+
+/* ---- arguments ------------------------------------------------------------------------------ */
+
+static int usage(const char *what, const char *word)
+{
+    char shown[64];
+    tierce__text_for_message(shown, sizeof(shown), word);
+    return tierce__cli_usage("trace", "%s: \"%s\"", what, shown);
+}
+
+static const struct subcommand {
+    const char *name;
+    const char *options; /* the letters of those that it takes */
+    int (*run)(struct tierce__trace_run *run);
+} subcommands[] = {{"stat", "", tierce__trace_stat},
+                   {"head", "n", tierce__trace_head},
+                   {"convert", "tr", tierce__trace_convert},
+                   {"sample", "tryRs", tierce__trace_sample}};
+
+#define SUBCOMMANDS (sizeof(subcommands) / sizeof(subcommands[0]))
+
+static const struct subcommand *find_subcommand(const char *name)
+{
+    const struct subcommand *best = &subcommands[0];
+    for (size_t i = 0; i < SUBCOMMANDS; i++) {
+        if (strcmp(subcommands[i].name, name) == 0)
+            return &subcommands[i];
+        if (tierce__edit_distance(name, subcommands[i].name) <
+            tierce__edit_distance(name, best->name))
+            best = &subcommands[i];
+    }
+    char shown[64];
+    tierce__text_for_message(shown, sizeof(shown), name);
+    (void)tierce__cli_usage("trace", "there is nothing like \"%s\" to do; the nearest is \"%s\"",
+                            shown, best->name);
+    return NULL;
+}
+
+/* A share above 0 and up to 1. */
+static bool read_share(double *out, const char *text)
+{
+    uint64_t billionths;
+    if (!tierce__parse_share(&billionths, text) || billionths == 0 ||
+        billionths > TIERCE__SHARE_ONE)
+        return false;
+    *out = (double)billionths / (double)TIERCE__SHARE_ONE;
+    return true;
+}
+
+static bool knows_format(const char *(*name_at)(size_t index), const char *name)
+{
+    for (size_t i = 0; name_at(i) != NULL; i++) {
+        if (strcmp(name_at(i), name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int wrong_format(const char *option, const char *(*name_at)(size_t index), const char *name)
+{
+    char names[256] = "", shown[64];
+    size_t used = 0;
+    for (size_t i = 0; name_at(i) != NULL && used < sizeof(names); i++)
+        used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i > 0 ? ", " : "",
+                                 name_at(i));
+    tierce__text_for_message(shown, sizeof(shown), name);
+    return tierce__cli_usage("trace", "%s takes %s: \"%s\"", option, names, shown);
+}
+
+static int read_format(struct tierce__trace_run *run, int option)
+{
+    if (option == 'f') {
+        run->opts.format = optarg;
+        return knows_format(tierce__trace_format_name, optarg)
+                   ? 0
+                   : wrong_format("--format", tierce__trace_format_name, optarg);
+    }
+    run->to = optarg;
+    return knows_format(tierce__trace_writer_format, optarg)
+               ? 0
+               : wrong_format("--to", tierce__trace_writer_format, optarg);
+}
+
+static int read_number(struct tierce__trace_run *run, int option)
+{
+    uint64_t number;
+    if (option == 'l') {
+        if (!tierce__parse_size(&number, optarg) || number == 0 || number > 1ULL << 32)
+            return usage("--line-size takes a size up to 4GiB", optarg);
+        run->opts.line_bytes_max = number;
+        return 0;
+    }
+    if (!tierce__parse_count(&number, optarg))
+        return usage("a number is wanted", optarg);
+    if (option == 'w' && (number == 0 || number > 1u << 28))
+        return usage("--window takes 1 to 268435456", optarg);
+    if (option == 'w')
+        run->opts.window_requests = (uint32_t)number;
+    else if (option == 'n')
+        run->requests_max = number;
+    else
+        run->seed = number;
+    return 0;
+}
+
+static int read_option(struct tierce__trace_run *run, int option)
+{
+    switch (option) {
+    case 'f':
+    case 't':
+        return read_format(run, option);
+    case 'w':
+    case 'l':
+    case 'n':
+    case 's':
+        return read_number(run, option);
+    case 'b':
+        return read_share(&run->opts.bad_share_max, optarg)
+                   ? 0
+                   : usage("--bad-share takes a share above 0, up to 1", optarg);
+    case 'R':
+        return read_share(&run->rate, optarg)
+                   ? 0
+                   : usage("--rate takes a share above 0, up to 1", optarg);
+    case 'r':
+        run->renumber = true;
+        return 0;
+    case 'y':
+        run->by_session = strcmp(optarg, "session") == 0;
+        run->by_tree = strcmp(optarg, "prefix-tree") == 0;
+        return run->by_session || run->by_tree ? 0
+                                               : usage("--by takes session or prefix-tree", optarg);
+    default:
+        return TIERCE__CLI_USAGE; /* getopt has said why */
+    }
+}
+
+/* An option as it is written. */
+static const char *option_name(const struct option *options, int letter)
+{
+    for (; options->name != NULL; options++) {
+        if (options->val == letter)
+            return options->name;
+    }
+    return "-n";
+}
+
+static int read_arguments(struct tierce__trace_run *run, const struct subcommand *subcommand,
+                          int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"format", required_argument, NULL, 'f'},    {"to", required_argument, NULL, 't'},
+        {"window", required_argument, NULL, 'w'},    {"line-size", required_argument, NULL, 'l'},
+        {"bad-share", required_argument, NULL, 'b'}, {"rate", required_argument, NULL, 'R'},
+        {"by", required_argument, NULL, 'y'},        {"seed", required_argument, NULL, 's'},
+        {"renumber", no_argument, NULL, 'r'},        {NULL, 0, NULL, 0}};
+    int option, rc = 0;
+    optind = 1;
+    while (rc == 0 && (option = getopt_long(argc, argv, "n:", options, NULL)) != -1) {
+        if (option != '?' && strchr("fwlb", option) == NULL &&
+            strchr(subcommand->options, option) == NULL)
+            return tierce__cli_usage("trace", "%s does not take %s", subcommand->name,
+                                     option_name(options, option));
+        rc = read_option(run, option);
+    }
+    if (rc != 0)
+        return rc;
+    if (argc - optind != 1)
+        return tierce__cli_usage("trace", "%s takes one file, or - for standard input",
+                                 subcommand->name);
+    run->path = argv[optind];
+    run->name = strcmp(run->path, "-") == 0 ? "standard input" : run->path;
+    return 0;
+}
+
+int tierce__cli_trace(int argc, char **argv)
+{
+    struct tierce__trace_run run = {.opts = {.size = sizeof(struct tierce__trace_opts)},
+                                    .requests_max = 10};
+    if (argc < 2)
+        return tierce__cli_usage("trace", "takes stat, head, convert or sample, and a file");
+    const struct subcommand *subcommand = find_subcommand(argv[1]);
+    if (subcommand == NULL)
+        return TIERCE__CLI_USAGE;
+    int rc = read_arguments(&run, subcommand, argc - 1, argv + 1);
+    if (rc != 0)
+        return rc;
+    if (subcommand->run == tierce__trace_convert && run.to == NULL)
+        return tierce__cli_usage("trace", "convert takes --to FORMAT");
+    if (subcommand->run == tierce__trace_sample &&
+        (run.rate <= 0 || !(run.by_session || run.by_tree)))
+        return tierce__cli_usage("trace", "sample takes --rate R and --by session|prefix-tree");
+    return subcommand->run(&run);
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CLI_TRACE_H
+#define TIERCE_CLI_TRACE_H
+
+#include "optimizer/trace.h"
+
+/* What `tierce trace` was asked for. Each function does one of its commands and returns an exit
+ * status. */
+struct tierce__trace_run {
+    const char *path;
+    const char *name; /* of it, in messages */
+    const char *to;   /* NULL: not told */
+    struct tierce__trace_opts opts;
+    uint64_t requests_max;
+    uint64_t seed;
+    double rate; /* 0: not told */
+    bool by_session, by_tree;
+    bool renumber;
+};
+
+int tierce__trace_stat(struct tierce__trace_run *run);
+int tierce__trace_head(struct tierce__trace_run *run);
+int tierce__trace_convert(struct tierce__trace_run *run);
+int tierce__trace_sample(struct tierce__trace_run *run);
+
+/* What the functions share: opening, what to say at the end, and failing. */
+int tierce__trace_run_open(struct tierce__trace_run *run, struct tierce__trace **out);
+int tierce__trace_run_close(struct tierce__trace_run *run, struct tierce__trace *trace, int rc);
+
+#endif
