@@ -94,21 +94,19 @@ static void list_node(struct tierce__kvcm_policy *p, uint32_t node)
 {
     const struct tierce__kvcm_block *blocks = p->tree->blocks;
     uint32_t before = TIERCE__KVCM_NONE;
-    bool was_from_newest = false;
+    bool from_newest = false;
     for (uint32_t block = p->tree->nodes[node].first; block != TIERCE__KVCM_NONE;
          block = blocks[block].next) {
         if (!tierce__kvcm_is_cached(p->tree, block) || is_listed(p, block))
             continue;
         int64_t time = blocks[block].time_us;
-        bool from_newest = is_from_newest(p, time);
-        /* Beside the block before, if that is where seeking would end: runs have one time. */
-        if (before == TIERCE__KVCM_NONE || blocks[before].time_us != time ||
-            from_newest != was_from_newest)
+        if (before == TIERCE__KVCM_NONE || blocks[before].time_us != time) {
+            from_newest = is_from_newest(p, time);
             list_behind(p, seek_time(p, time, from_newest), block);
-        else
+        } else { /* as many of a run: from the same end, to beside the one before */
             list_behind(p, from_newest ? blocks[before].newer : before, block);
+        }
         before = block;
-        was_from_newest = from_newest;
     }
 }
 

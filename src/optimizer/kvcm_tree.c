@@ -199,10 +199,10 @@ static uint32_t split(struct tierce__kvcm_tree *t, uint32_t last)
     size_t place = seek(t, parent, key_of(t, lower));
     TIERCE_ASSERT(t->table[place] == lower && rest != TIERCE__KVCM_NONE);
     struct tierce__kvcm_node *above = &t->nodes[upper], *below = &t->nodes[lower];
-    bool was_live = below->live > 0;
     for (uint32_t b = above->first; b != rest; b = t->blocks[b].next) {
         t->blocks[b].node = upper;
-        above->live += tierce__kvcm_is_cached(t, b);
+        TIERCE_DASSERT(tierce__kvcm_is_cached(t, b));
+        above->live++;
     }
     below->live -= above->live;
     t->blocks[last].next = TIERCE__KVCM_NONE;
@@ -211,7 +211,6 @@ static uint32_t split(struct tierce__kvcm_tree *t, uint32_t last)
     below->parent = upper;
     above->children = 1;
     above->live_children = below->live > 0;
-    t->nodes[parent].live_children -= was_live && above->live == 0;
     add_child(t, lower);
     return upper;
 }

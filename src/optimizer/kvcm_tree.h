@@ -69,9 +69,9 @@ uint32_t tierce__kvcm_tree_walk(const struct tierce__kvcm_tree *tree, uint32_t r
                                 const uint32_t *keys, uint32_t count, uint32_t *path);
 
 /*
- * Adds the rest of a chain, of which `found` blocks are in the tree, as holes behind them; path
- * [found .. count) becomes the new blocks. Errors: -ENOMEM, TIERCE_E_LIMIT; the tree is then as it
- * was, or good for fini alone.
+ * Adds the rest of a chain, of which `found` blocks are in the tree and no holes, as holes behind
+ * them; path[found .. count) becomes the new blocks. Errors: -ENOMEM, TIERCE_E_LIMIT; the tree is
+ * then as it was, or good for fini alone.
  */
 TIERCE_MUSTUSE int tierce__kvcm_tree_extend(struct tierce__kvcm_tree *tree, uint32_t root,
                                             const uint32_t *keys, uint32_t count, uint32_t found,

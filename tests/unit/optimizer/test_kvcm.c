@@ -223,6 +223,21 @@ START_TEST(a_new_run_comes_back_turned_round)
 }
 END_TEST
 
+START_TEST(a_run_from_the_middle_comes_back_as_it_stood)
+{
+    struct harness h = start(TIERCE__KVCM_LEAF_AWARE_LRU, 6, (struct tierce__kvcm_tuning){0});
+    pass_over_a_run(&h);
+    ck_assert_uint_eq(get(&h, "abc"), 3); /* at 102; x was stored at 3 */
+    h.now = 200;
+    put(&h, "z"); /* for e, at 201: as far from 102 as x */
+    put(&h, "u"); /* for x */
+    put(&h, "v"); /* for y */
+    put(&h, "w"); /* for c */
+    ck_assert_uint_eq(get(&h, "abc"), 2);
+    stop(&h);
+}
+END_TEST
+
 START_TEST(a_leaf_of_holes_goes_with_its_node)
 {
     struct harness h = start(TIERCE__KVCM_LEAF_AWARE_LRU, 2, (struct tierce__kvcm_tuning){0});
@@ -363,6 +378,57 @@ START_TEST(other_matches_are_left_out)
     ck_assert(!read.is_read);
     ck_assert_uint_eq(tierce__kvcm_result(h.kvcm)->requests, 1);
     stop(&h);
+}
+END_TEST
+
+static void add_chain(struct tierce__kvcm_tree *tree, const char *chain, uint32_t *path)
+{
+    uint32_t keys[ALL_MAX], count = (uint32_t)strlen(chain);
+    for (uint32_t i = 0; i < count; i++)
+        keys[i] = (uint32_t)chain[i];
+    uint32_t found = tierce__kvcm_tree_walk(tree, 0, keys, count, path);
+    for (uint32_t i = 0; i < found; i++) {
+        if (!tierce__kvcm_is_cached(tree, path[i]))
+            tierce__kvcm_tree_fill(tree, path[i]);
+    }
+    ck_assert_int_eq(tierce__kvcm_tree_extend(tree, 0, keys, count, found, path), 0);
+    for (uint32_t i = found; i < count; i++)
+        tierce__kvcm_tree_fill(tree, path[i]);
+}
+
+/* However deep, and in whatever order its blocks were evicted, a branch of holes is removed; and
+ * what is removed is used again. */
+START_TEST(no_branch_of_holes_stays)
+{
+    struct tierce__kvcm_tree tree;
+    uint32_t path[ALL_MAX], other[ALL_MAX];
+    ck_assert_int_eq(tierce__kvcm_tree_init(&tree, 1, 4), 0);
+    for (int round = 0; round < 4; round++) {
+        add_chain(&tree, "abcdef", path);
+        add_chain(&tree, "abcx", other);
+        add_chain(&tree, "aby", other + 8);
+        ck_assert_uint_eq(tree.table_count, 5); /* ab; c and y; def and x */
+        ck_assert_uint_eq(tree.block_count, 1 + 8);
+        ck_assert_uint_eq(tree.node_count, 1 + 5);
+        ck_assert_int_eq(tierce__kvcm_tree_expect(&tree, 8), 0);
+        tierce__kvcm_tree_evict(&tree, other[3]);
+        for (int i = 0; i < 6; i++)
+            tierce__kvcm_tree_evict(&tree, path[round % 2 == 0 ? i : 5 - i]);
+        tierce__kvcm_tree_clean(&tree);
+        ck_assert_uint_eq(tree.table_count, 2); /* ab, of holes, and y */
+        ck_assert_int_eq(tierce__kvcm_tree_expect(&tree, 1), 0);
+        tierce__kvcm_tree_evict(&tree, other[8 + 2]);
+        tierce__kvcm_tree_clean(&tree);
+        /* As in the original: ab has lost its blocks before. */
+        ck_assert_uint_eq(tree.table_count, 1);
+        add_chain(&tree, "ab", path);
+        ck_assert_int_eq(tierce__kvcm_tree_expect(&tree, 2), 0);
+        tierce__kvcm_tree_evict(&tree, path[1]);
+        tierce__kvcm_tree_evict(&tree, path[0]);
+        tierce__kvcm_tree_clean(&tree);
+        ck_assert_uint_eq(tree.table_count, 0);
+    }
+    tierce__kvcm_tree_fini(&tree);
 }
 END_TEST
 
@@ -523,6 +589,7 @@ int main(void)
     tcase_add_test(t, in_a_leaf_the_head_leaves_first_too);
     tcase_add_test(t, an_old_run_comes_back_as_it_stood);
     tcase_add_test(t, a_new_run_comes_back_turned_round);
+    tcase_add_test(t, a_run_from_the_middle_comes_back_as_it_stood);
     tcase_add_test(t, a_leaf_of_holes_goes_with_its_node);
     tcase_add_test(t, rough_modes_overshoot);
     tcase_add_test(t, a_quota_is_shared);
@@ -532,6 +599,7 @@ int main(void)
     tcase_add_test(t, what_the_engine_held_counts_apart);
     tcase_add_test(t, hits_of_a_turn_may_be_more_than_it_asks_for);
     tcase_add_test(t, other_matches_are_left_out);
+    tcase_add_test(t, no_branch_of_holes_stays);
     tcase_add_test(t, every_allocation_may_fail);
     tcase_add_test(t, bad_options_are_refused);
     tcase_add_test(t, the_numbers_of_the_original);
