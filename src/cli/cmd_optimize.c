@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
 #include "cli/cli.h"
 #include "cli/optimize.h"
 #include "cli/progress.h"
@@ -25,6 +26,15 @@ const char tierce__cli_optimize_help[] =
     "  --bad-lines SHARE more bad lines than this share of all end the run (0.01)\n"
     "  --seed N          for policies that draw (0)\n"
     "  --threads N       (one for each processor)\n"
+    "  --kvcm-mode 1|2|3 of kvcm-*: evict whole batches of all instances, whole batches of the "
+    "one\n"
+    "                    written to, or exactly what is too much (3)\n"
+    "  --kvcm-batch N    blocks at a time (100)\n"
+    "  --kvcm-used SHARE of the capacity, above which it evicts (1)\n"
+    "  --kvcm-sample-rate R  of kvcm-random-lru: draws batch / R blocks (0.1)\n"
+    "  --kvcm-csv DIR    KVCM's own files, of one kvcm-* policy and one capacity\n"
+    "  --kvcm-config FILE  KVCM's own configuration: what it says is replayed, with its trace and\n"
+    "                    output folder unless TRACE and --kvcm-csv say otherwise\n"
     "\n"
     "Lists have commas between; all combinations are run. TRACE may be - for standard input, and "
     "be\n"
@@ -68,11 +78,24 @@ static int record_all(struct tierce__recording *recording, struct tierce__trace 
     return rc == 0 ? tierce__recording_seal(recording) : rc;
 }
 
-static int read_trace(struct tierce__recording **out, const struct tierce__optimize *request)
+static int keep_names(struct tierce__optimize_trace *out, const struct tierce__trace *trace)
+{
+    uint32_t count = tierce__recording_totals(out->recording).instances;
+    out->instances = tierce__calloc(count, sizeof(*out->instances));
+    while (out->instances != NULL && out->instance_count < count) {
+        const char *name = tierce__trace_instance(trace, out->instance_count);
+        char *copy = tierce__strdup(name != NULL ? name : "");
+        if (copy == NULL)
+            return -ENOMEM;
+        out->instances[out->instance_count++] = copy;
+    }
+    return out->instances != NULL ? 0 : -ENOMEM;
+}
+
+static int read_trace(struct tierce__optimize_trace *out, const struct tierce__optimize *request)
 {
     char why[TIERCE__TRACE_WHY_BYTES];
     struct tierce__trace *trace;
-    struct tierce__recording *recording;
     int rc = tierce__trace_open(&trace, request->path,
                                 &(struct tierce__trace_opts){
                                     .size = sizeof(struct tierce__trace_opts),
@@ -83,26 +106,24 @@ static int read_trace(struct tierce__recording **out, const struct tierce__optim
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "%.300s: %s", request->path, why);
     int status = TIERCE__CLI_OK;
-    rc = tierce__recording_create(&recording, NULL);
+    rc = tierce__recording_create(&out->recording, NULL);
     if (rc < 0) {
         status = tierce__cli_fail(COMMAND,
                                   "a temporary file cannot be made: %s; TMPDIR names the folder",
                                   tierce_strerror(rc));
         goto out;
     }
-    rc = record_all(recording, trace);
+    rc = record_all(out->recording, trace);
     tell_bad_lines(tierce__trace_report(trace));
+    if (rc == 0)
+        rc = keep_names(out, trace);
     if (rc < 0) {
         const char *error = tierce__trace_error(trace);
         status = tierce__cli_fail(COMMAND, "%.300s: %s", request->path,
                                   error != NULL && error[0] != '\0' ? error : tierce_strerror(rc));
-    } else if (tierce__recording_totals(recording).requests == 0) {
+    } else if (tierce__recording_totals(out->recording).requests == 0) {
         status = tierce__cli_fail(COMMAND, "%.300s: no request in it", request->path);
     }
-    if (status == TIERCE__CLI_OK)
-        *out = recording;
-    else
-        tierce__recording_destroy(recording);
 out:
     tierce__trace_close(trace);
     return status;
@@ -149,23 +170,33 @@ static void trace_name(char *out, size_t size, const char *path)
         *p = *p == ',' || *p == '"' || (unsigned char)*p < ' ' ? '_' : *p;
 }
 
+FILE *tierce__optimize_open_csv(const char *path)
+{
+    FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we");
+    if (file == NULL)
+        tierce__cli_fail(COMMAND, "%.300s: cannot be written: %s", path, tierce_strerror(-errno));
+    return file;
+}
+
+int tierce__optimize_close_csv(FILE *file, const char *path)
+{
+    if (file == stdout)
+        return TIERCE__CLI_OK;
+    bool good = ferror(file) == 0;
+    good = fclose(file) == 0 && good;
+    return good ? TIERCE__CLI_OK
+                : tierce__cli_fail(COMMAND, "%.300s: cannot be written to its end", path);
+}
+
 static int write_csv(const struct tierce__optimize *request, const struct tierce__sweep *sweep)
 {
     char name[256];
     trace_name(name, sizeof(name), request->path);
-    if (strcmp(request->csv, "-") == 0) {
-        tierce__optimize_print_csv(stdout, name, sweep);
-        return TIERCE__CLI_OK;
-    }
-    FILE *file = fopen(request->csv, "we");
+    FILE *file = tierce__optimize_open_csv(request->csv);
     if (file == NULL)
-        return tierce__cli_fail(COMMAND, "%.300s: cannot be written: %s", request->csv,
-                                tierce_strerror(-errno));
+        return TIERCE__CLI_FAILED;
     tierce__optimize_print_csv(file, name, sweep);
-    bool good = ferror(file) == 0;
-    good = fclose(file) == 0 && good;
-    return good ? TIERCE__CLI_OK
-                : tierce__cli_fail(COMMAND, "%.300s: cannot be written to its end", request->csv);
+    return tierce__optimize_close_csv(file, request->csv);
 }
 
 static int run(struct tierce__optimize *request, const struct tierce__recording *recording)
@@ -189,6 +220,7 @@ static int run(struct tierce__optimize *request, const struct tierce__recording 
                                    .capacity_count = request->capacity_count,
                                    .seed = request->seed,
                                    .ttl_us = request->ttl_us,
+                                   .kvcm = request->kvcm,
                                    .threads = request->threads,
                                    .progress = tell_progress,
                                    .progress_arg = &progress,
@@ -206,12 +238,23 @@ static int run(struct tierce__optimize *request, const struct tierce__recording 
 int tierce__cli_optimize(int argc, char **argv)
 {
     struct tierce__optimize request;
-    struct tierce__recording *recording = NULL;
+    struct tierce__optimize_trace trace = {0};
+    char name[256];
     int status = tierce__optimize_read_args(&request, argc, argv);
     if (status == TIERCE__CLI_OK)
-        status = read_trace(&recording, &request);
-    if (status == TIERCE__CLI_OK)
-        status = run(&request, recording);
-    tierce__recording_destroy(recording);
+        status = read_trace(&trace, &request);
+    if (status == TIERCE__CLI_OK && request.kvcm_config_path != NULL) {
+        trace_name(name, sizeof(name), request.path);
+        status = tierce__optimize_run_config(&request, &trace, name);
+    } else if (status == TIERCE__CLI_OK) {
+        status = run(&request, trace.recording);
+        if (status == TIERCE__CLI_OK && request.kvcm_csv != NULL)
+            status = tierce__optimize_write_kvcm(&request, &trace);
+    }
+    for (uint32_t i = 0; i < trace.instance_count; i++)
+        tierce__free(trace.instances[i]);
+    tierce__free(trace.instances);
+    tierce__recording_destroy(trace.recording);
+    tierce__kvcm_config_clear(&request.kvcm_config);
     return status;
 }

@@ -3,6 +3,7 @@
 #define TIERCE_CLI_OPTIMIZE_H
 
 #include "optimizer/sweep.h"
+#include "cli/kvcm_config.h"
 
 #include <stdio.h>
 
@@ -10,6 +11,7 @@
  * What `tierce optimize` was asked for, and what it prints.
  *
  *     optimize_args.c     the command line
+ *     optimize_kvcm.c     KVCM's configuration and its files
  *     optimize_print.c    the table and the CSV
  *     cmd_optimize.c      reading the trace, running the sweep
  */
@@ -21,8 +23,12 @@ enum {
 
 struct tierce__optimize {
     const char *path;
-    const char *format; /* of the trace; NULL: told from it */
-    const char *csv;    /* NULL, a file, or "-" */
+    const char *format;           /* of the trace; NULL: told from it */
+    const char *csv;              /* NULL, a file, or "-" */
+    const char *kvcm_csv;         /* NULL, or a folder */
+    const char *kvcm_config_path; /* NULL, or what `kvcm_config` was read from, which then says
+                                     what is simulated */
+    struct tierce__kvcm_config kvcm_config;
     struct tierce__cache caches[TIERCE__OPTIMIZE_LIST_MAX];
     size_t cache_count;
     enum tierce__touch_order orders[2];
@@ -34,17 +40,38 @@ struct tierce__optimize {
     uint64_t block_bytes;                           /* 0: not told */
     uint64_t seed;
     uint64_t ttl_us;
+    struct tierce__kvcm_tuning kvcm;
     double bad_share_max;
     uint32_t threads;
 };
 
+/* What was read. */
+struct tierce__optimize_trace {
+    struct tierce__recording *recording;
+    char **instances; /* names by index */
+    uint32_t instance_count;
+};
+
 /* Fills the request, with what is usual where nothing is said. Returns an exit status; if it is
- * not TIERCE__CLI_OK, why was printed. */
+ * not TIERCE__CLI_OK, why was printed. Whatever it returns, the config is to be cleared. */
 int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **argv);
 
 /* One line a row under tierce__optimize_csv_header; `trace` is the first column. */
 extern const char tierce__optimize_csv_header[];
 void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tierce__sweep *sweep);
+
+/* The replay that the config asks for: KVCM's files, and a table or CSV. Returns an exit status. */
+int tierce__optimize_run_config(const struct tierce__optimize *request,
+                                const struct tierce__optimize_trace *trace, const char *name);
+
+/* KVCM's files for the one cache and capacity that the request names. Returns an exit status. */
+int tierce__optimize_write_kvcm(const struct tierce__optimize *request,
+                                const struct tierce__optimize_trace *trace);
+
+/* Opens what --csv names. NULL if it cannot be, which was printed; close_csv returns an exit
+ * status. */
+FILE *tierce__optimize_open_csv(const char *path);
+int tierce__optimize_close_csv(FILE *file, const char *path);
 
 /* Hit rates by cache and capacity, one table for each match, and what they do not show. */
 void tierce__optimize_print_table(FILE *file, const struct tierce__optimize *request,

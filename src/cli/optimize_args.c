@@ -127,13 +127,13 @@ static int read_number(uint64_t *out, const char *option, const char *text, uint
                              (unsigned long long)least, (unsigned long long)most, text);
 }
 
-static int read_share(double *out, const char *text)
+static int read_share(double *out, const char *option, const char *text)
 {
     char *end;
     double share = strtod(text, &end);
     if (end == text || *end != '\0' || !(share > 0 && share <= 1))
-        return tierce__cli_usage(COMMAND,
-                                 "--bad-lines takes a share above 0, up to 1; not \"%.60s\"", text);
+        return tierce__cli_usage(COMMAND, "%s takes a share above 0, up to 1; not \"%.60s\"",
+                                 option, text);
     *out = share;
     return TIERCE__CLI_OK;
 }
@@ -150,6 +150,12 @@ enum {
     OPTION_TTL,
     OPTION_THREADS,
     OPTION_BAD_LINES,
+    OPTION_KVCM_MODE,
+    OPTION_KVCM_BATCH,
+    OPTION_KVCM_USED,
+    OPTION_KVCM_SAMPLE_RATE,
+    OPTION_KVCM_CSV,
+    OPTION_KVCM_CONFIG,
 };
 
 static int read_duration(uint64_t *out_us, const char *text)
@@ -160,6 +166,26 @@ static int read_duration(uint64_t *out_us, const char *text)
                                  text);
     *out_us = ms * 1000;
     return TIERCE__CLI_OK;
+}
+
+static int read_kvcm_option(struct tierce__kvcm_tuning *out, int option)
+{
+    uint64_t number = 0;
+    int status;
+    switch (option) {
+    case OPTION_KVCM_MODE:
+        status = read_number(&number, "--kvcm-mode", optarg, 1, 3);
+        out->mode = (enum tierce__kvcm_mode)number;
+        return status;
+    case OPTION_KVCM_BATCH:
+        status = read_number(&number, "--kvcm-batch", optarg, 1, INT32_MAX);
+        out->batch = (uint32_t)number;
+        return status;
+    case OPTION_KVCM_USED:
+        return read_share(&out->used_share, "--kvcm-used", optarg);
+    default:
+        return read_share(&out->sample_rate, "--kvcm-sample-rate", optarg);
+    }
 }
 
 static int read_option(struct tierce__optimize *out, int option)
@@ -195,7 +221,18 @@ static int read_option(struct tierce__optimize *out, int option)
         out->threads = (uint32_t)threads;
         return status;
     case OPTION_BAD_LINES:
-        return read_share(&out->bad_share_max, optarg);
+        return read_share(&out->bad_share_max, "--bad-lines", optarg);
+    case OPTION_KVCM_MODE:
+    case OPTION_KVCM_BATCH:
+    case OPTION_KVCM_USED:
+    case OPTION_KVCM_SAMPLE_RATE:
+        return read_kvcm_option(&out->kvcm, option);
+    case OPTION_KVCM_CSV:
+        out->kvcm_csv = optarg;
+        return TIERCE__CLI_OK;
+    case OPTION_KVCM_CONFIG:
+        out->kvcm_config_path = optarg;
+        return TIERCE__CLI_OK;
     default:
         return TIERCE__CLI_USAGE; /* getopt has said why */
     }
@@ -216,7 +253,34 @@ static int add_defaults(struct tierce__optimize *out)
         if (strcmp(out->caches[i].name, "ttl") == 0 && out->ttl_us == 0)
             status = tierce__cli_usage(COMMAND, "--policy ttl needs --ttl TIME");
     }
+    if (status == TIERCE__CLI_OK && out->kvcm_csv != NULL &&
+        (out->cache_count != 1 || out->caches[0].kind != TIERCE__CACHE_KVCM ||
+         out->capacity_count != 1))
+        status = tierce__cli_usage(COMMAND, "--kvcm-csv takes one of the policies kvcm-*, and one "
+                                            "capacity");
     return status;
+}
+
+/* KVCM's configuration says all that is simulated. */
+static int read_config(struct tierce__optimize *out)
+{
+    char why[TIERCE__KVCM_CONFIG_WHY_BYTES];
+    const struct tierce__kvcm_tuning *k = &out->kvcm;
+    if (out->cache_count > 0 || out->capacity_count > 0 || out->match_count > 0 ||
+        out->order_count > 0 || k->mode != 0 || k->batch != 0 || k->used_share > 0 ||
+        k->sample_rate > 0)
+        return tierce__cli_usage(COMMAND,
+                                 "--kvcm-config says which caches there are; --policy, --capacity, "
+                                 "--match, --order and --kvcm-mode, -batch, -used and -sample-rate "
+                                 "do not go with it");
+    int rc = tierce__kvcm_config_read(&out->kvcm_config, out->kvcm_config_path, why);
+    if (rc < 0)
+        return tierce__cli_fail(COMMAND, "%.300s: %s", out->kvcm_config_path, why);
+    if (out->path == NULL)
+        out->path = out->kvcm_config.trace_path;
+    if (out->format == NULL)
+        out->format = out->kvcm_config.format;
+    return TIERCE__CLI_OK;
 }
 
 int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **argv)
@@ -233,6 +297,12 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
         {"ttl", required_argument, NULL, OPTION_TTL},
         {"threads", required_argument, NULL, OPTION_THREADS},
         {"bad-lines", required_argument, NULL, OPTION_BAD_LINES},
+        {"kvcm-mode", required_argument, NULL, OPTION_KVCM_MODE},
+        {"kvcm-batch", required_argument, NULL, OPTION_KVCM_BATCH},
+        {"kvcm-used", required_argument, NULL, OPTION_KVCM_USED},
+        {"kvcm-sample-rate", required_argument, NULL, OPTION_KVCM_SAMPLE_RATE},
+        {"kvcm-csv", required_argument, NULL, OPTION_KVCM_CSV},
+        {"kvcm-config", required_argument, NULL, OPTION_KVCM_CONFIG},
         {NULL, 0, NULL, 0},
     };
     *out = (struct tierce__optimize){0};
@@ -242,11 +312,11 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
         status = read_option(out, option);
     if (status != TIERCE__CLI_OK)
         return status;
-    if (optind == argc)
+    if (optind == argc && out->kvcm_config_path == NULL)
         return tierce__cli_usage(COMMAND, "takes a trace: a file, or - for standard input");
     if (optind + 1 < argc)
         return tierce__cli_usage(COMMAND, "takes one trace; \"%.100s\" is a second",
                                  argv[optind + 1]);
-    out->path = argv[optind];
-    return add_defaults(out);
+    out->path = argv[optind]; /* or NULL */
+    return out->kvcm_config_path != NULL ? read_config(out) : add_defaults(out);
 }

@@ -124,6 +124,7 @@ static void count_request(struct tierce__recording *r, const struct tierce__reco
     t->read_blocks += head->read_count;
     for (uint32_t i = 0; internal != NULL && i < head->read_count; i++)
         t->internal_blocks += internal[i] != 0;
+    t->instances = head->instance >= t->instances ? head->instance + 1 : t->instances;
     t->longest = head->count > t->longest ? head->count : t->longest;
     t->has_bytes = t->has_bytes || head->has_bytes;
     t->has_reads = t->has_reads || head->kind == TIERCE__TRACE_READ;

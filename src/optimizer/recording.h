@@ -47,7 +47,8 @@ struct tierce__recording_totals {
     uint64_t read_blocks;     /* of those, looked up */
     uint64_t internal_blocks; /* of those, held by the engine itself */
     uint32_t distinct;
-    uint32_t longest; /* blocks of the longest request */
+    uint32_t instances; /* one more than the largest index */
+    uint32_t longest;   /* blocks of the longest request */
     int64_t first_us, last_us;
     bool has_bytes; /* some request gives sizes */
     bool has_reads; /* some request looks up without storing */

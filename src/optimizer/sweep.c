@@ -20,10 +20,15 @@
 
 /* ---- what can be simulated ------------------------------------------------------------------- */
 
-static const struct {
-    enum tierce__cache_kind kind;
-    const char *name;
-} others[] = {{TIERCE__CACHE_BELADY, "belady"}, {TIERCE__CACHE_INFINITE, "infinite"}};
+static const struct tierce__cache others[] = {
+    {.kind = TIERCE__CACHE_BELADY, .name = "belady"},
+    {.kind = TIERCE__CACHE_INFINITE, .name = "infinite"},
+    {.kind = TIERCE__CACHE_KVCM, .kvcm = TIERCE__KVCM_LRU, .name = "kvcm-lru"},
+    {.kind = TIERCE__CACHE_KVCM, .kvcm = TIERCE__KVCM_RANDOM_LRU, .name = "kvcm-random-lru"},
+    {.kind = TIERCE__CACHE_KVCM,
+     .kvcm = TIERCE__KVCM_LEAF_AWARE_LRU,
+     .name = "kvcm-leaf-aware-lru"},
+};
 
 bool tierce__cache_at(struct tierce__cache *out, size_t index)
 {
@@ -31,14 +36,14 @@ bool tierce__cache_at(struct tierce__cache *out, size_t index)
     size_t policies = 0;
     while ((policy = tierce__policy_at(policies)) != NULL && policies < index)
         policies++;
-    *out = (struct tierce__cache){.policy = policy};
     if (policy == NULL) {
         if (index - policies >= sizeof(others) / sizeof(others[0]))
             return false;
-        out->kind = others[index - policies].kind;
+        *out = others[index - policies];
+        return true;
     }
-    snprintf(out->name, sizeof(out->name), "%s",
-             policy != NULL ? policy->name : others[index - policies].name);
+    *out = (struct tierce__cache){.policy = policy};
+    snprintf(out->name, sizeof(out->name), "%s", policy->name);
     for (char *p = out->name; *p != '\0'; p++)
         *p = *p == '_' ? '-' : *p;
     return true;
@@ -149,6 +154,9 @@ static void fill_rows(const struct job *job, const struct tierce__replay_result 
 {
     for (size_t m = 0; m < job->match_count; m++) {
         struct tierce__sweep_row *row = &job->rows[m];
+        row->requests = result->requests;
+        row->blocks = result->blocks;
+        row->internal_blocks = result->internal_blocks;
         row->hits = result->hits[m];
         row->internal_hits = result->internal_hits[m];
         row->is_replayed = true;
@@ -193,6 +201,37 @@ static int run_replay(struct work *work, const struct job *job)
     return rc;
 }
 
+static int run_kvcm(struct work *work, const struct job *job)
+{
+    struct tierce__match matches[TIERCE__REPLAY_MATCHES_MAX];
+    struct tierce__kvcm_layout layout = {0};
+    struct tierce__kvcm_read read;
+    struct tierce__kvcm *kvcm = NULL;
+    uint64_t told = 0;
+    int rc = tierce__kvcm_layout_single(&layout, work->totals.instances, job->cache->kvcm,
+                                        job->capacity, &work->opts->kvcm);
+    if (rc == 0)
+        rc = tierce__kvcm_create(&kvcm, &(struct tierce__kvcm_opts){
+                                            .size = sizeof(struct tierce__kvcm_opts),
+                                            .layout = &layout,
+                                            .distinct = work->totals.distinct,
+                                            .matches = matches,
+                                            .match_count = list_matches(job, matches),
+                                        });
+    for (const struct tierce__recorded *r = tierce__recording_first(work->recording);
+         rc == 0 && r != NULL && !has_failed(work);
+         r = tierce__recording_next(work->recording, r)) {
+        rc = tierce__kvcm_request(kvcm, r, &read);
+        if (++told % REQUESTS_TOLD == 0)
+            atomic_fetch_add_explicit(&work->requests_done, REQUESTS_TOLD, memory_order_relaxed);
+    }
+    if (rc == 0)
+        fill_rows(job, tierce__kvcm_result(kvcm));
+    tierce__kvcm_destroy(kvcm);
+    tierce__kvcm_layout_clear(&layout);
+    return rc;
+}
+
 static void *run_jobs(void *arg)
 {
     struct work *work = arg;
@@ -201,6 +240,7 @@ static void *run_jobs(void *arg)
         const struct job *job = &work->jobs[i];
         int rc = job->is_curve                              ? run_curve(work, job)
                  : job->cache->kind == TIERCE__CACHE_BELADY ? run_belady(work, job)
+                 : job->cache->kind == TIERCE__CACHE_KVCM   ? run_kvcm(work, job)
                                                             : run_replay(work, job);
         if (rc < 0)
             fail(work, rc);
@@ -287,10 +327,10 @@ static int plan(struct work *work, struct tierce__sweep *out)
     return 0;
 }
 
-static bool wants_belady(const struct tierce__sweep_opts *opts)
+static bool wants(const struct tierce__sweep_opts *opts, enum tierce__cache_kind kind)
 {
     for (size_t p = 0; p < opts->cache_count; p++) {
-        if (opts->caches[p].kind == TIERCE__CACHE_BELADY)
+        if (opts->caches[p].kind == kind)
             return true;
     }
     return false;
@@ -340,8 +380,9 @@ int tierce__sweep_run(struct tierce__sweep *out, const struct tierce__recording 
                       const struct tierce__sweep_opts *opts)
 {
     TIERCE_ASSERT(opts->size == sizeof(*opts));
-    bool belady = wants_belady(opts);
-    if (opts->match_count > TIERCE__REPLAY_MATCHES_MAX || (belady && opts->in_bytes))
+    bool belady = wants(opts, TIERCE__CACHE_BELADY);
+    bool in_blocks = belady || wants(opts, TIERCE__CACHE_KVCM);
+    if (opts->match_count > TIERCE__REPLAY_MATCHES_MAX || (in_blocks && opts->in_bytes))
         return TIERCE_E_ARGUMENT;
     struct tierce__future *future = NULL;
     struct tierce__sweep sweep = {0};

@@ -2,6 +2,7 @@
 #ifndef TIERCE_OPTIMIZER_SWEEP_H
 #define TIERCE_OPTIMIZER_SWEEP_H
 
+#include "optimizer/kvcm.h"
 #include "optimizer/match.h"
 #include "optimizer/recording.h"
 
@@ -18,16 +19,18 @@
  * Threads: one at a time for each sweep.
  */
 
-/* What can be simulated: the policies of src/policy by name, and those of caches.def. */
+/* What can be simulated: the policies of src/policy by name, and others. */
 enum tierce__cache_kind {
     TIERCE__CACHE_POLICY,
     TIERCE__CACHE_INFINITE, /* keeps everything */
     TIERCE__CACHE_BELADY,   /* belady.h */
+    TIERCE__CACHE_KVCM,     /* kvcm.h */
 };
 
 struct tierce__cache {
     enum tierce__cache_kind kind;
     const struct tierce__policy_ops *policy; /* CACHE_POLICY */
+    enum tierce__kvcm_kind kvcm;             /* CACHE_KVCM */
     char name[32];                           /* as users write it, with dashes */
 };
 
@@ -72,6 +75,7 @@ struct tierce__sweep_opts {
     bool in_bytes;
     uint64_t seed, ttl_us;
     uint32_t samples;
+    struct tierce__kvcm_tuning kvcm;
     const char *folder; /* for temporary files, or NULL */
     uint32_t threads;   /* 0: one for each processor */
     void (*progress)(void *arg, uint64_t done,
@@ -82,9 +86,10 @@ struct tierce__sweep_opts {
 /*
  * [borrow] options for the call, but the caches. Combinations without a meaning are left out:
  * stream of caches that have no order, and Belady's without a limit. The infinite cache has one
- * capacity whatever the list says.
+ * capacity whatever the list says. KVCM's caches have all instances in one group.
  * Errors: -ENOMEM, negative errno (a temporary file, a thread), TIERCE_E_ARGUMENT (Belady's bound
- * of blocks that differ in size; over TIERCE__REPLAY_MATCHES_MAX matches).
+ * or KVCM's caches of blocks that differ in size; `kvcm` out of range; over
+ * TIERCE__REPLAY_MATCHES_MAX matches), TIERCE_E_LIMIT (KVCM's caches of over 2^31 blocks).
  */
 TIERCE_MUSTUSE int tierce__sweep_run(struct tierce__sweep *out,
                                      const struct tierce__recording *recording,

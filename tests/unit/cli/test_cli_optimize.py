@@ -2,6 +2,7 @@
 """tierce optimize, from outside: what it is asked, what it answers, and the golden numbers."""
 
 import csv
+import json
 import os
 import random
 import unittest
@@ -132,6 +133,173 @@ class Optimize(CliCase):
         self.check(1, "optimize", self.write("text", "to be or not to be\n"), err=["text"])
         self.check(1, "optimize", self.trace([[1]]), env={"TMPDIR": "/nonexistent"},
                    err=["TMPDIR"])
+
+    # ---- KVCM's caches ----
+
+    def log(self, *events):
+        """Event log of KVCM: ("r" or "w", time, instance, keys, blocks that the engine held)."""
+        lines = []
+        for i, (kind, time, source, keys, *held) in enumerate(events):
+            event = {"source": source, "trigger_time_us": time, "keys": keys}
+            if kind == "r":
+                event.update(type="GetCacheLocation", query_type="prefix_match",
+                             block_mask=held[0] if held else 0)
+                lines.append(event)
+            else:
+                lines.append({**event, "type": "StartWriteCache", "write_session_id": f"s{i}"})
+                lines.append({"source": source, "type": "FinishWriteCache",
+                              "trigger_time_us": time, "write_session_id": f"s{i}"})
+        return self.write("events.log", "".join(json.dumps(line) + "\n" for line in lines))
+
+    def shared(self):
+        """Two instances; 4 blocks, then 3: one more than fits into 6."""
+        return self.log(("w", 10, "a", [1, 2, 3, 4]), ("r", 20, "a", [1, 2, 9], 1),
+                        ("w", 30, "b", [5, 6, 7]), ("r", 40, "b", [5, 6, 7], 3),
+                        ("r", 50, "a", [1, 2, 3, 4]))
+
+    def config(self, trace, **changes):
+        config = {
+            "trace_file_path": trace, "trace_type": "publisher_log",
+            "output_result_path": os.path.join(self.folder, "out", "deep"),
+            "eviction_params": {"eviction_mode": 3, "eviction_batch_size_per_instance": 10},
+            "instance_groups": [{
+                "group_name": "g", "quota_capacity": 6, "used_percentage": 1.0,
+                "hierarchical_eviction_enabled": False,
+                "storages": [{"unique_name": "t2", "storage_type": "x", "band_width_mbps": 1,
+                              "priority": 2, "capacity": 9},
+                             {"unique_name": "t1", "storage_type": "x", "band_width_mbps": 1,
+                              "priority": 1, "capacity": 3}],
+                "instances": [{"instance_id": name, "block_size": 16,
+                               "eviction_policy_type": policy, "eviction_policy_params": params}
+                              for name, policy, params in (("b", "lru", {}),
+                                                           ("idle", "random_lru",
+                                                            {"sample_rate": 0.5}),
+                                                           ("a", "leaf_aware_lru", {}))]}]}
+        for path, value in changes.items():
+            at, names = config, [int(n) if n.isdigit() else n for n in path.split("__")]
+            for name in names[:-1]:
+                at = at[name]
+            if value is None:
+                del at[names[-1]]
+            else:
+                at[names[-1]] = value
+        return self.write("kvcm.json", json.dumps(config))
+
+    def test_kvcm_modes(self):
+        path = self.shared()
+        for mode, hits in (("1", 2 + 1 - 1 + 2), ("2", 2 + 0 + 4), ("3", 2 + 0 + 4)):
+            with self.subTest(mode=mode):
+                row, = self.rows(path, "--policy", "kvcm-lru", "--capacity", "6", "--kvcm-mode",
+                                 mode, "--kvcm-batch", "2")
+                self.assertEqual((row["order"], row["requests"], row["blocks"]), ("-", "5", "10"))
+                self.assertEqual(int(row["hits"]), hits)
+        self.assertEqual(self.hits(path, "--policy", "kvcm_leaf_aware_lru", "--capacity", "12",
+                                   "--kvcm-used", "0.5"), 6)
+        self.assertEqual(self.hits(path, "--policy", "kvcm-random-lru", "--capacity", "unlimited",
+                                   "--kvcm-sample-rate", "0.5"), 9)
+
+    def test_kvcm_files(self):
+        folder = os.path.join(self.folder, "new", "files")
+        self.check(0, "optimize", self.shared(), "--policy", "kvcm-lru", "--capacity", "6",
+                   "--kvcm-csv", folder, out=["kvcm-lru"])
+        self.assertEqual(sorted(os.listdir(folder)), ["a_hit_rates.csv", "b_hit_rates.csv"])
+        with open(os.path.join(folder, "a_hit_rates.csv"), encoding="utf-8") as file:
+            self.assertEqual(file.read().splitlines(), [
+                "TimestampUs,CachedBlocksCurrentInstance,CachedBlocksPerInstance,"
+                "CachedBlocksAllInstance,InternalReadBlocks,ExternalReadBlocks,TotalReadBlocks,"
+                "InternalHitBlocks,InternalHitRate,ExternalHitBlocks,ExternalHitRate,HitRate,"
+                "AccInternalHitRate,AccExternalHitRate,AccHitRate",
+                "20, 4, 4;0, 4, 1, 2, 3, 1, 0.333333, 1, 0.333333, 0.666667, 0.333333, 0.333333, "
+                "0.666667",
+                "50, 4, 4;2, 6, 0, 4, 4, 0, 0, 4, 1, 1, 0.142857, 0.714286, 0.857143"])
+        for args, status, said in [
+                (["--policy", "lru", "--capacity", "6"], 2, "--kvcm-csv"),
+                (["--policy", "kvcm-lru", "--capacity", "6,7"], 2, "--kvcm-csv"),
+                (["--policy", "kvcm-lru"], 2, "--kvcm-csv")]:
+            self.check(status, "optimize", self.shared(), *args, "--kvcm-csv", folder, err=[said])
+        at = ["--policy", "kvcm-lru", "--capacity", "6", "--kvcm-csv"]
+        self.check(1, "optimize", self.shared(), *at, "/proc/none", err=["/proc/none"])
+        path = self.log(("r", 1, "../a", [1]))
+        self.check(1, "optimize", path, *at, folder, err=["../a", "name of a file"])
+        path = self.trace([[1, 2], [1, 2]])  # which names no instance
+        self.check(0, "optimize", path, *at, os.path.join(self.folder, "one"))
+        self.assertEqual(os.listdir(os.path.join(self.folder, "one")), ["instance_hit_rates.csv"])
+
+    def test_kvcm_config(self):
+        path = self.config(self.shared())
+        rows = rows_of(self.check(0, "optimize", "--kvcm-config", path, "--csv", "-").stdout)
+        self.assertEqual([(r["trace"], r["policy"], r["capacity"], r["requests"], r["blocks"],
+                           r["hits"]) for r in rows],
+                         [("events/b", "kvcm-lru", "6", "2", "3", "0"),
+                          ("events/idle", "kvcm-random-lru", "6", "0", "0", "0"),
+                          ("events/a", "kvcm-leaf-aware-lru", "6", "3", "7", "6")])
+        folder = os.path.join(self.folder, "out", "deep")
+        with open(os.path.join(folder, "b_hit_rates.csv"), encoding="utf-8") as file:
+            self.assertEqual(file.read().splitlines()[1],  # in the order of the config
+                             "40, 2, 2;0;4, 6, 3, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0")
+        self.assertEqual(sorted(os.listdir(folder)), ["a_hit_rates.csv", "b_hit_rates.csv"])
+        # The first tier has 3 blocks: "b" cannot give enough for what "a" holds.
+        path = self.config("/nonexistent", instance_groups__0__hierarchical_eviction_enabled=True)
+        rows = rows_of(self.check(0, "optimize", "--kvcm-config", path, self.shared(), "--kvcm-csv",
+                                  os.path.join(self.folder, "x"), "--csv", "-").stdout)
+        self.assertEqual([(r["capacity"], r["hits"]) for r in rows],
+                         [("3", "0"), ("3", "0"), ("3", "0")])
+        self.check(0, "optimize", "--kvcm-config", self.config(self.shared()),
+                   out=["leaf-aware", "85.71%"])
+
+    def test_kvcm_config_that_is_wrong(self):
+        trace, group, one = self.shared(), "instance_groups__0__", "instance_groups__0__instances__0__"
+        for changes, said in [
+                ({"trace_type": None}, '"trace_type" is missing'),
+                ({"trace_type": "csv"}, "publisher_log"),
+                ({"trace_file_pat": "x"}, '"trace_file_pat" is not known here ("trace_file_path"?)'),
+                ({"eviction_params__eviction_mode": 4}, '"eviction_params.eviction_mode"'),
+                ({"eviction_params__eviction_batch_size_per_instance": 0}, "between 1 and"),
+                ({"eviction_params__eviction_batch_size_per_instance": 1.5}, "not an integer"),
+                ({"instance_groups": []}, '"instance_groups" is empty'),
+                ({"instance_groups": [7]}, '"instance_groups[0]'),
+                ({group + "used_percentage": 1.5}, "used_percentage"),
+                ({group + "quota_capacity": -1}, '"instance_groups[0].quota_capacity"'),
+                ({group + "quota_capacity": 10**19}, '"instance_groups[0].quota_capacity"'),
+                ({group + "storages": []}, '"instance_groups[0].storages" is empty'),
+                ({group + "storages__0__priority": None}, "storages[0].priority"),
+                ({group + "tier_flows": []}, "tier_flows"),
+                ({group + "instances": []}, "instances"),
+                ({one + "instance_id": "a"}, "another instance"),
+                ({one + "instance_group_name": "h"}, "the group that it stands in"),
+                ({one + "eviction_policy_type": "random_lru"}, "sample_rate"),
+                ({one + "eviction_policy_type": "lfu"}, "leaf_aware_lru"),
+                ({one + "eviction_policy_params": {"rate": 1}}, "eviction_policy_params.rate"),
+                ({one + "instance_id": "c"}, '"b" stands in no group'),
+                ({"trace_file_path": "/nonexistent"}, "/nonexistent")]:
+            with self.subTest(changes=changes):
+                self.check(1, "optimize", "--kvcm-config", self.config(trace, **changes),
+                           err=[said])
+        self.check(1, "optimize", "--kvcm-config", self.write("x", "{"), err=["JSON"])
+        self.check(1, "optimize", "--kvcm-config", "/nonexistent", err=["/nonexistent"])
+        self.check(2, "optimize", "--kvcm-config", self.config(trace), "--policy", "lru",
+                   err=["--kvcm-config"])
+
+    def test_kvcm_arguments(self):
+        path = self.trace([[1]])
+        for args, said in [(["--kvcm-mode", "4"], "--kvcm-mode"), (["--kvcm-batch", "0"], "--kvcm-b"),
+                           (["--kvcm-used", "1.1"], "--kvcm-used"),
+                           (["--kvcm-sample-rate", "no"], "--kvcm-sample-rate")]:
+            with self.subTest(args=args):
+                self.check(2, "optimize", path, *args, err=[said])
+
+    @unittest.skipUnless(DATA, "TIERCE_TEST_DATA is not set")
+    def test_kvcm_golden(self):
+        path = f"{DATA}/traces/kvcm_event_publisher.log"
+        rows = self.rows(path, "--policy", "kvcm-lru,kvcm-random-lru,kvcm-leaf-aware-lru",
+                         "--capacity", "300,1000", "--kvcm-mode", "3", "--kvcm-batch", "10")
+        self.assertEqual([(r["policy"], r["capacity"], r["hits"], r["hit_rate"]) for r in rows],
+                         [("kvcm-lru", "300", "2883", "0.678992"),
+                          ("kvcm-lru", "1000", "3265", "0.768959"),
+                          ("kvcm-random-lru", "300", "2617", "0.616345"),
+                          ("kvcm-random-lru", "1000", "3265", "0.768959"),
+                          ("kvcm-leaf-aware-lru", "300", "3003", "0.707254"),
+                          ("kvcm-leaf-aware-lru", "1000", "3265", "0.768959")])
 
     @unittest.skipUnless(DATA, "TIERCE_TEST_DATA is not set")
     def test_golden(self):

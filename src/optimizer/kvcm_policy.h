@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_OPTIMIZER_KVCM_POLICY_H
+#define TIERCE_OPTIMIZER_KVCM_POLICY_H
+
+#include "optimizer/kvcm_tree.h"
+
+/*
+ * In which order KVCM evicts the blocks of one instance:
+ *
+ *   lru             the one whose last use is longest ago. A chain is used from its head on, so
+ *                   that its head leaves first.
+ *   random_lru      draws, with replacement, and takes the oldest of what was drawn: perhaps fewer
+ *                   than asked for, since one may be drawn twice.
+ *   leaf_aware_lru  as lru, of the nodes none of whose children has a block of its own. Which a
+ *                   node is, is asked when a block is stored and when one is the oldest; what is
+ *                   passed over then comes back once the last child has lost its blocks.
+ *
+ * Threads: one at a time.
+ */
+
+enum tierce__kvcm_kind {
+    TIERCE__KVCM_LRU,
+    TIERCE__KVCM_RANDOM_LRU,
+    TIERCE__KVCM_LEAF_AWARE_LRU,
+};
+
+struct tierce__kvcm_policy {
+    enum tierce__kvcm_kind kind;
+    struct tierce__kvcm_tree *tree; /* [borrow] */
+    uint32_t end;                   /* of the list of this instance */
+    uint32_t held_count;            /* cached blocks */
+    /* random_lru */
+    uint64_t state;
+    uint64_t samples;
+    uint32_t *held; /* [held_count]; a block's `newer` is its index */
+    uint32_t held_room;
+    uint32_t *drawn; /* [drawn_room] */
+    uint32_t drawn_room;
+};
+
+/*
+ * `root` is that of the instance. random_lru draws floor(batch / sample_rate) blocks; a sample_rate
+ * of 0 or less is 0.1.
+ */
+void tierce__kvcm_policy_init(struct tierce__kvcm_policy *out, enum tierce__kvcm_kind kind,
+                              struct tierce__kvcm_tree *tree, uint32_t root, uint32_t batch,
+                              double sample_rate);
+
+/* Accepts a zeroed policy. */
+void tierce__kvcm_policy_fini(struct tierce__kvcm_policy *policy);
+
+/* A hole is filled. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__kvcm_policy_store(struct tierce__kvcm_policy *policy, uint32_t block,
+                                             int64_t time_us);
+
+/* A cached block is used. */
+void tierce__kvcm_policy_touch(struct tierce__kvcm_policy *policy, uint32_t block, int64_t time_us);
+
+/* Evicts up to `count` blocks. Returns how many; or -ENOMEM. */
+TIERCE_MUSTUSE int64_t tierce__kvcm_policy_evict(struct tierce__kvcm_policy *policy,
+                                                 uint32_t count);
+
+#endif
