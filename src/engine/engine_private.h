@@ -223,8 +223,8 @@ TIERCE_MUSTUSE int tierce__storage_publish(struct tierce_engine *engine,
 void tierce__storage_write_all(struct tierce_engine *engine,
                                const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
 
-/* Counts and logs a chunk that proved wrong, and deletes it from the tier; one of another version is
- * hidden instead: a miss from here on, and kept for the build that wrote it. */
+/* Counts and logs a chunk that proved wrong, and deletes it from the tier; one of another version
+ * is hidden instead: a miss from here on, and kept for the build that wrote it. */
 void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
                                 const struct tierce__key *key, int why);
 

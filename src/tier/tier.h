@@ -72,9 +72,10 @@ struct tierce__tier_req {
 
     /*
      * [out] 0, or: TIERCE_E_MISS (not there), TIERCE_E_FULL (PUT: nothing can be evicted),
-     * TIERCE_E_REFUSED (PUT: admission rule, needs_parent, or hidden bytes of that key), TIERCE_E_DEADLINE, TIERCE_E_DOWN,
-     * TIERCE_E_CLOSED, TIERCE_E_ARGUMENT (a contract above is broken), or a negative errno of the
-     * device. A PUT of what is there already is 0, whatever its bytes.
+     * TIERCE_E_REFUSED (PUT: admission rule, needs_parent, or hidden bytes of that key),
+     * TIERCE_E_DEADLINE, TIERCE_E_DOWN, TIERCE_E_CLOSED, TIERCE_E_ARGUMENT (a contract above is
+     * broken), or a negative errno of the device. A PUT of what is there already is 0, whatever its
+     * bytes.
      */
     int status;
 
