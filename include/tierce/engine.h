@@ -155,6 +155,18 @@ TIERCE_API TIERCE_MUSTUSE int tierce_lookup(struct tierce_view *view,
                                             const struct tierce_lookup_opts *opts,
                                             struct tierce_found *out);
 
+/*
+ * How many leading blocks of chain[0, to_block) are durable: they are there when the store is
+ * opened again, whatever ends the process or the power, unless they are evicted. Counts whole
+ * chunks and the tail as tierce_lookup does. Without a durable tier in service: 0. It is the answer
+ * for one chain; tierce_engine_flush makes all that was stored durable.
+ *
+ * [out] *blocks. Errors, *blocks 0: as tierce_lookup's. Thread: any. Blocks as tierce_lookup.
+ */
+TIERCE_API TIERCE_MUSTUSE int tierce_durable(struct tierce_view *view,
+                                             const struct tierce_chain *chain, uint64_t to_block,
+                                             uint64_t *blocks);
+
 /* Ends the pins of a session; none is fine. Thread: any. */
 TIERCE_API void tierce_unpin(struct tierce_view *view, uint64_t session);
 

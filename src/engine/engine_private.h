@@ -202,6 +202,9 @@ TIERCE_MUSTUSE int tierce__transfer_check(const struct tierce_view *view,
  */
 size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
                             size_t count, size_t rung_limit, uint8_t *places);
+/* How many leading keys one durable tier holds durably. */
+size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
+                                    size_t count);
 
 /* Whether some tier holds this one chunk. */
 bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key);

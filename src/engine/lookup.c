@@ -107,3 +107,20 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     tierce__keys_fini(&keys);
     return rc;
 }
+
+int tierce_durable(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
+                   uint64_t *blocks)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    *blocks = 0;
+    if (tierce__engine_inherited(view->engine))
+        return TIERCE_E_CLOSED;
+    struct tierce__keys keys;
+    int rc = tierce__keys_init(&keys, view, chain, to_block, tierce_chain_blocks(chain), true);
+    if (rc < 0)
+        return rc;
+    *blocks = blocks_of(
+        view, &keys, tierce__storage_find_durable(view->engine, keys.keys, keys.count), to_block);
+    tierce__keys_fini(&keys);
+    return 0;
+}

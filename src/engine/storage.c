@@ -189,7 +189,7 @@ static void probe(struct tierce_engine *engine, size_t rung, const struct tierce
 /* ---- what lookups, loads and stores use ---- */
 
 static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
-                         size_t count, uint64_t deadline_ns)
+                         size_t count, uint64_t deadline_ns, bool durable)
 {
     if (!tierce__breaker_closed(&engine->rungs[rung].breaker)) {
         probe(engine, rung, keys);
@@ -198,7 +198,8 @@ static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct
     struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,
                                .deadline_ns = deadline_ns,
                                .keys = keys,
-                               .key_count = count}};
+                               .key_count = count,
+                               .durable = durable}};
     if (ask(engine, rung, &w) < 0)
         return 0;
     TIERCE_ASSERT(w.req.found <= count);
@@ -217,13 +218,27 @@ size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__k
         /* A chunk may have left memory while later ones are still there: go down and up again. */
         before = at;
         for (size_t rung = 0; rung < rungs && at < count; rung++) {
-            size_t found = ask_prefix(engine, rung, keys + at, count - at, deadline_ns);
+            size_t found = ask_prefix(engine, rung, keys + at, count - at, deadline_ns, false);
             if (places != NULL)
                 memset(places + at, (int)rung, found);
             at += found;
         }
     } while (rungs > 1 && at > before && at < count);
     return at;
+}
+
+size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
+                                    size_t count)
+{
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    size_t most = 0;
+    for (size_t rung = 0; rung < engine->rung_count; rung++) {
+        if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
+            continue;
+        size_t found = ask_prefix(engine, rung, keys, count, deadline_ns, true);
+        most = found > most ? found : most;
+    }
+    return most;
 }
 
 bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key)

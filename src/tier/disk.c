@@ -39,7 +39,8 @@ static int lookup(struct tierce__disk *d, struct tierce__tier_req *req)
         size_t n = req->key_count - found < 64 ? req->key_count - found : 64;
         size_t got = tierce__index_find_prefix(d->table.index, slots, req->keys + found, n);
         size_t seen = 0;
-        while (seen < got && is_served(d, slots[seen]))
+        while (seen < got && is_served(d, slots[seen]) &&
+               (!req->durable || d->table.chunks[slots[seen]].state == TIERCE__DISK_DURABLE))
             seen++;
         found += seen;
         if (seen < n)

@@ -48,6 +48,7 @@ struct tierce__tier_req {
     const struct tierce__key *keys;
     size_t key_count;
     size_t found;
+    bool durable; /* LOOKUP: only what is durable counts; tiers with TIERCE__TIER_DURABLE */
 
     /*
      * GET from a lending tier (TIERCE__TIER_LENDS): [in] NULL, [out] a buffer with a reference that

@@ -509,6 +509,40 @@ START_TEST(the_disk_takes_no_suffix_without_its_prefix)
 }
 END_TEST
 
+static uint64_t durable(const struct tierce_chain *chain, uint64_t to_block)
+{
+    uint64_t blocks = 77;
+    ck_assert_int_eq(tierce_durable(fx.view, chain, to_block, &blocks), 0);
+    return blocks;
+}
+
+START_TEST(a_chain_says_what_of_it_is_durable)
+{
+    const char *sets[] = {"disk.flush_interval", "1h", NULL}; /* nothing but a flush commits */
+    uint64_t blocks;
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    ck_assert_uint_eq(durable(chain, 16), 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 8);
+    ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 16);
+    ck_assert_uint_eq(durable(chain, 16), 8);
+    ck_assert_uint_eq(durable(chain, 6), 6);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_uint_eq(durable(chain, 16), 16);
+    ck_assert_int_eq(tierce_durable(fx.view, chain, 17, &blocks), TIERCE_E_ARGUMENT);
+    ck_assert_uint_eq(blocks, 0);
+    fx_close(&fx);
+    fx_open(&fx, false, NULL);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    ck_assert_uint_eq(durable(chain, 16), 0);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 /* Makes every chunk in the data file one of that version. Returns how many there are. */
 static int set_versions(uint8_t version)
 {
@@ -570,6 +604,7 @@ int main(int argc, char **argv)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, a_restart_keeps_the_disk);
     tcase_add_test(t, what_memory_lost_comes_from_disk);
+    tcase_add_test(t, a_chain_says_what_of_it_is_durable);
     tcase_add_test(t, chunks_of_another_version_are_hidden_and_kept);
     tcase_add_test(t, a_bit_flipped_on_the_way_from_disk_fails_its_blocks);
     tcase_add_test(t, a_disk_that_fails_is_a_miss_then_left_alone_then_back);
