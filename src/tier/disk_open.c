@@ -459,6 +459,17 @@ static int make_folder(struct tierce__disk *d, const char *path)
     return d->vfs->ops->make_folder(d->vfs, path);
 }
 
+/* Sums are no seal: whoever may write here can make chunks that verify. */
+static void warn_of_others(const struct tierce__disk *d)
+{
+    struct stat st;
+    if (stat(d->folder, &st) == 0 && (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+        tierce__log(TIERCE_LOG_WARN, "store_folder_writable",
+                    "path=\"%s\" mode=%04o hint=\"others than its owner can write to it and so "
+                    "choose what is loaded: chmod go-w\"",
+                    d->folder, (unsigned)st.st_mode & 07777u);
+}
+
 /* Opens the data file. Returns its length or an error. */
 static int64_t open_data(struct tierce__disk *d, bool buffered)
 {
@@ -680,6 +691,7 @@ int tierce__disk_open(struct tierce__tier **out, const struct tierce__disk_opts 
     if (rc < 0)
         log_refusal(d, rc);
     if (rc == 0) {
+        warn_of_others(d);
         register_pool(d, opts->pool);
         rc = start_threads(d);
     }
