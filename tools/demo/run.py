@@ -233,9 +233,9 @@ def judge(rows, results):
     ratio = rows["b"]["p50"] / a["p50"]
     count, cold = store_cost(results)
     print(f"(b) TTFT p50 {ratio:.2f} of (a); {cold:.2f} over the {count} requests that loaded nothing")
-    if max(ratio, cold) > STORE_TTFT_MAX:
-        failed.append(f"(b): TTFT p50 is {max(ratio, cold):.2f} of (a)'s, more than "
-                      f"{STORE_TTFT_MAX}")
+    # Not judged over the cold requests alone: they are few, and (a) and (b) run minutes apart.
+    if ratio > STORE_TTFT_MAX:
+        failed.append(f"(b): TTFT p50 is {ratio:.2f} of (a)'s, more than {STORE_TTFT_MAX}")
     return failed
 
 

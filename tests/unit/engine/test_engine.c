@@ -337,6 +337,7 @@ START_TEST(pinned_chunks_stay_others_leave)
     ck_assert_uint_eq(fx_found(&fx, kept, 40, TIERCE_LOOKUP_PIN, 77, &memory), 40);
     ck_assert_uint_eq(memory, 40);
     ck_assert_int_eq(fx_stats(&fx).sessions_now, 1);
+    ck_assert_int_ge(fx_stats(&fx).pinned_bytes_now, fx_stats(&fx).bytes_stored);
     for (uint32_t seed = 2; seed < 60; seed++) {
         struct tierce_chain *other = fx_chain(&fx, seed, 40, 0);
         ck_assert_int_gt(fx_store(&fx, other, 40, fx_ids, false), 0);
