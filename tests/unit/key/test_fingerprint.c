@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static char root[64], model[128], cache[128];
@@ -278,6 +279,38 @@ static void with_bad_entries(void (*change)(const char *path))
     remove_tree(cache);
 }
 
+/* Stands before the C library's: that of a file fails when it is told to. */
+static bool file_sync_fails;
+static int folder_syncs;
+
+int fsync(int fd)
+{
+    struct stat st;
+    bool folder = fstat(fd, &st) == 0 && S_ISDIR(st.st_mode);
+    folder_syncs += folder;
+    if (file_sync_fails && !folder) {
+        errno = EIO;
+        return -1;
+    }
+    return (int)syscall(SYS_fsync, fd);
+}
+
+/* Or a power cut would cost the reading of all weights. */
+START_TEST(an_entry_is_synced_before_it_has_its_name_and_after)
+{
+    char text[65];
+    make_model();
+    file_sync_fails = true;
+    ck_assert_uint_eq(fingerprint(text, cache), 24);
+    ck_assert_int_eq(folder_syncs, 0);
+    ck_assert_int_eq(rmdir(cache), 0); /* nothing was left in it */
+    file_sync_fails = false;
+    ck_assert_uint_eq(fingerprint(text, cache), 24);
+    ck_assert_int_eq(folder_syncs, 3);
+    ck_assert_uint_eq(fingerprint(text, cache), 0);
+}
+END_TEST
+
 static size_t flip_at;
 
 static void flip_byte(const char *path)
@@ -485,6 +518,7 @@ int main(void)
     tcase_add_test(t, other_formats_count_where_there_is_no_safetensors);
     tcase_add_test(t, the_cache_saves_reading);
     tcase_add_test(t, what_has_just_changed_is_not_remembered);
+    tcase_add_test(t, an_entry_is_synced_before_it_has_its_name_and_after);
     tcase_add_test(t, a_damaged_or_hostile_cache_is_ignored);
     tcase_add_test(t, a_cache_folder_that_others_may_write_is_not_used);
     tcase_add_test(t, links_lead_to_their_targets);
