@@ -121,6 +121,8 @@ static void *intern_many(void *arg)
         int64_t id = tierce__namespaces_intern(table, digest, NULL);
         if (id < 0 || memcmp(tierce__namespaces_digest(table, (uint32_t)id), digest, 32) != 0)
             return arg;
+        if (tierce__namespaces_count(table) <= (uint32_t)id)
+            return arg;
     }
     return NULL;
 }
