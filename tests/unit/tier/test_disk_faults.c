@@ -361,6 +361,23 @@ START_TEST(a_vanished_folder_leaves_a_store_that_reads)
 }
 END_TEST
 
+/* Whoever wrote the journal may have been killed before its sync, and from the opening on its
+ * chunks count as durable. */
+START_TEST(a_journal_that_cannot_be_synced_is_not_gone_on_with)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 32 * MIB);
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    store_close(&s);
+    opts = faulty_opts();
+    break_at(TIERCE__FAULT_SYNC, 1, true, -EIO);
+    ck_assert_int_eq(store_open(&s, &opts), -EIO);
+    tierce__vfs_fault_clear(vfs);
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    ck_assert_uint_eq(store_stats(&s).durable_chunks, 1);
+}
+END_TEST
+
 START_TEST(deadlines_end_requests_that_hang)
 {
     struct tierce__disk_opts opts = faulty_opts();
@@ -604,6 +621,7 @@ int main(void)
     tcase_add_loop_test(t, what_keeps_failing_is_said_once, 0, 4);
     tcase_add_test(t, a_text_that_fails_is_not_tried_again_at_once);
     tcase_add_test(t, a_vanished_folder_leaves_a_store_that_reads);
+    tcase_add_test(t, a_journal_that_cannot_be_synced_is_not_gone_on_with);
     tcase_add_test(t, deadlines_end_requests_that_hang);
     tcase_add_test(t, a_late_put_is_not_wasted);
     tcase_add_test(t, a_full_queue_drops_the_oldest);
