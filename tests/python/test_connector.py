@@ -5,7 +5,9 @@ it says when it does not, and that vLLM is never harmed."""
 import logging
 import os
 import sys
+from array import array
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace as Thing
 
@@ -27,7 +29,7 @@ from vllm.v1.request import Request  # noqa: E402
 
 from tierce.vllm import connector as ours, worker  # noqa: E402
 from tierce.vllm.link import Facts  # noqa: E402
-from tierce.vllm.tracker import LoadResult  # noqa: E402
+from tierce.vllm.tracker import ChainPart, ChainRoot, LoadResult  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "demo"))
 
@@ -276,6 +278,24 @@ def test_embeddings_are_left_alone(scheduler, lines):
         assert scheduler.request_finished(request, []) == (False, None)
     assert [line for line in lines() if "embeddings" in line] == [
         "a request is left alone: the prompt holds embeddings"]
+
+
+def test_tokens_reach_the_chain(scheduler):
+    tokens, meta = ask(scheduler, request_of(cache_salt="salt"), list(range(1, 20)))
+    assert tokens == 18 * BLOCK
+    (part,) = scheduler.link.parts
+    assert isinstance(part.root, ChainRoot) and part.root.salt
+    assert part == ChainPart(part.root, 0, array("i", range(18 * BLOCK)).tobytes(), False)
+
+
+@pytest.mark.parametrize("hashes, promised", [(18, 18 * BLOCK), (17, 0), (0, 0)])
+def test_hashes_reach_the_chain_if_there_is_one_for_each_block(scheduler, hashes, promised):
+    scheduler.link.known = replace(scheduler.link.known, hashed=True)
+    request = request_of()
+    request.block_hashes = [bytes([i]) * 32 for i in range(hashes)]
+    assert ask(scheduler, request, list(range(1, 20)))[0] == promised
+    data = [(part.from_block, part.data, part.hashed) for part in scheduler.link.parts]
+    assert data == ([(0, b"".join(request.block_hashes), True)] if promised else [])
 
 
 def test_images_reach_the_chain(scheduler):
