@@ -378,6 +378,11 @@ START_TEST(pins_end_with_the_load_and_are_bounded)
     struct tierce_engine_stats s = fx_stats(&fx);
     ck_assert_int_gt(s.pins_refused, 0);
     ck_assert_int_le(s.pinned_bytes_now, s.memory_cap_bytes / 100);
+    uint64_t chunk_bytes = fx.view->full.extent.object_bytes;
+    ck_assert_uint_eq((uint64_t)s.pinned_bytes_now, memory / FX_CHUNK_BLOCKS * chunk_bytes);
+    /* The bound is of all sessions together. */
+    ck_assert_uint_eq(fx_found(&fx, chain, 40, TIERCE_LOOKUP_PIN, 6, &memory), 40);
+    ck_assert_uint_eq(memory, 0);
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 40, fx_ids);
     what.session = 5;
     ck_assert_int_eq(tierce_load(fx.view, &what, NULL), 40);
