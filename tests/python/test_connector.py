@@ -298,6 +298,17 @@ def test_hashes_reach_the_chain_if_there_is_one_for_each_block(scheduler, hashes
     assert data == ([(0, b"".join(request.block_hashes), True)] if promised else [])
 
 
+def test_layers_without_a_cache_are_passed_over(config):
+    c = ours.TierceConnector(config, KVConnectorRole.WORKER, cache(kv.FullAttentionSpec(**FULL)))
+    done = []
+    c.half.geometry = Thing(layer_of={"layers.0.attn": 0})
+    c.half.loads = c.half.stores = [Thing(next_layer=0, advance=done.append)]
+    for name in ("vision.0.attn", "layers.0.attn"):
+        c.half.wait_layer(name)
+        c.half.save_layer(name)
+    assert done == [1, 1]
+
+
 def test_images_reach_the_chain(scheduler):
     def image(identifier):
         return MultiModalFeatureSpec(data=None, modality="image", identifier=identifier,
