@@ -31,14 +31,19 @@ static bool all_from(const uint8_t *origins, size_t blocks, uint8_t origin)
     return true;
 }
 
-/* Puts the fault wrapper between the engine and its disk. */
-static struct tierce__tier *wrap_disk(void)
+/* Puts the fault wrapper between the engine and one of its tiers. */
+static struct tierce__tier *wrap(size_t rung)
 {
     struct tierce__tier *wrapped;
     ck_assert_uint_eq(fx.engine->rung_count, 2);
-    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->rungs[1].tier), 0);
-    fx.engine->rungs[1].tier = wrapped;
+    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->rungs[rung].tier), 0);
+    fx.engine->rungs[rung].tier = wrapped;
     return wrapped;
+}
+
+static struct tierce__tier *wrap_disk(void)
+{
+    return wrap(1);
 }
 
 /* Closes and opens the engine, so that only the disk remembers. */
@@ -595,6 +600,25 @@ START_TEST(chunks_of_another_version_are_hidden_and_kept)
 }
 END_TEST
 
+/* What follows a chunk that memory does not take would be a suffix without its prefix. */
+START_TEST(a_store_ends_where_memory_takes_no_more)
+{
+    fx_open(&fx, true, NULL);
+    struct tierce__tier *memory = wrap(0);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    tierce__fault_set(
+        memory, TIERCE__TIER_PUT,
+        &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .skip = 1});
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 4);
+    ck_assert_int_eq(fx_stats(&fx).chunks_stored, 1);
+    ck_assert_int_eq(fx_stats(&fx).stores_skipped, 3);
+    ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 4);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--second-process") == 0)
@@ -621,6 +645,7 @@ int main(int argc, char **argv)
     tcase_add_test(t, a_folder_that_cannot_be_made_means_memory_only);
     tcase_add_test(t, the_disk_cap_holds_over_restarts);
     tcase_add_test(t, the_disk_takes_no_suffix_without_its_prefix);
+    tcase_add_test(t, a_store_ends_where_memory_takes_no_more);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }
