@@ -32,7 +32,10 @@ enum tierce__note_kind {
 enum tierce__meta_counter {
     TIERCE__META_KEYS,
     TIERCE__META_BYTES_FIRST, /* + storage type slot (tierce__meta_type_slot): bytes by type */
-    TIERCE__META_COUNTERS = TIERCE__META_BYTES_FIRST + 16,
+    TIERCE__META_STORAGES_FIRST = TIERCE__META_BYTES_FIRST + 16, /* + tierce__meta_storage_slot:
+                                                                    bytes by storage */
+    TIERCE__META_STORAGE_SLOTS = 64,
+    TIERCE__META_COUNTERS = TIERCE__META_STORAGES_FIRST + TIERCE__META_STORAGE_SLOTS,
 };
 
 struct tierce__meta_put {
@@ -133,6 +136,12 @@ extern const struct tierce__meta_store_ops tierce__meta_redis;
 /* The store of a type and URI as a group names them: "local" with "" is memory, "local" or
  * "rocksdb" with a path RocksDB, "redis" Redis. NULL: there is none. */
 const struct tierce__meta_store_ops *tierce__meta_store_find(const char *type, const char *uri);
+
+/* 0 .. 63 for a storage's number: 0 for none and for all that have no slot of their own. */
+static inline uint32_t tierce__meta_storage_slot(uint16_t storage)
+{
+    return storage < TIERCE__META_STORAGE_SLOTS ? storage : 0;
+}
 
 /* 0 .. 15 for each storage type, for the counters. */
 uint32_t tierce__meta_type_slot(uint8_t storage_type);
