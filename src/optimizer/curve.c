@@ -228,11 +228,6 @@ static void sum_tokens(struct tierce__curve *c, size_t match, uint32_t count, ui
     }
 }
 
-static bool is_leading(const struct tierce__match *match)
-{
-    return match->kind == TIERCE__MATCH_PREFIX || match->kind == TIERCE__MATCH_WINDOW;
-}
-
 static void look_up(struct tierce__curve *c, const uint32_t *blocks, uint32_t count,
                     uint64_t input_tokens)
 {
@@ -249,7 +244,7 @@ static void look_up(struct tierce__curve *c, const uint32_t *blocks, uint32_t co
             if (c->cost[i] != NEVER)
                 c->histograms[m][c->cost[i]]++;
         }
-        if (c->block_tokens > 0 && is_leading(&c->matches[m]))
+        if (c->block_tokens > 0 && tierce__match_is_leading(&c->matches[m]))
             sum_tokens(c, m, count, input_tokens);
         if (c->watch != NULL)
             c->watch(c->watch_arg, m, c->cost, count);

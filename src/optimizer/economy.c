@@ -180,12 +180,6 @@ static void sum_prompts(struct tierce__economy *e, const struct tierce__recordin
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-static bool is_same_line(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b)
-{
-    return a->cache == b->cache && a->order == b->order && a->match.kind == b->match.kind &&
-           a->match.window == b->match.window;
-}
-
 static const struct tierce__sweep_curve *curve_of(const struct tierce__sweep *sweep,
                                                   const struct tierce__sweep_row *row)
 {
@@ -223,7 +217,7 @@ static int list_worths(struct line *out, const struct tierce__economy *e,
     for (uint32_t i = 1; curve != NULL && i < curve->length; i++)
         out->worths[out->count++] = worth_of_point(e, curve, i, like->blocks);
     for (size_t i = 0; curve == NULL && i < sweep->row_count; i++) {
-        if (e->rows[i].is_valued && is_same_line(&sweep->rows[i], like))
+        if (e->rows[i].is_valued && tierce__sweep_same_line(&sweep->rows[i], like))
             out->worths[out->count++] = worth_of_row(e, &sweep->rows[i]);
     }
     if (curve == NULL)
@@ -322,7 +316,7 @@ static int value_line(struct tierce__economy *e, struct tierce__economy_line *ou
     out->is_exact = curve_of(sweep, like) != NULL;
     find_best(out, e, &line);
     for (size_t i = 0; i < sweep->row_count; i++) {
-        if (e->rows[i].is_valued && is_same_line(&sweep->rows[i], like))
+        if (e->rows[i].is_valued && tierce__sweep_same_line(&sweep->rows[i], like))
             e->rows[i].next_gib = next_gib(e, sweep, &line, &sweep->rows[i]);
     }
     make_hull(&line);
@@ -331,7 +325,7 @@ static int value_line(struct tierce__economy *e, struct tierce__economy_line *ou
             out->hull_capacity = line.worths[i].capacity;
     }
     for (size_t i = 0; i < sweep->row_count; i++) {
-        if (e->rows[i].is_valued && is_same_line(&sweep->rows[i], like))
+        if (e->rows[i].is_valued && tierce__sweep_same_line(&sweep->rows[i], like))
             e->rows[i].hull_next =
                 hull_next(&line, sweep->rows[i].capacity, block_cost, out->is_exact);
     }
@@ -344,7 +338,7 @@ static void list_lines(struct tierce__economy *e, const struct tierce__sweep *sw
     for (size_t i = 0; i < sweep->row_count; i++) {
         size_t l = 0;
         while (l < e->line_count &&
-               !is_same_line(&sweep->rows[e->lines[l].first_row], &sweep->rows[i]))
+               !tierce__sweep_same_line(&sweep->rows[e->lines[l].first_row], &sweep->rows[i]))
             l++;
         if (l == e->line_count)
             e->lines[e->line_count++] = (struct tierce__economy_line){.first_row = i};

@@ -125,11 +125,6 @@ static size_t list_matches(const struct job *job, struct tierce__match *out)
 
 /* ---- lookups --------------------------------------------------------------------------------- */
 
-static bool is_leading(const struct tierce__match *match)
-{
-    return match->kind == TIERCE__MATCH_PREFIX || match->kind == TIERCE__MATCH_WINDOW;
-}
-
 static void sum_tokens(struct tierce__sweep_row *row, const struct tierce__recorded *request,
                        uint32_t hits, uint32_t block_tokens)
 {
@@ -413,7 +408,7 @@ static size_t add_rows(struct work *work, struct tierce__sweep *out, const struc
             .requests = work->totals.requests,
             .blocks = work->totals.read_blocks,
             .internal_blocks = work->totals.internal_blocks,
-            .has_tokens = work->opts->block_tokens > 0 && is_leading(match),
+            .has_tokens = work->opts->block_tokens > 0 && tierce__match_is_leading(match),
         };
         added++;
     }
@@ -555,6 +550,12 @@ int tierce__sweep_run(struct tierce__sweep *out, const struct tierce__recording 
     else
         tierce__sweep_clear(&sweep);
     return rc;
+}
+
+bool tierce__sweep_same_line(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b)
+{
+    return a->cache == b->cache && a->order == b->order && a->match.kind == b->match.kind &&
+           a->match.window == b->match.window;
 }
 
 void tierce__sweep_clear(struct tierce__sweep *sweep)

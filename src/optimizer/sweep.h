@@ -136,6 +136,9 @@ TIERCE_MUSTUSE int tierce__sweep_run(struct tierce__sweep *out,
                                      const struct tierce__recording *recording,
                                      const struct tierce__sweep_opts *opts);
 
+/* Whether two rows differ in nothing but their capacity. */
+bool tierce__sweep_same_line(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b);
+
 /* Accepts a zeroed sweep. */
 void tierce__sweep_clear(struct tierce__sweep *sweep);
 

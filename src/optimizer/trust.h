@@ -12,8 +12,9 @@
  *     opts.watches = (struct tierce__watch[]){tierce__sessions_watch(sessions)};
  *     rc = tierce__sweep_run(...);
  *     rc = tierce__trust_run(&trust, &sweep, recording, sessions, rounds, seed);   // or NULL, 0, 0
- *     for (f = 0; tierce__trust_print(&trust, row, f, text) ; f++)
- *         puts(text);
+ *     for (int f = 0; f < TIERCE__FINDINGS; f++)
+ *         if ((trust.rows[i].findings & 1u << f) != 0)
+ *             puts(tierce__finding_text(f));
  *     tierce__trust_clear(&trust);
  *
  * Threads: one at a time; the watch as struct tierce__watch says.
@@ -24,16 +25,18 @@ enum tierce__finding {
     TIERCE__FINDING_BARELY,  /* fewer blocks left than the cache holds: it was not once renewed */
     TIERCE__FINDING_NO_WRAP, /* the policy's hand never came round (policy.h, wraps) */
     TIERCE__FINDING_WARM_UP, /* for most requests the cache was not full yet */
-    TIERCE__FINDING_COMPULSORY, /* most misses are first uses, which no cache can avoid */
+    TIERCE__FINDING_COMPULSORY, /* nine in ten misses are first uses, which no cache can avoid */
     TIERCE__FINDINGS,
 };
 
 struct tierce__trust_row {
-    uint32_t findings; /* bits: 1u << enum tierce__finding */
-    double
-        warm_up_share; /* of the requests, that came before the cache was full; 1: it never was */
-    double compulsory; /* of the misses, first uses of a block; 0 without misses */
-    double low, high;  /* of the hit rate, 95 %; both 0 without an interval */
+    uint32_t findings;    /* bits: 1u << enum tierce__finding */
+    double warm_up_share; /* of the requests, that came before anything had to leave a cache that
+                             stores what it misses; 1: it never had to. 0 of capacities in bytes */
+    double compulsory;    /* of the misses, lookups of blocks that were not stored before, in this
+                             trace; 0 without misses */
+    bool has_interval;
+    double low, high; /* of the hit rate, between them 95 % of the draws */
 };
 
 /* What stands for a session. */
@@ -89,11 +92,8 @@ TIERCE_MUSTUSE int tierce__trust_run(struct tierce__trust *out, const struct tie
 /* Accepts a zeroed one. */
 void tierce__trust_clear(struct tierce__trust *trust);
 
-#define TIERCE__TRUST_TEXT_BYTES 160u
-
-/* A finding as a sentence without its row: "the cache was never full: ...". */
-void tierce__trust_print(const struct tierce__trust_row *row, enum tierce__finding finding,
-                         char out[TIERCE__TRUST_TEXT_BYTES]);
+/* What a finding says of its row, as a sentence: "nothing had to leave: ...". */
+const char *tierce__finding_text(enum tierce__finding finding);
 
 /* What stands for a session, as a sentence. */
 const char *tierce__session_kind_text(enum tierce__session_kind kind);
