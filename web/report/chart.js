@@ -4,7 +4,8 @@
 
      lineChart(holder, {
        label,                            // for those who do not see it
-       x: {log, print, title}, y: {most, print, title},
+       x: {log, print, title, least},    // least: where it begins, if not with the first point
+       y: {most, print, title},
        series: [{name, color, dashed, flat, points: [[x, y], ...], band: [[x, low, high], ...]}],
        headroom: [[x, low, high], ...],  // shaded
        mark,                             // x of the cursor, or null
@@ -119,7 +120,7 @@ function placeLabel(lines, own, boxes, frame) {
 
 function drawAxes(frame, spec, placeX, placeY, range) {
   const parts = [];
-  for (const [value] of ticks(0, range.y, false, placeY, -Infinity)) {
+  for (const [value] of ticks(range.low, range.y, false, placeY, -Infinity)) {
     const y = placeY(value);
     parts.push(svg('line', {class: value === 0 ? 'axis' : 'grid', x1: frame.left, x2: frame.right, y1: y, y2: y}),
       svg('text', {x: frame.left - 8, y: y + 5, 'text-anchor': 'end'}, spec.y.print(value)));
@@ -176,8 +177,9 @@ function chartRange(spec) {
   const xs = spec.series.flatMap(s => s.flat ? [] : s.points.map(p => p[0]));
   const ys = spec.series.flatMap(s => [...s.points.map(p => p[1]), ...(s.band || []).map(p => p[2])]);
   const high = Math.max(1e-9, ...ys, ...(spec.headroom || []).map(p => p[2]));
-  const step = niceStep(high / 6);
-  return {least: xs.length ? Math.min(...xs) : 1, most: xs.length ? Math.max(...xs) : 1,
+  const low = Math.min(0, ...ys);
+  const step = niceStep((high - low) / 6);
+  return {low: Math.floor(low / step) * step, least: spec.x.least ?? (xs.length ? Math.min(...xs) : 1), most: xs.length ? Math.max(...xs) : 1,
     y: spec.y.most !== undefined ? Math.min(spec.y.most, Math.ceil(high * 1.01 / step) * step)
       : Math.ceil(high * 1.01 / step) * step,
     xs: [...new Set(xs)].sort((a, b) => a - b)};
@@ -186,10 +188,10 @@ function chartRange(spec) {
 function drawChart(holder, spec, width) {
   const height = Math.round(Math.max(spec.low || 230, Math.min(spec.high || 440, width * 0.62)));
   const range = chartRange(spec);
-  const widest = Math.max(...ticks(0, range.y, false, v => v, -Infinity).map(t => spec.y.print(t[0]).length));
+  const widest = Math.max(...ticks(range.low, range.y, false, v => v, -Infinity).map(t => spec.y.print(t[0]).length));
   const frame = {left: 12 + widest * 7.8, right: width - 14, top: spec.y.title ? 30 : 10, bottom: height - 50};
   const placeX = scale(range.least, range.most, spec.x.log, frame.left, frame.right);
-  const placeY = scale(0, range.y, false, frame.bottom, frame.top);
+  const placeY = scale(range.low, range.y, false, frame.bottom, frame.top);
   const lines = distinctLines(spec.series).map(one => ({...one, text: one.names.join(', '),
     pixels: one.flat ? [[frame.left, placeY(one.points[0][1])], [frame.right, placeY(one.points[0][1])]]
       : one.points.map(([x, y]) => [placeX(x), placeY(y)])}));

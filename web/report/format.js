@@ -53,8 +53,8 @@ function trimmed(value, digits) {
   return new Intl.NumberFormat('en-US', {maximumFractionDigits: places}).format(value);
 }
 
-function short(value) {
-  return scaled(value, 1000, ['', 'k', 'M', 'G', 'T', 'P']).replace('\u00a0', '');
+function short(value, digits) {
+  return scaled(value, 1000, ['', 'k', 'M', 'G', 'T', 'P'], digits).replace('\u00a0', '');
 }
 
 function bytes(value) {
@@ -66,22 +66,22 @@ function percent(share, places) {
     : (100 * share).toFixed(places === undefined ? 2 : places) + '\u00a0%';
 }
 
-function seconds(value) {
+function seconds(value, digits = 3) {
   if (!Number.isFinite(value)) return '\u2013';
   const size = Math.abs(value);
   if (size === 0) return '0\u00a0s';
-  if (size < 1e-3) return trimmed(value * 1e6, 3) + '\u00a0\u00b5s';
-  if (size < 1) return trimmed(value * 1e3, 3) + '\u00a0ms';
-  if (size < 120) return trimmed(value, 3) + '\u00a0s';
-  if (size < 7200) return trimmed(value / 60, 3) + '\u00a0min';
-  if (size < 172800) return trimmed(value / 3600, 3) + '\u00a0h';
-  return trimmed(value / 86400, 3) + '\u00a0d';
+  if (size < 1e-3) return trimmed(value * 1e6, digits) + '\u00a0\u00b5s';
+  if (size < 1) return trimmed(value * 1e3, digits) + '\u00a0ms';
+  if (size < 120) return trimmed(value, digits) + '\u00a0s';
+  if (size < 7200) return trimmed(value / 60, digits) + '\u00a0min';
+  if (size < 172800) return trimmed(value / 3600, digits) + '\u00a0h';
+  return trimmed(value / 86400, digits) + '\u00a0d';
 }
 
 function dollars(value) {
   if (!Number.isFinite(value)) return '\u2013';
   const size = Math.abs(value);
-  const text = size >= 1000 ? count(size) : size >= 10 ? size.toFixed(1) : size.toFixed(2);
+  const text = size >= 1000 ? count(size) : size.toFixed(2);
   return (value < 0 ? '\u2212$' : '$') + text;
 }
 

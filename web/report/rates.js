@@ -11,9 +11,16 @@ const rateTerms = [
 ];
 
 function unitAxes() {
-  const axes = [['blocks', 'blocks', c => c, short, 'capacity in blocks']];
+  const axes = [['blocks', 'blocks', c => c, v => short(v), 'capacity in blocks']];
   if (data.trace.block_bytes) {
     axes.push(['bytes', 'GiB', c => c * data.trace.block_bytes / 2 ** 30, v => trimmed(v, 3), 'capacity in GiB']);
+  }
+  const economy = data.economy;
+  const valued = data.curves.flatMap(valuedRows).find(row => row.bytes > 0);
+  if (economy && valued) {
+    const each = valued.bytes / valued.capacity;
+    axes.push(['money', '$ an hour', c => storageCost(economy, usualSetting(economy), c * each, 0),
+      v => '$' + trimmed(v, 3), `what the capacity costs an hour in ${economy.storage.name}, its wear apart`]);
   }
   return axes;
 }
@@ -41,7 +48,7 @@ function rateSeries(curves, convert) {
     const points = curve.capacity.map((c, i) => [flat ? 0 : convert(c), rate(curve, i), c]).filter(p => flat || p[2] !== null);
     return {name: curve.label, color: colorOf(curve), dashed: isDashed(curve), flat,
       points: points.map(([x, y]) => [x, y]),
-      band: curve.low && curve.high && !flat
+      band: curve.low && curve.high && !flat && !isLimit(curve)
         ? curve.capacity.map((c, i) => [convert(c), curve.low[i], curve.high[i]]) : null};
   });
 }

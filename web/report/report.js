@@ -75,4 +75,12 @@ function showContents() {
 
 showHead();
 showRates();
+showTime();
+showTiers();
+showEconomy();
+showWaits();
+showLife();
+showPrefixes();
+showTrust();
+showLimits();
 showContents();
