@@ -2,7 +2,8 @@
 #ifndef TIERCE_OPTIMIZER_REPORT_H
 #define TIERCE_OPTIMIZER_REPORT_H
 
-#include "optimizer/sweep.h"
+#include "optimizer/latency.h"
+#include "optimizer/trust.h"
 
 #include <stdio.h>
 
@@ -22,7 +23,10 @@ struct tierce__report {
     const char *const *instances;                  /* names; may hold anything */
     uint32_t instance_count;
     uint64_t bad_lines;
-    uint64_t block_bytes; /* how large a block is */
+    uint64_t block_bytes;                  /* how large a block is */
+    const struct tierce__economy *economy; /* of the sweep; so are the next two */
+    const struct tierce__latencies *latencies;
+    const struct tierce__trust *trust;
 };
 
 /* [borrow] the report for the call. Errors: -ENOMEM; what cannot be written is the file's to say

@@ -5,13 +5,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static bool is_same_curve(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b)
-{
-    return a->cache == b->cache && a->has_order == b->has_order &&
-           (!a->has_order || a->order == b->order) && a->match.kind == b->match.kind &&
-           a->match.window == b->match.window;
-}
-
 static int compare_capacity(const void *a, const void *b)
 {
     const struct tierce__sweep_row *x = *(const struct tierce__sweep_row *const *)a;
@@ -24,7 +17,7 @@ static void gather(struct tierce__report_curve *curve, const struct tierce__swee
                    size_t first)
 {
     for (size_t i = first; i < sweep->row_count; i++) {
-        if (is_same_curve(&sweep->rows[first], &sweep->rows[i]))
+        if (tierce__sweep_same_line(&sweep->rows[first], &sweep->rows[i]))
             curve->rows[curve->count++] = &sweep->rows[i];
     }
     qsort(curve->rows, curve->count, sizeof(*curve->rows), compare_capacity);
@@ -49,7 +42,7 @@ int tierce__report_curves(struct tierce__report_curves *out, const struct tierce
     for (size_t i = 0; i < sweep->row_count; i++) {
         bool known = false;
         for (size_t c = 0; c < made.count && !known; c++)
-            known = is_same_curve(made.curves[c].rows[0], &sweep->rows[i]);
+            known = tierce__sweep_same_line(made.curves[c].rows[0], &sweep->rows[i]);
         if (known)
             continue;
         struct tierce__report_curve *curve = &made.curves[made.count++];

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "optimizer/json_write.h"
-#include "optimizer/report.h"
+#include "optimizer/report_private.h"
 
 #include <tierce/version.h>
 
@@ -63,7 +62,7 @@ static void write_points(struct tierce__json_write *json, const struct tierce__r
     tierce__json_write_close(json, ']');
 }
 
-static void write_curves(struct tierce__json_write *json,
+static void write_curves(struct tierce__json_write *json, const struct tierce__report *report,
                          const struct tierce__report_curves *curves)
 {
     tierce__json_write_open(json, "curves", '[');
@@ -84,6 +83,7 @@ static void write_curves(struct tierce__json_write *json,
         tierce__json_write_count(json, "requests", row->requests);
         tierce__json_write_count(json, "blocks", row->blocks);
         write_points(json, &curves->curves[i]);
+        tierce__report_json_curve_money(json, report, &curves->curves[i]);
         tierce__json_write_close(json, '}');
     }
     tierce__json_write_close(json, ']');
@@ -100,7 +100,9 @@ int tierce__report_json(FILE *file, const struct tierce__report *report)
     tierce__json_write_count(&json, "report", REPORT_VERSION);
     tierce__json_write_text(&json, "tierce", TIERCE_VERSION);
     write_trace(&json, report);
-    write_curves(&json, &curves);
+    write_curves(&json, report, &curves);
+    tierce__report_json_economy(&json, report);
+    tierce__report_json_trust(&json, report);
     tierce__json_write_close(&json, '}');
     tierce__report_curves_clear(&curves);
     return 0;
