@@ -240,24 +240,26 @@ static int run(struct tierce__optimize *request, const struct tierce__optimize_t
     if (request->capacity_count == 0)
         choose_capacities(request, &totals);
     tierce__progress_begin(&progress, "replaying", 1);
-    int rc = tierce__sweep_run(&sweep, recording,
-                               &(struct tierce__sweep_opts){
-                                   .size = sizeof(struct tierce__sweep_opts),
-                                   .caches = request->caches,
-                                   .cache_count = request->cache_count,
-                                   .orders = request->orders,
-                                   .order_count = request->order_count,
-                                   .matches = request->matches,
-                                   .match_count = request->match_count,
-                                   .capacities = request->capacities,
-                                   .capacity_count = request->capacity_count,
-                                   .seed = request->seed,
-                                   .ttl_us = request->ttl_us,
-                                   .kvcm = request->kvcm,
-                                   .threads = request->threads,
-                                   .progress = tell_progress,
-                                   .progress_arg = &progress,
-                               });
+    int rc = tierce__sweep_run(
+        &sweep, recording,
+        &(struct tierce__sweep_opts){
+            .size = sizeof(struct tierce__sweep_opts),
+            .caches = request->caches,
+            .cache_count = request->cache_count,
+            .orders = request->orders,
+            .order_count = request->order_count,
+            .matches = request->matches,
+            .match_count = request->match_count,
+            .capacities = request->capacities,
+            .capacity_count = request->capacity_count,
+            .seed = request->seed,
+            .ttl_us = request->ttl_us,
+            .kvcm = request->kvcm,
+            .threads = request->threads,
+            .keeps_curves = request->html != NULL || request->svg != NULL || request->png != NULL,
+            .progress = tell_progress,
+            .progress_arg = &progress,
+        });
     tierce__progress_end(&progress);
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "the replay failed: %s", tierce_strerror(rc));

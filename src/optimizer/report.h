@@ -41,7 +41,17 @@ TIERCE_MUSTUSE int tierce__report_svg(FILE *file, const struct tierce__report *r
 struct tierce__report_curve {
     const struct tierce__sweep_row **rows; /* by capacity; unlimited last */
     size_t count;
+    const struct tierce__sweep_curve *exact; /* the same at every capacity, or NULL */
 };
+
+/* Capacities of an exact curve from the smallest to the largest of its rows, with equal factors
+ * between them, ascending; how many. 0 where nothing lies between the rows. */
+#define TIERCE__REPORT_EXACT_MAX 200u
+size_t tierce__report_exact(uint64_t out[TIERCE__REPORT_EXACT_MAX],
+                            const struct tierce__report_curve *curve);
+
+/* Hits at one of them. */
+uint64_t tierce__report_exact_hits(const struct tierce__report_curve *curve, uint64_t capacity);
 
 struct tierce__report_curves {
     struct tierce__report_curve *curves; /* in the order of the sweep */

@@ -3,6 +3,7 @@
 #include "optimizer/report.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 
 static int compare_capacity(const void *a, const void *b)
@@ -29,6 +30,42 @@ static void gather(struct tierce__report_curve *curve, const struct tierce__swee
     curve->count = kept;
 }
 
+static const struct tierce__sweep_curve *find_exact(const struct tierce__sweep *sweep,
+                                                    const struct tierce__sweep_row *row)
+{
+    for (size_t i = 0; i < sweep->curve_count; i++) {
+        const struct tierce__sweep_curve *curve = &sweep->curves[i];
+        if (curve->cache == row->cache && curve->order == row->order && curve->length > 0 &&
+            curve->match.kind == row->match.kind && curve->match.window == row->match.window)
+            return curve;
+    }
+    return NULL;
+}
+
+size_t tierce__report_exact(uint64_t out[TIERCE__REPORT_EXACT_MAX],
+                            const struct tierce__report_curve *curve)
+{
+    size_t count = 0, rows = curve->count;
+    if (rows > 0 && curve->rows[rows - 1]->capacity == TIERCE__CAPACITY_UNLIMITED)
+        rows--;
+    if (curve->exact == NULL || rows < 2)
+        return 0;
+    double least = (double)curve->rows[0]->capacity, most = (double)curve->rows[rows - 1]->capacity;
+    for (size_t i = 0; i < TIERCE__REPORT_EXACT_MAX; i++) {
+        double share = (double)i / (TIERCE__REPORT_EXACT_MAX - 1);
+        uint64_t capacity = (uint64_t)llround(least * pow(most / least, share));
+        if (count == 0 || capacity > out[count - 1])
+            out[count++] = capacity;
+    }
+    return count;
+}
+
+uint64_t tierce__report_exact_hits(const struct tierce__report_curve *curve, uint64_t capacity)
+{
+    uint64_t last = curve->exact->length - 1;
+    return curve->exact->points[capacity < last ? capacity : last].hits;
+}
+
 int tierce__report_curves(struct tierce__report_curves *out, const struct tierce__sweep *sweep)
 {
     struct tierce__report_curves made = {0};
@@ -48,6 +85,7 @@ int tierce__report_curves(struct tierce__report_curves *out, const struct tierce
         struct tierce__report_curve *curve = &made.curves[made.count++];
         curve->rows = made.rows + used;
         gather(curve, sweep, i);
+        curve->exact = find_exact(sweep, curve->rows[0]);
         used += curve->count;
     }
     *out = made;

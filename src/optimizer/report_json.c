@@ -62,6 +62,24 @@ static void write_points(struct tierce__json_write *json, const struct tierce__r
     tierce__json_write_close(json, ']');
 }
 
+static void write_exact(struct tierce__json_write *json, const struct tierce__report_curve *curve)
+{
+    uint64_t capacities[TIERCE__REPORT_EXACT_MAX];
+    size_t count = tierce__report_exact(capacities, curve);
+    if (count == 0)
+        return;
+    tierce__json_write_open(json, "exact", '{');
+    tierce__json_write_open(json, "capacity", '[');
+    for (size_t i = 0; i < count; i++)
+        tierce__json_write_count(json, NULL, capacities[i]);
+    tierce__json_write_close(json, ']');
+    tierce__json_write_open(json, "hits", '[');
+    for (size_t i = 0; i < count; i++)
+        tierce__json_write_count(json, NULL, tierce__report_exact_hits(curve, capacities[i]));
+    tierce__json_write_close(json, ']');
+    tierce__json_write_close(json, '}');
+}
+
 static void write_curves(struct tierce__json_write *json, const struct tierce__report *report,
                          const struct tierce__report_curves *curves)
 {
@@ -83,6 +101,7 @@ static void write_curves(struct tierce__json_write *json, const struct tierce__r
         tierce__json_write_count(json, "requests", row->requests);
         tierce__json_write_count(json, "blocks", row->blocks);
         write_points(json, &curves->curves[i]);
+        write_exact(json, &curves->curves[i]);
         tierce__report_json_curve_money(json, report, &curves->curves[i]);
         tierce__json_write_close(json, '}');
     }

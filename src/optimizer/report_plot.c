@@ -184,20 +184,40 @@ static bool is_unlimited(const struct tierce__sweep_row *row)
     return row->capacity == TIERCE__CAPACITY_UNLIMITED;
 }
 
-static void place_points(const struct panel *panel, struct tierce__plot_line *line)
+static struct tierce__plot_point place(const struct panel *panel, uint64_t capacity, uint64_t hits,
+                                       const struct tierce__report_curve *curve)
+{
+    double blocks = (double)curve->rows[0]->blocks;
+    return (struct tierce__plot_point){place_x(panel, (double)capacity),
+                                       place_y(panel, blocks > 0 ? (double)hits / blocks : 0)};
+}
+
+/* The points of a line, from room for them: how many were taken. */
+static size_t place_points(const struct panel *panel, struct tierce__plot_line *line,
+                           struct tierce__plot_point *room)
 {
     const struct tierce__report_curve *curve = line->curve;
+    uint64_t capacities[TIERCE__REPORT_EXACT_MAX];
+    size_t exact = tierce__report_exact(capacities, curve);
+    line->dots = line->points = room;
     if (is_unlimited(curve->rows[0])) { /* one number for every capacity */
         double y = place_y(panel, tierce__report_rate(curve->rows[0]));
-        line->points[0] = (struct tierce__plot_point){panel->frame.left, y};
-        line->points[1] = (struct tierce__plot_point){panel->frame.right, y};
-        line->count = 2;
-        return;
+        room[0] = (struct tierce__plot_point){panel->frame.left, y};
+        room[1] = (struct tierce__plot_point){panel->frame.right, y};
+        return line->count = 2;
     }
     for (size_t i = 0; i < curve->count && !is_unlimited(curve->rows[i]); i++)
-        line->points[line->count++] =
-            (struct tierce__plot_point){place_x(panel, (double)curve->rows[i]->capacity),
-                                        place_y(panel, tierce__report_rate(curve->rows[i]))};
+        room[line->dot_count++] =
+            place(panel, curve->rows[i]->capacity, curve->rows[i]->hits, curve);
+    line->count = line->dot_count;
+    if (exact == 0)
+        return line->count;
+    line->points = room + line->dot_count;
+    line->count = exact;
+    for (size_t i = 0; i < exact; i++)
+        line->points[i] =
+            place(panel, capacities[i], tierce__report_exact_hits(curve, capacities[i]), curve);
+    return line->dot_count + exact;
 }
 
 static void name_line(struct panel *panel, size_t index, const char *name)
@@ -221,24 +241,24 @@ static void shade_headroom(struct panel *panel)
     const struct tierce__plot_line *bound = NULL;
     for (size_t i = 0; i < panel->line_count; i++)
         bound = is_bound(&panel->lines[i]) ? &panel->lines[i] : bound;
-    if (bound == NULL || bound->count < 2 || panel->line_count < 2)
+    if (bound == NULL || bound->dot_count < 2 || panel->line_count < 2)
         return;
     size_t used = 0;
     double most = 0;
     struct tierce__plot_point middle = {0};
-    for (size_t p = 0; p < bound->count; p++)
-        panel->area[used++] = bound->points[p];
-    for (size_t p = bound->count; p-- > 0;) {
+    for (size_t p = 0; p < bound->dot_count; p++)
+        panel->area[used++] = bound->dots[p];
+    for (size_t p = bound->dot_count; p-- > 0;) {
         double best = panel->frame.bottom;
         for (size_t i = 0; i < panel->line_count; i++) {
             const struct tierce__plot_line *line = &panel->lines[i];
-            if (line != bound && line->count > p && !is_unlimited(line->curve->rows[0]))
-                best = fmin(best, line->points[p].y);
+            if (line != bound && line->dot_count > p)
+                best = fmin(best, line->dots[p].y);
         }
-        panel->area[used++] = (struct tierce__plot_point){bound->points[p].x, best};
-        if (best - bound->points[p].y > most) {
-            most = best - bound->points[p].y;
-            middle = (struct tierce__plot_point){bound->points[p].x, best - most / 2};
+        panel->area[used++] = (struct tierce__plot_point){bound->dots[p].x, best};
+        if (best - bound->dots[p].y > most) {
+            most = best - bound->dots[p].y;
+            middle = (struct tierce__plot_point){bound->dots[p].x, best - most / 2};
         }
     }
     panel->canvas->area(panel->canvas, panel->area, used, SHADE);
@@ -256,10 +276,8 @@ static void draw_line(const struct panel *panel, const struct tierce__plot_line 
     if (line->count > 1)
         panel->canvas->line(panel->canvas, line->points, line->count, line->color, line->width,
                             line->dash);
-    if (is_unlimited(line->curve->rows[0]))
-        return;
-    for (size_t i = 0; i < line->count; i++)
-        panel->canvas->dot(panel->canvas, line->points[i], 2, line->color);
+    for (size_t i = 0; i < line->dot_count; i++)
+        panel->canvas->dot(panel->canvas, line->dots[i], 2, line->color);
 }
 
 static void draw_labels(struct panel *panel)
@@ -286,16 +304,6 @@ static double panel_height(const struct tierce__report *report)
 static bool is_limit(const struct tierce__plot_line *line)
 {
     return is_bound(line) || line->curve->rows[0]->cache->kind == TIERCE__CACHE_INFINITE;
-}
-
-static void add_line(struct panel *panel, const struct tierce__report_curves *curves, size_t index,
-                     struct tierce__plot_point **points)
-{
-    const struct tierce__report_curve *curve = &curves->curves[index];
-    struct tierce__plot_line *line = &panel->lines[panel->line_count];
-    *line = (struct tierce__plot_line){.curve = curve, .points = *points};
-    *points += curve->count + 1; /* an unlimited one has two points from one row */
-    panel->line_count++;
 }
 
 /* Colors by their place among the lines that differ; what no cache can have is black. */
@@ -342,12 +350,13 @@ static void draw_panel(struct panel *panel, const struct tierce__report *report,
     panel->line_count = panel->box_count = 0;
     for (size_t i = first; i < curves->count; i++) {
         if (tierce__report_same_match(head, &curves->curves[i]))
-            add_line(panel, curves, i, &points);
+            panel->lines[panel->line_count++] =
+                (struct tierce__plot_line){.curve = &curves->curves[i]};
     }
     find_ranges(panel);
     for (size_t i = 0; i < panel->line_count; i++) {
         tierce__report_label(name, curves, (size_t)(panel->lines[i].curve - curves->curves));
-        place_points(panel, &panel->lines[i]);
+        points += place_points(panel, &panel->lines[i], points);
         name_line(panel, i, name);
     }
     color_lines(panel);
@@ -386,7 +395,8 @@ int tierce__plot_draw(struct tierce__plot_canvas *canvas, const struct tierce__r
                       const struct tierce__report_curves *curves)
 {
     size_t rows = 2 * report->sweep->row_count + 2; /* and a second point for the unlimited */
-    struct tierce__plot_point *points = tierce__calloc(rows, sizeof(*points));
+    size_t exact = report->sweep->curve_count * TIERCE__REPORT_EXACT_MAX;
+    struct tierce__plot_point *points = tierce__calloc(rows + exact, sizeof(*points));
     struct panel panel = {
         .canvas = canvas,
         .lines = tierce__calloc(curves->count + 1, sizeof(*panel.lines)),

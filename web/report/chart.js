@@ -6,7 +6,8 @@
        label,                            // for those who do not see it
        x: {log, print, title, least},    // least: where it begins, if not with the first point
        y: {most, print, title},
-       series: [{name, color, dashed, flat, points: [[x, y], ...], band: [[x, low, high], ...]}],
+       series: [{name, color, dashed, flat, points: [[x, y], ...], band: [[x, low, high], ...],
+                 exact: [[x, y], ...]}],  // the line between the points, where it is known
        headroom: [[x, low, high], ...],  // shaded
        mark,                             // x of the cursor, or null
        pick(x),                          // the cursor was moved to one of the x there are
@@ -148,7 +149,7 @@ function drawLines(lines, placeX, placeY) {
   return lines.map(line => svg('g', {class: line.color},
     line.band && svg('path', {class: 'band', d: ribbon(line.band, placeX, placeY)}),
     svg('path', {class: 'line', d: path(line.pixels), 'stroke-dasharray': line.dashed ? '6 5' : null}),
-    line.dots !== false && !line.flat && line.pixels.map(([x, y]) => svg('circle', {class: 'dot', cx: x, cy: y, r: 2.5}))));
+    line.dots !== false && !line.flat && line.points.map(([x, y]) => svg('circle', {class: 'dot', cx: placeX(x), cy: placeY(y), r: 2.5}))));
 }
 
 /* "headroom" where there is most of it; the box of the word is kept free of other names. */
@@ -194,7 +195,7 @@ function drawChart(holder, spec, width) {
   const placeY = scale(range.low, range.y, false, frame.bottom, frame.top);
   const lines = distinctLines(spec.series).map(one => ({...one, text: one.names.join(', '),
     pixels: one.flat ? [[frame.left, placeY(one.points[0][1])], [frame.right, placeY(one.points[0][1])]]
-      : one.points.map(([x, y]) => [placeX(x), placeY(y)])}));
+      : (one.exact || one.points).map(([x, y]) => [placeX(x), placeY(y)])}));
   const headroom = spec.headroom && spec.headroom.length > 1 ? spec.headroom : null;
   const boxes = [];
   const cursor = svg('g', {class: 'marks'});
@@ -273,7 +274,7 @@ function barChart(holder, spec) {
       top: 10, bottom: height - 48};
     const place = scale(0, most, false, frame.bottom, frame.top);
     const each = (frame.right - frame.left) / spec.bars.length;
-    let last = -Infinity;
+    const every = Math.ceil((10 + 7.8 * Math.max(...spec.bars.map(b => b.name.length))) / each);
     holder.replaceChildren(svg('svg', {viewBox: `0 0 ${width} ${height}`, width, height, role: 'img',
       'aria-label': spec.label},
     names.map(v => [svg('line', {class: v ? 'grid' : 'axis', x1: frame.left, x2: frame.right, y1: place(v), y2: place(v)}),
@@ -281,13 +282,10 @@ function barChart(holder, spec) {
     spec.bars.map((bar, i) => {
       const x = frame.left + i * each;
       const middle = x + each / 2;
-      const half = bar.name.length * 3.9;
-      const named = middle - half > last + 8 && middle + half < width + 4;
-      if (named) last = middle + half;
       return svg('g', {class: bar.color || 'c0'},
         svg('rect', {class: 'bar', x: x + Math.min(1, each * 0.1), width: Math.max(1, each - Math.min(2, each * 0.2)),
           y: place(bar.value), height: frame.bottom - place(bar.value)}, svg('title', null, bar.note)),
-        named && svg('text', {x: middle, y: frame.bottom + 20, 'text-anchor': 'middle'}, bar.name));
+        i % every === 0 && svg('text', {x: middle, y: frame.bottom + 20, 'text-anchor': 'middle'}, bar.name));
     }),
     svg('text', {x: frame.right, y: frame.bottom + 42, 'text-anchor': 'end'}, spec.title)));
   }

@@ -51,16 +51,16 @@ const moneyTerms = [
 function sliders(economy, setting, change) {
   const usual = usualSetting(economy);
   const rows = [
-    ['price', 'GPU price', usual.price, v => `${dollars(v)} an hour`, economy.gpu.price.mark, 0.1, 10],
+    ['price', 'GPU price', usual.price, v => `${dollars(v)}/h`, economy.gpu.price.mark, 0.1, 10],
     ['mfu', 'MFU', usual.mfu, v => percent(v, 0), economy.gpu.mfu.mark, null, null],
-    ['storage', `Price of ${economy.storage.name}`, usual.storage, v => `$${trimmed(v, 3)} a GB`, economy.storage.price.mark, 0.1, 10],
+    ['storage', `Price of ${economy.storage.name}`, usual.storage, v => `$${trimmed(v, 3)}/GB`, economy.storage.price.mark, 0.1, 10],
     ['years', 'Replaced after', usual.years, v => `${trimmed(v, 2)} years`, economy.storage.years.mark, 0.25, 4],
     ['scale', 'Request rate', 1, v => `\u00d7\u2009${trimmed(v, 3)}`, 'of the trace\u2019s, with its hits', 0.1, 100],
   ];
   return h('div', {class: 'sliders'}, rows.map(([name, title, value, print, mark, least, most]) => {
     /* Prices and rates in equal factors; a share in equal steps. */
-    const log = least !== null;
-    const range = log ? [Math.log(value * least), Math.log(value * most)] : [0.05, 1];
+    const log = least !== null && value > 0;
+    const range = log ? [Math.log(value * least), Math.log(value * most)] : least === null ? [0.05, 1] : [0, 10];
     const read = v => log ? Math.exp(v) : v;
     const out = h('output', null, print(value));
     const input = h('input', {type: 'range', name, min: range[0], max: range[1], step: 'any',
