@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_OPTIMIZER_TRACE_JSON_H
-#define TIERCE_OPTIMIZER_TRACE_JSON_H
+#ifndef TIERCE_BASE_JSON_H
+#define TIERCE_BASE_JSON_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 #include <tierce/status.h>
 
 /*
- * JSON pulled from a line value by value: nothing is allocated, nothing is copied, and integers of
+ * JSON pulled from a text value by value: nothing is allocated, nothing is copied, and integers of
  * 64 bits stay what they are or are refused.
  *
  *     tierce__json_start(&json, line, length);
@@ -27,7 +27,7 @@
 #define TIERCE__JSON_DEPTH_MAX 64u
 #define TIERCE__JSON_NAME_MAX  64u
 
-/* A piece of the line; borrowed from it. */
+/* A piece of the text; borrowed from it. */
 struct tierce__text {
     const char *at;
     size_t length;

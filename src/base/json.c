@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "optimizer/trace_json.h"
+#include "base/json.h"
 
 #include <string.h>
 
