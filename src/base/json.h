@@ -79,6 +79,16 @@ bool tierce__json_scaled(struct tierce__json *json, int64_t *out, int scale);
  * a NUL itself. */
 bool tierce__json_text(struct tierce__json *json, char *out, size_t size, size_t *length);
 
+/* A number as it is written. */
+bool tierce__json_number(struct tierce__json *json, struct tierce__text *out);
+
+/* A text as it is written between the quotes, and whether it has escapes. */
+bool tierce__json_quoted(struct tierce__json *json, struct tierce__text *out, bool *escaped);
+
+/* Such a text without its escapes, of which there are no more bytes; out == raw.at is right too. */
+bool tierce__json_unescape(struct tierce__json *json, char *out, size_t *length,
+                           struct tierce__text raw);
+
 /* A text as it is written between the quotes; refused if it has an escape. */
 bool tierce__json_plain(struct tierce__json *json, struct tierce__text *out);
 

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "wire/proto.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/utf8.h"
+#include "wire/proto_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MEMORY_MAGIC    0x9c0de3a1u
+#define ALIGN           16u
+#define BLOCK_BYTES_MAX (1u << 20) /* of a block that one piece does not need larger */
+
+struct block {
+    struct block *next;
+    size_t unused; /* keeps what follows aligned */
+};
+
+struct tierce__proto_memory {
+    _Alignas(ALIGN) uint32_t magic;
+    int status;
+    size_t left; /* of the limit */
+    char *at, *end;
+    size_t block_bytes; /* of the newest */
+    struct block *blocks;
+};
+
+_Static_assert(sizeof(struct block) % ALIGN == 0, "what follows a block's head is aligned");
+_Static_assert(sizeof(struct tierce__proto_memory) % ALIGN == 0, "so is the root message");
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static struct block *new_block(size_t bytes)
+{
+    return bytes > SIZE_MAX - sizeof(struct block) ? NULL
+                                                   : tierce__alloc(sizeof(struct block) + bytes);
+}
+
+struct tierce__proto_memory *tierce__proto_memory_create(size_t bytes, size_t limit)
+{
+    size_t wanted = bytes < BLOCK_BYTES_MAX ? bytes : BLOCK_BYTES_MAX;
+    size_t size = sizeof(struct tierce__proto_memory) + (size_t)tierce__round_up(wanted + 512, 16);
+    struct block *block = new_block(size);
+    if (block == NULL)
+        return NULL;
+    block->next = NULL;
+    struct tierce__proto_memory *memory = (struct tierce__proto_memory *)(block + 1);
+    *memory = (struct tierce__proto_memory){
+        .magic = MEMORY_MAGIC,
+        .left = limit,
+        .at = (char *)(memory + 1),
+        .end = (char *)memory + size,
+        .block_bytes = size,
+        .blocks = block,
+    };
+    return memory;
+}
+
+void tierce__proto_memory_destroy(struct tierce__proto_memory *memory)
+{
+    if (memory == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(memory, MEMORY_MAGIC);
+    memory->magic = 0;
+    struct block *block = memory->blocks; /* the last one holds `memory` itself */
+    while (block != NULL) {
+        struct block *next = block->next;
+        tierce__free(block);
+        block = next;
+    }
+}
+
+static bool add_block(struct tierce__proto_memory *memory, size_t bytes)
+{
+    size_t size = 2 * memory->block_bytes;
+    if (size > BLOCK_BYTES_MAX)
+        size = BLOCK_BYTES_MAX;
+    if (size < bytes)
+        size = bytes;
+    struct block *block = new_block(size);
+    if (block == NULL)
+        return false;
+    block->next = memory->blocks;
+    memory->blocks = block;
+    memory->block_bytes = size;
+    memory->at = (char *)(block + 1);
+    memory->end = memory->at + size;
+    return true;
+}
+
+void *tierce__proto_memory_take(struct tierce__proto_memory *memory, size_t bytes)
+{
+    TIERCE_CHECK_MAGIC(memory, MEMORY_MAGIC);
+    size_t size = (size_t)tierce__round_up(bytes, ALIGN);
+    if (memory->status != 0)
+        return NULL;
+    if (size < bytes || size > memory->left) {
+        memory->status = TIERCE_E_LIMIT;
+        return NULL;
+    }
+    if (size > (size_t)(memory->end - memory->at) && !add_block(memory, size)) {
+        memory->status = -ENOMEM;
+        return NULL;
+    }
+    void *out = memory->at;
+    memory->at += size;
+    memory->left -= size;
+    return out;
+}
+
+int tierce__proto_memory_status(const struct tierce__proto_memory *memory)
+{
+    return memory->status;
+}
+
+ProtobufCMessage *tierce__proto_memory_message(struct tierce__proto_memory *memory,
+                                               const ProtobufCMessageDescriptor *descriptor)
+{
+    ProtobufCMessage *message = tierce__proto_memory_take(memory, descriptor->sizeof_message);
+    if (message != NULL)
+        descriptor->message_init(message);
+    return message;
+}
+
+size_t tierce__proto_limit(size_t bytes)
+{
+    uint64_t limit;
+    return tierce__mul_ok(&limit, bytes, TIERCE__PROTO_MEMORY_TIMES) &&
+                   tierce__add_ok(&limit, limit, TIERCE__PROTO_MEMORY_MIN)
+               ? (size_t)limit
+               : SIZE_MAX;
+}
+
+/* The memory of a root message. */
+static struct tierce__proto_memory *memory_of(ProtobufCMessage *message)
+{
+    struct tierce__proto_memory *memory = (struct tierce__proto_memory *)(void *)message - 1;
+    TIERCE_CHECK_MAGIC(memory, MEMORY_MAGIC);
+    return memory;
+}
+
+ProtobufCMessage *tierce__proto_create(const ProtobufCMessageDescriptor *descriptor)
+{
+    struct tierce__proto_memory *memory =
+        tierce__proto_memory_create(descriptor->sizeof_message, SIZE_MAX);
+    ProtobufCMessage *message =
+        memory != NULL ? tierce__proto_memory_message(memory, descriptor) : NULL;
+    if (message == NULL)
+        tierce__proto_memory_destroy(memory);
+    return message;
+}
+
+void *tierce__proto_alloc(ProtobufCMessage *message, size_t bytes)
+{
+    struct tierce__proto_memory *memory = memory_of(message);
+    /* One failure is the caller's to see; the next may succeed. */
+    memory->status = 0;
+    memory->left = SIZE_MAX;
+    void *out = tierce__proto_memory_take(memory, bytes);
+    if (out != NULL)
+        memset(out, 0, bytes);
+    return out;
+}
+
+void tierce__proto_free(ProtobufCMessage *message)
+{
+    if (message != NULL)
+        tierce__proto_memory_destroy(memory_of(message));
+}
+
+/* ---- unpack ---------------------------------------------------------------------------------- */
+
+struct wire {
+    const uint8_t *at, *end;
+};
+
+static bool take_varint(struct wire *wire, unsigned bytes_max, uint64_t *out)
+{
+    uint64_t value = 0;
+    for (unsigned i = 0; i < bytes_max && wire->at < wire->end; i++) {
+        uint8_t byte = *wire->at++;
+        value |= (uint64_t)(byte & 0x7f) << (7 * i);
+        if (byte < 0x80) {
+            *out = value;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool take_bytes(struct wire *wire, uint64_t bytes)
+{
+    if (bytes > (uint64_t)(wire->end - wire->at))
+        return false;
+    wire->at += bytes;
+    return true;
+}
+
+/* Steps over a value that is no run of bytes. */
+static bool skip_fixed(struct wire *wire, unsigned type)
+{
+    uint64_t ignored;
+    switch (type) {
+    case PROTOBUF_C_WIRE_TYPE_VARINT:
+        return take_varint(wire, 10, &ignored);
+    case PROTOBUF_C_WIRE_TYPE_64BIT:
+        return take_bytes(wire, 8);
+    case PROTOBUF_C_WIRE_TYPE_32BIT:
+        return take_bytes(wire, 4);
+    default: /* groups, and what is none */
+        return false;
+    }
+}
+
+static int wire_error(char why[TIERCE__PROTO_WHY_BYTES], const char *where, const char *what)
+{
+    snprintf(why, TIERCE__PROTO_WHY_BYTES, "%s: %s", where, what);
+    return TIERCE_E_FORMAT;
+}
+
+/*
+ * What protobuf-c does not look at: that texts are UTF-8, and that they have no NUL, behind which
+ * C would not see them. Messages nest only as deep as their types do.
+ */
+static int check_wire(const ProtobufCMessageDescriptor *descriptor, struct wire wire,
+                      char why[TIERCE__PROTO_WHY_BYTES])
+{
+    while (wire.at < wire.end) {
+        uint64_t tag, bytes;
+        if (!take_varint(&wire, 5, &tag) || tag > UINT32_MAX || tag < 8)
+            return wire_error(why, descriptor->short_name, "a tag is broken");
+        if ((tag & 7) != PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED) {
+            if (!skip_fixed(&wire, tag & 7))
+                return wire_error(why, descriptor->short_name, "a number is broken");
+            continue;
+        }
+        if (!take_varint(&wire, 5, &bytes) || !take_bytes(&wire, bytes))
+            return wire_error(why, descriptor->short_name, "a field does not end");
+        const ProtobufCFieldDescriptor *field =
+            protobuf_c_message_descriptor_get_field(descriptor, (unsigned)(tag >> 3));
+        const uint8_t *value = wire.at - bytes;
+        int rc = 0;
+        if (field != NULL && field->type == PROTOBUF_C_TYPE_MESSAGE)
+            rc = check_wire(field->descriptor, (struct wire){value, wire.at}, why);
+        else if (field != NULL && field->type == PROTOBUF_C_TYPE_STRING &&
+                 (!tierce__is_utf8((const char *)value, bytes) || memchr(value, 0, bytes) != NULL))
+            rc = wire_error(why, field->name, "is not UTF-8, or holds a NUL");
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static void *unpack_alloc(void *data, size_t bytes)
+{
+    return tierce__proto_memory_take(data, bytes);
+}
+
+static void unpack_free(void *data, void *pointer)
+{
+    (void)data;
+    (void)pointer; /* it goes with the message */
+}
+
+int tierce__proto_unpack(ProtobufCMessage **out, const ProtobufCMessageDescriptor *descriptor,
+                         const void *wire, size_t bytes, char why[TIERCE__PROTO_WHY_BYTES])
+{
+    const uint8_t *start = bytes > 0 ? wire : (const uint8_t *)"";
+    int rc = check_wire(descriptor, (struct wire){start, start + bytes}, why);
+    if (rc != 0)
+        return rc;
+    struct tierce__proto_memory *memory =
+        tierce__proto_memory_create(descriptor->sizeof_message + bytes, tierce__proto_limit(bytes));
+    if (memory == NULL) {
+        wire_error(why, descriptor->short_name, "no memory");
+        return -ENOMEM;
+    }
+    ProtobufCAllocator allocator = {unpack_alloc, unpack_free, memory};
+    ProtobufCMessage *message = protobuf_c_message_unpack(descriptor, &allocator, bytes, start);
+    rc = tierce__proto_memory_status(memory);
+    if (message == NULL || rc != 0) {
+        wire_error(why, descriptor->short_name,
+                   rc == 0         ? "a field is not of its type"
+                   : rc == -ENOMEM ? "no memory"
+                                   : "takes too much memory for its size");
+        tierce__proto_memory_destroy(memory);
+        return rc == 0 ? TIERCE_E_FORMAT : rc;
+    }
+    /* protobuf-c takes the message first, which is how it is found again. */
+    TIERCE_ASSERT((void *)message == (void *)(memory + 1));
+    *out = message;
+    return 0;
+}
+
+/* ---- pack ------------------------------------------------------------------------------------ */
+
+static bool texts_are_utf8(const ProtobufCMessage *message);
+
+static bool value_is_utf8(const ProtobufCFieldDescriptor *field, const void *value)
+{
+    if (field->type == PROTOBUF_C_TYPE_MESSAGE) {
+        const ProtobufCMessage *inner = *(const ProtobufCMessage *const *)value;
+        return inner == NULL || texts_are_utf8(inner);
+    }
+    const char *text = *(const char *const *)value;
+    return text == NULL || tierce__is_utf8(text, strlen(text));
+}
+
+static bool texts_are_utf8(const ProtobufCMessage *message)
+{
+    const ProtobufCMessageDescriptor *descriptor = message->descriptor;
+    for (unsigned i = 0; i < descriptor->n_fields; i++) {
+        const ProtobufCFieldDescriptor *field = &descriptor->fields[i];
+        const char *at = tierce__proto_at(message, field->offset);
+        size_t count = 1;
+        if (field->type != PROTOBUF_C_TYPE_MESSAGE && field->type != PROTOBUF_C_TYPE_STRING)
+            continue;
+        if (tierce__proto_is_oneof(field) && tierce__proto_case(message, field) != field->id)
+            continue;
+        if (field->label == PROTOBUF_C_LABEL_REPEATED) {
+            count = tierce__proto_count(message, field);
+            at = *(const char *const *)(const void *)at;
+        }
+        for (size_t j = 0; j < count; j++) {
+            if (!value_is_utf8(field, at + j * sizeof(void *)))
+                return false;
+        }
+    }
+    return true;
+}
+
+int tierce__proto_pack(void **out, size_t *bytes, const ProtobufCMessage *message)
+{
+    if (!texts_are_utf8(message))
+        return TIERCE_E_FORMAT;
+    size_t size = protobuf_c_message_get_packed_size(message);
+    uint8_t *wire = tierce__alloc(size);
+    if (wire == NULL)
+        return -ENOMEM;
+    size_t used = protobuf_c_message_pack(message, wire);
+    TIERCE_ASSERT(used == size);
+    *out = wire;
+    *bytes = size;
+    return 0;
+}
