@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "wire/proto.h"
 #include "base/alloc.h"
+#include "base/arena.h"
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/utf8.h"
@@ -10,116 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MEMORY_MAGIC    0x9c0de3a1u
-#define ALIGN           16u
-#define BLOCK_BYTES_MAX (1u << 20) /* of a block that one piece does not need larger */
-
-struct block {
-    struct block *next;
-    size_t unused; /* keeps what follows aligned */
-};
-
-struct tierce__proto_memory {
-    _Alignas(ALIGN) uint32_t magic;
-    int status;
-    size_t left; /* of the limit */
-    char *at, *end;
-    size_t block_bytes; /* of the newest */
-    struct block *blocks;
-};
-
-_Static_assert(sizeof(struct block) % ALIGN == 0, "what follows a block's head is aligned");
-_Static_assert(sizeof(struct tierce__proto_memory) % ALIGN == 0, "so is the root message");
-
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-static struct block *new_block(size_t bytes)
+ProtobufCMessage *tierce__proto_message_in(struct tierce__arena *arena,
+                                           const ProtobufCMessageDescriptor *descriptor)
 {
-    return bytes > SIZE_MAX - sizeof(struct block) ? NULL
-                                                   : tierce__alloc(sizeof(struct block) + bytes);
-}
-
-struct tierce__proto_memory *tierce__proto_memory_create(size_t bytes, size_t limit)
-{
-    size_t wanted = bytes < BLOCK_BYTES_MAX ? bytes : BLOCK_BYTES_MAX;
-    size_t size = sizeof(struct tierce__proto_memory) + (size_t)tierce__round_up(wanted + 512, 16);
-    struct block *block = new_block(size);
-    if (block == NULL)
-        return NULL;
-    block->next = NULL;
-    struct tierce__proto_memory *memory = (struct tierce__proto_memory *)(block + 1);
-    *memory = (struct tierce__proto_memory){
-        .magic = MEMORY_MAGIC,
-        .left = limit,
-        .at = (char *)(memory + 1),
-        .end = (char *)memory + size,
-        .block_bytes = size,
-        .blocks = block,
-    };
-    return memory;
-}
-
-void tierce__proto_memory_destroy(struct tierce__proto_memory *memory)
-{
-    if (memory == NULL)
-        return;
-    TIERCE_CHECK_MAGIC(memory, MEMORY_MAGIC);
-    memory->magic = 0;
-    struct block *block = memory->blocks; /* the last one holds `memory` itself */
-    while (block != NULL) {
-        struct block *next = block->next;
-        tierce__free(block);
-        block = next;
-    }
-}
-
-static bool add_block(struct tierce__proto_memory *memory, size_t bytes)
-{
-    size_t size = 2 * memory->block_bytes;
-    if (size > BLOCK_BYTES_MAX)
-        size = BLOCK_BYTES_MAX;
-    if (size < bytes)
-        size = bytes;
-    struct block *block = new_block(size);
-    if (block == NULL)
-        return false;
-    block->next = memory->blocks;
-    memory->blocks = block;
-    memory->block_bytes = size;
-    memory->at = (char *)(block + 1);
-    memory->end = memory->at + size;
-    return true;
-}
-
-void *tierce__proto_memory_take(struct tierce__proto_memory *memory, size_t bytes)
-{
-    TIERCE_CHECK_MAGIC(memory, MEMORY_MAGIC);
-    size_t size = (size_t)tierce__round_up(bytes, ALIGN);
-    if (memory->status != 0)
-        return NULL;
-    if (size < bytes || size > memory->left) {
-        memory->status = TIERCE_E_LIMIT;
-        return NULL;
-    }
-    if (size > (size_t)(memory->end - memory->at) && !add_block(memory, size)) {
-        memory->status = -ENOMEM;
-        return NULL;
-    }
-    void *out = memory->at;
-    memory->at += size;
-    memory->left -= size;
-    return out;
-}
-
-int tierce__proto_memory_status(const struct tierce__proto_memory *memory)
-{
-    return memory->status;
-}
-
-ProtobufCMessage *tierce__proto_memory_message(struct tierce__proto_memory *memory,
-                                               const ProtobufCMessageDescriptor *descriptor)
-{
-    ProtobufCMessage *message = tierce__proto_memory_take(memory, descriptor->sizeof_message);
+    ProtobufCMessage *message = tierce__arena_take(arena, descriptor->sizeof_message);
     if (message != NULL)
         descriptor->message_init(message);
     return message;
@@ -134,32 +29,18 @@ size_t tierce__proto_limit(size_t bytes)
                : SIZE_MAX;
 }
 
-/* The memory of a root message. */
-static struct tierce__proto_memory *memory_of(ProtobufCMessage *message)
-{
-    struct tierce__proto_memory *memory = (struct tierce__proto_memory *)(void *)message - 1;
-    TIERCE_CHECK_MAGIC(memory, MEMORY_MAGIC);
-    return memory;
-}
-
 ProtobufCMessage *tierce__proto_create(const ProtobufCMessageDescriptor *descriptor)
 {
-    struct tierce__proto_memory *memory =
-        tierce__proto_memory_create(descriptor->sizeof_message, SIZE_MAX);
-    ProtobufCMessage *message =
-        memory != NULL ? tierce__proto_memory_message(memory, descriptor) : NULL;
+    struct tierce__arena *arena = tierce__arena_create(descriptor->sizeof_message, SIZE_MAX);
+    ProtobufCMessage *message = arena != NULL ? tierce__proto_message_in(arena, descriptor) : NULL;
     if (message == NULL)
-        tierce__proto_memory_destroy(memory);
+        tierce__arena_destroy(arena);
     return message;
 }
 
 void *tierce__proto_alloc(ProtobufCMessage *message, size_t bytes)
 {
-    struct tierce__proto_memory *memory = memory_of(message);
-    /* One failure is the caller's to see; the next may succeed. */
-    memory->status = 0;
-    memory->left = SIZE_MAX;
-    void *out = tierce__proto_memory_take(memory, bytes);
+    void *out = tierce__arena_take(tierce__arena_of(message), bytes);
     if (out != NULL)
         memset(out, 0, bytes);
     return out;
@@ -168,7 +49,7 @@ void *tierce__proto_alloc(ProtobufCMessage *message, size_t bytes)
 void tierce__proto_free(ProtobufCMessage *message)
 {
     if (message != NULL)
-        tierce__proto_memory_destroy(memory_of(message));
+        tierce__arena_destroy(tierce__arena_of(message));
 }
 
 /* ---- unpack ---------------------------------------------------------------------------------- */
@@ -256,7 +137,7 @@ static int check_wire(const ProtobufCMessageDescriptor *descriptor, struct wire 
 
 static void *unpack_alloc(void *data, size_t bytes)
 {
-    return tierce__proto_memory_take(data, bytes);
+    return tierce__arena_take(data, bytes);
 }
 
 static void unpack_free(void *data, void *pointer)
@@ -272,25 +153,25 @@ int tierce__proto_unpack(ProtobufCMessage **out, const ProtobufCMessageDescripto
     int rc = check_wire(descriptor, (struct wire){start, start + bytes}, why);
     if (rc != 0)
         return rc;
-    struct tierce__proto_memory *memory =
-        tierce__proto_memory_create(descriptor->sizeof_message + bytes, tierce__proto_limit(bytes));
-    if (memory == NULL) {
+    struct tierce__arena *arena =
+        tierce__arena_create(descriptor->sizeof_message + bytes, tierce__proto_limit(bytes));
+    if (arena == NULL) {
         wire_error(why, descriptor->short_name, "no memory");
         return -ENOMEM;
     }
-    ProtobufCAllocator allocator = {unpack_alloc, unpack_free, memory};
+    ProtobufCAllocator allocator = {unpack_alloc, unpack_free, arena};
     ProtobufCMessage *message = protobuf_c_message_unpack(descriptor, &allocator, bytes, start);
-    rc = tierce__proto_memory_status(memory);
+    rc = tierce__arena_status(arena);
     if (message == NULL || rc != 0) {
         wire_error(why, descriptor->short_name,
                    rc == 0         ? "a field is not of its type"
                    : rc == -ENOMEM ? "no memory"
                                    : "takes too much memory for its size");
-        tierce__proto_memory_destroy(memory);
+        tierce__arena_destroy(arena);
         return rc == 0 ? TIERCE_E_FORMAT : rc;
     }
     /* protobuf-c takes the message first, which is how it is found again. */
-    TIERCE_ASSERT((void *)message == (void *)(memory + 1));
+    TIERCE_ASSERT(tierce__arena_of(message) == arena);
     *out = message;
     return 0;
 }

@@ -34,7 +34,7 @@
 ProtobufCMessage *tierce__proto_create(const ProtobufCMessageDescriptor *descriptor);
 
 /* Zeroed memory that goes with the message, which tierce__proto_create or a reader below gave;
- * NULL if there is none. */
+ * NULL if there is none, and ever after. */
 void *tierce__proto_alloc(ProtobufCMessage *message, size_t bytes);
 
 /* NULL is accepted. Not for messages that lie within others. */

@@ -19,7 +19,7 @@
 struct parser {
     struct tierce__json json;
     char *text; /* what json reads */
-    struct tierce__proto_memory *memory;
+    struct tierce__arena *arena;
     const char *field; /* the last one that was begun, for messages */
 };
 
@@ -28,7 +28,7 @@ struct parser {
 
 static bool no_memory(struct parser *parser)
 {
-    return tierce__json_fail(&parser->json, tierce__proto_memory_status(parser->memory) == -ENOMEM
+    return tierce__json_fail(&parser->json, tierce__arena_status(parser->arena) == -ENOMEM
                                                 ? "no memory"
                                                 : "takes too much memory for its size");
 }
@@ -195,7 +195,7 @@ static bool take_message(struct parser *parser, ProtobufCMessage *message);
 static bool take_inner(struct parser *parser, const ProtobufCMessageDescriptor *descriptor,
                        ProtobufCMessage **out)
 {
-    ProtobufCMessage *inner = tierce__proto_memory_message(parser->memory, descriptor);
+    ProtobufCMessage *inner = tierce__proto_message_in(parser->arena, descriptor);
     if (inner == NULL)
         return no_memory(parser);
     *out = inner;
@@ -250,7 +250,7 @@ static bool take_value(struct parser *parser, const ProtobufCFieldDescriptor *fi
 static bool grow(struct parser *parser, char **items, size_t *size, size_t bytes)
 {
     size_t wanted = *size > 0 ? 2 * *size : 16;
-    char *grown = tierce__proto_memory_take(parser->memory, wanted * bytes);
+    char *grown = tierce__arena_take(parser->arena, wanted * bytes);
     if (grown == NULL)
         return no_memory(parser);
     if (*size > 0)
@@ -343,10 +343,10 @@ static ProtobufCMessage *parse(struct parser *parser, const ProtobufCMessageDesc
                                const char *text, size_t bytes)
 {
     tierce__json_start(&parser->json, text, bytes);
-    ProtobufCMessage *message = tierce__proto_memory_message(parser->memory, descriptor);
+    ProtobufCMessage *message = tierce__proto_message_in(parser->arena, descriptor);
     parser->text = message == NULL || bytes > SIZE_MAX - TIERCE__JSON_SLACK
                        ? NULL
-                       : tierce__proto_memory_take(parser->memory, bytes + TIERCE__JSON_SLACK);
+                       : tierce__arena_take(parser->arena, bytes + TIERCE__JSON_SLACK);
     if (parser->text == NULL) {
         no_memory(parser);
         return NULL;
@@ -366,11 +366,11 @@ int tierce__proto_json_parse(ProtobufCMessage **out, const ProtobufCMessageDescr
                              const char *text, size_t bytes, char why[TIERCE__PROTO_WHY_BYTES])
 {
     struct parser parser = {
-        .memory = tierce__proto_memory_create(bytes + 2 * descriptor->sizeof_message,
-                                              tierce__proto_limit(bytes)),
+        .arena = tierce__arena_create(bytes + 2 * descriptor->sizeof_message,
+                                      tierce__proto_limit(bytes)),
         .field = descriptor->short_name,
     };
-    if (parser.memory == NULL) {
+    if (parser.arena == NULL) {
         snprintf(why, TIERCE__PROTO_WHY_BYTES, "%s: no memory", descriptor->short_name);
         return -ENOMEM;
     }
@@ -381,7 +381,7 @@ int tierce__proto_json_parse(ProtobufCMessage **out, const ProtobufCMessageDescr
     }
     snprintf(why, TIERCE__PROTO_WHY_BYTES, "%s: %s (byte %zu)", parser.field, parser.json.why,
              parser.json.column);
-    int rc = tierce__proto_memory_status(parser.memory);
-    tierce__proto_memory_destroy(parser.memory);
+    int rc = tierce__arena_status(parser.arena);
+    tierce__arena_destroy(parser.arena);
     return rc != 0 ? rc : TIERCE_E_FORMAT;
 }

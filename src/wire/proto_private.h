@@ -2,31 +2,17 @@
 #ifndef TIERCE_WIRE_PROTO_PRIVATE_H
 #define TIERCE_WIRE_PROTO_PRIVATE_H
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/arena.h"
 #include "wire/proto.h"
 
-/* The memory of a message: blocks that are filled from their beginning and freed together. The
- * root message lies behind it in the first one. */
-struct tierce__proto_memory;
-
-/* With a first block for `bytes`, and room for the root message. NULL for no memory. `limit` is
- * what it may ever give. */
-struct tierce__proto_memory *tierce__proto_memory_create(size_t bytes, size_t limit);
-void tierce__proto_memory_destroy(struct tierce__proto_memory *memory);
-
-/* Uninitialised bytes, aligned for any type; NULL, and remembered, if there are none. */
-void *tierce__proto_memory_take(struct tierce__proto_memory *memory, size_t bytes);
-
-/* -ENOMEM or TIERCE_E_LIMIT if a take has failed, else 0. */
-int tierce__proto_memory_status(const struct tierce__proto_memory *memory);
-
-/* A message with its defaults; the first one that is taken is the root. */
-ProtobufCMessage *tierce__proto_memory_message(struct tierce__proto_memory *memory,
-                                               const ProtobufCMessageDescriptor *descriptor);
+/* A message with its defaults, or NULL. The first one that an arena gives is a root, which
+ * tierce__proto_free takes. */
+ProtobufCMessage *tierce__proto_message_in(struct tierce__arena *arena,
+                                           const ProtobufCMessageDescriptor *descriptor);
 
 /* What a message of so many bytes may take. */
 size_t tierce__proto_limit(size_t bytes);
