@@ -254,6 +254,8 @@ ssize_t tierce__tls_read(struct tierce__tls_session *session, void *bytes, size_
         if (rc <= 0)
             return rc;
     }
+    if (capacity == 0)
+        return 0;
     int n = SSL_read(session->ssl, bytes, (int)capacity);
     if (n > 0)
         return n;
