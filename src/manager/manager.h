@@ -2,7 +2,9 @@
 #ifndef TIERCE_MANAGER_H
 #define TIERCE_MANAGER_H
 
-#include "manager/config.h"
+#include <stdint.h>
+
+#include <tierce/status.h>
 
 /*
  * A manager: registry, locator, reclaimer, elector and servers, from one configuration.
@@ -18,6 +20,7 @@
  */
 
 struct tierce__manager;
+struct tierce__manager_config; /* config.h */
 
 /* [borrow] config for the call. Errors, `why` in words: TIERCE_E_CONFIG, negative errno. */
 TIERCE_MUSTUSE int tierce__manager_start(struct tierce__manager **out,
