@@ -12,6 +12,9 @@
  * keys in ascending order, in batches of whole shards of about batch_keys keys; so two of them
  * never deadlock, and a large one does not keep small ones waiting. Readers take no lock.
  *
+ * A record's `children` is the index's to count: puts and deletes of records with a parent change
+ * the parent's, if it is there, in the same batch. What a caller puts in it is ignored.
+ *
  * Threads: any.
  */
 
@@ -54,15 +57,18 @@ enum tierce__meta_action {
     TIERCE__META_FAIL,   /* nothing, and the call says so at the end */
 };
 
-/* Decides on one key, under its lock. `record` is what is there, or zeroed (found false); memory
- * it puts in comes from the arena. Does no I/O, takes no lock of an earlier class. */
+/* Decides on one key, under its lock; is called once for each. `record` is what is there, or zeroed
+ * (found false); memory it puts in comes from the arena or outlives the call. Does no I/O, takes
+ * locks of classes after META_KEYS and before META_CHILDREN only. */
 typedef enum tierce__meta_action (*tierce__meta_modify_fn)(void *arg, size_t i, int64_t key,
                                                            bool found,
                                                            struct tierce__record *record,
                                                            struct tierce__arena *arena);
 
 /* More for the batch that a step writes, decided after the step's keys and under their locks; may
- * be NULL. `notes` and counts are added to what the records make. */
+ * be NULL. Sets `notes` and `note_count`, and adds to `added`, which holds what the records make;
+ * `indices` are the step's, TIERCE__META_FAIL and TIERCE_E_LIMIT included. A negative return fails
+ * the step. */
 typedef int (*tierce__meta_attach_fn)(void *arg, const size_t *indices, size_t count,
                                       struct tierce__meta_batch *batch,
                                       struct tierce__arena *arena);
@@ -91,6 +97,7 @@ void tierce__meta_index_touch(struct tierce__meta_index *index, const int64_t *k
 
 struct tierce__meta_index_stats {
     uint64_t keys, bytes, bytes_by_type[16];
+    uint64_t bytes_by_storage[TIERCE__META_STORAGE_SLOTS];
     uint64_t cache_hits, cache_misses, cache_bytes;
     uint64_t store_bytes; /* memory */
 };

@@ -25,13 +25,17 @@ enum tierce__note_kind {
     TIERCE__NOTE_SESSION = 1,  /* a write session: sessions.h */
     TIERCE__NOTE_DELETION = 2, /* places to delete: deleter.h */
     TIERCE__NOTE_FILE = 3,     /* which slots of a file are used: places.h */
+    TIERCE__NOTE_KINDS = 8,    /* all are below */
 };
 
 /* Counters of a space, added to by batches. */
 enum tierce__meta_counter {
     TIERCE__META_KEYS,
     TIERCE__META_BYTES_FIRST, /* + storage type slot (tierce__meta_type_slot): bytes by type */
-    TIERCE__META_COUNTERS = TIERCE__META_BYTES_FIRST + 16,
+    TIERCE__META_STORAGES_FIRST = TIERCE__META_BYTES_FIRST + 16, /* + tierce__meta_storage_slot:
+                                                                    bytes by storage */
+    TIERCE__META_STORAGE_SLOTS = 64,
+    TIERCE__META_COUNTERS = TIERCE__META_STORAGES_FIRST + TIERCE__META_STORAGE_SLOTS,
 };
 
 struct tierce__meta_put {
@@ -63,14 +67,15 @@ struct tierce__meta_store_ops {
     const char *name; /* "memory", "rocksdb", "redis" */
     bool blocks;      /* calls may wait for disk or network */
     bool shared;      /* other processes may use it: fencing counts */
-    /* `uri`: see docs/manager.md. `why` in words. Errors: TIERCE_E_CONFIG, TIERCE_E_VERSION,
-     * negative errno, TIERCE_E_LOCKED. */
+    /* `uri`: see meta_memory.c, meta_rocksdb.c, meta_redis.c. `why` in words. Errors:
+     * TIERCE_E_CONFIG, TIERCE_E_VERSION, TIERCE_E_FORMAT (somebody else's), TIERCE_E_LOCKED,
+     * TIERCE_E_REFUSED (authentication), negative errno. */
     TIERCE_MUSTUSE int (*open)(struct tierce__meta_store **out, const char *uri, char why[256]);
     void (*close)(struct tierce__meta_store *store); /* all spaces are closed before */
     /* Every write after this carries the token; a store that saw a higher one refuses them with
      * TIERCE_E_REFUSED. */
     TIERCE_MUSTUSE int (*fence)(struct tierce__meta_store *store, uint64_t token);
-    /* An instance's space, made if it is not there. */
+    /* An instance's space, made if it is not there; `number` > 0, never used for another. */
     TIERCE_MUSTUSE int (*space_open)(struct tierce__meta_space **out,
                                      struct tierce__meta_store *store, uint32_t number,
                                      const char *instance_id);
@@ -83,22 +88,27 @@ struct tierce__meta_store_ops {
     TIERCE_MUSTUSE int (*get)(struct tierce__meta_space *space, const int64_t *keys, size_t count,
                               struct tierce__arena *arena, struct tierce__record *records,
                               bool *found);
+    /* No key stands twice in a batch. Errors: TIERCE_E_REFUSED (fenced), TIERCE_E_ARGUMENT (a kind
+     * of note), -ENOMEM: nothing was written; TIERCE_E_DEADLINE, negative errno: it may have been,
+     * wholly or not at all. */
     TIERCE_MUSTUSE int (*write)(struct tierce__meta_space *space,
                                 const struct tierce__meta_batch *batch);
     /* Uses of keys at a time: used_us rises to it (the i-th key a microsecond below the one before
-     * it, so that a prefix is newer than its suffix), uses + 1. May be kept back for a while; what
-     * is not there is left alone. Never blocks for long. */
+     * it, so that a prefix is newer than its suffix), uses + 1. May be kept back for some seconds,
+     * or lost when there are too many or the process dies; what is not there is left alone. Never
+     * blocks for long. */
     void (*touch)(struct tierce__meta_space *space, const int64_t *keys, size_t count,
                   int64_t now_us);
-    /* Up to `limit` keys after a cursor (0: from the start; *cursor = 0 at the end). Keys that stay
-     * during a whole scan are seen once at least. */
+    /* Up to `limit` keys from a cursor on (0: from the start; *cursor = 0 at the end), in the order
+     * of tierce__meta_mix. Keys that stay during a whole scan are seen exactly once. */
     TIERCE_MUSTUSE int (*scan)(struct tierce__meta_space *space, uint64_t *cursor, size_t limit,
                                int64_t *keys, size_t *count);
     /* Up to `count` keys, drawn at random at a cost that does not grow with the space; duplicates
      * are left out. `random` is the caller's state. */
     TIERCE_MUSTUSE int (*sample)(struct tierce__meta_space *space, uint64_t *random, size_t count,
                                  int64_t *keys, size_t *found);
-    /* All notes of a kind, by number; stops at a non-zero return of `each` and returns it. */
+    /* All notes of a kind in ascending order of their numbers; stops at a non-zero return of `each`
+     * and returns it. `each` runs under no lock and may write. */
     TIERCE_MUSTUSE int (*notes)(struct tierce__meta_space *space, uint8_t kind,
                                 int (*each)(void *arg, const struct tierce__meta_note *note),
                                 void *arg);
@@ -127,7 +137,17 @@ extern const struct tierce__meta_store_ops tierce__meta_redis;
  * "rocksdb" with a path RocksDB, "redis" Redis. NULL: there is none. */
 const struct tierce__meta_store_ops *tierce__meta_store_find(const char *type, const char *uri);
 
+/* 0 .. 63 for a storage's number: 0 for none and for all that have no slot of their own. */
+static inline uint32_t tierce__meta_storage_slot(uint16_t storage)
+{
+    return storage < TIERCE__META_STORAGE_SLOTS ? storage : 0;
+}
+
 /* 0 .. 15 for each storage type, for the counters. */
 uint32_t tierce__meta_type_slot(uint8_t storage_type);
+
+/* Spreads keys evenly; and back. */
+uint64_t tierce__meta_mix(int64_t key);
+int64_t tierce__meta_unmix(uint64_t mixed);
 
 #endif

@@ -22,11 +22,11 @@ struct tierce__spec_place {
     uint64_t file; /* places.h; 0: `uri` */
     uint32_t slot; /* of the file: its offset is slot * size */
     uint64_t bytes;
-    const char *uri; /* whole, NUL-terminated, or NULL */
+    const char *uri; /* with file 0: whole, NUL-terminated, or NULL (the same as ""); else NULL */
 };
 
 struct tierce__location {
-    char id[TIERCE__LOCATION_ID_BYTES]; /* of [a-z0-9], not NUL-terminated */
+    char id[TIERCE__LOCATION_ID_BYTES]; /* of [a-z0-9], not NUL-terminated; others cannot be read */
     uint16_t storage;                   /* its number; 0: of an unknown storage, by text only */
     uint8_t type;                       /* enum tierce__storage_type */
     uint16_t place_count;
@@ -37,10 +37,10 @@ struct tierce__record {
     int64_t used_us;   /* wall clock of the last use */
     int64_t stored_us; /* and of the storing */
     uint32_t uses;
-    uint32_t children; /* blocks in the index that follow this one */
+    uint32_t children; /* blocks in the index that follow this one; meta_index.h counts them */
     bool has_parent;
     int64_t parent;
-    const char *key_text; /* instances with string keys: the whole key, else NULL */
+    const char *key_text; /* instances with string keys: the whole key, NUL behind it, else NULL */
     size_t key_text_bytes;
     uint16_t location_count;
     const struct tierce__location *locations;
@@ -53,14 +53,21 @@ size_t tierce__record_size(const struct tierce__record *record);
 void tierce__record_write(const struct tierce__record *record, void *out);
 
 /*
- * Reads the compact form; arrays and texts lie in `arena` [transfer nothing: they live as long as
- * it does]. Errors: TIERCE_E_FORMAT, TIERCE_E_VERSION, -ENOMEM.
+ * Reads the compact form from bytes that may be anything; arrays and texts lie in `arena` [transfer
+ * nothing: they live as long as it does]. What was read is written as the same bytes.
+ * Errors, *out untouched: TIERCE_E_FORMAT, TIERCE_E_VERSION, -ENOMEM.
  */
 struct tierce__arena;
 TIERCE_MUSTUSE int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena,
                                        const void *bytes, size_t count);
 
-/* Sum of the bytes of all places of all locations. */
+/* A use in the compact form where it lies: used_us rises to this one, the count grows. Bytes that
+ * are no record are left alone. */
+void tierce__record_touch(void *bytes, size_t count, int64_t used_us, uint32_t uses);
+
+/* Sum of the bytes of all places of all locations, and of one. Sums wrap: who makes records keeps
+ * them below 2^63. */
 uint64_t tierce__record_bytes(const struct tierce__record *record);
+uint64_t tierce__location_bytes(const struct tierce__location *location);
 
 #endif
