@@ -23,6 +23,8 @@ const char tierce__cli_optimize_help[] =
     "it\n" TIERCE__OPTIMIZE_MONEY_HELP
     "  --ttl TIME        how long a block is kept after its last use\n"
     "  --csv FILE        one line a combination, to a file or to standard output (-)\n"
+    "  --html FILE       all of it as one page for a browser, which needs nothing else\n"
+    "  --svg FILE, --png FILE  the plot of hits against capacity\n"
     "  --format NAME     the trace's format, where it cannot be told from the trace\n"
     "  --bad-lines SHARE more bad lines than this share of all end the run (0.01)\n"
     "  --seed N          for policies that draw (0)\n"
@@ -115,6 +117,7 @@ static int read_trace(struct tierce__optimize_trace *out, const struct tierce__o
         goto out;
     }
     rc = record_all(out->recording, trace);
+    out->bad_lines = tierce__trace_report(trace)->bad_lines;
     out->format = tierce__trace_report(trace)->format;
     tell_bad_lines(tierce__trace_report(trace));
     if (rc == 0)
@@ -172,7 +175,7 @@ static void trace_name(char *out, size_t size, const char *path)
         *p = *p == ',' || *p == '"' || (unsigned char)*p < ' ' ? '_' : *p;
 }
 
-FILE *tierce__optimize_open_csv(const char *path)
+FILE *tierce__optimize_open(const char *path)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we");
     if (file == NULL)
@@ -180,7 +183,7 @@ FILE *tierce__optimize_open_csv(const char *path)
     return file;
 }
 
-int tierce__optimize_close_csv(FILE *file, const char *path)
+int tierce__optimize_close(FILE *file, const char *path)
 {
     if (file == stdout)
         return TIERCE__CLI_OK;
@@ -190,35 +193,66 @@ int tierce__optimize_close_csv(FILE *file, const char *path)
                 : tierce__cli_fail(COMMAND, "%.300s: cannot be written to its end", path);
 }
 
-static int write_csv(const struct tierce__optimize *request, const struct tierce__sweep *sweep,
-                     const struct tierce__optimize_findings *findings)
-{
-    char name[256];
-    trace_name(name, sizeof(name), request->path);
-    FILE *file = tierce__optimize_open_csv(request->csv);
-    if (file == NULL)
-        return TIERCE__CLI_FAILED;
-    tierce__optimize_print_csv(file, name, sweep, findings);
-    return tierce__optimize_close_csv(file, request->csv);
-}
-
-static int print_all(const struct tierce__optimize *request,
-                     const struct tierce__recording_totals *totals,
+static int write_csv(const struct tierce__optimize *request, const char *name,
                      const struct tierce__sweep *sweep,
                      const struct tierce__optimize_findings *findings)
 {
-    int status = request->csv != NULL ? write_csv(request, sweep, findings) : TIERCE__CLI_OK;
-    if (request->csv != NULL && strcmp(request->csv, "-") == 0)
-        return status;
+    FILE *file = tierce__optimize_open(request->csv);
+    if (file == NULL)
+        return TIERCE__CLI_FAILED;
+    tierce__optimize_print_csv(file, name, sweep, findings);
+    return tierce__optimize_close(file, request->csv);
+}
+
+/* Whether the results themselves go to standard output. */
+static bool is_piped(const char *path)
+{
+    return path != NULL && strcmp(path, "-") == 0;
+}
+
+static void print_results(const struct tierce__optimize *request,
+                          const struct tierce__recording_totals *totals,
+                          const struct tierce__sweep *sweep,
+                          const struct tierce__optimize_findings *findings)
+{
+    if (is_piped(request->csv) || is_piped(request->html) || is_piped(request->svg) ||
+        is_piped(request->png))
+        return;
     tierce__optimize_print_table(stdout, request, totals, sweep);
     tierce__optimize_print_curve(stdout, request, sweep);
     tierce__optimize_print_money(stdout, findings, sweep);
     tierce__optimize_print_trust(stdout, findings, sweep);
+}
+
+static int write_results(const struct tierce__optimize *request,
+                         const struct tierce__optimize_trace *trace, const char *name,
+                         const struct tierce__sweep *sweep,
+                         const struct tierce__optimize_findings *findings)
+{
+    struct tierce__recording_totals totals = tierce__recording_totals(trace->recording);
+    int status = request->csv != NULL ? write_csv(request, name, sweep, findings) : TIERCE__CLI_OK;
+    if (status == TIERCE__CLI_OK)
+        status = tierce__optimize_write_report(
+            request, &(struct tierce__report){
+                         .name = name,
+                         .totals = &totals,
+                         .sweep = sweep,
+                         .instances = (const char *const *)trace->instances,
+                         .instance_count = trace->instance_count,
+                         .bad_lines = trace->bad_lines,
+                         .block_bytes = request->block_bytes,
+                         .economy = findings->has_economy ? &findings->economy : NULL,
+                         .latencies = findings->latencies,
+                         .trust = &findings->trust,
+                     });
+    print_results(request, &totals, sweep, findings);
     return status;
 }
 
-static int run(struct tierce__optimize *request, const struct tierce__recording *recording)
+static int run(struct tierce__optimize *request, const struct tierce__optimize_trace *trace,
+               const char *name)
 {
+    const struct tierce__recording *recording = trace->recording;
     struct tierce__recording_totals totals = tierce__recording_totals(recording);
     struct tierce__sweep sweep;
     struct tierce__progress progress;
@@ -240,6 +274,7 @@ static int run(struct tierce__optimize *request, const struct tierce__recording 
         .ttl_us = request->ttl_us,
         .kvcm = request->kvcm,
         .threads = request->threads,
+        .keeps_curves = request->html != NULL || request->svg != NULL || request->png != NULL,
         .progress = tell_progress,
         .progress_arg = &progress,
     };
@@ -252,7 +287,7 @@ static int run(struct tierce__optimize *request, const struct tierce__recording 
         goto out;
     status = tierce__optimize_end_findings(&findings, &sweep, recording, request->seed);
     if (status == TIERCE__CLI_OK)
-        status = print_all(request, &totals, &sweep, &findings);
+        status = write_results(request, trace, name, &sweep, &findings);
     tierce__sweep_clear(&sweep);
 out:
     tierce__optimize_clear_findings(&findings);
@@ -267,15 +302,16 @@ int tierce__cli_optimize(int argc, char **argv)
     int status = tierce__optimize_read_args(&request, argc, argv);
     if (status == TIERCE__CLI_OK)
         status = read_trace(&trace, &request);
-    if (status == TIERCE__CLI_OK && request.kvcm_config_path != NULL) {
+    if (status == TIERCE__CLI_OK)
         trace_name(name, sizeof(name), request.path);
+    if (status == TIERCE__CLI_OK && request.kvcm_config_path != NULL) {
         status = tierce__optimize_run_config(&request, &trace, name);
     } else if (status == TIERCE__CLI_OK) {
         status = tierce__optimize_fit_money(&request.money, &request.block_bytes, &trace);
         if (status == TIERCE__CLI_OK)
             status = tierce__optimize_fit_capacities(&request);
         if (status == TIERCE__CLI_OK)
-            status = run(&request, trace.recording);
+            status = run(&request, &trace, name);
         if (status == TIERCE__CLI_OK && request.kvcm_csv != NULL)
             status = tierce__optimize_write_kvcm(&request, &trace);
     }
