@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { LABEL = 18, CELL = 10 };
+enum { LABEL = 10, CELL = 10, NAME = 24 };
 
 static const double shares[] = {0.5, 0.9, 0.99};
 enum { SHARES = sizeof(shares) / sizeof(shares[0]) };
@@ -111,11 +111,20 @@ void tierce__optimize_print_cells(FILE *file, const struct tierce__optimize_find
 static void print_first_line(FILE *file, const struct tierce__optimize_findings *f,
                              const struct tierce__sweep *sweep, size_t first)
 {
-    static const char *const heads[] = {"size",    "hits",    "GPUs",     "saved $/h", "cost $/h",
-                                        "net $/h", "next $1", "TTFT p50", "p90",       "p99"};
+    static const char *const heads[] = {"size",     "hits",    "GPUs",     "saved $/h",
+                                        "cost $/h", "net $/h", "next GiB", "hull",
+                                        "TTFT p50", "p90",     "p99"};
+    const struct tierce__gpu *gpu = &f->economy.setup.gpu;
+    const struct tierce__storage *storage = &f->economy.setup.storage;
     char label[TIERCE__OPTIMIZE_LABEL_BYTES];
     tierce__optimize_label(label, sweep, &sweep->rows[first]);
-    fprintf(file, "\nwhat %s saves, by capacity:\n%*s", label, LABEL, "blocks");
+    fprintf(
+        file,
+        "\nwhat %s saves, by capacity, at $%g a GPU-hour (%s) and $%g a GB for %g years (%s);\n"
+        "next GiB and hull: dollars saved for each dollar spent on more, at once and in the long "
+        "run:\n%*s",
+        label, gpu->price.value, tierce__mark_text(gpu->price.mark), storage->price.value,
+        storage->years.value, tierce__mark_text(storage->price.mark), LABEL, "blocks");
     for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++)
         fprintf(file, "%*s", CELL, heads[i]);
     fputc('\n', file);
@@ -133,6 +142,7 @@ static void print_first_line(FILE *file, const struct tierce__optimize_findings 
         print_number(file, r->cost_per_hour);
         print_number(file, r->net_per_hour);
         print_number(file, r->next_gib);
+        print_number(file, r->hull_next);
         for (size_t s = 0; s < SHARES; s++)
             print_seconds(file, tierce__latencies_at(f->latencies, i, shares[s]));
         fputc('\n', file);
@@ -160,7 +170,7 @@ static void print_lines(FILE *file, const struct tierce__economy *e,
     fprintf(file,
             "\nwhere it stops paying (of what was looked at, the capacity with the largest "
             "net):\n%-*s%*s%*s%*s%*s%*s\n",
-            LABEL + 6, "", CELL, "blocks", CELL, "size", CELL, "saved $/h", CELL, "cost $/h", CELL,
+            NAME, "", CELL, "blocks", CELL, "size", CELL, "saved $/h", CELL, "cost $/h", CELL,
             "net $/h");
     for (size_t i = 0; i < e->line_count; i++) {
         const struct tierce__economy_line *l = &e->lines[i];
@@ -168,7 +178,7 @@ static void print_lines(FILE *file, const struct tierce__economy *e,
         if (!l->is_valued)
             continue;
         tierce__optimize_label(label, sweep, &sweep->rows[l->first_row]);
-        fprintf(file, "%-*s%*" PRIu64, LABEL + 6, label, CELL, l->capacity);
+        fprintf(file, "%-*s%*" PRIu64, NAME, label, CELL, l->capacity);
         print_bytes(file, l->bytes);
         print_number(file, l->saved_per_hour);
         print_number(file, l->cost_per_hour);
@@ -183,17 +193,55 @@ static void print_lines(FILE *file, const struct tierce__economy *e,
 
 /* ---- what it stands on ----------------------------------------------------------------------- */
 
-static void print_profile(FILE *file, const char *what, const void *profile,
-                          const struct tierce__profile_key *keys)
+static const struct tierce__figure *figure_of(const void *profile,
+                                              const struct tierce__profile_key *key)
 {
-    fprintf(file, "  %-6s%s:", what, (const char *)profile);
+    return (const struct tierce__figure *)(const void *)((const char *)profile + key->offset);
+}
+
+/* The figures of a profile that have one mark. */
+static void print_marked(FILE *file, const void *profile, const struct tierce__profile_key *keys,
+                         enum tierce__mark mark, const char *source)
+{
+    bool told = false;
     for (const struct tierce__profile_key *k = keys; k->name != NULL; k++) {
-        const struct tierce__figure *figure =
-            (const struct tierce__figure *)(const void *)((const char *)profile + k->offset);
-        fprintf(file, "%s %s %.6g%s%s (%s)", k == keys ? "" : ",", k->name, figure->value,
-                k->unit[0] != '\0' ? " " : "", k->unit, tierce__mark_text(figure->mark));
+        const struct tierce__figure *figure = figure_of(profile, k);
+        if (figure->mark != mark)
+            continue;
+        if (!told)
+            fprintf(file, "    %s%s%s%s:", tierce__mark_text(mark), source != NULL ? " (" : "",
+                    source != NULL ? source : "", source != NULL ? ")" : "");
+        fprintf(file, "%s %s %.6g%s%s", told ? "," : "", k->name, figure->value,
+                k->unit[0] != '\0' ? " " : "", k->unit);
+        told = true;
     }
-    fputc('\n', file);
+    if (told)
+        fputc('\n', file);
+}
+
+static void print_profile(FILE *file, const char *what, const void *profile,
+                          const struct tierce__profile_key *keys, const char *source)
+{
+    fprintf(file, "  %s %s\n", what, (const char *)profile);
+    for (int mark = 0; mark < TIERCE__MARKS; mark++)
+        print_marked(file, profile, keys, (enum tierce__mark)mark,
+                     mark == TIERCE__MARK_CONFIG ? source : NULL);
+}
+
+static void print_basis(FILE *file, const struct tierce__setup *setup)
+{
+    const struct tierce__gpu *gpu = &setup->gpu;
+    double weights = setup->model.params.value * setup->model.weight_bytes.value;
+    fprintf(file, "\nthis stands on blocks of %" PRIu32 " tokens and %.0f bytes, and on\n",
+            setup->block_tokens, tierce__block_bytes(setup));
+    print_profile(file, "model", &setup->model, tierce__model_keys, setup->model.source);
+    print_profile(file, "GPU", gpu, tierce__gpu_keys, NULL);
+    print_profile(file, "tier", &setup->storage, tierce__storage_keys, NULL);
+    if (gpu->memory.value > 0 && weights > gpu->memory.value * gpu->count.value)
+        fprintf(file,
+                "  the weights alone take %.0f GB, more than %g %s hold: count=N says how many "
+                "compute a\n  request together, and TTFT is shorter then\n",
+                weights / 1e9, gpu->count.value, gpu->name);
 }
 
 static void print_break_even(FILE *file, const struct tierce__economy *e, size_t row)
@@ -234,10 +282,5 @@ void tierce__optimize_print_money(FILE *file, const struct tierce__optimize_find
     print_without(file, findings);
     print_break_even(file, e, last);
     print_lines(file, e, sweep);
-    fputs("\nthis stands on:\n", file);
-    print_profile(file, "model", &e->setup.model, tierce__model_keys);
-    if (e->setup.model.source != NULL)
-        fprintf(file, "        its public config: %s\n", e->setup.model.source);
-    print_profile(file, "GPU", &e->setup.gpu, tierce__gpu_keys);
-    print_profile(file, "tier", &e->setup.storage, tierce__storage_keys);
+    print_basis(file, &e->setup);
 }

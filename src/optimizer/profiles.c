@@ -11,7 +11,7 @@
 
 const char *tierce__mark_text(enum tierce__mark mark)
 {
-    static const char *const texts[] = {
+    static const char *const texts[TIERCE__MARKS] = {
         [TIERCE__MARK_PLACEHOLDER] = "placeholder",
         [TIERCE__MARK_CONFIG] = "public config",
         [TIERCE__MARK_DATA_SHEET] = "data sheet",
@@ -39,6 +39,7 @@ const struct tierce__profile_key tierce__gpu_keys[] = {
     {"flops", offsetof(struct tierce__gpu, flops), "FLOP/s", 1, 1e24, true, 0},
     {"flops_fp8", offsetof(struct tierce__gpu, flops_fp8), "FLOP/s", 0, 1e24, false, 0},
     {"bandwidth", offsetof(struct tierce__gpu, bandwidth), "bytes/s", 0, 1e24, false, 0},
+    {"memory", offsetof(struct tierce__gpu, memory), "bytes", 0, 1e18, false, 0},
     {"price", offsetof(struct tierce__gpu, price), "$/h", 0, 1e9, true, 0},
     {"mfu", offsetof(struct tierce__gpu, mfu), "of the peak", 1e-6, 1, false, 0.45},
     {"count", offsetof(struct tierce__gpu, count), "a request", 1, 1e6, false, 1},
@@ -75,11 +76,12 @@ static const struct tierce__model models[] = {
 };
 
 static const struct tierce__gpu gpus[] = {
-#define TIERCE_GPU(id, bf16, fp8, memory, kind, dollars)                                           \
+#define TIERCE_GPU(id, bf16, fp8, speed, size, kind, dollars)                                      \
     {.name = id,                                                                                   \
      .flops = FIGURE(bf16, kind),                                                                  \
      .flops_fp8 = FIGURE(fp8, kind),                                                               \
-     .bandwidth = FIGURE(memory, kind),                                                            \
+     .bandwidth = FIGURE(speed, kind),                                                             \
+     .memory = FIGURE(size, kind),                                                                 \
      .price = FIGURE(dollars, PLACEHOLDER),                                                        \
      .mfu = FIGURE(0.45, PLACEHOLDER),                                                             \
      .count = FIGURE(1, PLACEHOLDER)},

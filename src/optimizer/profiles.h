@@ -27,6 +27,7 @@ enum tierce__mark {
     TIERCE__MARK_REPORTED,    /* told by others */
     TIERCE__MARK_GIVEN,       /* by the user */
     TIERCE__MARK_MEASURED,    /* by tierce bench, on some machine */
+    TIERCE__MARKS,
 };
 
 /* "placeholder", "public config", ... */
@@ -57,6 +58,7 @@ struct tierce__gpu {
     struct tierce__figure flops;     /* FLOP/s in bf16, dense */
     struct tierce__figure flops_fp8; /* 0: it has none */
     struct tierce__figure bandwidth; /* bytes/s of its memory; 0: without end */
+    struct tierce__figure memory;    /* bytes; 0: not known */
     struct tierce__figure price;     /* dollars an hour */
     struct tierce__figure mfu;       /* the share of the peak that prefill reaches */
     struct tierce__figure count;     /* that compute one request together */
