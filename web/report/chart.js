@@ -187,7 +187,7 @@ function chartRange(spec) {
 }
 
 function drawChart(holder, spec, width) {
-  const height = Math.round(Math.max(spec.low || 230, Math.min(spec.high || 440, width * 0.62)));
+  const height = Math.round(Math.max(spec.low || 290, Math.min(spec.high || 440, width * 0.62)));
   const range = chartRange(spec);
   const widest = Math.max(...ticks(range.low, range.y, false, v => v, -Infinity).map(t => spec.y.print(t[0]).length));
   const frame = {left: 12 + widest * 7.8, right: width - 14, top: spec.y.title ? 30 : 10, bottom: height - 50};
