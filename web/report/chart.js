@@ -258,6 +258,18 @@ function lineChart(holder, first) {
   return {set(next) { spec = next; draw(); }, mark};
 }
 
+/* A chart with its title, and a line below that says the values at the cursor. */
+function smallChart(holder, caption, spec) {
+  const figure = h('div');
+  const said = h('p', {class: 'said', 'aria-live': 'polite'}, '\u00a0');
+  holder.append(h('div', null, h('p', {class: 'caption'}, caption), figure, said));
+  lineChart(figure, {label: caption, low: 210, high: 260, mark: null, ...spec, pick: x => {
+    const values = distinctLines(spec.series).map(line => [line, line.points.find(p => p[0] === x)]).filter(v => v[1]);
+    said.replaceChildren(`${spec.x.say(x)}: `, values.map(([line, point]) =>
+      `${line.names.join(', ')} ${(spec.y.say || spec.y.print)(point[1])}`).join('; '));
+  }});
+}
+
 /* Bars side by side: [{name, value, note}], `name` of every so many below. */
 function barChart(holder, spec) {
   function draw() {

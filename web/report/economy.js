@@ -75,6 +75,16 @@ function sliders(economy, setting, change) {
   }));
 }
 
+function worthTable(economy, setting, curves, capacity) {
+  const rows = curves.map(curve => ({curve, row: valuedRows(curve).find(r => r.capacity === capacity)}))
+    .filter(r => r.row).map(({curve, row}) => ({curve, ...worth(economy, setting, row)})).sort((a, b) => b.net - a.net);
+  return [h('p', {class: 'where'}, 'At ' + capacityText(capacity)), h('table', null,
+    h('thead', null, h('tr', null, h('th', {class: 'left', scope: 'col'}, 'Policy'),
+      ['Saved', 'Cost', 'Net'].map(t => h('th', {scope: 'col', title: 'Dollars an hour'}, t)))),
+    h('tbody', null, rows.map(({curve, saved, cost, net}) => h('tr', null, policyCell(curve),
+      [saved, cost, net].map(v => h('td', null, dollars(v)))))))];
+}
+
 function bestTable(economy, setting, curves) {
   const rows = curves.map(curve => {
     const values = valuedRows(curve).map(row => ({row, ...worth(economy, setting, row)}));
@@ -86,8 +96,7 @@ function bestTable(economy, setting, curves) {
     h('caption', null, 'Dollars an hour, at each policy\u2019s best capacity of those simulated'),
     h('thead', null, h('tr', null, h('th', {class: 'left', scope: 'col'}, 'Policy'), heads.map(t => h('th', {scope: 'col'}, t)))),
     h('tbody', null, rows.map(({curve, best}) => h('tr', {'data-policy': curve.label},
-      h('th', {class: 'left', scope: 'row'}, h('span', {class: `key ${colorOf(curve)}${isDashed(curve) ? ' dashed' : ''}`, 'aria-hidden': 'true'}), curve.label),
-      [count(best.row.capacity), bytes(best.row.bytes), dollars(best.saved), dollars(best.cost), dollars(best.net),
+      policyCell(curve), [count(best.row.capacity), bytes(best.row.bytes), dollars(best.saved), dollars(best.cost), dollars(best.net),
         trimmed(best.gpus, 3)].map(text => h('td', null, text)),
       h('td', null, best.row.bandwidth > 0 ? `${trimmed(best.row.bandwidth / 1e9, 3)} GB/s` : '\u2013'),
       h('td', null, best.row.residency > 0 ? seconds(best.row.residency * setting.price * economy.gpu.mfu.value * economy.storage.price.value * setting.years /
@@ -112,14 +121,22 @@ function showEconomy() {
   const setting = usualSetting(economy);
   const figure = h('div');
   const table = h('div', {class: 'scroll more', tabindex: 0, role: 'region', 'aria-label': 'Savings by policy'});
+  const readout = h('div', {class: 'readout', 'aria-live': 'polite'});
+  const sizes = valuedRows(curves[0]).map(row => row.capacity);
+  let capacity = sizes[Math.floor(sizes.length * 0.6)];
   let chart = null;
-  const spec = () => ({label: 'Net dollars an hour by capacity', x: {log: true, print: v => short(v), title: 'capacity in blocks'},
+  function choose(x) {
+    capacity = x;
+    readout.replaceChildren(...worthTable(economy, setting, curves, capacity));
+  }
+  const spec = () => ({mark: capacity, pick: choose, label: 'Net dollars an hour by capacity', x: {log: true, print: v => short(v), title: 'capacity in blocks'},
     y: {print: v => (v < 0 ? '\u2212$' : '$') + trimmed(Math.abs(v), 3), title: 'net dollars an hour'},
     series: curves.map(curve => ({name: curve.label, color: colorOf(curve), dashed: isDashed(curve),
       points: valuedRows(curve).map(row => [row.capacity, worth(economy, setting, row).net])}))});
   function redraw() {
     if (chart) chart.set(spec());
     else chart = lineChart(figure, spec());
+    choose(capacity);
     table.replaceChildren(bestTable(economy, setting, curves));
   }
   const controls = h('div');
@@ -132,7 +149,7 @@ function showEconomy() {
     h('p', null, `${economy.model.name} on ${economy.gpu.name}, the cache in ${economy.storage.name}: without a cache, prefill of this trace keeps ${trimmed(economy.prefill_gpus, 3)} GPUs busy. `,
       h('span', {class: 'lead'}, 'Prices are placeholders until you bring your own; a GPU-second saved counts as one that need not be bought.')),
     what(moneyTerms, 'Money'), controls, h('button', {type: 'button', on: {click: reset}}, 'Back to the report\u2019s figures'),
-    figure, table, figuresUsed(economy));
+    h('div', {class: 'split'}, figure, readout), table, figuresUsed(economy));
   reset();
 }
 
@@ -153,10 +170,9 @@ function showWaits() {
     what(waitTerms, 'Time to first token'), holder);
   for (const p of ['p50', 'p90', 'p99']) {
     const slow = data.economy.ttft[p] >= 1;
-    const figure = h('div');
-    holder.append(h('div', null, h('p', {class: 'caption'}, p), figure));
-    lineChart(figure, {label: `Time to first token, ${p}`, low: 220, high: 280, x: {log: true, print: v => short(v), title: 'capacity in blocks'},
-      y: {print: slow ? v => trimmed(v, 3) + '\u00a0s' : v => trimmed(v * 1e3, 3) + '\u00a0ms'},
+    smallChart(holder, `${p} by capacity`, {
+      x: {log: true, print: v => short(v), title: 'capacity in blocks', say: c => `At ${count(c)} blocks`},
+      y: {say: v => seconds(v), print: slow ? v => trimmed(v, 3) + '\u00a0s' : v => trimmed(v * 1e3, 3) + '\u00a0ms'},
       series: curves.map(curve => ({name: curve.label, color: colorOf(curve), dashed: isDashed(curve),
         points: curve.capacity.map((c, i) => [c, curve.ttft[p][i]]).filter(q => q[0] !== null && q[1] !== null)}))
         .filter(s => s.points.length > 0)});
