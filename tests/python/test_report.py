@@ -133,14 +133,14 @@ def test_the_read_out_follows_keys_and_pointer(browser, report):
     page = Page(browser).open(report[0])
 
     def where():
-        return page.run("document.querySelector('.readout .where').textContent")
+        return page.run("document.querySelector('#rates .where').textContent")
 
     smallest = min(int(r["capacity"]) for r in report[1] if r["capacity"] != "unlimited")
     page.run("document.querySelector('#rates .chart').focus()")
     for key in ("Home", "ArrowRight", "ArrowLeft"):
         page.call("Input.dispatchKeyEvent", type="keyDown", key=key)
     assert where().startswith(f"At {smallest:,} block")
-    hits = page.run("[...document.querySelectorAll('.readout tbody tr')].map(r =>"
+    hits = page.run("[...document.querySelectorAll('#rates .readout tbody tr')].map(r =>"
                     " [r.cells[0].textContent, r.cells[r.cells.length - 1].textContent])")
     want = {r["policy"] + (f"/{r['order']}" if r["order"] != "-" else ""): int(r["hits"])
             for r in report[1] if r["match"] == "prefix" and
