@@ -20,7 +20,7 @@ const char tierce__cli_optimize_help[] =
     "  --match LIST      prefix, any, stream, window:N (prefix)\n"
     "  --order LIST      rev: a request's last block is touched first, fwd: its first (rev)\n"
     "  --block-bytes N   how large a block is\n"
-    "  --ttl TIME        how long a block is kept after its last use\n"
+    "  --ttl LIST        of --policy ttl: how long a block is kept after its last use\n"
     "  --csv FILE        one line a combination, to a file or to standard output (-)\n"
     "  --format NAME     the trace's format, where it cannot be told from the trace\n"
     "  --bad-lines SHARE more bad lines than this share of all end the run (0.01)\n"
@@ -219,7 +219,8 @@ static int run(struct tierce__optimize *request, const struct tierce__recording 
                                    .capacities = request->capacities,
                                    .capacity_count = request->capacity_count,
                                    .seed = request->seed,
-                                   .ttl_us = request->ttl_us,
+                                   .ttls = request->ttls,
+                                   .ttl_count = request->ttl_count,
                                    .kvcm = request->kvcm,
                                    .threads = request->threads,
                                    .progress = tell_progress,

@@ -39,7 +39,8 @@ struct tierce__optimize {
     size_t capacity_count;                          /* 0: chosen from the trace */
     uint64_t block_bytes;                           /* 0: not told */
     uint64_t seed;
-    uint64_t ttl_us;
+    uint64_t ttls[TIERCE__OPTIMIZE_LIST_MAX]; /* microseconds */
+    size_t ttl_count;
     struct tierce__kvcm_tuning kvcm;
     double bad_share_max;
     uint32_t threads;
