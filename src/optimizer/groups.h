@@ -51,6 +51,11 @@ TIERCE_MUSTUSE int tierce__groups_run(struct tierce__groups *out,
                                       const struct tierce__groups_opts *opts);
 void tierce__groups_clear(struct tierce__groups *groups);
 
+/* The requests of one group, as a recording (filter.h). */
+TIERCE_MUSTUSE int tierce__group_recording(struct tierce__recording **out,
+                                           const struct tierce__recording *recording,
+                                           const struct tierce__groups_opts *opts, size_t group);
+
 /*
  * One budget of blocks over groups of LRU caches, so that the hits of all are many: a greedy walk
  * along the upper concave hulls of the groups' exact LRU curves, steepest piece first. Where the

@@ -19,7 +19,8 @@
  * stores all of them unless it only reads. A reuse is the use of a block that an earlier request
  * named. Two requests that lie in one moment are still one before the other.
  *
- * A scan costs, for each different block, 32 bytes and what the curve costs (curve.h).
+ * A scan costs, for each different block, 49 bytes (8 more where the trace gives sizes) and what
+ * the curve costs (curve.h).
  *
  * Threads: any; each call by itself.
  */
@@ -33,7 +34,8 @@
  */
 struct tierce__life_node {
     uint32_t parent;   /* index of the node whose last block the first one follows; NO_PARENT: the
-                          run begins its requests */
+                          run begins its requests (or the ids are no prefix ids: then a block may
+                          have more uses than the one before it) */
     uint32_t instance; /* index into the trace's names of instances */
     uint32_t block;    /* number of the first block in the recording */
     uint32_t depth;    /* blocks before the run in a request */
@@ -62,7 +64,8 @@ struct tierce__life {
     struct tierce__histogram distance;
     /* Reuses, by the microseconds since an earlier request last named the block. */
     struct tierce__histogram gap_us;
-    /* Different blocks, by the requests that use them. */
+    /* Different blocks, by their uses: the requests that use them, unless a block stands in a
+     * request more than once. */
     struct tierce__histogram uses_of;
     /* Different blocks with a reuse, by the microseconds from the first request that names them to
      * the last that uses them. */

@@ -76,6 +76,24 @@ bool tierce__cache_has_order(const struct tierce__cache *cache)
     return cache->kind == TIERCE__CACHE_POLICY && !cache->policy->by_parent;
 }
 
+int tierce__sim_replay(struct tierce__replay **out, const struct tierce__sim_point *point,
+                       const struct tierce__replay_opts *opts)
+{
+    const struct tierce__cache *cache = point->cache;
+    struct tierce__replay_opts full = *opts;
+    if (cache->kind != TIERCE__CACHE_POLICY && cache->kind != TIERCE__CACHE_INFINITE)
+        return TIERCE_E_ARGUMENT;
+    full.ttl_us = tierce__cache_expires(cache) ? point->ttl_us : 0;
+    full.capacity = cache->policy == NULL ? TIERCE__CAPACITY_UNLIMITED : point->capacity;
+    full.policy =
+        full.capacity == TIERCE__CAPACITY_UNLIMITED && full.ttl_us == 0 ? NULL : cache->policy;
+    full.in_bytes = point->in_bytes;
+    full.whole = !tierce__cache_has_order(cache);
+    full.order = point->order;
+    full.seed = point->seed;
+    return tierce__replay_create(out, &full);
+}
+
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
 enum job_kind {
@@ -93,6 +111,7 @@ struct job {
     const struct tierce__cache *cache;
     enum tierce__touch_order order;
     uint64_t capacity, ttl_us;
+    size_t capacity_index;
     struct tierce__sweep_row *rows; /* [points][matches] */
     size_t match_count;
     size_t point_count; /* 1 unless it is a curve */
@@ -187,23 +206,24 @@ static int run_replay(const struct work *work, const struct job *job,
                       struct tierce__workers *workers)
 {
     struct tierce__match matches[TIERCE__REPLAY_MATCHES_MAX];
-    bool keeps_all = job->capacity == TIERCE__CAPACITY_UNLIMITED && job->ttl_us == 0;
+    struct tierce__sim_point point = {
+        .cache = job->cache,
+        .order = job->order,
+        .capacity = job->capacity,
+        .in_bytes = work->opts->in_bytes,
+        .ttl_us = job->ttl_us,
+        .seed = work->opts->seed,
+    };
     struct tierce__replay *replay = NULL;
     uint64_t done = 0;
-    int rc = tierce__replay_create(&replay, &(struct tierce__replay_opts){
-                                                .size = sizeof(struct tierce__replay_opts),
-                                                .policy = keeps_all ? NULL : job->cache->policy,
-                                                .capacity = job->capacity,
-                                                .in_bytes = work->opts->in_bytes,
-                                                .whole = !tierce__cache_has_order(job->cache),
-                                                .order = job->order,
-                                                .seed = work->opts->seed,
-                                                .ttl_us = job->ttl_us,
-                                                .samples = work->opts->samples,
-                                                .distinct = work->totals.distinct,
-                                                .matches = matches,
-                                                .match_count = list_matches(job, matches),
-                                            });
+    int rc = tierce__sim_replay(&replay, &point,
+                                &(struct tierce__replay_opts){
+                                    .size = sizeof(struct tierce__replay_opts),
+                                    .samples = work->opts->samples,
+                                    .distinct = work->totals.distinct,
+                                    .matches = matches,
+                                    .match_count = list_matches(job, matches),
+                                });
     for (const struct tierce__recorded *r = tierce__recording_first(work->recording);
          rc == 0 && r != NULL && has_done(workers, &done);
          r = tierce__recording_next(work->recording, r))
@@ -311,6 +331,7 @@ static size_t add_rows(const struct work *work, struct tierce__sweep *out, const
             .order = job->order,
             .match = *match,
             .capacity = job->capacity,
+            .capacity_index = job->capacity_index,
             .ttl_us = job->ttl_us,
             .requests = work->totals.requests,
             .blocks = work->totals.read_blocks,

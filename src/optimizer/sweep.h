@@ -58,13 +58,23 @@ struct tierce__sim_point {
     uint64_t seed;
 };
 
+/*
+ * A replay of a point; the rest of `opts` (distinct, matches, samples, watch) as it is.
+ * Errors, *out untouched: those of tierce__replay_create; TIERCE_E_ARGUMENT (Belady's cache, or
+ * KVCM's, which are no replays).
+ */
+TIERCE_MUSTUSE int tierce__sim_replay(struct tierce__replay **out,
+                                      const struct tierce__sim_point *point,
+                                      const struct tierce__replay_opts *opts);
+
 struct tierce__sweep_row {
     const struct tierce__cache *cache; /* [borrow from the options] */
     bool has_order;
     enum tierce__touch_order order;
     struct tierce__match match;
     uint64_t capacity;
-    uint64_t ttl_us; /* of a cache that expires; 0: never, or it does not */
+    size_t capacity_index; /* in the options' list; 0 of the infinite cache */
+    uint64_t ttl_us;       /* of a cache that expires; 0: never, or it does not */
     uint64_t requests, blocks, internal_blocks; /* looked up */
     uint64_t hits, internal_hits;
     bool is_replayed; /* else from a curve or Belady: what follows is 0 */

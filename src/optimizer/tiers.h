@@ -45,8 +45,8 @@
  * Times. A load from tier t of b_t bytes takes latency_t + b_t / read_t; that of a request, the
  * tiers working at the same time, the largest of those with b_t > 0.
  *
- * With one tier this is tierce__replay of whole requests, whatever the policy; with a tier that
- * keeps everything all hits together are those of the infinite cache.
+ * One tier of leaf_lru is tierce__replay of whole requests, one of lru that of the order rev; with
+ * a tier that keeps everything all hits together are those of the infinite cache.
  *
  * Costs for each tier 8 bytes a different block, and the policy's node for what it holds.
  *
@@ -118,7 +118,7 @@ struct tierce__tiers_result {
     uint64_t hits;            /* of all tiers; served are hits - failed */
     uint64_t internal_hits;
     uint64_t failed;
-    uint64_t not_stored; /* blocks that no tier has or will have: no room in the first tier */
+    uint64_t not_stored; /* blocks that no tier has, and that the first had no room for */
     size_t tier_count;
     struct tierce__tier_result tiers[TIERCE__TIERS_MAX];
     uint64_t loads;                   /* requests that read something */
@@ -153,10 +153,13 @@ TIERCE_MUSTUSE int tierce__tiers_request(struct tierce__tiers *tiers,
                                          struct tierce__tiers_answer *answer);
 
 /* [borrow until the next request] */
-const struct tierce__tiers_result *tierce__tiers_result(const struct tierce__tiers *tiers);
+const struct tierce__tiers_result *tierce__tiers_result(struct tierce__tiers *tiers);
+
+/* Whether a tier holds a block now. */
+bool tierce__tiers_has(const struct tierce__tiers *tiers, size_t tier, uint32_t block);
 
 /* The time that the given share (0 .. 1) of the requests that load anything does not exceed,
  * exactly (tierce__histogram_quantile of load_ns knows it to its bin). 0 if none loads. */
-uint64_t tierce__tiers_load_ns(const struct tierce__tiers *tiers, double share);
+uint64_t tierce__tiers_load_ns(struct tierce__tiers *tiers, double share);
 
 #endif
