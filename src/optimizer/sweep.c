@@ -373,10 +373,12 @@ static void add_jobs(struct work *work, struct tierce__sweep *out,
         if (cache->kind == TIERCE__CACHE_BELADY && capacities[c] == unlimited)
             continue; /* that is the infinite one */
         for (size_t t = 0; t < (expires ? o->ttl_count : 1); t++)
-            add_job(
-                work, out,
-                (struct job){
-                    .cache = cache, .order = order, .capacity = capacities[c], .ttl_us = ttls[t]});
+            add_job(work, out,
+                    (struct job){.cache = cache,
+                                 .order = order,
+                                 .capacity = capacities[c],
+                                 .capacity_index = c,
+                                 .ttl_us = ttls[t]});
     }
 }
 
