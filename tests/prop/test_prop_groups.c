@@ -337,7 +337,7 @@ START_TEST(the_best_row_can_be_bought)
         {.cache = &belady, .capacity = 10, .hits = 50},
         {.cache = &lru, .capacity = 10, .hits = 60, .match = {TIERCE__MATCH_ANY, 0}},
     };
-    struct tierce__sweep sweep = {rows, sizeof(rows) / sizeof(rows[0])};
+    struct tierce__sweep sweep = {.rows = rows, .row_count = sizeof(rows) / sizeof(rows[0])};
     ck_assert_ptr_eq(tierce__sweep_best(&sweep, &matches[0], 25), &rows[3]);
     ck_assert_ptr_eq(tierce__sweep_best(&sweep, &matches[0], 30), &rows[2]);
     ck_assert_ptr_eq(tierce__sweep_best(&sweep, &matches[0], 14), &rows[0]);
