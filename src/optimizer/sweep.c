@@ -2,6 +2,7 @@
 #include "optimizer/sweep.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/config_parse.h"
 #include "optimizer/belady.h"
 #include "optimizer/curve.h"
 #include "optimizer/replay.h"
@@ -601,6 +602,15 @@ int tierce__sweep_run(struct tierce__sweep *out, const struct tierce__recording 
     else
         tierce__sweep_clear(&sweep);
     return rc;
+}
+
+void tierce__sweep_name(char out[TIERCE__SWEEP_NAME_BYTES], const struct tierce__sweep_row *row)
+{
+    char ttl[32] = "";
+    if (row->ttl_us > 0)
+        tierce__format_duration(ttl, sizeof(ttl), row->ttl_us / 1000);
+    snprintf(out, TIERCE__SWEEP_NAME_BYTES, "%s%s%s", row->cache->name, ttl[0] != '\0' ? ":" : "",
+             ttl);
 }
 
 bool tierce__sweep_same_line(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b)

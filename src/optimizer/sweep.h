@@ -173,6 +173,10 @@ const struct tierce__sweep_row *tierce__sweep_best(const struct tierce__sweep *s
                                                    const struct tierce__match *match,
                                                    uint64_t budget);
 
+/* The cache's name, with the time to live if it has one: "ttl:5min". */
+#define TIERCE__SWEEP_NAME_BYTES 64u
+void tierce__sweep_name(char out[TIERCE__SWEEP_NAME_BYTES], const struct tierce__sweep_row *row);
+
 /* Whether two rows differ in nothing but their capacity. */
 bool tierce__sweep_same_line(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b);
 

@@ -238,3 +238,35 @@ def test_what_is_equal_is_written_equally(report, tmp_path):
     optimize(trace, *EVERYTHING, "--html", again)
     assert again.read_bytes() == report[0].read_bytes()
     assert again.stat().st_size < 1 << 20
+
+
+ONE = '{"timestamp": 5, "hash_ids": [1, 2]}\n'
+WRITES = "".join('{"instance_id": "i", "trace_id": "t", "timestamp_us": %d, "keys": [%d]}\n' % (i, i)
+                 for i in range(20))
+LITTLE = {
+    "one request": (ONE, []),
+    "one capacity": (sessions(40), ["--capacity", "30", "--match", "prefix,any,stream,window:2"]),
+    "nothing but the infinite": (sessions(40), ["--policy", "infinite"]),
+    "nothing but the unlimited": (sessions(40), ["--policy", "lru", "--capacity", "unlimited"]),
+    "nothing is looked up": (WRITES, ["--format", "kvcm-schema"]),
+    "all at one time": (ONE * 9, []),
+    "every policy": (sessions(200), ["--policy", "lru,fifo,mru,lfu,sieve,s3fifo,s3fifo-lcs,arc,"
+                                     "leaf-lru,sampled-lru,kvcm-lru,infinite,belady",
+                                     "--order", "rev,fwd"]),
+}
+
+
+@pytest.mark.parametrize("what", LITTLE)
+def test_reports_of_little_and_of_much(browser, tmp_path, what):
+    text, args = LITTLE[what]
+    trace, page = tmp_path / "trace.jsonl", tmp_path / "report.html"
+    trace.write_text(text)
+    optimize(trace, *args, "--html", page)
+    for width in (1280, 360):
+        opened = Page(browser, width).open(page)
+        assert opened.problems == []
+        assert opened.run("document.documentElement.scrollWidth") <= width
+        assert opened.run("document.querySelectorAll('main > section').length") >= 2
+        drawn = opened.run("[...document.querySelectorAll('svg')].map(s => s.outerHTML).join('')")
+        assert "NaN" not in drawn and "undefined" not in drawn and "Infinity" not in drawn
+        assert "undefined" not in opened.run("document.body.innerText")

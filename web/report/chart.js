@@ -166,7 +166,7 @@ function drawLabels(lines, frame, boxes) {
   const parts = [];
   for (const line of lines) {
     const box = line.text && placeLabel(lines, line, boxes, frame);
-    if (!box || box.white < -CHART.enough / 2) continue;
+    if (!box || box.white < 1) continue; /* what is read out has the colors too */
     boxes.push(box);
     parts.push(svg('text', {class: 'label ' + line.color, x: (box.left + box.right) / 2,
       y: box.bottom - 4, 'text-anchor': 'middle'}, line.text));

@@ -48,7 +48,7 @@ function rateSeries(curves, convert) {
     const points = curve.capacity.map((c, i) => [flat ? 0 : convert(c), rate(curve, i), c]).filter(p => flat || p[2] !== null);
     return {name: curve.label, color: colorOf(curve), dashed: isDashed(curve), flat,
       points: points.map(([x, y]) => [x, y]),
-      exact: curve.exact ? curve.exact.capacity.map((c, i) => [convert(c), curve.exact.hits[i] / curve.blocks]) : null,
+      exact: curve.exact ? curve.exact.capacity.map((c, i) => [convert(c), curve.exact.hits[i] / Math.max(1, curve.blocks)]) : null,
       band: curve.low && curve.high && !flat && !isLimit(curve)
         ? curve.capacity.map((c, i) => [convert(c), curve.low[i], curve.high[i]]) : null};
   });
