@@ -179,7 +179,8 @@ int tierce__optimize_begin_findings(struct tierce__optimize_findings *out,
     opts->watches = out->watches;
     if (money->has_gpu) {
         opts->block_tokens = money->setup.block_tokens;
-        opts->keeps_curves = tierce__recording_totals(recording).distinct <= CURVE_BLOCKS_MAX;
+        opts->keeps_curves =
+            opts->keeps_curves || tierce__recording_totals(recording).distinct <= CURVE_BLOCKS_MAX;
         rc = tierce__latencies_create(&out->latencies, &money->setup, recording);
     }
     if (rc == 0 && money->has_gpu)

@@ -19,7 +19,7 @@ static void print_number(FILE *file, double value)
     if (isnan(value))
         fprintf(file, "%*s", CELL, "-");
     else if (isinf(value))
-        fprintf(file, "%*s", CELL, "no end");
+        fprintf(file, "%*s", CELL, "free"); /* what is saved for nothing */
     else
         fprintf(file, "%*.*f", CELL, fabs(value) < 10 ? 3 : fabs(value) < 1000 ? 2 : 0, value);
 }
@@ -35,6 +35,8 @@ static void format_seconds(char text[32], double seconds)
 {
     if (isnan(seconds))
         snprintf(text, 32, "-");
+    else if (isinf(seconds))
+        snprintf(text, 32, "any time");
     else if (seconds < 1)
         snprintf(text, 32, "%.3g ms", seconds * 1e3);
     else if (seconds < 3600)
@@ -164,6 +166,24 @@ static void print_without(FILE *file, const struct tierce__optimize_findings *f)
           file);
 }
 
+/* Where the tier wears out before its years are over. */
+static void print_wear(FILE *file, const struct tierce__economy *e, size_t row)
+{
+    const struct tierce__economy_row *r = &e->rows[row];
+    const struct tierce__storage *s = &e->setup.storage;
+    double hours = r->written > 0 ? s->writes.value * r->bytes / r->written : 0;
+    char bytes[32], life[32];
+    if (hours <= 0 || hours >= s->years.value * TIERCE__HOURS_PER_YEAR)
+        return;
+    tierce__human_bytes(bytes, sizeof(bytes), (uint64_t)r->bytes);
+    format_seconds(life, hours * 3600);
+    fprintf(file,
+            "%s wears out: up to %.2f GB/s are written, which %s stand for %s (%g times all of it, "
+            "%s)\n",
+            s->name, r->written / 3600 / 1e9, bytes, life, s->writes.value,
+            tierce__mark_text(s->writes.mark));
+}
+
 static void print_lines(FILE *file, const struct tierce__economy *e,
                         const struct tierce__sweep *sweep)
 {
@@ -281,6 +301,7 @@ void tierce__optimize_print_money(FILE *file, const struct tierce__optimize_find
     print_first_line(file, findings, sweep, first);
     print_without(file, findings);
     print_break_even(file, e, last);
+    print_wear(file, e, last);
     print_lines(file, e, sweep);
     print_basis(file, &e->setup);
 }
