@@ -21,7 +21,7 @@ const char tierce__cli_optimize_help[] =
     "  --order LIST      rev: a request's last block is touched first, fwd: its first (rev)\n"
     "  --block-bytes N   how large a block is, where --model does not say "
     "it\n" TIERCE__OPTIMIZE_MONEY_HELP
-    "  --ttl TIME        how long a block is kept after its last use\n"
+    "  --ttl LIST        of --policy ttl: how long a block is kept after its last use\n"
     "  --csv FILE        one line a combination, to a file or to standard output (-)\n"
     "  --html FILE       all of it as one page for a browser, which needs nothing else\n"
     "  --svg FILE, --png FILE  the plot of hits against capacity\n"
@@ -271,7 +271,8 @@ static int run(struct tierce__optimize *request, const struct tierce__optimize_t
         .capacities = request->capacities,
         .capacity_count = request->capacity_count,
         .seed = request->seed,
-        .ttl_us = request->ttl_us,
+        .ttls = request->ttls,
+        .ttl_count = request->ttl_count,
         .kvcm = request->kvcm,
         .threads = request->threads,
         .keeps_curves = request->html != NULL || request->svg != NULL || request->png != NULL,

@@ -47,7 +47,8 @@ struct tierce__optimize {
     uint64_t block_bytes;                           /* 0: not known */
     struct tierce__optimize_money money;
     uint64_t seed;
-    uint64_t ttl_us;
+    uint64_t ttls[TIERCE__OPTIMIZE_LIST_MAX]; /* microseconds */
+    size_t ttl_count;
     struct tierce__kvcm_tuning kvcm;
     double bad_share_max;
     uint32_t threads;

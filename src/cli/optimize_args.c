@@ -135,6 +135,17 @@ int tierce__optimize_fit_capacities(struct tierce__optimize *request)
     return TIERCE__CLI_OK;
 }
 
+static int add_ttl(struct tierce__optimize *out, const char *text)
+{
+    uint64_t ms;
+    if (out->ttl_count == TIERCE__OPTIMIZE_LIST_MAX)
+        return too_many("--ttl");
+    if (!tierce__parse_duration(&ms, text) || ms == 0 || ms > UINT64_MAX / 1000)
+        return tierce__cli_usage(COMMAND, "--ttl takes times like 300s or 1h; not \"%.60s\"", text);
+    out->ttls[out->ttl_count++] = ms * 1000;
+    return TIERCE__CLI_OK;
+}
+
 static int read_number(uint64_t *out, const char *option, const char *text, uint64_t least,
                        uint64_t most)
 {
@@ -177,16 +188,6 @@ enum {
     OPTION_KVCM_CSV,
     OPTION_KVCM_CONFIG,
 };
-
-static int read_duration(uint64_t *out_us, const char *text)
-{
-    uint64_t ms;
-    if (!tierce__parse_duration(&ms, text) || ms == 0 || ms > UINT64_MAX / 1000)
-        return tierce__cli_usage(COMMAND, "--ttl takes a time like 300s or 1h; not \"%.60s\"",
-                                 text);
-    *out_us = ms * 1000;
-    return TIERCE__CLI_OK;
-}
 
 static int read_kvcm_option(struct tierce__kvcm_tuning *out, int option)
 {
@@ -244,7 +245,7 @@ static int read_option(struct tierce__optimize *out, int option)
     case OPTION_SEED:
         return read_number(&out->seed, "--seed", optarg, 0, UINT64_MAX);
     case OPTION_TTL:
-        return read_duration(&out->ttl_us, optarg);
+        return for_each_part(optarg, add_ttl, out);
     case OPTION_THREADS:
         status = read_number(&threads, "--threads", optarg, 1, 64);
         out->threads = (uint32_t)threads;
@@ -281,8 +282,9 @@ static int add_defaults(struct tierce__optimize *out)
     if (status == TIERCE__CLI_OK && out->match_count == 0)
         status = add_match(out, "prefix");
     for (size_t i = 0; status == TIERCE__CLI_OK && i < out->cache_count; i++) {
-        if (strcmp(out->caches[i].name, "ttl") == 0 && out->ttl_us == 0)
-            status = tierce__cli_usage(COMMAND, "--policy ttl needs --ttl TIME");
+        if (tierce__cache_expires(&out->caches[i]) && out->ttl_count == 0)
+            status =
+                tierce__cli_usage(COMMAND, "--policy %s needs --ttl TIME", out->caches[i].name);
     }
     if (status == TIERCE__CLI_OK && out->kvcm_csv != NULL &&
         (out->cache_count != 1 || out->caches[0].kind != TIERCE__CACHE_KVCM ||

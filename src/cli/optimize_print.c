@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/config_parse.h"
 #include "cli/optimize.h"
 #include "cli/progress.h"
 
@@ -23,6 +24,15 @@ static bool is_same_match(const struct tierce__match *a, const struct tierce__ma
 static const char *order_name(const struct tierce__sweep_row *row)
 {
     return !row->has_order ? "-" : row->order == TIERCE__TOUCH_REV ? "rev" : "fwd";
+}
+
+/* With the time to live, if it expires. */
+static void print_cache(char text[64], const struct tierce__sweep_row *row)
+{
+    char ttl[32] = "";
+    if (row->ttl_us > 0)
+        tierce__format_duration(ttl, sizeof(ttl), row->ttl_us / 1000);
+    snprintf(text, 64, "%s%s%s", row->cache->name, ttl[0] != '\0' ? ":" : "", ttl);
 }
 
 static void print_capacity(char text[32], uint64_t capacity)
@@ -56,12 +66,13 @@ void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tier
     fputc('\n', file);
     for (size_t i = 0; i < sweep->row_count; i++) {
         const struct tierce__sweep_row *row = &sweep->rows[i];
-        char match[TIERCE__MATCH_TEXT_BYTES], capacity[32];
+        char cache[64], match[TIERCE__MATCH_TEXT_BYTES], capacity[32];
+        print_cache(cache, row);
         tierce__match_print(&row->match, match);
         print_capacity(capacity, row->capacity);
-        fprintf(file, "%s,%s,%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.6f", trace,
-                row->cache->name, order_name(row), match, capacity, row->requests, row->blocks,
-                row->hits, rate(row->hits, row->blocks));
+        fprintf(file, "%s,%s,%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.6f", trace, cache,
+                order_name(row), match, capacity, row->requests, row->blocks, row->hits,
+                rate(row->hits, row->blocks));
         tierce__optimize_print_cells(file, findings, i);
         fputc('\n', file);
     }
@@ -84,10 +95,10 @@ find_row(const struct tierce__sweep *sweep, const struct tierce__sweep_row *like
 static void print_line(FILE *file, const struct tierce__optimize *request,
                        const struct tierce__sweep *sweep, const struct tierce__sweep_row *like)
 {
-    char name[48];
+    char cache[64], name[80];
     bool both = request->order_count > 1 && like->has_order;
-    snprintf(name, sizeof(name), "%s%s%s", like->cache->name, both ? "/" : "",
-             both ? order_name(like) : "");
+    print_cache(cache, like);
+    snprintf(name, sizeof(name), "%s%s%s", cache, both ? "/" : "", both ? order_name(like) : "");
     fprintf(file, "%-16s", name);
     for (size_t c = 0; c < request->capacity_count; c++) {
         const struct tierce__sweep_row *row = find_row(sweep, like, request->capacities[c]);

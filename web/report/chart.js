@@ -187,7 +187,7 @@ function chartRange(spec) {
 }
 
 function drawChart(holder, spec, width) {
-  const height = Math.round(Math.max(spec.low || 230, Math.min(spec.high || 440, width * 0.62)));
+  const height = Math.round(Math.max(spec.low || 290, Math.min(spec.high || 440, width * 0.62)));
   const range = chartRange(spec);
   const widest = Math.max(...ticks(range.low, range.y, false, v => v, -Infinity).map(t => spec.y.print(t[0]).length));
   const frame = {left: 12 + widest * 7.8, right: width - 14, top: spec.y.title ? 30 : 10, bottom: height - 50};
@@ -256,6 +256,18 @@ function lineChart(holder, first) {
     if (Math.max(260, Math.floor(holder.clientWidth)) !== width) draw();
   }).observe(holder);
   return {set(next) { spec = next; draw(); }, mark};
+}
+
+/* A chart with its title, and a line below that says the values at the cursor. */
+function smallChart(holder, caption, spec) {
+  const figure = h('div');
+  const said = h('p', {class: 'said', 'aria-live': 'polite'}, '\u00a0');
+  holder.append(h('div', null, h('p', {class: 'caption'}, caption), figure, said));
+  lineChart(figure, {label: caption, low: 210, high: 260, mark: null, ...spec, pick: x => {
+    const values = distinctLines(spec.series).map(line => [line, line.points.find(p => p[0] === x)]).filter(v => v[1]);
+    said.replaceChildren(`${spec.x.say(x)}: `, values.map(([line, point]) =>
+      `${line.names.join(', ')} ${(spec.y.say || spec.y.print)(point[1])}`).join('; '));
+  }});
 }
 
 /* Bars side by side: [{name, value, note}], `name` of every so many below. */

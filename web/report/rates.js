@@ -54,6 +54,11 @@ function rateSeries(curves, convert) {
   });
 }
 
+function policyCell(curve) {
+  return h('th', {class: 'left', scope: 'row'},
+    h('span', {class: `key ${colorOf(curve)}${isDashed(curve) ? ' dashed' : ''}`, 'aria-hidden': 'true'}), curve.label);
+}
+
 function showReadout(holder, curves, capacity) {
   const rows = curves.map(curve => {
     const at = curve.capacity[0] === null ? 0 : curve.capacity.indexOf(capacity);
@@ -68,8 +73,7 @@ function showReadout(holder, curves, capacity) {
         banded && h('th', {scope: 'col', title: 'What 95 of 100 samples of the sessions give'}, '95 %'),
         h('th', {scope: 'col', title: 'Blocks that hit'}, 'Hits'))),
       h('tbody', null, rows.map(({curve, at, rate: share}) => h('tr', null,
-        h('th', {class: 'left', scope: 'row'},
-          h('span', {class: `key ${colorOf(curve)}${isDashed(curve) ? ' dashed' : ''}`, 'aria-hidden': 'true'}), curve.label),
+        policyCell(curve),
         h('td', null, percent(share)),
         banded && h('td', null, curve.low ? `${(100 * curve.low[at]).toFixed(1)}\u2013${(100 * curve.high[at]).toFixed(1)}` : ''),
         h('td', null, count(curve.hits[at])))))));
