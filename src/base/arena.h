@@ -22,7 +22,9 @@ struct tierce__arena_block;
 struct tierce__arena {
     struct tierce__arena_block *blocks; /* the newest first */
     size_t used, capacity;              /* of the newest */
-    size_t total;                       /* bytes of all blocks */
+    size_t taken;                       /* bytes of all pieces */
+    size_t limit;                       /* to them; 0: none */
+    int status; /* -ENOMEM or TIERCE_E_LIMIT after a failure; then every piece is refused */
 };
 
 /* `bytes` uninitialised bytes aligned for any type, or NULL. */
@@ -37,7 +39,16 @@ char *tierce__arena_copy(struct tierce__arena *arena, const char *text, size_t b
 /* Gives all of it back; the arena is as zeroed. */
 void tierce__arena_clear(struct tierce__arena *arena);
 
-/* Keeps the newest block for the next request. */
+/* Gives the pieces back, but keeps the newest block for the next request. */
 void tierce__arena_reset(struct tierce__arena *arena);
+
+/*
+ * An arena on the heap, in its own first block, which has room for `bytes`: for what is handed on as
+ * one object. Its first piece leads back to it. NULL for no memory.
+ */
+struct tierce__arena *tierce__arena_create(size_t bytes, size_t limit);
+struct tierce__arena *tierce__arena_of(void *first);
+/* NULL is accepted. */
+void tierce__arena_destroy(struct tierce__arena *arena);
 
 #endif

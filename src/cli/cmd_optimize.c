@@ -22,6 +22,8 @@ const char tierce__cli_optimize_help[] =
     "  --block-bytes N   how large a block is\n"
     "  --ttl TIME        how long a block is kept after its last use\n"
     "  --csv FILE        one line a combination, to a file or to standard output (-)\n"
+    "  --html FILE       all of it as one page for a browser, which needs nothing else\n"
+    "  --svg FILE, --png FILE  the plot of hits against capacity\n"
     "  --format NAME     the trace's format, where it cannot be told from the trace\n"
     "  --bad-lines SHARE more bad lines than this share of all end the run (0.01)\n"
     "  --seed N          for policies that draw (0)\n"
@@ -114,6 +116,7 @@ static int read_trace(struct tierce__optimize_trace *out, const struct tierce__o
         goto out;
     }
     rc = record_all(out->recording, trace);
+    out->bad_lines = tierce__trace_report(trace)->bad_lines;
     tell_bad_lines(tierce__trace_report(trace));
     if (rc == 0)
         rc = keep_names(out, trace);
@@ -170,7 +173,7 @@ static void trace_name(char *out, size_t size, const char *path)
         *p = *p == ',' || *p == '"' || (unsigned char)*p < ' ' ? '_' : *p;
 }
 
-FILE *tierce__optimize_open_csv(const char *path)
+FILE *tierce__optimize_open(const char *path)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we");
     if (file == NULL)
@@ -178,7 +181,7 @@ FILE *tierce__optimize_open_csv(const char *path)
     return file;
 }
 
-int tierce__optimize_close_csv(FILE *file, const char *path)
+int tierce__optimize_close(FILE *file, const char *path)
 {
     if (file == stdout)
         return TIERCE__CLI_OK;
@@ -188,49 +191,79 @@ int tierce__optimize_close_csv(FILE *file, const char *path)
                 : tierce__cli_fail(COMMAND, "%.300s: cannot be written to its end", path);
 }
 
-static int write_csv(const struct tierce__optimize *request, const struct tierce__sweep *sweep)
+static int write_csv(const struct tierce__optimize *request, const char *name,
+                     const struct tierce__sweep *sweep)
 {
-    char name[256];
-    trace_name(name, sizeof(name), request->path);
-    FILE *file = tierce__optimize_open_csv(request->csv);
+    FILE *file = tierce__optimize_open(request->csv);
     if (file == NULL)
         return TIERCE__CLI_FAILED;
     tierce__optimize_print_csv(file, name, sweep);
-    return tierce__optimize_close_csv(file, request->csv);
+    return tierce__optimize_close(file, request->csv);
 }
 
-static int run(struct tierce__optimize *request, const struct tierce__recording *recording)
+/* Whether the results themselves go to standard output. */
+static bool is_piped(const char *path)
 {
+    return path != NULL && strcmp(path, "-") == 0;
+}
+
+static int write_results(const struct tierce__optimize *request,
+                         const struct tierce__optimize_trace *trace, const char *name,
+                         const struct tierce__sweep *sweep)
+{
+    struct tierce__recording_totals totals = tierce__recording_totals(trace->recording);
+    int status = request->csv != NULL ? write_csv(request, name, sweep) : TIERCE__CLI_OK;
+    if (status == TIERCE__CLI_OK)
+        status = tierce__optimize_write_report(
+            request, &(struct tierce__report){
+                         .name = name,
+                         .totals = &totals,
+                         .sweep = sweep,
+                         .instances = (const char *const *)trace->instances,
+                         .instance_count = trace->instance_count,
+                         .bad_lines = trace->bad_lines,
+                         .block_bytes = request->block_bytes,
+                     });
+    if (!is_piped(request->csv) && !is_piped(request->html) && !is_piped(request->svg) &&
+        !is_piped(request->png))
+        tierce__optimize_print_table(stdout, request, &totals, sweep);
+    return status;
+}
+
+static int run(struct tierce__optimize *request, const struct tierce__optimize_trace *trace,
+               const char *name)
+{
+    const struct tierce__recording *recording = trace->recording;
     struct tierce__recording_totals totals = tierce__recording_totals(recording);
     struct tierce__sweep sweep;
     struct tierce__progress progress;
     if (request->capacity_count == 0)
         choose_capacities(request, &totals);
     tierce__progress_begin(&progress, "replaying", 1);
-    int rc = tierce__sweep_run(&sweep, recording,
-                               &(struct tierce__sweep_opts){
-                                   .size = sizeof(struct tierce__sweep_opts),
-                                   .caches = request->caches,
-                                   .cache_count = request->cache_count,
-                                   .orders = request->orders,
-                                   .order_count = request->order_count,
-                                   .matches = request->matches,
-                                   .match_count = request->match_count,
-                                   .capacities = request->capacities,
-                                   .capacity_count = request->capacity_count,
-                                   .seed = request->seed,
-                                   .ttl_us = request->ttl_us,
-                                   .kvcm = request->kvcm,
-                                   .threads = request->threads,
-                                   .progress = tell_progress,
-                                   .progress_arg = &progress,
-                               });
+    int rc = tierce__sweep_run(
+        &sweep, recording,
+        &(struct tierce__sweep_opts){
+            .size = sizeof(struct tierce__sweep_opts),
+            .caches = request->caches,
+            .cache_count = request->cache_count,
+            .orders = request->orders,
+            .order_count = request->order_count,
+            .matches = request->matches,
+            .match_count = request->match_count,
+            .capacities = request->capacities,
+            .capacity_count = request->capacity_count,
+            .seed = request->seed,
+            .ttl_us = request->ttl_us,
+            .kvcm = request->kvcm,
+            .threads = request->threads,
+            .keeps_curves = request->html != NULL || request->svg != NULL || request->png != NULL,
+            .progress = tell_progress,
+            .progress_arg = &progress,
+        });
     tierce__progress_end(&progress);
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "the replay failed: %s", tierce_strerror(rc));
-    int status = request->csv != NULL ? write_csv(request, &sweep) : TIERCE__CLI_OK;
-    if (request->csv == NULL || strcmp(request->csv, "-") != 0)
-        tierce__optimize_print_table(stdout, request, &totals, &sweep);
+    int status = write_results(request, trace, name, &sweep);
     tierce__sweep_clear(&sweep);
     return status;
 }
@@ -243,11 +276,12 @@ int tierce__cli_optimize(int argc, char **argv)
     int status = tierce__optimize_read_args(&request, argc, argv);
     if (status == TIERCE__CLI_OK)
         status = read_trace(&trace, &request);
-    if (status == TIERCE__CLI_OK && request.kvcm_config_path != NULL) {
+    if (status == TIERCE__CLI_OK)
         trace_name(name, sizeof(name), request.path);
+    if (status == TIERCE__CLI_OK && request.kvcm_config_path != NULL) {
         status = tierce__optimize_run_config(&request, &trace, name);
     } else if (status == TIERCE__CLI_OK) {
-        status = run(&request, trace.recording);
+        status = run(&request, &trace, name);
         if (status == TIERCE__CLI_OK && request.kvcm_csv != NULL)
             status = tierce__optimize_write_kvcm(&request, &trace);
     }

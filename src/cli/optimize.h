@@ -2,7 +2,7 @@
 #ifndef TIERCE_CLI_OPTIMIZE_H
 #define TIERCE_CLI_OPTIMIZE_H
 
-#include "optimizer/sweep.h"
+#include "optimizer/report.h"
 #include "cli/kvcm_config.h"
 
 #include <stdio.h>
@@ -13,6 +13,7 @@
  *     optimize_args.c     the command line
  *     optimize_kvcm.c     KVCM's configuration and its files
  *     optimize_print.c    the table and the CSV
+ *     optimize_report.c   the page and the plots
  *     cmd_optimize.c      reading the trace, running the sweep
  */
 
@@ -23,8 +24,10 @@ enum {
 
 struct tierce__optimize {
     const char *path;
-    const char *format;           /* of the trace; NULL: told from it */
-    const char *csv;              /* NULL, a file, or "-" */
+    const char *format; /* of the trace; NULL: told from it */
+    const char *csv;    /* NULL, a file, or "-" */
+    const char *html;   /* NULL, a file, or "-"; so are the next two */
+    const char *svg, *png;
     const char *kvcm_csv;         /* NULL, or a folder */
     const char *kvcm_config_path; /* NULL, or what `kvcm_config` was read from, which then says
                                      what is simulated */
@@ -50,6 +53,7 @@ struct tierce__optimize_trace {
     struct tierce__recording *recording;
     char **instances; /* names by index */
     uint32_t instance_count;
+    uint64_t bad_lines;
 };
 
 /* Fills the request, with what is usual where nothing is said. Returns an exit status; if it is
@@ -68,10 +72,14 @@ int tierce__optimize_run_config(const struct tierce__optimize *request,
 int tierce__optimize_write_kvcm(const struct tierce__optimize *request,
                                 const struct tierce__optimize_trace *trace);
 
-/* Opens what --csv names. NULL if it cannot be, which was printed; close_csv returns an exit
- * status. */
-FILE *tierce__optimize_open_csv(const char *path);
-int tierce__optimize_close_csv(FILE *file, const char *path);
+/* The page and the plots that the request names. Returns an exit status. */
+int tierce__optimize_write_report(const struct tierce__optimize *request,
+                                  const struct tierce__report *report);
+
+/* Opens what --csv and its like name. NULL if it cannot be, which was printed; close returns an
+ * exit status. */
+FILE *tierce__optimize_open(const char *path);
+int tierce__optimize_close(FILE *file, const char *path);
 
 /* Hit rates by cache and capacity, one table for each match, and what they do not show. */
 void tierce__optimize_print_table(FILE *file, const struct tierce__optimize *request,

@@ -145,6 +145,9 @@ enum {
     OPTION_CAPACITY,
     OPTION_BLOCK_BYTES,
     OPTION_CSV,
+    OPTION_HTML,
+    OPTION_SVG,
+    OPTION_PNG,
     OPTION_FORMAT,
     OPTION_SEED,
     OPTION_TTL,
@@ -208,6 +211,15 @@ static int read_option(struct tierce__optimize *out, int option)
                                  optarg);
     case OPTION_CSV:
         out->csv = optarg;
+        return TIERCE__CLI_OK;
+    case OPTION_HTML:
+        out->html = optarg;
+        return TIERCE__CLI_OK;
+    case OPTION_SVG:
+        out->svg = optarg;
+        return TIERCE__CLI_OK;
+    case OPTION_PNG:
+        out->png = optarg;
         return TIERCE__CLI_OK;
     case OPTION_FORMAT:
         out->format = optarg;
@@ -273,6 +285,9 @@ static int read_config(struct tierce__optimize *out)
                                  "--kvcm-config says which caches there are; --policy, --capacity, "
                                  "--match, --order and --kvcm-mode, -batch, -used and -sample-rate "
                                  "do not go with it");
+    if (out->html != NULL || out->svg != NULL || out->png != NULL)
+        return tierce__cli_usage(COMMAND, "--kvcm-config has one capacity and no curve: --html, "
+                                          "--svg and --png do not go with it");
     int rc = tierce__kvcm_config_read(&out->kvcm_config, out->kvcm_config_path, why);
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "%.300s: %s", out->kvcm_config_path, why);
@@ -292,6 +307,9 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
         {"capacity", required_argument, NULL, OPTION_CAPACITY},
         {"block-bytes", required_argument, NULL, OPTION_BLOCK_BYTES},
         {"csv", required_argument, NULL, OPTION_CSV},
+        {"html", required_argument, NULL, OPTION_HTML},
+        {"svg", required_argument, NULL, OPTION_SVG},
+        {"png", required_argument, NULL, OPTION_PNG},
         {"format", required_argument, NULL, OPTION_FORMAT},
         {"seed", required_argument, NULL, OPTION_SEED},
         {"ttl", required_argument, NULL, OPTION_TTL},

@@ -229,6 +229,8 @@ int tierce__replay_request(struct tierce__replay *replay, const struct tierce__r
         use_whole(replay, request);
     else
         use_each(replay, request);
+    if (replay->result.has_hand)
+        replay->result.wraps = replay->policy->ops->wraps(replay->policy);
     return 0;
 }
 
@@ -286,6 +288,7 @@ int tierce__replay_create(struct tierce__replay **out, const struct tierce__repl
         return rc;
     }
     memset(r->slot_of, 0xff, (size_t)opts->distinct * sizeof(*r->slot_of));
+    r->result.has_hand = r->policy != NULL && r->policy->ops->wraps != NULL;
     *out = r;
     return 0;
 }

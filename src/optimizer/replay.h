@@ -52,6 +52,8 @@ struct tierce__replay_result {
     uint64_t expired; /* by their time to live */
     uint64_t used;    /* at the end, in the unit of the capacity */
     uint64_t used_max;
+    bool has_hand;  /* the policy has one */
+    uint64_t wraps; /* how often it came round */
 };
 
 struct tierce__replay;

@@ -55,11 +55,47 @@ struct tierce__sweep_row {
     uint64_t hits, internal_hits;
     bool is_replayed; /* else from the curve or Belady: what follows is 0 */
     uint64_t evicted, refused, expired;
+    bool has_hand; /* the policy has one, which came round so often */
+    uint64_t wraps;
+    bool has_tokens;    /* prefix or window, and opts.block_tokens: */
+    double hit_tokens;  /* of all lookups, the tokens that hit and the engine did not hold, */
+    double hit_squares; /* and of p tokens that hit behind i that it held, p * p - i * i */
+};
+
+/* LRU at every capacity. */
+struct tierce__sweep_point {
+    uint64_t hits;
+    double tokens, squares; /* hit_tokens and hit_squares; 0 without opts.block_tokens */
+};
+
+struct tierce__sweep_curve {
+    const struct tierce__cache *cache; /* as in the rows */
+    enum tierce__touch_order order;
+    struct tierce__match match;
+    struct tierce__sweep_point *points; /* [length] by blocks of capacity; larger is as the last */
+    uint32_t length;
 };
 
 struct tierce__sweep {
     struct tierce__sweep_row *rows;
     size_t row_count;
+    bool in_bytes;
+    uint32_t block_tokens; /* of the options */
+    struct tierce__sweep_curve *curves;
+    size_t curve_count; /* 0 unless opts.keeps_curves */
+};
+
+/*
+ * Is told of every lookup of every row but those of MATCH_STREAM, as it happens: on any thread, a
+ * row's lookups one at a time and in the order of the trace.
+ */
+struct tierce__watch {
+    void *arg;
+    /* Before the first: the rows, without results [borrow until the sweep has run]. An error ends
+     * the sweep and is what it returns. On the caller's thread. */
+    int (*begin)(void *arg, const struct tierce__sweep *sweep);
+    /* A request that looks something up, and how many of its blocks hit. */
+    void (*lookup)(void *arg, size_t row, const struct tierce__recorded *request, uint32_t hits);
 };
 
 struct tierce__sweep_opts {
@@ -76,8 +112,12 @@ struct tierce__sweep_opts {
     uint64_t seed, ttl_us;
     uint32_t samples;
     struct tierce__kvcm_tuning kvcm;
-    const char *folder; /* for temporary files, or NULL */
-    uint32_t threads;   /* 0: one for each processor */
+    const char *folder;                  /* for temporary files, or NULL */
+    uint32_t threads;                    /* 0: one for each processor */
+    uint32_t block_tokens;               /* 0: tokens are not counted */
+    bool keeps_curves;                   /* 24 bytes a different block, for each curve */
+    const struct tierce__watch *watches; /* [borrow for the call] */
+    size_t watch_count;
     void (*progress)(void *arg, uint64_t done,
                      uint64_t total); /* or NULL; on the caller's thread */
     void *progress_arg;
@@ -89,11 +129,15 @@ struct tierce__sweep_opts {
  * capacity whatever the list says. KVCM's caches have all instances in one group.
  * Errors: -ENOMEM, negative errno (a temporary file, a thread), TIERCE_E_ARGUMENT (Belady's bound
  * or KVCM's caches of blocks that differ in size; `kvcm` out of range; over
- * TIERCE__REPLAY_MATCHES_MAX matches), TIERCE_E_LIMIT (KVCM's caches of over 2^31 blocks).
+ * TIERCE__REPLAY_MATCHES_MAX matches), TIERCE_E_LIMIT (KVCM's caches of over 2^31 blocks); what a
+ * watch returns.
  */
 TIERCE_MUSTUSE int tierce__sweep_run(struct tierce__sweep *out,
                                      const struct tierce__recording *recording,
                                      const struct tierce__sweep_opts *opts);
+
+/* Whether two rows differ in nothing but their capacity. */
+bool tierce__sweep_same_line(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b);
 
 /* Accepts a zeroed sweep. */
 void tierce__sweep_clear(struct tierce__sweep *sweep);

@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         (void)tierce__record_bytes(&record);
         free(again);
     }
-    if (arena.total > 65536 + 64 * size)
+    if (arena.taken > 65536 + 64 * size)
         abort();
     tierce__arena_clear(&arena);
     return 0;

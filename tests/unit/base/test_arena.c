@@ -3,6 +3,7 @@
 #include "base/arena.h"
 #include "check_main.h"
 
+#include <errno.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -55,11 +56,43 @@ START_TEST(no_memory_and_absurd_sizes_are_null)
     tierce__alloc_fail_nth(1);
     ck_assert_ptr_null(tierce__arena_alloc(&arena, 1));
     tierce__alloc_fail_nth(0);
+    ck_assert_int_eq(arena.status, -ENOMEM);
+    tierce__arena_clear(&arena);
     ck_assert_ptr_null(tierce__arena_alloc(&arena, SIZE_MAX));
     ck_assert_ptr_null(tierce__arena_calloc(&arena, SIZE_MAX / 4, 8));
+    tierce__arena_clear(&arena);
     uint64_t *zeroes = tierce__arena_calloc(&arena, 4, 8);
     ck_assert_uint_eq(zeroes[0] | zeroes[3], 0);
     tierce__arena_clear(&arena);
+}
+END_TEST
+
+START_TEST(a_limit_ends_it)
+{
+    struct tierce__arena arena = {.limit = 100};
+    ck_assert_ptr_nonnull(tierce__arena_alloc(&arena, 64));
+    ck_assert_ptr_null(tierce__arena_alloc(&arena, 64));
+    ck_assert_int_eq(arena.status, TIERCE_E_LIMIT);
+    ck_assert_ptr_null(tierce__arena_alloc(&arena, 1));
+    tierce__arena_clear(&arena);
+    ck_assert_ptr_nonnull(tierce__arena_alloc(&arena, 64));
+    tierce__arena_clear(&arena);
+}
+END_TEST
+
+START_TEST(the_first_piece_leads_back_to_its_arena)
+{
+    uint64_t live = tierce__alloc_live();
+    struct tierce__arena *arena = tierce__arena_create(10000, 0);
+    char *first = tierce__arena_alloc(arena, 9000);
+    memset(first, 1, 9000);
+    for (int i = 0; i < 10; i++)
+        memset(tierce__arena_alloc(arena, 5000), 2, 5000);
+    ck_assert_ptr_eq(tierce__arena_of(first), arena);
+    tierce__arena_destroy(arena);
+    tierce__arena_destroy(NULL);
+    ck_assert_uint_eq(tierce__alloc_live(), live);
+    ck_assert_ptr_null(tierce__arena_create(SIZE_MAX, 0));
 }
 END_TEST
 
@@ -71,6 +104,8 @@ int main(void)
     tcase_add_test(t, clearing_gives_everything_back);
     tcase_add_test(t, a_reset_arena_is_used_again);
     tcase_add_test(t, no_memory_and_absurd_sizes_are_null);
+    tcase_add_test(t, a_limit_ends_it);
+    tcase_add_test(t, the_first_piece_leads_back_to_its_arena);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }
