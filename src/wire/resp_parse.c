@@ -271,7 +271,8 @@ static int take_step(struct tierce__resp_parser *parser, const char *bytes, size
     if (parser->in_bulk)
         return take_bulk(parser, bytes, count, used, out);
     *used = 0;
-    const char *end = count > 0 ? memchr(bytes, '\n', count) : NULL;
+    size_t seen = count < TIERCE__RESP_LINE_BYTES_MAX ? count : TIERCE__RESP_LINE_BYTES_MAX;
+    const char *end = count > 0 ? memchr(bytes, '\n', seen) : NULL;
     if (end == NULL)
         return count < TIERCE__RESP_LINE_BYTES_MAX ? 0 : TIERCE_E_LIMIT;
     if (end == bytes || end[-1] != '\r')
