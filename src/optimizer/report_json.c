@@ -122,6 +122,9 @@ int tierce__report_json(FILE *file, const struct tierce__report *report)
     write_curves(&json, report, &curves);
     tierce__report_json_economy(&json, report);
     tierce__report_json_trust(&json, report);
+    tierce__report_json_timeline(&json, report);
+    tierce__report_json_life(&json, report);
+    tierce__report_json_tiers(&json, report);
     tierce__json_write_close(&json, '}');
     tierce__report_curves_clear(&curves);
     return 0;

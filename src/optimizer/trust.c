@@ -376,6 +376,16 @@ const char *tierce__finding_text(enum tierce__finding finding)
     return texts[finding];
 }
 
+const char *tierce__finding_name(enum tierce__finding finding)
+{
+    static const char *const names[TIERCE__FINDINGS] = {
+        [TIERCE__FINDING_UNEXERCISED] = "unexercised", [TIERCE__FINDING_BARELY] = "barely",
+        [TIERCE__FINDING_NO_WRAP] = "no_wrap",         [TIERCE__FINDING_WARM_UP] = "warm_up",
+        [TIERCE__FINDING_COMPULSORY] = "compulsory",
+    };
+    return names[finding];
+}
+
 const char *tierce__session_kind_text(enum tierce__session_kind kind)
 {
     static const char *const texts[] = {

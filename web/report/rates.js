@@ -48,10 +48,15 @@ function rateSeries(curves, convert) {
     const points = curve.capacity.map((c, i) => [flat ? 0 : convert(c), rate(curve, i), c]).filter(p => flat || p[2] !== null);
     return {name: curve.label, color: colorOf(curve), dashed: isDashed(curve), flat,
       points: points.map(([x, y]) => [x, y]),
-      exact: curve.exact ? curve.exact.capacity.map((c, i) => [convert(c), curve.exact.hits[i] / curve.blocks]) : null,
+      exact: curve.exact ? curve.exact.capacity.map((c, i) => [convert(c), curve.exact.hits[i] / Math.max(1, curve.blocks)]) : null,
       band: curve.low && curve.high && !flat && !isLimit(curve)
         ? curve.capacity.map((c, i) => [convert(c), curve.low[i], curve.high[i]]) : null};
   });
+}
+
+function policyCell(curve) {
+  return h('th', {class: 'left', scope: 'row'},
+    h('span', {class: `key ${colorOf(curve)}${isDashed(curve) ? ' dashed' : ''}`, 'aria-hidden': 'true'}), curve.label);
 }
 
 function showReadout(holder, curves, capacity) {
@@ -68,8 +73,7 @@ function showReadout(holder, curves, capacity) {
         banded && h('th', {scope: 'col', title: 'What 95 of 100 samples of the sessions give'}, '95 %'),
         h('th', {scope: 'col', title: 'Blocks that hit'}, 'Hits'))),
       h('tbody', null, rows.map(({curve, at, rate: share}) => h('tr', null,
-        h('th', {class: 'left', scope: 'row'},
-          h('span', {class: `key ${colorOf(curve)}${isDashed(curve) ? ' dashed' : ''}`, 'aria-hidden': 'true'}), curve.label),
+        policyCell(curve),
         h('td', null, percent(share)),
         banded && h('td', null, curve.low ? `${(100 * curve.low[at]).toFixed(1)}\u2013${(100 * curve.high[at]).toFixed(1)}` : ''),
         h('td', null, count(curve.hits[at])))))));
