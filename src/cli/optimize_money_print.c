@@ -273,10 +273,11 @@ static void print_break_even(FILE *file, const struct tierce__economy *e, size_t
         return;
     format_seconds(text, r->break_even_residency);
     fprintf(file,
-            "a load is faster than computing from %.2f GB/s on for one GPU (%s: %.2f, %s);\n"
+            "a load is faster than computing from %.2f GB/s on for one GPU (%s: %.2f, %s%s);\n"
             "a token that is used again within %s is cheaper kept than computed\n",
             r->break_even_bandwidth / 1e9, s->name, s->bandwidth.value / 1e9,
-            tierce__mark_text(s->bandwidth.mark), text);
+            tierce__mark_text(s->bandwidth.mark),
+            s->bandwidth.value < r->break_even_bandwidth ? ": too slow" : "", text);
 }
 
 void tierce__optimize_print_money(FILE *file, const struct tierce__optimize_findings *findings,
