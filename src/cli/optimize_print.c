@@ -46,15 +46,16 @@ static void print_capacity(char text[32], uint64_t capacity)
 void tierce__optimize_label(char out[TIERCE__OPTIMIZE_LABEL_BYTES],
                             const struct tierce__sweep *sweep, const struct tierce__sweep_row *row)
 {
-    char match[TIERCE__MATCH_TEXT_BYTES];
+    char cache[64], match[TIERCE__MATCH_TEXT_BYTES];
     bool orders = false, matches = false;
     for (size_t i = 0; i < sweep->row_count; i++) {
         const struct tierce__sweep_row *other = &sweep->rows[i];
         orders = orders || (other->cache == row->cache && other->order != row->order);
         matches = matches || !is_same_match(&other->match, &row->match);
     }
+    print_cache(cache, row);
     tierce__match_print(&row->match, match);
-    snprintf(out, TIERCE__OPTIMIZE_LABEL_BYTES, "%s%s%s%s%s", row->cache->name, orders ? "/" : "",
+    snprintf(out, TIERCE__OPTIMIZE_LABEL_BYTES, "%s%s%s%s%s", cache, orders ? "/" : "",
              orders ? order_name(row) : "", matches ? " by " : "", matches ? match : "");
 }
 
