@@ -233,19 +233,7 @@ static int write_results(const struct tierce__optimize *request,
     struct tierce__recording_totals totals = tierce__recording_totals(trace->recording);
     int status = request->csv != NULL ? write_csv(request, name, sweep, findings) : TIERCE__CLI_OK;
     if (status == TIERCE__CLI_OK)
-        status = tierce__optimize_write_report(
-            request, &(struct tierce__report){
-                         .name = name,
-                         .totals = &totals,
-                         .sweep = sweep,
-                         .instances = (const char *const *)trace->instances,
-                         .instance_count = trace->instance_count,
-                         .bad_lines = trace->bad_lines,
-                         .block_bytes = request->block_bytes,
-                         .economy = findings->has_economy ? &findings->economy : NULL,
-                         .latencies = findings->latencies,
-                         .trust = &findings->trust,
-                     });
+        status = tierce__optimize_write_report(request, trace, name, sweep, findings);
     print_results(request, &totals, sweep, findings);
     return status;
 }

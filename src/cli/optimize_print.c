@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/config_parse.h"
 #include "cli/optimize.h"
 #include "cli/progress.h"
 
@@ -26,15 +25,6 @@ static const char *order_name(const struct tierce__sweep_row *row)
     return !row->has_order ? "-" : row->order == TIERCE__TOUCH_REV ? "rev" : "fwd";
 }
 
-/* With the time to live, if it expires. */
-static void print_cache(char text[64], const struct tierce__sweep_row *row)
-{
-    char ttl[32] = "";
-    if (row->ttl_us > 0)
-        tierce__format_duration(ttl, sizeof(ttl), row->ttl_us / 1000);
-    snprintf(text, 64, "%s%s%s", row->cache->name, ttl[0] != '\0' ? ":" : "", ttl);
-}
-
 static void print_capacity(char text[32], uint64_t capacity)
 {
     if (capacity == TIERCE__CAPACITY_UNLIMITED)
@@ -46,16 +36,16 @@ static void print_capacity(char text[32], uint64_t capacity)
 void tierce__optimize_label(char out[TIERCE__OPTIMIZE_LABEL_BYTES],
                             const struct tierce__sweep *sweep, const struct tierce__sweep_row *row)
 {
-    char cache[64], match[TIERCE__MATCH_TEXT_BYTES];
+    char name[TIERCE__SWEEP_NAME_BYTES], match[TIERCE__MATCH_TEXT_BYTES];
     bool orders = false, matches = false;
+    tierce__sweep_name(name, row);
     for (size_t i = 0; i < sweep->row_count; i++) {
         const struct tierce__sweep_row *other = &sweep->rows[i];
         orders = orders || (other->cache == row->cache && other->order != row->order);
         matches = matches || !is_same_match(&other->match, &row->match);
     }
-    print_cache(cache, row);
     tierce__match_print(&row->match, match);
-    snprintf(out, TIERCE__OPTIMIZE_LABEL_BYTES, "%s%s%s%s%s", cache, orders ? "/" : "",
+    snprintf(out, TIERCE__OPTIMIZE_LABEL_BYTES, "%s%s%s%s%s", name, orders ? "/" : "",
              orders ? order_name(row) : "", matches ? " by " : "", matches ? match : "");
 }
 
@@ -67,8 +57,8 @@ void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tier
     fputc('\n', file);
     for (size_t i = 0; i < sweep->row_count; i++) {
         const struct tierce__sweep_row *row = &sweep->rows[i];
-        char cache[64], match[TIERCE__MATCH_TEXT_BYTES], capacity[32];
-        print_cache(cache, row);
+        char cache[TIERCE__SWEEP_NAME_BYTES], match[TIERCE__MATCH_TEXT_BYTES], capacity[32];
+        tierce__sweep_name(cache, row);
         tierce__match_print(&row->match, match);
         print_capacity(capacity, row->capacity);
         fprintf(file, "%s,%s,%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.6f", trace, cache,
@@ -96,9 +86,9 @@ find_row(const struct tierce__sweep *sweep, const struct tierce__sweep_row *like
 static void print_line(FILE *file, const struct tierce__optimize *request,
                        const struct tierce__sweep *sweep, const struct tierce__sweep_row *like)
 {
-    char cache[64], name[80];
+    char cache[TIERCE__SWEEP_NAME_BYTES], name[80];
     bool both = request->order_count > 1 && like->has_order;
-    print_cache(cache, like);
+    tierce__sweep_name(cache, like);
     snprintf(name, sizeof(name), "%s%s%s", cache, both ? "/" : "", both ? order_name(like) : "");
     fprintf(file, "%-16s", name);
     for (size_t c = 0; c < request->capacity_count; c++) {

@@ -202,16 +202,16 @@ TIERCE_MUSTUSE int tierce__locator_trim(struct tierce__locator *locator, const c
                                         char why[TIERCE__WHY_BYTES]);
 
 /* Values of KVCM's location status. */
-enum tierce__location_state {
-    TIERCE__LOCATION_NOT_FOUND = 0,
-    TIERCE__LOCATION_NEW = 1,
-    TIERCE__LOCATION_WRITING = 2,
-    TIERCE__LOCATION_SERVING = 3,
-    TIERCE__LOCATION_DELETING = 4,
+enum tierce__look_state {
+    TIERCE__LOOK_NOT_FOUND = 0,
+    TIERCE__LOOK_NEW = 1,
+    TIERCE__LOOK_WRITING = 2,
+    TIERCE__LOOK_SERVING = 3,
+    TIERCE__LOOK_DELETING = 4,
 };
 
 struct tierce__looked {
-    enum tierce__location_state state;
+    enum tierce__look_state state;
     char id[TIERCE__LOCATION_ID_BYTES + 1]; /* "" where there is none */
     struct tierce__found found;
 };
@@ -234,10 +234,11 @@ int64_t tierce__locator_next_expiry(struct tierce__locator *locator);
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 struct tierce__usage {
-    uint64_t keys, keys_max;
-    uint64_t serving_bytes, writing_bytes, deleting_bytes;                   /* exact */
+    uint64_t keys, keys_max;                               /* keys_max 0: not bounded */
+    uint64_t serving_bytes, writing_bytes, deleting_bytes; /* exact */
     uint64_t serving_by_type[16], writing_by_type[16], deleting_by_type[16]; /* type slots */
     uint64_t sessions, expired_sessions;
+    uint64_t instances;
 };
 
 /* -ENOENT. */

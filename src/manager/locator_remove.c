@@ -254,7 +254,7 @@ out:
 /* ---- looking --------------------------------------------------------------------------------- */
 
 static int show_looked(struct tierce__live *live, const struct tierce__catalog *catalog,
-                       const struct tierce__location *location, enum tierce__location_state state,
+                       const struct tierce__location *location, enum tierce__look_state state,
                        struct tierce__arena *arena, struct tierce__looked *out)
 {
     const struct tierce__instance *instance = &live->instance;
@@ -294,11 +294,11 @@ static int look_aside(struct tierce__live *live, const struct tierce__catalog *c
                                             .place_count = writing->place_count,
                                             .places = writing->places};
         memcpy(location.id, writing->location_id, sizeof(location.id));
-        rc = show_looked(live, catalog, &location, TIERCE__LOCATION_WRITING, arena, out);
+        rc = show_looked(live, catalog, &location, TIERCE__LOOK_WRITING, arena, out);
     } else {
         const struct tierce__location *location = tierce__deleting_find(&live->deleting, key);
         if (location != NULL)
-            rc = show_looked(live, catalog, location, TIERCE__LOCATION_DELETING, arena, out);
+            rc = show_looked(live, catalog, location, TIERCE__LOOK_DELETING, arena, out);
     }
     tierce__lock_drop(&live->lock);
     return rc;
@@ -316,8 +316,8 @@ static int look_at(struct tierce__live *live, const struct tierce__catalog *cata
         count > 0 ? tierce__meta_index_get(live->index, keys, count, arena, records, found) : 0;
     for (size_t i = 0; rc == 0 && i < count; i++) {
         if (found[i] && records[i].location_count > 0)
-            rc = show_looked(live, catalog, &records[i].locations[0], TIERCE__LOCATION_SERVING,
-                             arena, &out[i]);
+            rc = show_looked(live, catalog, &records[i].locations[0], TIERCE__LOOK_SERVING, arena,
+                             &out[i]);
         else
             rc = look_aside(live, catalog, keys[i], arena, &out[i]);
     }

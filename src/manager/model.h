@@ -9,10 +9,11 @@
 #include <tierce/status.h>
 
 /*
- * What a manager governs: storages, instance groups, instances, accounts. Plain data; strings are
- * heap, never NULL ("" for nothing), and owned by their struct. `_copy` is deep, `_clear` frees and
- * accepts a zeroed struct. Every one has a number, given once by the registry and never used again,
- * by which records and places name it.
+ * What a manager governs: storages, instance groups, instances, accounts. Plain data; texts are
+ * heap, never NULL ("" for nothing), and owned by their struct. `_copy` is deep, and makes "" of
+ * texts that are NULL, so that a caller may fill a struct with borrowed texts and pass it on.
+ * `_clear` frees and accepts a zeroed struct. Storages, groups and instances have a number, given
+ * once by the registry and never used again, by which records and places name them.
  */
 
 /* Values of KVCM's wire and files; from 100 on our own. */
@@ -43,7 +44,7 @@ struct tierce__storage {
     bool check_when_open;
     uint64_t capacity_bytes; /* of this storage; 0: not bounded */
     /* Of all types; those that are not of this type are "" and 0. */
-    char *root; /* NFS root_path; 3FS: mountpoint + root_dir as given, see below */
+    char *root_path;                            /* NFS */
     char *cluster_name, *mountpoint, *root_dir; /* 3FS, VCNS 3FS */
     int32_t key_count_per_file;                 /* NFS, 3FS; >= 1 */
     bool touch_file_when_create;
@@ -143,6 +144,7 @@ struct tierce__account {
     char *password_hash; /* "scrypt$..": salted, never the password */
 };
 
+/* Errors of copies: -ENOMEM, *out untouched. */
 TIERCE_MUSTUSE int tierce__storage_copy(struct tierce__storage *out,
                                         const struct tierce__storage *in);
 void tierce__storage_clear(struct tierce__storage *storage);
@@ -154,6 +156,16 @@ void tierce__instance_clear(struct tierce__instance *instance);
 TIERCE_MUSTUSE int tierce__account_copy(struct tierce__account *out,
                                         const struct tierce__account *in);
 void tierce__account_clear(struct tierce__account *account);
+
+/* Puts spec groups, and the names in them, in order. */
+void tierce__instance_sort(struct tierce__instance *instance);
+
+/*
+ * The folder below which a storage of files keeps them, absolute, with one '/' at its end, heap
+ * (tierce__free): NFS root_path; 3FS mountpoint and root_dir joined. "/" for storages without
+ * files. NULL: no memory.
+ */
+char *tierce__storage_root(const struct tierce__storage *storage);
 
 /* Whether two registrations of one instance may share it: block size, specs, spec groups (in any
  * order) and model (without user_data) are equal. On false, `why` names the first field. */

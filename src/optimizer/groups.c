@@ -57,12 +57,6 @@ static int run_group(struct tierce__groups *out, const struct tierce__recording 
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-static bool is_alike(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b)
-{
-    return a->cache == b->cache && a->order == b->order && a->ttl_us == b->ttl_us &&
-           a->match.kind == b->match.kind && a->match.window == b->match.window;
-}
-
 static void add_row(struct tierce__sweep_row *sum, const struct tierce__sweep_row *row)
 {
     bool unlimited =
@@ -91,7 +85,7 @@ static int add_sums(struct tierce__groups *out)
         struct tierce__sweep_row sum = out->rows[i].row;
         size_t found = 1;
         for (size_t k = i + 1; k < rows; k++) {
-            if (out->rows[k].group == 0 || !is_alike(&sum, &out->rows[k].row))
+            if (out->rows[k].group == 0 || !tierce__sweep_same_line(&sum, &out->rows[k].row))
                 continue;
             add_row(&sum, &out->rows[k].row);
             found++;

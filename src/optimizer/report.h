@@ -80,7 +80,7 @@ TIERCE_MUSTUSE int tierce__report_curves(struct tierce__report_curves *out,
 /* Accepts a zeroed one. */
 void tierce__report_curves_clear(struct tierce__report_curves *curves);
 
-/* "lru", "ttl:5m", or "lru/rev" where both orders were run. */
+/* "lru", "ttl:5min", or "lru/rev" where both orders were run. */
 #define TIERCE__REPORT_LABEL_BYTES 80u
 void tierce__report_label(char out[TIERCE__REPORT_LABEL_BYTES],
                           const struct tierce__report_curves *curves, size_t index);

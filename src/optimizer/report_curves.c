@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
-#include "base/config_parse.h"
 #include "optimizer/report.h"
 
 #include <errno.h>
@@ -111,15 +110,13 @@ void tierce__report_label(char out[TIERCE__REPORT_LABEL_BYTES],
                           const struct tierce__report_curves *curves, size_t index)
 {
     const struct tierce__sweep_row *row = curves->curves[index].rows[0];
+    char name[TIERCE__SWEEP_NAME_BYTES];
     bool both = false;
-    char ttl[32] = "";
+    tierce__sweep_name(name, row);
     for (size_t i = 0; i < curves->count && !both; i++)
         both = curves->curves[i].rows[0]->cache == row->cache &&
                curves->curves[i].rows[0]->order != row->order;
-    if (row->ttl_us > 0)
-        tierce__format_duration(ttl, sizeof(ttl), row->ttl_us / 1000);
-    snprintf(out, TIERCE__REPORT_LABEL_BYTES, "%s%s%s%s", row->cache->name,
-             ttl[0] != '\0' ? ":" : "", ttl,
+    snprintf(out, TIERCE__REPORT_LABEL_BYTES, "%s%s", name,
              !both                             ? ""
              : row->order == TIERCE__TOUCH_REV ? "/rev"
                                                : "/fwd");

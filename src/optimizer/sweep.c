@@ -2,6 +2,7 @@
 #include "optimizer/sweep.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/config_parse.h"
 #include "optimizer/belady.h"
 #include "optimizer/curve.h"
 #include "optimizer/replay.h"
@@ -115,7 +116,7 @@ struct job {
     struct tierce__sweep_row *rows; /* [points][matches] */
     size_t match_count;
     size_t point_count;                 /* 1 unless it is a curve */
-    struct tierce__sweep_curve *curves; /* [matches], of LRU's curve if it is kept; NULL */
+    struct tierce__sweep_curve *curves; /* [matches], of a curve that is kept; NULL */
 };
 
 struct work {
@@ -176,6 +177,12 @@ static void tell_growth(const struct work *work, const struct job *job, struct s
 
 /* ---- running a job --------------------------------------------------------------------------- */
 
+/* Counts a request, and says whether to go on. */
+static bool has_done(struct tierce__workers *workers, uint64_t *done)
+{
+    return ++*done % REQUESTS_TOLD != 0 || tierce__workers_tell(workers, REQUESTS_TOLD);
+}
+
 /* A curve while it is scanned. */
 struct scan {
     const struct work *work;
@@ -235,16 +242,10 @@ static int keep_curves(const struct job *job, const struct tierce__curve *curve,
     return 0;
 }
 
-/* Counts a request, and says whether to go on. */
-static bool has_done(struct tierce__workers *workers, uint64_t *done)
-{
-    return ++*done % REQUESTS_TOLD != 0 || tierce__workers_tell(workers, REQUESTS_TOLD);
-}
-
 static int run_curve(const struct work *work, const struct job *job,
                      struct tierce__workers *workers)
 {
-    struct tierce__match matches[TIERCE__CURVE_MATCHES_MAX] = {0}; /* or gcc warns */
+    struct tierce__match matches[TIERCE__CURVE_MATCHES_MAX] = {0};
     struct tierce__curve *curve = NULL;
     uint64_t done = 0;
     struct scan scan = {.work = work, .job = job};
@@ -272,17 +273,17 @@ static int run_curve(const struct work *work, const struct job *job,
 static int run_ttl_curve(const struct work *work, const struct job *job)
 {
     struct tierce__match matches[TIERCE__CURVE_MATCHES_MAX];
-    size_t points = job->point_count, match_count = list_matches(job, matches);
+    size_t points = job->point_count;
     uint64_t *ttls = tierce__calloc(points, sizeof(*ttls));
-    uint64_t *hits = tierce__calloc(points * match_count, sizeof(*hits));
+    uint64_t *hits = tierce__calloc(points * job->match_count, sizeof(*hits));
     int rc = ttls == NULL || hits == NULL ? -ENOMEM : 0;
     for (size_t i = 0; rc == 0 && i < points; i++)
-        ttls[i] = job->rows[i * match_count].ttl_us;
+        ttls[i] = job->rows[i * job->match_count].ttl_us;
     if (rc == 0)
-        rc = tierce__ttl_curve(work->recording, job->order, matches, match_count, ttls, points,
-                               hits);
-    for (size_t i = 0; rc == 0 && i < points * match_count; i++)
-        job->rows[i].hits = hits[i % match_count * points + i / match_count];
+        rc = tierce__ttl_curve(work->recording, job->order, matches, list_matches(job, matches),
+                               ttls, points, hits);
+    for (size_t i = 0; rc == 0 && i < points * job->match_count; i++)
+        job->rows[i].hits = hits[i % job->match_count * points + i / job->match_count];
     tierce__free(ttls);
     tierce__free(hits);
     return rc;
@@ -431,8 +432,7 @@ static enum job_kind kind_of(const struct work *work, const struct job *job)
             return JOB_REPLAY;
         if (strcmp(job->cache->policy->name, "lru") == 0 && !work->opts->in_bytes)
             return JOB_CURVE;
-        /* Not where there is no time to live at all: that is the infinite cache. Nor where lookups
-         * are watched, of which this curve knows only the sums. */
+        /* Not where there is no time to live at all: that is the infinite cache. */
         if (strcmp(job->cache->policy->name, "ttl") == 0 && job->ttl_us > 0 &&
             job->capacity == TIERCE__CAPACITY_UNLIMITED && !work->is_watched)
             return JOB_TTL_CURVE;
@@ -475,9 +475,9 @@ static size_t add_rows(const struct work *work, struct tierce__sweep *out, const
 }
 
 /* Places for the curves of a job, if they are kept. */
-static void add_curves(const struct work *work, struct tierce__sweep *out, struct job *job)
+static void add_curves(struct work *work, struct tierce__sweep *out, struct job *job)
 {
-    if (!work->opts->keeps_curves || job->kind != JOB_CURVE)
+    if (!work->opts->keeps_curves)
         return;
     job->curves = out->curves + out->curve_count;
     for (size_t m = 0; m < job->match_count; m++)
@@ -501,7 +501,8 @@ static void add_job(struct work *work, struct tierce__sweep *out, struct job job
         before->point_count++;
         return;
     }
-    add_curves(work, out, &job);
+    if (job.kind == JOB_CURVE)
+        add_curves(work, out, &job);
     work->jobs[work->job_count++] = job;
 }
 
@@ -601,6 +602,15 @@ int tierce__sweep_run(struct tierce__sweep *out, const struct tierce__recording 
     else
         tierce__sweep_clear(&sweep);
     return rc;
+}
+
+void tierce__sweep_name(char out[TIERCE__SWEEP_NAME_BYTES], const struct tierce__sweep_row *row)
+{
+    char ttl[32] = "";
+    if (row->ttl_us > 0)
+        tierce__format_duration(ttl, sizeof(ttl), row->ttl_us / 1000);
+    snprintf(out, TIERCE__SWEEP_NAME_BYTES, "%s%s%s", row->cache->name, ttl[0] != '\0' ? ":" : "",
+             ttl);
 }
 
 bool tierce__sweep_same_line(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b)

@@ -164,9 +164,6 @@ TIERCE_MUSTUSE int tierce__sweep_run(struct tierce__sweep *out,
                                      const struct tierce__recording *recording,
                                      const struct tierce__sweep_opts *opts);
 
-/* Whether two rows differ in nothing but their capacity. */
-bool tierce__sweep_same_line(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b);
-
 /*
  * The row with the most hits of a match that could be bought: not of Belady's cache or the infinite
  * one, and of no larger capacity than the budget. Of equal hits the smaller capacity, then the
@@ -175,6 +172,13 @@ bool tierce__sweep_same_line(const struct tierce__sweep_row *a, const struct tie
 const struct tierce__sweep_row *tierce__sweep_best(const struct tierce__sweep *sweep,
                                                    const struct tierce__match *match,
                                                    uint64_t budget);
+
+/* The cache's name, with the time to live if it has one: "ttl:5min". */
+#define TIERCE__SWEEP_NAME_BYTES 64u
+void tierce__sweep_name(char out[TIERCE__SWEEP_NAME_BYTES], const struct tierce__sweep_row *row);
+
+/* Whether two rows differ in nothing but their capacity. */
+bool tierce__sweep_same_line(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b);
 
 /* Accepts a zeroed sweep. */
 void tierce__sweep_clear(struct tierce__sweep *sweep);

@@ -57,10 +57,12 @@ const struct tierce__call_info *tierce__call_info(const struct tierce__call *cal
 /* A header by its lower-case name, or NULL. [borrow until the reply] */
 const char *tierce__call_header(const struct tierce__call *call, const char *name);
 
-/* Has the handler called again on a worker; to be called at most once, and then nothing else. */
+/* Has the handler called again on a worker; to be called at most once, and then nothing else. A
+ * call that is over before its turn comes is dropped: its handler is not called again. */
 void tierce__call_defer(struct tierce__call *call);
 
-/* Whether nobody waits for the answer any more: cancelled, gone, or too late. Thread: any. */
+/* Whether nobody waits for the answer any more: cancelled, gone, or too late. It is replied to all
+ * the same. Thread: any. */
 bool tierce__call_is_over(const struct tierce__call *call);
 
 /* Codes of grpc-status; a server maps them to HTTP where it makes a reply itself. */
@@ -71,11 +73,16 @@ enum tierce__grpc_status {
     TIERCE__GRPC_INVALID_ARGUMENT = 3,
     TIERCE__GRPC_DEADLINE_EXCEEDED = 4,
     TIERCE__GRPC_NOT_FOUND = 5,
+    TIERCE__GRPC_ALREADY_EXISTS = 6,
     TIERCE__GRPC_PERMISSION_DENIED = 7,
     TIERCE__GRPC_RESOURCE_EXHAUSTED = 8,
+    TIERCE__GRPC_FAILED_PRECONDITION = 9,
+    TIERCE__GRPC_ABORTED = 10,
+    TIERCE__GRPC_OUT_OF_RANGE = 11,
     TIERCE__GRPC_UNIMPLEMENTED = 12,
     TIERCE__GRPC_INTERNAL = 13,
     TIERCE__GRPC_UNAVAILABLE = 14,
+    TIERCE__GRPC_DATA_LOSS = 15,
     TIERCE__GRPC_UNAUTHENTICATED = 16,
 };
 
@@ -94,10 +101,11 @@ struct tierce__reply {
 void tierce__call_reply(struct tierce__call *call, const struct tierce__reply *reply);
 
 /*
- * HTTP only: an answer without an end, for events. Takes the call's place.
- * tierce__stream_write copies; it returns false when the client is gone or does not keep up
- * (more than the server's stream_buffer_max waiting): then only tierce__stream_end may follow.
- * Thread: any, one at a time.
+ * HTTP only: an answer without an end, for events. Takes the call's place; NULL (no memory, or a
+ * call of gRPC) leaves the call to be replied to.
+ * tierce__stream_write copies; it returns false when the client is gone, does not keep up (more
+ * than the server's stream_buffer_max waiting), or the server stops: then only tierce__stream_end
+ * may follow. A stream may outlive its server. Thread: any, one at a time.
  */
 struct tierce__stream;
 struct tierce__stream *tierce__call_stream(struct tierce__call *call, const char *type);
@@ -138,8 +146,11 @@ struct tierce__server_opts {
     uint32_t workers;         /* 0: 4 */
     uint32_t queue_max;       /* calls that wait for a worker; 0: 4096 */
     size_t message_bytes_max; /* of a request, also uncompressed; 0: 64 MiB */
+    size_t held_bytes_max;    /* of all requests that are being received or served; 0: 1 GiB */
     size_t stream_buffer_max; /* 0: 4 MiB */
     uint32_t connections_max; /* of each listener; 0: 4096 */
+    uint32_t streams_max;     /* gRPC calls at a time on one connection; 0: 4096 */
+    uint32_t http_timeout_ms; /* an HTTP call's deadline, from its first byte on; 0: 60 s */
     const void *descriptors;  /* FileDescriptorSet for gRPC reflection, or NULL. [borrow] */
     size_t descriptor_bytes;
     /* Asked by gRPC's health service with its service name ("" for the whole server); NULL: always
@@ -161,7 +172,7 @@ TIERCE_MUSTUSE int tierce__server_start(struct tierce__server **out,
 uint16_t tierce__server_port(const struct tierce__server *server, size_t listener);
 
 /* Takes no new call, lets those that run end for at most drain_ms, closes and frees. Calls that
- * are late are answered UNAVAILABLE; handlers that still run are waited for. */
+ * are late are answered UNAVAILABLE or 503, and their handlers' replies waited for and dropped. */
 void tierce__server_stop(struct tierce__server *server, uint32_t drain_ms);
 
 #endif

@@ -74,7 +74,7 @@ def report(tmp_path_factory):
 EVERYTHING = ("--match", "prefix,any", "--order", "rev,fwd", "--policy",
               "lru,lfu,sieve,infinite,belady", "--model", "llama-3.1-8b", "--gpu", "h100",
               "--cost-tier", "nvme,writes=30", "--block-tokens", "16", "--bootstrap", "40")
-SECTIONS = ["rates", "savings", "waits", "trust", "limits"]
+SECTIONS = ["rates", "time", "savings", "waits", "life", "prefixes", "trust", "limits"]
 
 
 @pytest.mark.parametrize("width", [1280, 360])
