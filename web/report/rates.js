@@ -134,7 +134,9 @@ function showRates() {
     else chart = lineChart(figure, next);
     choose(state.capacity);
   }
+  const banded = data.curves.some(curve => curve.low);
   document.getElementById('rates-figure').append(
+    banded ? h('p', {class: 'lead'}, 'Bands are 95\u00a0% intervals over the sessions of the trace.') : '',
     what(rateTerms, 'Hits'),
     h('div', {class: 'controls'},
       matches.length > 1 && choice('Match', matches.map(m => [m, m]), state.match, match => redraw({match})),
