@@ -282,8 +282,8 @@ static int find_paths(struct doing *d, const struct tierce__deletion_item *item,
         return -ENOMEM;
     if (!d->deletion->is_sweep) {
         int rc = tierce__places_give(live->places, location->storage, location->places,
-                                     location->place_count, d->deletion->reusable_us, is_empty,
-                                     d->notes, &d->note_count, d->notes_max, &d->arena);
+                                     location->place_count, d->deletion->reusable_us, d->deletion,
+                                     is_empty, d->notes, &d->note_count, d->notes_max, &d->arena);
         if (rc < 0)
             return rc;
     }
@@ -359,6 +359,15 @@ static void give_back(struct doing *d)
     }
 }
 
+/* Nothing was given after all, or nobody knows: it is tried again. */
+static void keep(struct doing *d)
+{
+    for (size_t i = 0; i < d->deletion->count && !d->deletion->is_sweep; i++) {
+        const struct tierce__location *location = &d->deletion->items[i].location;
+        tierce__places_ungive(d->deletion->live->places, location->places, location->place_count);
+    }
+}
+
 static int do_deletion(struct tierce__deletion *deletion, uint64_t *orphans)
 {
     struct doing d = {.deletion = deletion, .note_count = 1};
@@ -379,6 +388,8 @@ static int do_deletion(struct tierce__deletion *deletion, uint64_t *orphans)
         first_error = write_end(&d);
     if (first_error == 0)
         give_back(&d);
+    else
+        keep(&d);
     *orphans = d.orphans;
     tierce__registry_release(registry, d.catalog);
     tierce__arena_clear(&d.arena);

@@ -434,8 +434,13 @@ static int start(struct starting *s, struct tierce__started *out, size_t *places
     }
     if (rc == 0)
         rc = show_session(s, out);
-    if (rc == 0 && !empty)
+    if (rc == 0 && !empty) {
         rc = make_durable(s);
+        /* Also where it failed, as nobody knows then whether it was written: slots that two
+         * sessions believe to be theirs would be worse than slots that are lost. */
+        tierce__places_taken(s->live->places, s->places, *places_taken);
+        *places_taken = 0;
+    }
     return rc < 0 ? rc : begin_session(s);
 }
 
