@@ -53,7 +53,7 @@ static uint64_t live_with(uint64_t failing)
     if (is_open) {
         streams[0] = harness_call(&h, "/s/echo", &bodies[0], "hello", "grpc-timeout", "10S");
         streams[1] = harness_call(&h, "/s/fail", &bodies[1], "x", "x-long", long_value);
-        streams[2] = harness_call(&h, REFLECTION, &bodies[2], "\x3a\x00", NULL, NULL);
+        streams[2] = harness_call(&h, REFLECTION, &bodies[2], "\x3a\x01x", NULL, NULL);
         streams[3] = harness_call(&h, REFLECTION, &bodies[3], "\x22\x03p.M", NULL, NULL);
         streams[4] = harness_call(&h, "/s/none", &bodies[4], "x", NULL, NULL);
         harness_pump(&h, 64);
