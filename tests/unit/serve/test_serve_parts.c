@@ -145,14 +145,14 @@ static void note(struct tierce__deadline *deadline)
 
 START_TEST(test_deadlines_against_a_model)
 {
-    enum { COUNT = 200 };
+    enum { COUNT = 50 };
     struct test_random random = test_random_start("deadlines");
     struct tierce__deadlines heap = {0};
     static struct item items[COUNT];
     for (int i = 0; i < COUNT; i++)
         items[i].deadline.expired = note;
     uint64_t now = 0;
-    for (int step = 0; step < 50000; step++) {
+    for (int step = 0; step < 5000; step++) {
         struct item *item = &items[test_random_below(&random, COUNT)];
         switch (test_random_below(&random, 3)) {
         case 0:
