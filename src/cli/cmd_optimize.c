@@ -15,7 +15,8 @@ const char tierce__cli_optimize_help[] =
     "Replays a trace in caches that were not there, and says what they would have hit.\n"
     "\n"
     "  --policy LIST     what leaves first; see below (lru,leaf-lru,lfu,sieve,s3fifo,arc,belady)\n"
-    "  --capacity LIST   blocks (10000), bytes (64GiB, with --block-bytes), unlimited\n"
+    "  --capacity LIST   blocks (10000), bytes (64GiB, with --model or --block-bytes) or\n"
+    "                    unlimited\n"
     "                    (16 sizes up to all different blocks of the trace)\n"
     "  --match LIST      prefix, any, stream, window:N (prefix)\n"
     "  --order LIST      rev: a request's last block is touched first, fwd: its first (rev)\n"
@@ -267,19 +268,7 @@ static int write_results(const struct tierce__optimize *request,
     struct tierce__recording_totals totals = tierce__recording_totals(trace->recording);
     int status = request->csv != NULL ? write_csv(request, name, sweep, findings) : TIERCE__CLI_OK;
     if (status == TIERCE__CLI_OK)
-        status = tierce__optimize_write_report(
-            request, &(struct tierce__report){
-                         .name = name,
-                         .totals = &totals,
-                         .sweep = sweep,
-                         .instances = (const char *const *)trace->instances,
-                         .instance_count = trace->instance_count,
-                         .bad_lines = trace->bad_lines,
-                         .block_bytes = request->block_bytes,
-                         .economy = findings->has_economy ? &findings->economy : NULL,
-                         .latencies = findings->latencies,
-                         .trust = &findings->trust,
-                     });
+        status = tierce__optimize_write_report(request, trace, name, sweep, findings);
     print_results(request, &totals, sweep, findings);
     return status;
 }

@@ -88,9 +88,12 @@ int tierce__optimize_run_config(const struct tierce__optimize *request,
 int tierce__optimize_write_kvcm(const struct tierce__optimize *request,
                                 const struct tierce__optimize_trace *trace);
 
-/* The page and the plots that the request names. Returns an exit status. */
+/* The page and the plots that the request names, of a sweep and what was found in it; `name` is the
+ * trace's. Returns an exit status. */
 int tierce__optimize_write_report(const struct tierce__optimize *request,
-                                  const struct tierce__report *report);
+                                  const struct tierce__optimize_trace *trace, const char *name,
+                                  const struct tierce__sweep *sweep,
+                                  const struct tierce__optimize_findings *findings);
 
 /* Opens what --csv and its like name. NULL if it cannot be, which was printed; close returns an
  * exit status. */

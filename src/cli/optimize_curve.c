@@ -298,11 +298,10 @@ static void print_numbers(FILE *file, const struct drawing *d, const struct tick
         int length = (int)strlen(text);
         int from = MARGIN + column_of(d, ticks->at[i]) - length / 2;
         from = from + length > width ? width - length : from;
-        if (from < at)
+        if (from <= at && at > 0)
             continue;
         fprintf(file, "%*s%s", from - at, "", text);
-        at = from + length + 1;
-        fputc(' ', file);
+        at = from + length;
     }
     fputc('\n', file);
 }

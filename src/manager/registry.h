@@ -23,12 +23,14 @@
  * Threads: any.
  */
 
+struct tierce__vfs;
 struct tierce__registry;
 struct tierce__catalog; /* immutable, counted */
 
 struct tierce__registry_opts {
     size_t size;
-    const char *uri; /* "", "local://path", "redis://...?cluster_name=.." */
+    const char *uri;         /* "", "local://path", "redis://...?cluster_name=.." */
+    struct tierce__vfs *vfs; /* [borrow until close] for local files; NULL: its own */
 };
 
 /* Errors, *out untouched, `why` in words: TIERCE_E_CONFIG (uri), TIERCE_E_FORMAT (content),
@@ -37,10 +39,14 @@ TIERCE_MUSTUSE int tierce__registry_open(struct tierce__registry **out,
                                          const struct tierce__registry_opts *opts, char why[256]);
 void tierce__registry_close(struct tierce__registry *registry);
 
-/* Reads all of it (again), as a leader does when it begins; `fence` goes with each later write. */
+/* Reads all of it (again), as a leader does when it begins; `fence` goes with each later write. 0:
+ * this manager is alone, and no token is looked at. Errors: TIERCE_E_REFUSED (an older token than
+ * the store saw), TIERCE_E_FORMAT, TIERCE_E_VERSION, TIERCE_E_LOCKED, negative errno, -ENOMEM;
+ * nothing has changed then. */
 TIERCE_MUSTUSE int tierce__registry_load(struct tierce__registry *registry, uint64_t fence,
                                          char why[256]);
-/* Forgets what was read, as a leader does when it ends. */
+/* Forgets what was read, as a leader does when it ends: the catalog is empty, and changes are
+ * TIERCE_E_CLOSED until the next load. */
 void tierce__registry_drop(struct tierce__registry *registry);
 
 const struct tierce__catalog *tierce__registry_acquire(struct tierce__registry *registry);
@@ -73,10 +79,11 @@ const struct tierce__account *tierce__catalog_accounts(const struct tierce__cata
 
 /*
  * Changes: atomic and durable when they return 0, else nothing has changed. The numbers inside are
- * the registry's to give and are ignored.
+ * the registry's to give and are ignored. Texts that are NULL are "", key_count_per_file 0 is 1.
+ * They may block. A storage keeps its type: to change that, remove it and add another.
  * Errors, `why` in words: -EEXIST (duplicate), -ENOENT, -EBUSY (in use; by whom), -ESTALE
  * (version), TIERCE_E_ARGUMENT (a value), TIERCE_E_LIMIT (max_instance_count), TIERCE_E_REFUSED
- * (fenced), negative errno of the store.
+ * (fenced), TIERCE_E_CLOSED (not loaded), negative errno of the store.
  */
 TIERCE_MUSTUSE int tierce__registry_add_storage(struct tierce__registry *registry,
                                                 const struct tierce__storage *storage,
@@ -111,7 +118,9 @@ TIERCE_MUSTUSE int tierce__registry_remove_account(struct tierce__registry *regi
 bool tierce__registry_check_password(struct tierce__registry *registry, const char *name,
                                      const char *password, enum tierce__role *role);
 
-/* All of it as one JSON text (heap), and back: everything or nothing. */
+/* All of it as one JSON text (heap), and back: everything or nothing. What is there already under
+ * the same name keeps its number (an instance, a storage: if it is the same), the rest gets new
+ * ones. */
 TIERCE_MUSTUSE int tierce__registry_snapshot(struct tierce__registry *registry, char **out);
 TIERCE_MUSTUSE int tierce__registry_restore(struct tierce__registry *registry, const char *text,
                                             char why[256]);
