@@ -351,6 +351,8 @@ int tierce__cli_optimize(int argc, char **argv)
         if (status == TIERCE__CLI_OK)
             status = fit_sizes(&request, trace.recording);
         if (status == TIERCE__CLI_OK)
+            status = tierce__optimize_check_groups(&request, &trace);
+        if (status == TIERCE__CLI_OK)
             status = run(&request, &trace, name);
         if (status == TIERCE__CLI_OK)
             status = run_beside(&request, &trace);

@@ -257,8 +257,6 @@ static int run_split(const struct tierce__optimize *request,
 {
     struct tierce__split split = {0};
     struct members m;
-    if (request->in_bytes)
-        return tierce__cli_usage(COMMAND, "--split counts blocks, and the sizes are bytes");
     int status = list_groups(&m, request, trace);
     if (status == TIERCE__CLI_OK) {
         struct tierce__groups_opts opts = groups_opts(request, &m);
@@ -269,6 +267,21 @@ static int run_split(const struct tierce__optimize *request,
             print_split(stdout, request, &split, &m);
     }
     tierce__split_clear(&split);
+    clear_members(&m);
+    return status;
+}
+
+int tierce__optimize_check_groups(const struct tierce__optimize *request,
+                                  const struct tierce__optimize_trace *trace)
+{
+    struct members m = {0};
+    int status = request->sim.quota_count > 0 ? list_quotas(&m, request, trace) : TIERCE__CLI_OK;
+    clear_members(&m);
+    if (status != TIERCE__CLI_OK || !request->sim.has_split)
+        return status;
+    if (request->in_bytes)
+        return tierce__cli_usage(COMMAND, "--split counts blocks, and the sizes are bytes");
+    status = list_groups(&m, request, trace);
     clear_members(&m);
     return status;
 }

@@ -13,6 +13,7 @@
 
 enum {
     NODES_SHOWN = 24,
+    TREES_SHOWN = 8,   /* of as many instances */
     CACHES_SHOWN = 64, /* whose blocks are followed */
 };
 
@@ -205,11 +206,16 @@ int tierce__optimize_run_life(const struct tierce__optimize *request,
                                });
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "the scan failed: %s", tierce_strerror(rc));
+    size_t trees = 0;
     print_scan(stdout, &life);
     for (size_t i = 0; i < life.node_count; i++) {
-        if (i == 0 || life.nodes[i].instance != life.nodes[i - 1].instance)
+        if (i > 0 && life.nodes[i].instance == life.nodes[i - 1].instance)
+            continue;
+        if (trees++ < TREES_SHOWN)
             print_tree(stdout, &life, i, trace->instances[life.nodes[i].instance]);
     }
+    if (trees > TREES_SHOWN)
+        printf("\nand those of %zu more instances\n", trees - TREES_SHOWN);
     tierce__life_clear(&life);
     return request->has_capacities ? print_cached(stdout, request, trace->recording)
                                    : TIERCE__CLI_OK;

@@ -121,6 +121,10 @@ int tierce__optimize_check_sim(const struct tierce__optimize *request);
 int tierce__optimize_fit_sizes(struct tierce__optimize *request,
                                const struct tierce__recording_totals *totals);
 
+/* Refuses groups that do not fit the instances of the trace. */
+int tierce__optimize_check_groups(const struct tierce__optimize *request,
+                                  const struct tierce__optimize_trace *trace);
+
 /* ---- running and printing, each if it was asked for ------------------------------------------ */
 
 int tierce__optimize_run_life(const struct tierce__optimize *request,
