@@ -33,7 +33,7 @@ struct outcome {
 
 static void print_csv(FILE *file, const struct outcome *o, const char *trace)
 {
-    fputs(tierce__optimize_csv_header, file);
+    fprintf(file, "%s\n", tierce__optimize_csv_header);
     for (uint32_t i = 0; i < o->layout->instance_count; i++) {
         uint32_t at = o->layout->members[i];
         const struct tierce__kvcm_instance *instance = &o->layout->instances[at];

@@ -4,6 +4,7 @@
 
 #include <cairo.h>
 #include <errno.h>
+#include <fontconfig/fontconfig.h>
 
 enum { SCALE = 2 };
 
@@ -104,6 +105,8 @@ int tierce__plot_png(FILE *file, const struct tierce__report *report)
             rc = -ENOMEM;
     }
     cairo_surface_destroy(surface);
+    cairo_debug_reset_static_data(); /* the fonts that it keeps, */
+    FcFini();                        /* and all that it chose from: nothing is left behind */
     tierce__report_curves_clear(&curves);
     return rc;
 }

@@ -262,65 +262,110 @@ struct doing {
     struct tierce__arena arena;
     struct tierce__meta_note *notes; /* the first is the batch's own */
     size_t note_count, notes_max;
+    struct part *parts;
+    size_t part_count;
     uint64_t orphans;
 };
 
-/* A file that came as a text: with a slot in it, it may hold others' blocks and stays. */
-static bool is_shared_text(const struct tierce__spec_place *place)
+/* What a batch deletes in one storage. */
+struct part {
+    uint16_t number;
+    uint8_t type;
+    const struct tierce__storage *storage; /* NULL: not in the registry any more */
+    struct tierce__spec_place *places;
+    size_t count;
+    uint64_t bytes;
+    bool is_given; /* its slots are on their way to be free */
+};
+
+static struct part *part_of(struct doing *d, const struct tierce__location *location)
 {
-    return place->uri != NULL && strstr(place->uri, "blkid=") != NULL;
+    const struct tierce__storage *storage = tierce__location_storage(d->catalog, location);
+    for (size_t i = 0; i < d->part_count; i++) {
+        struct part *part = &d->parts[i];
+        if (part->number == location->storage && part->storage == storage)
+            return part;
+    }
+    d->parts[d->part_count] =
+        (struct part){.number = location->storage, .type = location->type, .storage = storage};
+    return &d->parts[d->part_count++];
 }
 
-/* The paths of the files of an item that are to be removed now. */
-static int find_paths(struct doing *d, const struct tierce__deletion_item *item,
-                      const struct tierce__storage *storage, const char **paths, size_t *count)
+/* The batch by storage. Bytes are of one type in a storage. */
+static int make_parts(struct doing *d)
 {
-    const struct tierce__location *location = &item->location;
-    const struct tierce__live *live = d->deletion->live;
-    bool *is_empty = tierce__arena_calloc(&d->arena, location->place_count + 1u, sizeof(bool));
-    if (is_empty == NULL)
+    const struct tierce__deletion *deletion = d->deletion;
+    size_t all = 0;
+    for (size_t i = 0; i < deletion->count; i++)
+        all += deletion->items[i].location.place_count;
+    d->notes_max = 1 + tierce__places_notes_max(all);
+    d->notes = tierce__arena_alloc(&d->arena, d->notes_max * sizeof(*d->notes));
+    d->note_count = 1;
+    d->parts = tierce__arena_calloc(&d->arena, deletion->count + 1, sizeof(*d->parts));
+    if (d->notes == NULL || d->parts == NULL)
         return -ENOMEM;
-    if (!d->deletion->is_sweep) {
-        int rc = tierce__places_give(live->places, location->storage, location->places,
-                                     location->place_count, d->deletion->reusable_us, d->deletion,
-                                     is_empty, d->notes, &d->note_count, d->notes_max, &d->arena);
-        if (rc < 0)
-            return rc;
-    }
-    *count = 0;
-    for (size_t p = 0; p < location->place_count && storage != NULL; p++) {
-        const struct tierce__spec_place *place = &location->places[p];
-        bool whole = place->uri != NULL ? !is_shared_text(place)
-                                        : is_empty[p] || (d->deletion->is_sweep &&
-                                                          storage->key_count_per_file <= 1);
-        if (place->uri != NULL && !whole)
-            d->orphans++;
-        if (!whole)
-            continue;
-        paths[*count] = tierce__place_path(storage, &live->instance, place, &d->arena);
-        if (paths[(*count)++] == NULL)
+    for (size_t i = 0; i < deletion->count; i++)
+        part_of(d, &deletion->items[i].location)->count += deletion->items[i].location.place_count;
+    for (size_t i = 0; i < d->part_count; i++) {
+        struct part *part = &d->parts[i];
+        part->places = tierce__arena_alloc(&d->arena, (part->count + 1) * sizeof(*part->places));
+        if (part->places == NULL)
             return -ENOMEM;
+        part->count = 0;
+    }
+    for (size_t i = 0; i < deletion->count; i++) {
+        const struct tierce__location *location = &deletion->items[i].location;
+        struct part *part = part_of(d, location);
+        for (size_t p = 0; p < location->place_count; p++) {
+            part->places[part->count++] = location->places[p];
+            part->bytes += location->places[p].bytes;
+        }
     }
     return 0;
 }
 
-static int remove_files(struct doing *d, const struct tierce__deletion_item *item)
+/* Which files of a part go now: those that are empty, and the second time those of one block, which
+ * a late writer may have made again. */
+static int find_empty(struct doing *d, struct part *part, bool *is_empty)
 {
-    const struct tierce__storage *storage = tierce__location_storage(d->catalog, &item->location);
-    size_t room = item->location.place_count + 1u, count = 0;
-    const char **paths = tierce__arena_alloc(&d->arena, room * sizeof(*paths));
-    int *status = tierce__arena_calloc(&d->arena, room, sizeof(*status));
-    if (paths == NULL || status == NULL)
+    if (!d->deletion->is_sweep) {
+        int rc = tierce__places_give(d->deletion->live->places, part->number, part->places,
+                                     part->count, d->deletion->reusable_us, d->deletion, is_empty,
+                                     d->notes, &d->note_count, d->notes_max, &d->arena);
+        part->is_given = rc == 0;
+        return rc;
+    }
+    for (size_t p = 0; p < part->count; p++)
+        is_empty[p] = part->places[p].uri == NULL && tierce__place_slots(part->places[p].file) == 1;
+    return 0;
+}
+
+static int delete_part(struct doing *d, struct part *part)
+{
+    const struct tierce__live *live = d->deletion->live;
+    bool *is_empty = tierce__arena_calloc(&d->arena, part->count + 1, sizeof(*is_empty));
+    const char **paths = tierce__arena_alloc(&d->arena, (part->count + 1) * sizeof(*paths));
+    int *status = tierce__arena_calloc(&d->arena, part->count + 1, sizeof(*status));
+    size_t count = 0;
+    if (is_empty == NULL || paths == NULL || status == NULL)
         return -ENOMEM;
-    int rc = find_paths(d, item, storage, paths, &count);
+    int rc = find_empty(d, part, is_empty);
+    for (size_t p = 0; rc == 0 && p < part->count && part->storage != NULL; p++) {
+        if (part->places[p].uri != NULL && !is_empty[p])
+            d->orphans++; /* a slot of a file that others may be in */
+        if (!is_empty[p])
+            continue;
+        paths[count] =
+            tierce__place_path(part->storage, &live->instance, &part->places[p], &d->arena);
+        count += paths[count] != NULL;
+    }
     if (rc < 0 || count == 0)
         return rc;
-    rc = tierce__storages_delete(d->deletion->live->locator->opts.storages, storage, paths, count,
-                                 status);
+    rc = tierce__storages_delete(live->locator->opts.storages, part->storage, paths, count, status);
     for (size_t i = 0; i < count && rc == 0; i++)
         rc = status[i];
     if (rc == TIERCE_E_UNSUPPORTED) {
-        d->orphans++; /* its bytes are its owner's to delete */
+        d->orphans += count; /* their bytes are the storage's owner's to delete */
         rc = 0;
     }
     return rc;
@@ -343,57 +388,38 @@ static int write_end(struct doing *d)
     return tierce__meta_index_write_notes(deletion->live->index, d->notes, d->note_count);
 }
 
-static void give_back(struct doing *d)
+/* Slots and bytes follow what has happened. */
+static void settle(struct doing *d, bool is_done)
 {
     struct tierce__live *live = d->deletion->live;
-    for (size_t i = 0; i < d->deletion->count && !d->deletion->is_sweep; i++) {
-        const struct tierce__location *location = &d->deletion->items[i].location;
-        struct tierce__quota_at at = tierce__live_quota_at(live, location->type, location->storage);
-        uint64_t bytes = 0;
-        for (size_t p = 0; p < location->place_count; p++)
-            bytes += location->places[p].bytes;
-        tierce__places_given(live->places, location->storage, location->places,
-                             location->place_count);
+    for (size_t i = 0; i < d->part_count; i++) {
+        const struct part *part = &d->parts[i];
+        if (part->is_given && !is_done)
+            tierce__places_ungive(live->places, part->places, part->count);
+        if (!part->is_given || !is_done)
+            continue;
+        struct tierce__quota_at at = tierce__live_quota_at(live, part->type, part->number);
+        tierce__places_given(live->places, part->number, part->places, part->count);
         tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_DELETING, TIERCE__QUOTA_STATES,
-                           bytes);
-    }
-}
-
-/* Nothing was given after all, or nobody knows: it is tried again. */
-static void keep(struct doing *d)
-{
-    for (size_t i = 0; i < d->deletion->count && !d->deletion->is_sweep; i++) {
-        const struct tierce__location *location = &d->deletion->items[i].location;
-        tierce__places_ungive(d->deletion->live->places, location->places, location->place_count);
+                           part->bytes);
     }
 }
 
 static int do_deletion(struct tierce__deletion *deletion, uint64_t *orphans)
 {
-    struct doing d = {.deletion = deletion, .note_count = 1};
+    struct doing d = {.deletion = deletion};
     struct tierce__registry *registry = deletion->live->locator->opts.registry;
-    int rc = 0, first_error = 0;
     d.catalog = tierce__registry_acquire(registry);
-    d.notes_max = 1;
-    for (size_t i = 0; i < deletion->count; i++)
-        d.notes_max += deletion->items[i].location.place_count;
-    d.notes = tierce__arena_alloc(&d.arena, d.notes_max * sizeof(*d.notes));
-    if (d.notes == NULL)
-        first_error = -ENOMEM;
-    for (size_t i = 0; i < deletion->count && d.notes != NULL; i++) {
-        rc = remove_files(&d, &deletion->items[i]);
-        first_error = first_error < 0 ? first_error : rc;
-    }
-    if (first_error == 0)
-        first_error = write_end(&d);
-    if (first_error == 0)
-        give_back(&d);
-    else
-        keep(&d);
-    *orphans = d.orphans;
+    int rc = make_parts(&d);
+    for (size_t i = 0; i < d.part_count && rc == 0; i++)
+        rc = delete_part(&d, &d.parts[i]);
+    if (rc == 0)
+        rc = write_end(&d);
+    settle(&d, rc == 0);
+    *orphans = rc == 0 ? d.orphans : 0;
     tierce__registry_release(registry, d.catalog);
     tierce__arena_clear(&d.arena);
-    return first_error;
+    return rc;
 }
 
 /* ---- the queue ------------------------------------------------------------------------------- */

@@ -586,8 +586,7 @@ int tierce__locator_remove_instance(struct tierce__locator *locator, const char 
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* Calls `each` for every instance, without a lock. */
-static void for_each_live(struct tierce__locator *locator,
+void tierce__locator_each(struct tierce__locator *locator,
                           void (*each)(void *arg, struct tierce__live *live), void *arg)
 {
     tierce__lock_take(&locator->lock);
@@ -613,7 +612,7 @@ static void expire_one(void *arg, struct tierce__live *live)
 size_t tierce__locator_expire(struct tierce__locator *locator)
 {
     size_t expired = 0;
-    for_each_live(locator, expire_one, &expired);
+    tierce__locator_each(locator, expire_one, &expired);
     return expired;
 }
 
@@ -630,7 +629,7 @@ static void earliest(void *arg, struct tierce__live *live)
 int64_t tierce__locator_next_expiry(struct tierce__locator *locator)
 {
     int64_t due_us = INT64_MAX;
-    for_each_live(locator, earliest, &due_us);
+    tierce__locator_each(locator, earliest, &due_us);
     return due_us;
 }
 
@@ -648,6 +647,7 @@ static void sum_live(void *arg, struct tierce__live *live)
     if (s->group != NULL && strcmp(live->instance.group_name, s->group) != 0)
         return;
     tierce__meta_index_stats(live->index, &stats);
+    s->out->instances++;
     s->out->keys += stats.keys;
     s->out->serving_bytes += stats.bytes;
     for (size_t i = 0; i < 16; i++)
@@ -685,7 +685,12 @@ void tierce__locator_group_usage(struct tierce__locator *locator, const char *gr
 {
     struct tierce__quota_use use;
     *out = (struct tierce__usage){0};
-    for_each_live(locator, sum_live, &(struct summing){.group = group, .out = out});
+    tierce__locator_each(locator, sum_live, &(struct summing){.group = group, .out = out});
+    const struct tierce__catalog *catalog = tierce__registry_acquire(locator->opts.registry);
+    const struct tierce__group *found = tierce__catalog_group(catalog, group);
+    if (found != NULL && found->max_key_count > 0)
+        out->keys_max = (uint64_t)found->max_key_count * out->instances;
+    tierce__registry_release(locator->opts.registry, catalog);
     /* The quotas' own numbers: what is reserved and what is being deleted counts. */
     tierce__quota_group_use(locator->quota, group, &use);
     out->serving_bytes = use.by_state[TIERCE__QUOTA_SERVING];

@@ -234,10 +234,11 @@ int64_t tierce__locator_next_expiry(struct tierce__locator *locator);
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 struct tierce__usage {
-    uint64_t keys, keys_max;
-    uint64_t serving_bytes, writing_bytes, deleting_bytes;                   /* exact */
+    uint64_t keys, keys_max;                               /* keys_max 0: not bounded */
+    uint64_t serving_bytes, writing_bytes, deleting_bytes; /* exact */
     uint64_t serving_by_type[16], writing_by_type[16], deleting_by_type[16]; /* type slots */
     uint64_t sessions, expired_sessions;
+    uint64_t instances;
 };
 
 /* -ENOENT. */

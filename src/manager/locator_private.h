@@ -77,6 +77,10 @@ TIERCE_MUSTUSE int tierce__live_acquire(struct tierce__live **out, struct tierce
 void tierce__live_release(struct tierce__live *live);
 void tierce__live_hold(struct tierce__live *live);
 
+/* Calls `each` for every instance, which it may use meanwhile, without a lock. */
+void tierce__locator_each(struct tierce__locator *locator,
+                          void (*each)(void *arg, struct tierce__live *live), void *arg);
+
 /* What its bytes count in. */
 struct tierce__quota_at tierce__live_quota_at(const struct tierce__live *live, uint8_t type,
                                               uint16_t storage);

@@ -291,8 +291,8 @@ static int take_places(struct starting *s, size_t *all_taken)
         return -ENOMEM;
     count_places(s, by_key, &all);
     s->places = tierce__arena_alloc(s->arena, (all + 1) * sizeof(*s->places));
-    /* The session's, one for the reserving of numbers by each spec, and at most one a place. */
-    s->notes_max = 1 + instance->spec_count + all;
+    s->notes_max =
+        1 + instance->spec_count * tierce__places_notes_max(0) + tierce__places_notes_max(all);
     s->notes = tierce__arena_alloc(s->arena, s->notes_max * sizeof(*s->notes));
     s->note_count = 1;
     if (s->places == NULL || s->notes == NULL)
@@ -332,13 +332,41 @@ static int make_durable(struct starting *s)
     return rc < 0 ? rc : tierce__meta_index_write_notes(s->live->index, s->notes, s->note_count);
 }
 
+/* From now on the session is there, though nobody can end it yet. */
 static int begin_session(struct starting *s)
 {
+    s->session->is_busy = true;
     tierce__lock_take(&s->live->lock);
     int rc = tierce__live_put_session(s->live, s->session);
     for (size_t i = 0; rc == 0 && i < s->session->count; i++)
         s->session->keys[i].claim.session = s->session;
     tierce__lock_drop(&s->live->lock);
+    return rc;
+}
+
+/* Whether a store that failed so may have written the batch all the same. */
+static bool may_be_written(int rc)
+{
+    return rc < 0 && rc != -ENOMEM && rc != TIERCE_E_REFUSED && rc != TIERCE_E_ARGUMENT &&
+           rc != TIERCE_E_LIMIT;
+}
+
+/* Makes the session durable and open. If nobody knows whether it is, it stays and ends by its time:
+ * that cleans up in either case. */
+static int open_session(struct starting *s, size_t places_taken)
+{
+    int rc = s->session->count > 0 ? make_durable(s) : 0;
+    bool stays = rc == 0 || may_be_written(rc);
+    if (stays)
+        tierce__places_taken(s->live->places, s->places, places_taken);
+    tierce__lock_take(&s->live->lock);
+    if (stays)
+        s->session->is_busy = false;
+    else
+        tierce__live_drop_session(s->live, s->session);
+    tierce__lock_drop(&s->live->lock);
+    if (stays)
+        s->session = NULL; /* somebody else may end it any time */
     return rc;
 }
 
@@ -434,14 +462,9 @@ static int start(struct starting *s, struct tierce__started *out, size_t *places
     }
     if (rc == 0)
         rc = show_session(s, out);
-    if (rc == 0 && !empty) {
-        rc = make_durable(s);
-        /* Also where it failed, as nobody knows then whether it was written: slots that two
-         * sessions believe to be theirs would be worse than slots that are lost. */
-        tierce__places_taken(s->live->places, s->places, *places_taken);
-        *places_taken = 0;
-    }
-    return rc < 0 ? rc : begin_session(s);
+    if (rc == 0)
+        rc = begin_session(s);
+    return rc < 0 ? rc : open_session(s, *places_taken);
 }
 
 int tierce__locator_start_write(struct tierce__locator *locator,

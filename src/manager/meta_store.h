@@ -119,6 +119,8 @@ struct tierce__meta_store_ops {
                                    int64_t out[TIERCE__META_COUNTERS]);
     /* Bytes of memory that the space takes, for metrics; 0 where it is not known. */
     uint64_t (*memory)(struct tierce__meta_space *space);
+    /* Records of the store that could not be read since it was opened. */
+    uint64_t (*unreadable)(struct tierce__meta_space *space);
 };
 
 /* First members of every implementation. */

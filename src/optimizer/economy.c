@@ -6,9 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define HOURS_PER_YEAR 8766.0
-#define GB             1e9
-#define GIB            1073741824.0
+#define GB  1e9
+#define GIB 1073741824.0
 
 /* ---- the steps ------------------------------------------------------------------------------- */
 
@@ -72,7 +71,7 @@ double tierce__ttft_seconds(const struct tierce__setup *setup, double n, double 
 
 double tierce__storage_cost(const struct tierce__storage *storage, double bytes, double written)
 {
-    double hours = storage->years.value * HOURS_PER_YEAR;
+    double hours = storage->years.value * TIERCE__HOURS_PER_YEAR;
     if (storage->writes.value > 0 && written > 0)
         hours = fmin(hours, storage->writes.value * bytes / written);
     return bytes > 0 ? bytes / GB * storage->price.value / hours : 0;

@@ -24,6 +24,8 @@
  * Threads: any.
  */
 
+#define TIERCE__HOURS_PER_YEAR 8766.0
+
 struct tierce__setup {
     struct tierce__model model;
     struct tierce__gpu gpu;

@@ -11,7 +11,7 @@
 
 const char *tierce__mark_text(enum tierce__mark mark)
 {
-    static const char *const texts[] = {
+    static const char *const texts[TIERCE__MARKS] = {
         [TIERCE__MARK_PLACEHOLDER] = "placeholder",
         [TIERCE__MARK_CONFIG] = "public config",
         [TIERCE__MARK_DATA_SHEET] = "data sheet",
@@ -24,7 +24,6 @@ const char *tierce__mark_text(enum tierce__mark mark)
 
 /* ---- what is known --------------------------------------------------------------------------- */
 
-/* clang-format off: tables */
 const struct tierce__profile_key tierce__model_keys[] = {
     {"bytes", offsetof(struct tierce__model, bytes), "a token", 1, 1e12, true, 0},
     {"params", offsetof(struct tierce__model, params), "", 1, 1e18, true, 0},
@@ -40,6 +39,7 @@ const struct tierce__profile_key tierce__gpu_keys[] = {
     {"flops", offsetof(struct tierce__gpu, flops), "FLOP/s", 1, 1e24, true, 0},
     {"flops_fp8", offsetof(struct tierce__gpu, flops_fp8), "FLOP/s", 0, 1e24, false, 0},
     {"bandwidth", offsetof(struct tierce__gpu, bandwidth), "bytes/s", 0, 1e24, false, 0},
+    {"memory", offsetof(struct tierce__gpu, memory), "bytes", 0, 1e18, false, 0},
     {"price", offsetof(struct tierce__gpu, price), "$/h", 0, 1e9, true, 0},
     {"mfu", offsetof(struct tierce__gpu, mfu), "of the peak", 1e-6, 1, false, 0.45},
     {"count", offsetof(struct tierce__gpu, count), "a request", 1, 1e6, false, 1},
@@ -76,11 +76,12 @@ static const struct tierce__model models[] = {
 };
 
 static const struct tierce__gpu gpus[] = {
-#define TIERCE_GPU(id, bf16, fp8, memory, kind, dollars)                                           \
+#define TIERCE_GPU(id, bf16, fp8, speed, size, kind, dollars)                                      \
     {.name = id,                                                                                   \
      .flops = FIGURE(bf16, kind),                                                                  \
      .flops_fp8 = FIGURE(fp8, kind),                                                               \
-     .bandwidth = FIGURE(memory, kind),                                                            \
+     .bandwidth = FIGURE(speed, kind),                                                             \
+     .memory = FIGURE(size, kind),                                                                 \
      .price = FIGURE(dollars, PLACEHOLDER),                                                        \
      .mfu = FIGURE(0.45, PLACEHOLDER),                                                             \
      .count = FIGURE(1, PLACEHOLDER)},
@@ -99,53 +100,56 @@ static const struct tierce__storage storages[] = {
 #include "optimizer/profiles.def"
 #undef TIERCE_STORAGE
 };
-/* clang-format on */
+
+void tierce__profiles_init(struct tierce__profiles *out)
+{
+    *out = (struct tierce__profiles){.counts = {sizeof(models) / sizeof(models[0]),
+                                                sizeof(gpus) / sizeof(gpus[0]),
+                                                sizeof(storages) / sizeof(storages[0])}};
+    memcpy(out->models, models, sizeof(models));
+    memcpy(out->gpus, gpus, sizeof(gpus));
+    memcpy(out->storages, storages, sizeof(storages));
+}
 
 /* What the three have in common: they begin with their name. */
 struct kind {
-    const char *what;
+    const char *what, *needed;
     const struct tierce__profile_key *keys;
-    const void *known;
-    size_t size, count;
+    size_t offset; /* in struct tierce__profiles */
+    size_t size;
 };
 
-static const struct kind model_kind = {"model", tierce__model_keys, models, sizeof(models[0]),
-                                       sizeof(models) / sizeof(models[0])};
-static const struct kind gpu_kind = {"GPU", tierce__gpu_keys, gpus, sizeof(gpus[0]),
-                                     sizeof(gpus) / sizeof(gpus[0])};
-static const struct kind storage_kind = {"tier", tierce__storage_keys, storages,
-                                         sizeof(storages[0]),
-                                         sizeof(storages) / sizeof(storages[0])};
+static const struct kind kinds[] = {
+    [TIERCE__PROFILE_MODEL] = {"model", "bytes and params", tierce__model_keys,
+                               offsetof(struct tierce__profiles, models),
+                               sizeof(struct tierce__model)},
+    [TIERCE__PROFILE_GPU] = {"GPU", "flops and price", tierce__gpu_keys,
+                             offsetof(struct tierce__profiles, gpus), sizeof(struct tierce__gpu)},
+    [TIERCE__PROFILE_STORAGE] = {"tier", "price and bandwidth", tierce__storage_keys,
+                                 offsetof(struct tierce__profiles, storages),
+                                 sizeof(struct tierce__storage)},
+};
 
-static const char *name_at(const struct kind *kind, size_t index)
+/* A profile, which begins with its name. */
+static const char *profile_at(const struct tierce__profiles *profiles, const struct kind *kind,
+                              size_t index)
 {
-    return (const char *)kind->known + index * kind->size;
+    return (const char *)profiles + kind->offset + index * kind->size;
 }
 
-static bool at(void *out, const struct kind *kind, size_t index)
+static bool find(const struct tierce__profiles *profiles, const struct kind *kind, const char *name,
+                 size_t *index)
 {
-    if (index >= kind->count)
-        return false;
-    memcpy(out, name_at(kind, index), kind->size);
-    return true;
+    for (size_t i = 0; i < profiles->counts[kind - kinds]; i++) {
+        if (strcasecmp(profile_at(profiles, kind, i), name) == 0) {
+            *index = i;
+            return true;
+        }
+    }
+    return false;
 }
 
-bool tierce__model_at(struct tierce__model *out, size_t index)
-{
-    return at(out, &model_kind, index);
-}
-
-bool tierce__gpu_at(struct tierce__gpu *out, size_t index)
-{
-    return at(out, &gpu_kind, index);
-}
-
-bool tierce__storage_at(struct tierce__storage *out, size_t index)
-{
-    return at(out, &storage_kind, index);
-}
-
-/* ---- reading --------------------------------------------------------------------------------- */
+/* ---- figures --------------------------------------------------------------------------------- */
 
 static struct tierce__figure *figure_of(void *profile, const struct tierce__profile_key *key)
 {
@@ -168,74 +172,101 @@ static bool parse_number(double *out, const char *text)
     return true;
 }
 
-static int no_such_key(const struct tierce__profile_key *keys, const char *key,
+static int no_such_key(const struct kind *kind, const char *key,
                        char why[TIERCE__PROFILE_WHY_BYTES])
 {
-    const char *nearest = keys->name;
-    for (const struct tierce__profile_key *k = keys; k->name != NULL; k++) {
+    const char *nearest = kind->keys->name;
+    for (const struct tierce__profile_key *k = kind->keys; k->name != NULL; k++) {
         if (tierce__edit_distance(k->name, key) < tierce__edit_distance(nearest, key))
             nearest = k->name;
     }
     char shown[80];
     tierce__text_for_message(shown, sizeof(shown), key);
-    snprintf(why, TIERCE__PROFILE_WHY_BYTES, "\"%s\" is not known here (\"%s\"?)", shown, nearest);
+    snprintf(why, TIERCE__PROFILE_WHY_BYTES, "a %s has no \"%s\" (\"%s\"?)", kind->what, shown,
+             nearest);
     return TIERCE_E_ARGUMENT;
 }
 
-int tierce__profile_set(void *profile, const struct tierce__profile_key *keys, const char *key,
-                        const char *value, enum tierce__mark mark,
-                        char why[TIERCE__PROFILE_WHY_BYTES])
+static int set_figure(void *profile, const struct kind *kind, const char *key, const char *value,
+                      enum tierce__mark mark, char why[TIERCE__PROFILE_WHY_BYTES])
 {
-    const struct tierce__profile_key *k = keys;
+    const struct tierce__profile_key *k = kind->keys;
     double number;
     while (k->name != NULL && strcmp(k->name, key) != 0)
         k++;
     if (k->name == NULL)
-        return no_such_key(keys, key, why);
+        return no_such_key(kind, key, why);
     if (!parse_number(&number, value) || !(number >= k->least && number <= k->most)) {
         char shown[80];
         tierce__text_for_message(shown, sizeof(shown), value);
-        snprintf(why, TIERCE__PROFILE_WHY_BYTES, "%s takes a number from %g to %g; not \"%s\"", key,
-                 k->least, k->most, shown);
+        snprintf(why, TIERCE__PROFILE_WHY_BYTES,
+                 "%s of a %s takes a number from %g to %g; not \"%s\"", key, kind->what, k->least,
+                 k->most, shown);
         return TIERCE_E_ARGUMENT;
     }
     *figure_of(profile, k) = (struct tierce__figure){.value = number, .mark = mark};
     return 0;
 }
 
-static int no_such_name(const struct kind *kind, const char *name,
-                        char why[TIERCE__PROFILE_WHY_BYTES])
+/* A profile of which nothing is known; what must be told is below zero. */
+static void make_empty(void *profile, const struct kind *kind, const char *name)
+{
+    memset(profile, 0, kind->size);
+    snprintf(profile, TIERCE__PROFILE_NAME_BYTES, "%s", name);
+    for (const struct tierce__profile_key *k = kind->keys; k->name != NULL; k++)
+        figure_of(profile, k)->value = k->is_needed ? -1 : k->usual;
+}
+
+int tierce__profiles_set(struct tierce__profiles *profiles, enum tierce__profile_kind kind,
+                         const char *name, const char *key, const char *value,
+                         enum tierce__mark mark, char why[TIERCE__PROFILE_WHY_BYTES])
+{
+    const struct kind *k = &kinds[kind];
+    size_t index = profiles->counts[kind];
+    bool is_new = !find(profiles, k, name, &index);
+    if (is_new && (index == TIERCE__PROFILES_MAX || strlen(name) >= TIERCE__PROFILE_NAME_BYTES ||
+                   strpbrk(name, ",=") != NULL || !tierce__text_is_clean(name, strlen(name)))) {
+        snprintf(why, TIERCE__PROFILE_WHY_BYTES,
+                 "a %s's name has up to %u letters without \",\" and \"=\", and there are up to %u",
+                 k->what, TIERCE__PROFILE_NAME_BYTES - 1, TIERCE__PROFILES_MAX);
+        return TIERCE_E_ARGUMENT;
+    }
+    char *profile = (char *)profiles + k->offset + index * k->size;
+    if (is_new)
+        make_empty(profile, k, name);
+    int rc = set_figure(profile, k, key, value, mark, why);
+    if (rc == 0 && is_new)
+        profiles->counts[kind]++;
+    return rc;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static int no_such_name(const struct tierce__profiles *profiles, const struct kind *kind,
+                        const char *name, char why[TIERCE__PROFILE_WHY_BYTES])
 {
     char list[TIERCE__PROFILE_WHY_BYTES / 2] = "", shown[80];
-    const char *nearest = name_at(kind, 0);
-    for (size_t i = 0; i < kind->count; i++) {
+    const char *nearest = profile_at(profiles, kind, 0);
+    for (size_t i = 0; i < profiles->counts[kind - kinds]; i++) {
+        const char *known = profile_at(profiles, kind, i);
         size_t used = strlen(list);
-        snprintf(list + used, sizeof(list) - used, "%s%s", i > 0 ? ", " : "", name_at(kind, i));
-        if (tierce__edit_distance(name_at(kind, i), name) < tierce__edit_distance(nearest, name))
-            nearest = name_at(kind, i);
+        snprintf(list + used, sizeof(list) - used, "%s%s", i > 0 ? ", " : "", known);
+        if (tierce__edit_distance(known, name) < tierce__edit_distance(nearest, name))
+            nearest = known;
     }
     tierce__text_for_message(shown, sizeof(shown), name);
     snprintf(why, TIERCE__PROFILE_WHY_BYTES,
-             "there is no %s \"%s\" (\"%s\"?); there are %s, or KEY=VALUE,...", kind->what, shown,
-             nearest, list);
+             "there is no %s \"%s\" (\"%s\"?); there are %s, or KEY=VALUE,... with %s", kind->what,
+             shown, nearest, list, kind->needed);
     return TIERCE_E_ARGUMENT;
-}
-
-/* A profile of which nothing is known. */
-static void make_empty(void *profile, const struct kind *kind)
-{
-    memset(profile, 0, kind->size);
-    memcpy(profile, "given", sizeof("given"));
-    for (const struct tierce__profile_key *k = kind->keys; k->name != NULL; k++)
-        figure_of(profile, k)->value = k->is_needed ? -1 : k->usual;
 }
 
 static int check_all(void *profile, const struct kind *kind, char why[TIERCE__PROFILE_WHY_BYTES])
 {
     for (const struct tierce__profile_key *k = kind->keys; k->name != NULL; k++) {
         if (figure_of(profile, k)->value < 0) {
-            snprintf(why, TIERCE__PROFILE_WHY_BYTES, "a %s without a name needs %s=...", kind->what,
-                     k->name);
+            snprintf(why, TIERCE__PROFILE_WHY_BYTES, "the %s \"%s\" needs %s=...", kind->what,
+                     (const char *)profile, k->name);
             return TIERCE_E_ARGUMENT;
         }
     }
@@ -243,21 +274,20 @@ static int check_all(void *profile, const struct kind *kind, char why[TIERCE__PR
 }
 
 /* One part of the text: KEY=VALUE, or a name, which comes first. */
-static int read_part(void *profile, const struct kind *kind, char *part, bool is_first,
+static int read_part(void *profile, const struct tierce__profiles *profiles,
+                     const struct kind *kind, char *part, bool is_first,
                      char why[TIERCE__PROFILE_WHY_BYTES])
 {
+    size_t index;
     char *equals = strchr(part, '=');
     if (equals != NULL) {
         *equals = '\0';
-        return tierce__profile_set(profile, kind->keys, part, equals + 1, TIERCE__MARK_GIVEN, why);
+        return set_figure(profile, kind, part, equals + 1, TIERCE__MARK_GIVEN, why);
     }
-    for (size_t i = 0; is_first && i < kind->count; i++) {
-        if (strcasecmp(name_at(kind, i), part) == 0) {
-            (void)at(profile, kind, i);
-            return 0;
-        }
-    }
-    return no_such_name(kind, part, why);
+    if (!is_first || !find(profiles, kind, part, &index))
+        return no_such_name(profiles, kind, part, why);
+    memcpy(profile, profile_at(profiles, kind, index), kind->size);
+    return 0;
 }
 
 /* Room for each of the three. */
@@ -267,17 +297,17 @@ union profile {
     struct tierce__storage storage;
 };
 
-static int read_profile(void *out, const struct kind *kind, const char *text,
-                        char why[TIERCE__PROFILE_WHY_BYTES])
+static int read_profile(void *out, const struct tierce__profiles *profiles, const struct kind *kind,
+                        const char *text, char why[TIERCE__PROFILE_WHY_BYTES])
 {
     union profile profile;
     char part[128];
     int rc = 0;
-    make_empty(&profile, kind);
+    make_empty(&profile, kind, "given");
     for (const char *p = text; rc == 0 && p != NULL;) {
         size_t length = strcspn(p, ",");
         snprintf(part, sizeof(part), "%.*s", (int)(length < sizeof(part) ? length : 0), p);
-        rc = read_part(&profile, kind, part, p == text, why);
+        rc = read_part(&profile, profiles, kind, part, p == text, why);
         p = p[length] == ',' ? p + length + 1 : NULL;
     }
     if (rc == 0)
@@ -287,26 +317,20 @@ static int read_profile(void *out, const struct kind *kind, const char *text,
     return rc;
 }
 
-int tierce__model_read(struct tierce__model *out, const char *text,
-                       char why[TIERCE__PROFILE_WHY_BYTES])
+int tierce__model_read(struct tierce__model *out, const struct tierce__profiles *profiles,
+                       const char *text, char why[TIERCE__PROFILE_WHY_BYTES])
 {
-    struct tierce__model model;
-    int rc = read_profile(&model, &model_kind, text, why);
-    if (rc < 0)
-        return rc;
-    if (model.source == NULL)
-        model.source = "";
-    *out = model;
-    return 0;
+    return read_profile(out, profiles, &kinds[TIERCE__PROFILE_MODEL], text, why);
 }
 
-int tierce__gpu_read(struct tierce__gpu *out, const char *text, char why[TIERCE__PROFILE_WHY_BYTES])
+int tierce__gpu_read(struct tierce__gpu *out, const struct tierce__profiles *profiles,
+                     const char *text, char why[TIERCE__PROFILE_WHY_BYTES])
 {
-    return read_profile(out, &gpu_kind, text, why);
+    return read_profile(out, profiles, &kinds[TIERCE__PROFILE_GPU], text, why);
 }
 
-int tierce__storage_read(struct tierce__storage *out, const char *text,
-                         char why[TIERCE__PROFILE_WHY_BYTES])
+int tierce__storage_read(struct tierce__storage *out, const struct tierce__profiles *profiles,
+                         const char *text, char why[TIERCE__PROFILE_WHY_BYTES])
 {
-    return read_profile(out, &storage_kind, text, why);
+    return read_profile(out, profiles, &kinds[TIERCE__PROFILE_STORAGE], text, why);
 }

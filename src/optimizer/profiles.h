@@ -10,13 +10,14 @@
 /*
  * Models, GPUs and tiers in numbers, each of which knows where it comes from.
  *
- *     rc = tierce__model_read(&model, "llama-3.1-8b", why);
- *     rc = tierce__model_read(&model, "bytes=131072,params=8e9,layers=32,heads=32", why);
- *     rc = tierce__gpu_read(&gpu, "h100,price=2.1,mfu=0.5", why);
+ *     tierce__profiles_init(&profiles);                                   // those of profiles.def
+ *     rc = tierce__profiles_set(&profiles, TIERCE__PROFILE_GPU, "h100", "price", "2.1",
+ *                               TIERCE__MARK_GIVEN, why);
+ *     rc = tierce__model_read(&model, &profiles, "llama-3.1-8b", why);
+ *     rc = tierce__model_read(&model, &profiles, "bytes=131072,params=8e9", why);
+ *     rc = tierce__gpu_read(&gpu, &profiles, "h100,mfu=0.5", why);
  *
- * A name is followed by what is different; without one, what has no default must be given.
- *
- * Thread: any.
+ * Thread: any, of one book one at a time.
  */
 
 enum tierce__mark {
@@ -26,6 +27,7 @@ enum tierce__mark {
     TIERCE__MARK_REPORTED,    /* told by others */
     TIERCE__MARK_GIVEN,       /* by the user */
     TIERCE__MARK_MEASURED,    /* by tierce bench, on some machine */
+    TIERCE__MARKS,
 };
 
 /* "placeholder", "public config", ... */
@@ -37,10 +39,11 @@ struct tierce__figure {
 };
 
 #define TIERCE__PROFILE_NAME_BYTES 64u
+#define TIERCE__PROFILE_WHY_BYTES  512u
 
 struct tierce__model {
     char name[TIERCE__PROFILE_NAME_BYTES]; /* "given" where nothing is known by name */
-    const char *source;                    /* of the public configuration; "" */
+    const char *source;                    /* of the public configuration, or NULL */
     struct tierce__figure bytes;           /* of KV a token, all layers */
     struct tierce__figure params;          /* that a token passes, without the input embedding */
     struct tierce__figure layers;       /* 0: attention costs nothing, and loads do not overlap */
@@ -55,6 +58,7 @@ struct tierce__gpu {
     struct tierce__figure flops;     /* FLOP/s in bf16, dense */
     struct tierce__figure flops_fp8; /* 0: it has none */
     struct tierce__figure bandwidth; /* bytes/s of its memory; 0: without end */
+    struct tierce__figure memory;    /* bytes; 0: not known */
     struct tierce__figure price;     /* dollars an hour */
     struct tierce__figure mfu;       /* the share of the peak that prefill reaches */
     struct tierce__figure count;     /* that compute one request together */
@@ -83,25 +87,45 @@ extern const struct tierce__profile_key tierce__model_keys[];   /* end with a NU
 extern const struct tierce__profile_key tierce__gpu_keys[];     /* the same */
 extern const struct tierce__profile_key tierce__storage_keys[]; /* the same */
 
-#define TIERCE__PROFILE_WHY_BYTES 512u
+enum tierce__profile_kind {
+    TIERCE__PROFILE_MODEL,
+    TIERCE__PROFILE_GPU,
+    TIERCE__PROFILE_STORAGE,
+};
 
-/* The profiles by index; false past the end. */
-bool tierce__model_at(struct tierce__model *out, size_t index);
-bool tierce__gpu_at(struct tierce__gpu *out, size_t index);
-bool tierce__storage_at(struct tierce__storage *out, size_t index);
+#define TIERCE__PROFILES_MAX 32u /* of a kind */
 
-/* NAME, NAME,KEY=VALUE,... or KEY=VALUE,... in any case of letters. TIERCE_E_ARGUMENT: *out is
- * untouched and `why` a sentence, with the nearest name where one is not known. */
-TIERCE_MUSTUSE int tierce__model_read(struct tierce__model *out, const char *text,
-                                      char why[TIERCE__PROFILE_WHY_BYTES]);
-TIERCE_MUSTUSE int tierce__gpu_read(struct tierce__gpu *out, const char *text,
-                                    char why[TIERCE__PROFILE_WHY_BYTES]);
-TIERCE_MUSTUSE int tierce__storage_read(struct tierce__storage *out, const char *text,
+/* What is known by name. */
+struct tierce__profiles {
+    struct tierce__model models[TIERCE__PROFILES_MAX];
+    struct tierce__gpu gpus[TIERCE__PROFILES_MAX];
+    struct tierce__storage storages[TIERCE__PROFILES_MAX];
+    size_t counts[3]; /* by enum tierce__profile_kind */
+};
+
+void tierce__profiles_init(struct tierce__profiles *out);
+
+/*
+ * Sets the figure of a key of a name, in any case of letters; a name that is not known gets a
+ * profile of its own. Numbers are like 8e9, 0.45, 40GB. TIERCE_E_ARGUMENT: `why` is a sentence (no
+ * such key, with the nearest; out of range; too many names, or too long a one).
+ */
+TIERCE_MUSTUSE int tierce__profiles_set(struct tierce__profiles *profiles,
+                                        enum tierce__profile_kind kind, const char *name,
+                                        const char *key, const char *value, enum tierce__mark mark,
                                         char why[TIERCE__PROFILE_WHY_BYTES]);
 
-/* Sets the figure of a key in a profile: "price", "2.1". TIERCE_E_ARGUMENT as above. */
-TIERCE_MUSTUSE int tierce__profile_set(void *profile, const struct tierce__profile_key *keys,
-                                       const char *key, const char *value, enum tierce__mark mark,
-                                       char why[TIERCE__PROFILE_WHY_BYTES]);
+/* NAME, NAME,KEY=VALUE,... or KEY=VALUE,...; where the name does not say it, what has no usual
+ * value must be there. TIERCE_E_ARGUMENT: *out is untouched and `why` a sentence, with the nearest
+ * name where one is not known. */
+TIERCE_MUSTUSE int tierce__model_read(struct tierce__model *out,
+                                      const struct tierce__profiles *profiles, const char *text,
+                                      char why[TIERCE__PROFILE_WHY_BYTES]);
+TIERCE_MUSTUSE int tierce__gpu_read(struct tierce__gpu *out,
+                                    const struct tierce__profiles *profiles, const char *text,
+                                    char why[TIERCE__PROFILE_WHY_BYTES]);
+TIERCE_MUSTUSE int tierce__storage_read(struct tierce__storage *out,
+                                        const struct tierce__profiles *profiles, const char *text,
+                                        char why[TIERCE__PROFILE_WHY_BYTES]);
 
 #endif

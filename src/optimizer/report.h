@@ -3,6 +3,9 @@
 #define TIERCE_OPTIMIZER_REPORT_H
 
 #include "optimizer/latency.h"
+#include "optimizer/life.h"
+#include "optimizer/tiers.h"
+#include "optimizer/timeline.h"
 #include "optimizer/trust.h"
 
 #include <stdio.h>
@@ -16,6 +19,13 @@
  * is the same for the same input. Threads: one at a time.
  */
 
+/* Tiers, and what became of the trace in them. */
+struct tierce__report_tiers {
+    const struct tierce__tiers_opts *opts;
+    const struct tierce__tiers_result *result;
+    uint64_t load_ns[3]; /* tierce__tiers_load_ns of 0.5, 0.9 and 0.99 */
+};
+
 struct tierce__report {
     const char *name;                              /* of the trace; may hold anything */
     const struct tierce__recording_totals *totals; /* needed */
@@ -27,6 +37,10 @@ struct tierce__report {
     const struct tierce__economy *economy; /* of the sweep; so are the next two */
     const struct tierce__latencies *latencies;
     const struct tierce__trust *trust;
+    const struct tierce__timeline *timeline;
+    struct tierce__match timeline_match; /* of it */
+    const struct tierce__life *life;
+    const struct tierce__report_tiers *tiers;
 };
 
 /* [borrow] the report for the call. Errors: -ENOMEM; what cannot be written is the file's to say
@@ -66,8 +80,8 @@ TIERCE_MUSTUSE int tierce__report_curves(struct tierce__report_curves *out,
 /* Accepts a zeroed one. */
 void tierce__report_curves_clear(struct tierce__report_curves *curves);
 
-/* "lru", or "lru/rev" where both orders were run. */
-#define TIERCE__REPORT_LABEL_BYTES 48u
+/* "lru", "ttl:5min", or "lru/rev" where both orders were run. */
+#define TIERCE__REPORT_LABEL_BYTES 80u
 void tierce__report_label(char out[TIERCE__REPORT_LABEL_BYTES],
                           const struct tierce__report_curves *curves, size_t index);
 

@@ -110,11 +110,13 @@ void tierce__report_label(char out[TIERCE__REPORT_LABEL_BYTES],
                           const struct tierce__report_curves *curves, size_t index)
 {
     const struct tierce__sweep_row *row = curves->curves[index].rows[0];
+    char name[TIERCE__SWEEP_NAME_BYTES];
     bool both = false;
+    tierce__sweep_name(name, row);
     for (size_t i = 0; i < curves->count && !both; i++)
         both = curves->curves[i].rows[0]->cache == row->cache &&
                curves->curves[i].rows[0]->order != row->order;
-    snprintf(out, TIERCE__REPORT_LABEL_BYTES, "%s%s", row->cache->name,
+    snprintf(out, TIERCE__REPORT_LABEL_BYTES, "%s%s", name,
              !both                             ? ""
              : row->order == TIERCE__TOUCH_REV ? "/rev"
                                                : "/fwd");

@@ -118,10 +118,14 @@ int tierce__report_json(FILE *file, const struct tierce__report *report)
     tierce__json_write_open(&json, NULL, '{');
     tierce__json_write_count(&json, "report", REPORT_VERSION);
     tierce__json_write_text(&json, "tierce", TIERCE_VERSION);
+    tierce__json_write_text(&json, "unit", report->sweep->in_bytes ? "bytes" : "blocks");
     write_trace(&json, report);
     write_curves(&json, report, &curves);
     tierce__report_json_economy(&json, report);
     tierce__report_json_trust(&json, report);
+    tierce__report_json_timeline(&json, report);
+    tierce__report_json_life(&json, report);
+    tierce__report_json_tiers(&json, report);
     tierce__json_write_close(&json, '}');
     tierce__report_curves_clear(&curves);
     return 0;

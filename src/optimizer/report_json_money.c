@@ -74,6 +74,10 @@ void tierce__report_json_trust(struct tierce__json_write *json, const struct tie
     tierce__json_write_count(json, "sessions", trust->sessions);
     tierce__json_write_count(json, "clusters", trust->clusters);
     tierce__json_write_count(json, "rounds", trust->rounds);
+    tierce__json_write_open(json, "findings", '[');
+    for (int f = 0; f < TIERCE__FINDINGS; f++)
+        tierce__json_write_text(json, NULL, tierce__finding_text((enum tierce__finding)f));
+    tierce__json_write_close(json, ']');
     tierce__json_write_close(json, '}');
 }
 
@@ -165,7 +169,7 @@ static void write_trust(struct tierce__json_write *json, const struct tierce__re
         const struct tierce__trust_row *row =
             &report->trust->rows[index_of(report, curve->rows[i])];
         tierce__json_write_count(json, NULL, row->findings);
-        has_interval = has_interval || row->high > 0;
+        has_interval = has_interval || row->has_interval;
     }
     tierce__json_write_close(json, ']');
     if (!has_interval)

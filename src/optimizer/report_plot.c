@@ -8,14 +8,18 @@
 #include <string.h>
 
 /* Lengths of a panel. 640 pixels at 12 are a column and a half of a paper. */
-#define WIDTH          640.0
-#define HEIGHT         400.0
-#define LEFT           62.0
-#define RIGHT          18.0
-#define TOP            40.0
-#define BOTTOM         58.0
-#define BYTES_HEIGHT   18.0 /* of the second row of numbers below the axis */
-#define FONT           12.0
+#define WIDTH        640.0
+#define HEIGHT       400.0
+#define LEFT         62.0
+#define RIGHT        18.0
+#define TOP          40.0
+#define BOTTOM       58.0
+#define BYTES_HEIGHT 18.0 /* of the second row of numbers below the axis */
+#define FONT         12.0
+/* Names stand beside the lines, or below the axis where there are too many of them. */
+#define NAMED_MAX      10
+#define LEGEND_COLUMNS 3
+#define LEGEND_ROW     18.0
 #define HEADROOM_WIDTH 60.0
 #define HEADROOM_LEAST 45.0 /* high, for its name to stand in it */
 #define TICK_SPACE     44.0
@@ -116,7 +120,10 @@ static void draw_tick(const struct panel *panel, const struct tierce__report *re
         return;
     *last = x;
     char text[16];
-    print_blocks(text, capacity);
+    if (report->sweep->in_bytes)
+        print_bytes(text, capacity);
+    else
+        print_blocks(text, capacity);
     draw_text(panel, x, panel->frame.bottom + 18, TIERCE__PLOT_MIDDLE, INK, text);
     if (report->block_bytes > 0) {
         print_bytes(text, capacity * (double)report->block_bytes);
@@ -144,9 +151,9 @@ static void draw_x_axis(const struct panel *panel, const struct tierce__report *
         for (double at = ceil(least / step) * step; at <= most; at += step)
             draw_tick(panel, report, at, &last);
     }
-    draw_text(panel, middle,
-              panel->frame.bottom + 38 + (report->block_bytes > 0 ? BYTES_HEIGHT : 0),
-              TIERCE__PLOT_MIDDLE, INK, "capacity in blocks");
+    draw_text(
+        panel, middle, panel->frame.bottom + 38 + (report->block_bytes > 0 ? BYTES_HEIGHT : 0),
+        TIERCE__PLOT_MIDDLE, INK, report->sweep->in_bytes ? "capacity" : "capacity in blocks");
 }
 
 static void draw_y_axis(const struct panel *panel)
@@ -294,11 +301,41 @@ static void draw_labels(struct panel *panel)
     }
 }
 
+static void draw_legend(const struct panel *panel, const struct tierce__report *report)
+{
+    double column = (panel->frame.right - panel->frame.left) / LEGEND_COLUMNS;
+    double top = panel->frame.bottom + BOTTOM + (report->block_bytes > 0 ? BYTES_HEIGHT : 0);
+    size_t place = 0;
+    for (size_t i = 0; i < panel->line_count; i++) {
+        const struct tierce__plot_line *line = &panel->lines[i];
+        if (line->same_as_earlier)
+            continue;
+        double x = panel->frame.left + (double)(place % LEGEND_COLUMNS) * column;
+        double y = top + (double)(place / LEGEND_COLUMNS) * LEGEND_ROW;
+        const struct tierce__plot_point ends[] = {{x, y - 4}, {x + 22, y - 4}};
+        panel->canvas->line(panel->canvas, ends, 2, line->color, line->width, line->dash);
+        draw_text(panel, x + 28, y, TIERCE__PLOT_START, line->color, line->label);
+        place++;
+    }
+}
+
 /* ---- panels ---------------------------------------------------------------------------------- */
 
-static double panel_height(const struct tierce__report *report)
+static size_t curves_of_match(const struct tierce__report_curves *curves, size_t first)
 {
-    return HEIGHT + (report->block_bytes > 0 ? BYTES_HEIGHT : 0);
+    size_t count = 0;
+    for (size_t i = first; i < curves->count; i++)
+        count += tierce__report_same_match(&curves->curves[first], &curves->curves[i]);
+    return count;
+}
+
+/* Of the panel of the match of curves[first]. */
+static double panel_height(const struct tierce__report *report,
+                           const struct tierce__report_curves *curves, size_t first)
+{
+    size_t count = curves_of_match(curves, first);
+    size_t rows = count > NAMED_MAX ? (count + LEGEND_COLUMNS - 1) / LEGEND_COLUMNS : 0;
+    return HEIGHT + (report->block_bytes > 0 ? BYTES_HEIGHT : 0) + LEGEND_ROW * (double)rows;
 }
 
 static bool is_limit(const struct tierce__plot_line *line)
@@ -370,7 +407,10 @@ static void draw_panel(struct panel *panel, const struct tierce__report *report,
         if (!panel->lines[i].same_as_earlier)
             draw_line(panel, &panel->lines[i]);
     }
-    draw_labels(panel);
+    if (panel->line_count > NAMED_MAX)
+        draw_legend(panel, report);
+    else
+        draw_labels(panel);
 }
 
 static bool is_first_of_match(const struct tierce__report_curves *curves, size_t index)
@@ -387,7 +427,7 @@ struct tierce__plot_size tierce__plot_size(const struct tierce__report *report,
 {
     struct tierce__plot_size size = {WIDTH, 0};
     for (size_t i = 0; i < curves->count; i++)
-        size.height += is_first_of_match(curves, i) ? panel_height(report) : 0;
+        size.height += is_first_of_match(curves, i) ? panel_height(report, curves, i) : 0;
     return size;
 }
 
@@ -411,7 +451,7 @@ int tierce__plot_draw(struct tierce__plot_canvas *canvas, const struct tierce__r
         panel.frame =
             (struct tierce__plot_box){LEFT, top + TOP, WIDTH - RIGHT, top + HEIGHT - BOTTOM};
         draw_panel(&panel, report, curves, i, points);
-        top += panel_height(report);
+        top += panel_height(report, curves, i);
     }
     tierce__free(points);
     tierce__free(panel.lines);

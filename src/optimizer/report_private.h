@@ -17,4 +17,11 @@ void tierce__report_json_curve_money(struct tierce__json_write *json,
                                      const struct tierce__report *report,
                                      const struct tierce__report_curve *curve);
 
+/* report_json_life.c */
+void tierce__report_json_timeline(struct tierce__json_write *json,
+                                  const struct tierce__report *report);
+void tierce__report_json_life(struct tierce__json_write *json, const struct tierce__report *report);
+void tierce__report_json_tiers(struct tierce__json_write *json,
+                               const struct tierce__report *report);
+
 #endif

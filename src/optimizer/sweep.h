@@ -40,10 +40,32 @@ TIERCE_MUSTUSE int tierce__cache_find(struct tierce__cache *out, const char *nam
 /* The caches by index, for lists; false past the end. */
 bool tierce__cache_at(struct tierce__cache *out, size_t index);
 
+/* Whether it drops what was not used for a time to live. */
+bool tierce__cache_expires(const struct tierce__cache *cache);
+
 /* Whether a request's blocks are touched in an order that makes a difference. */
 bool tierce__cache_has_order(const struct tierce__cache *cache);
 
 #define TIERCE__CAPACITY_UNLIMITED UINT64_MAX
+
+/* One cache: what a single replay is of. */
+struct tierce__sim_point {
+    const struct tierce__cache *cache; /* [borrow] */
+    enum tierce__touch_order order;    /* where the cache has one */
+    uint64_t capacity;                 /* blocks, or bytes if in_bytes; or UNLIMITED */
+    bool in_bytes;
+    uint64_t ttl_us; /* for a cache that expires; 0: never */
+    uint64_t seed;
+};
+
+/*
+ * A replay of a point; the rest of `opts` (distinct, matches, samples, watch) as it is.
+ * Errors, *out untouched: those of tierce__replay_create; TIERCE_E_ARGUMENT (Belady's cache, or
+ * KVCM's, which are no replays).
+ */
+TIERCE_MUSTUSE int tierce__sim_replay(struct tierce__replay **out,
+                                      const struct tierce__sim_point *point,
+                                      const struct tierce__replay_opts *opts);
 
 struct tierce__sweep_row {
     const struct tierce__cache *cache; /* [borrow from the options] */
@@ -51,9 +73,11 @@ struct tierce__sweep_row {
     enum tierce__touch_order order;
     struct tierce__match match;
     uint64_t capacity;
+    size_t capacity_index; /* in the options' list; 0 of the infinite cache */
+    uint64_t ttl_us;       /* of a cache that expires; 0: never, or it does not */
     uint64_t requests, blocks, internal_blocks; /* looked up */
     uint64_t hits, internal_hits;
-    bool is_replayed; /* else from the curve or Belady: what follows is 0 */
+    bool is_replayed; /* else from a curve or Belady: what follows is 0 */
     uint64_t evicted, refused, expired;
     bool has_hand; /* the policy has one, which came round so often */
     uint64_t wraps;
@@ -109,7 +133,9 @@ struct tierce__sweep_opts {
     const uint64_t *capacities; /* blocks, or bytes if `in_bytes` */
     size_t capacity_count;
     bool in_bytes;
-    uint64_t seed, ttl_us;
+    const uint64_t *ttls; /* microseconds, for caches that expire; none: they never do */
+    size_t ttl_count;
+    uint64_t seed;
     uint32_t samples;
     struct tierce__kvcm_tuning kvcm;
     const char *folder;                  /* for temporary files, or NULL */
@@ -124,7 +150,9 @@ struct tierce__sweep_opts {
 };
 
 /*
- * [borrow] options for the call, but the caches. Combinations without a meaning are left out:
+ * [borrow] options for the call, but the caches. A cache that expires is run with every time to
+ * live, in the order of the list, of each capacity first; without a limit and where no request only
+ * looks up, all times cost one scan (ttl_curve.h). Combinations without a meaning are left out:
  * stream of caches that have no order, and Belady's without a limit. The infinite cache has one
  * capacity whatever the list says. KVCM's caches have all instances in one group.
  * Errors: -ENOMEM, negative errno (a temporary file, a thread), TIERCE_E_ARGUMENT (Belady's bound
@@ -135,6 +163,19 @@ struct tierce__sweep_opts {
 TIERCE_MUSTUSE int tierce__sweep_run(struct tierce__sweep *out,
                                      const struct tierce__recording *recording,
                                      const struct tierce__sweep_opts *opts);
+
+/*
+ * The row with the most hits of a match that could be bought: not of Belady's cache or the infinite
+ * one, and of no larger capacity than the budget. Of equal hits the smaller capacity, then the
+ * first in the list. NULL if no row fits. [borrow until clear]
+ */
+const struct tierce__sweep_row *tierce__sweep_best(const struct tierce__sweep *sweep,
+                                                   const struct tierce__match *match,
+                                                   uint64_t budget);
+
+/* The cache's name, with the time to live if it has one: "ttl:5min". */
+#define TIERCE__SWEEP_NAME_BYTES 64u
+void tierce__sweep_name(char out[TIERCE__SWEEP_NAME_BYTES], const struct tierce__sweep_row *row);
 
 /* Whether two rows differ in nothing but their capacity. */
 bool tierce__sweep_same_line(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b);

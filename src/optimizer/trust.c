@@ -313,7 +313,7 @@ static void find(struct tierce__trust_row *out, const struct tierce__sweep_row *
         return;
     if (out->compulsory >= COMPULSORY_MOST)
         out->findings |= 1u << TIERCE__FINDING_COMPULSORY;
-    if (row->is_replayed ? left == 0 : never_full)
+    if (row->is_replayed ? left == 0 && row->refused == 0 : never_full)
         out->findings |= 1u << TIERCE__FINDING_UNEXERCISED;
     else if (is_known && left < row->capacity && !is_bound)
         out->findings |= 1u << TIERCE__FINDING_BARELY;
@@ -374,6 +374,16 @@ const char *tierce__finding_text(enum tierce__finding finding)
             "nine in ten misses or more are first uses, which no cache avoids",
     };
     return texts[finding];
+}
+
+const char *tierce__finding_name(enum tierce__finding finding)
+{
+    static const char *const names[TIERCE__FINDINGS] = {
+        [TIERCE__FINDING_UNEXERCISED] = "unexercised", [TIERCE__FINDING_BARELY] = "barely",
+        [TIERCE__FINDING_NO_WRAP] = "no_wrap",         [TIERCE__FINDING_WARM_UP] = "warm_up",
+        [TIERCE__FINDING_COMPULSORY] = "compulsory",
+    };
+    return names[finding];
 }
 
 const char *tierce__session_kind_text(enum tierce__session_kind kind)

@@ -95,6 +95,9 @@ void tierce__trust_clear(struct tierce__trust *trust);
 /* What a finding says of its row, as a sentence: "nothing had to leave: ...". */
 const char *tierce__finding_text(enum tierce__finding finding);
 
+/* The same as a word, for files: "unexercised". */
+const char *tierce__finding_name(enum tierce__finding finding);
+
 /* What stands for a session, as a sentence. */
 const char *tierce__session_kind_text(enum tierce__session_kind kind);
 

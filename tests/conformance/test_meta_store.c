@@ -2,6 +2,7 @@
 #include "meta_conformance.h"
 
 #include "check_main.h"
+#include "meta_folder.h"
 
 static void nothing(void) {}
 
@@ -17,5 +18,15 @@ int main(void)
                                                .begin = nothing,
                                                .uri = memory_uri,
                                                .end = nothing};
-    return check_main(meta_conformance(&memory));
+    static const struct meta_factory rocksdb = {.name = "rocksdb",
+                                                .ops = &tierce__meta_rocksdb,
+                                                .is_durable = true,
+                                                .begin = meta_folder_make,
+                                                .uri = meta_folder_path,
+                                                .end = meta_folder_remove};
+    const struct meta_factory *const all[] = {&memory, &rocksdb};
+    int failed = 0;
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        failed |= check_main(meta_conformance(all[i]));
+    return failed;
 }

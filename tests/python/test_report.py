@@ -71,9 +71,10 @@ def report(tmp_path_factory):
         return page, list(csv.DictReader(file))
 
 
-EVERYTHING = ("--match", "prefix,any", "--order", "rev,fwd", "--block-bytes", "2MiB",
-              "--policy", "lru,lfu,sieve,infinite,belady")
-SECTIONS = ["rates", "limits"]
+EVERYTHING = ("--match", "prefix,any", "--order", "rev,fwd", "--policy",
+              "lru,lfu,sieve,infinite,belady", "--model", "llama-3.1-8b", "--gpu", "h100",
+              "--cost-tier", "nvme,writes=30", "--block-tokens", "16", "--bootstrap", "40")
+SECTIONS = ["rates", "time", "savings", "waits", "life", "prefixes", "trust", "limits"]
 
 
 @pytest.mark.parametrize("width", [1280, 360])
@@ -132,14 +133,14 @@ def test_the_read_out_follows_keys_and_pointer(browser, report):
     page = Page(browser).open(report[0])
 
     def where():
-        return page.run("document.querySelector('.readout .where').textContent")
+        return page.run("document.querySelector('#rates .where').textContent")
 
     smallest = min(int(r["capacity"]) for r in report[1] if r["capacity"] != "unlimited")
     page.run("document.querySelector('#rates .chart').focus()")
     for key in ("Home", "ArrowRight", "ArrowLeft"):
         page.call("Input.dispatchKeyEvent", type="keyDown", key=key)
     assert where().startswith(f"At {smallest:,} block")
-    hits = page.run("[...document.querySelectorAll('.readout tbody tr')].map(r =>"
+    hits = page.run("[...document.querySelectorAll('#rates .readout tbody tr')].map(r =>"
                     " [r.cells[0].textContent, r.cells[r.cells.length - 1].textContent])")
     want = {r["policy"] + (f"/{r['order']}" if r["order"] != "-" else ""): int(r["hits"])
             for r in report[1] if r["match"] == "prefix" and
@@ -172,6 +173,74 @@ def test_the_axis_can_be_switched(browser, report):
     click("any")
     assert page.run("[...document.querySelectorAll('table.rates')].filter(t =>"
                     " t.offsetParent !== null).map(t => t.dataset.match)") == ["any"]
+    assert page.problems == []
+
+
+def money(page):
+    """The table of savings: {policy: {head: cell}}."""
+    rows = page.run("""(t => [...t.querySelectorAll('tbody tr')].map(r => Object.fromEntries(
+        [...r.cells].map((c, i) => [t.tHead.rows[0].cells[i].textContent, c.textContent]))))(
+        document.querySelector('table.money'))""")
+    return {row["Policy"]: row for row in rows}
+
+
+def best(rows):
+    """What the table must say: of each policy the row with the largest net, match prefix."""
+    out = {}
+    for row in rows:
+        label = row["policy"] + (f"/{row['order']}" if row["policy"] in
+                                 ("lru", "lfu", "sieve") else "")
+        if row["match"] == "prefix" and row.get("net_per_hour"):
+            more = float(row["net_per_hour"]) - float(out.get(label, row)["net_per_hour"])
+            if label not in out or more > 1e-5 * abs(float(row["net_per_hour"])):
+                out[label] = row
+    return out
+
+
+def dollars(cell):
+    return float(cell.replace("$", "").replace("\u2212", "-").replace(",", ""))
+
+
+def check_money(page, rows):
+    shown, wanted = money(page), best(rows)
+    assert wanted and set(wanted) == set(shown)
+    for label, row in wanted.items():
+        cells = shown[label]
+        assert dollars(cells["Net"]) == pytest.approx(float(row["net_per_hour"]), abs=0.0051)
+        assert dollars(cells["Saved"]) == pytest.approx(float(row["saved_per_hour"]), abs=0.0051)
+        assert dollars(cells["Cost"]) == pytest.approx(float(row["cost_per_hour"]), abs=0.0051)
+        assert cells["Pays most at"].replace(",", "") == row["capacity"]
+
+
+def slide(page, name, value, log=True):
+    """Moves a slider as a hand would: what is shown comes from the event."""
+    page.run(f"""(s => {{ s.value = {f'Math.log({value})' if log else value};
+        s.dispatchEvent(new Event('input', {{bubbles: true}})); }})(
+        document.querySelector('.sliders input[name={name}]'))""")
+
+
+def test_sliders_compute_what_the_command_computes(browser, report, tmp_path):
+    page = Page(browser).open(report[0])
+    check_money(page, report[1])
+    line = page.run("document.querySelector('#savings .line').getAttribute('d')")
+    slide(page, "price", 7.5)
+    slide(page, "mfu", 0.3, log=False)
+    slide(page, "storage", 0.9)
+    slide(page, "years", 2)
+    table = tmp_path / "table.csv"
+    given = dict(zip(EVERYTHING[::2], EVERYTHING[1::2]))
+    given.update({"--gpu": "h100,price=7.5,mfu=0.3",
+                  "--cost-tier": "nvme,writes=30,price=0.9,years=2"})
+    optimize(report[0].parent / "trace.jsonl", *(x for pair in given.items() for x in pair),
+             "--csv", table)
+    with open(table, encoding="utf-8") as file:
+        check_money(page, list(csv.DictReader(file)))
+    assert page.run("document.querySelector('#savings .line').getAttribute('d')") != line
+    saved = {k: dollars(v["Saved"]) for k, v in money(page).items()}
+    slide(page, "scale", 10)
+    assert {k: dollars(v["Saved"]) for k, v in money(page).items()} != saved
+    page.run("document.querySelector('#savings button').click()")
+    check_money(page, report[1])
     assert page.problems == []
 
 
@@ -238,3 +307,35 @@ def test_what_is_equal_is_written_equally(report, tmp_path):
     optimize(trace, *EVERYTHING, "--html", again)
     assert again.read_bytes() == report[0].read_bytes()
     assert again.stat().st_size < 1 << 20
+
+
+ONE = '{"timestamp": 5, "hash_ids": [1, 2]}\n'
+WRITES = "".join('{"instance_id": "i", "trace_id": "t", "timestamp_us": %d, "keys": [%d]}\n' % (i, i)
+                 for i in range(20))
+LITTLE = {
+    "one request": (ONE, []),
+    "one capacity": (sessions(40), ["--capacity", "30", "--match", "prefix,any,stream,window:2"]),
+    "nothing but the infinite": (sessions(40), ["--policy", "infinite"]),
+    "nothing but the unlimited": (sessions(40), ["--policy", "lru", "--capacity", "unlimited"]),
+    "nothing is looked up": (WRITES, ["--format", "kvcm-schema"]),
+    "all at one time": (ONE * 9, []),
+    "every policy": (sessions(200), ["--policy", "lru,fifo,mru,lfu,sieve,s3fifo,s3fifo-lcs,arc,"
+                                     "leaf-lru,sampled-lru,kvcm-lru,infinite,belady",
+                                     "--order", "rev,fwd"]),
+}
+
+
+@pytest.mark.parametrize("what", LITTLE)
+def test_reports_of_little_and_of_much(browser, tmp_path, what):
+    text, args = LITTLE[what]
+    trace, page = tmp_path / "trace.jsonl", tmp_path / "report.html"
+    trace.write_text(text)
+    optimize(trace, *args, "--html", page)
+    for width in (1280, 360):
+        opened = Page(browser, width).open(page)
+        assert opened.problems == []
+        assert opened.run("document.documentElement.scrollWidth") <= width
+        assert opened.run("document.querySelectorAll('main > section').length") >= 2
+        drawn = opened.run("[...document.querySelectorAll('svg')].map(s => s.outerHTML).join('')")
+        assert "NaN" not in drawn and "undefined" not in drawn and "Infinity" not in drawn
+        assert "undefined" not in opened.run("document.body.innerText")

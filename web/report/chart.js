@@ -166,7 +166,7 @@ function drawLabels(lines, frame, boxes) {
   const parts = [];
   for (const line of lines) {
     const box = line.text && placeLabel(lines, line, boxes, frame);
-    if (!box || box.white < -CHART.enough / 2) continue;
+    if (!box || box.white < 1) continue; /* what is read out has the colors too */
     boxes.push(box);
     parts.push(svg('text', {class: 'label ' + line.color, x: (box.left + box.right) / 2,
       y: box.bottom - 4, 'text-anchor': 'middle'}, line.text));
@@ -187,7 +187,7 @@ function chartRange(spec) {
 }
 
 function drawChart(holder, spec, width) {
-  const height = Math.round(Math.max(spec.low || 230, Math.min(spec.high || 440, width * 0.62)));
+  const height = Math.round(Math.max(spec.low || 290, Math.min(spec.high || 440, width * 0.62)));
   const range = chartRange(spec);
   const widest = Math.max(...ticks(range.low, range.y, false, v => v, -Infinity).map(t => spec.y.print(t[0]).length));
   const frame = {left: 12 + widest * 7.8, right: width - 14, top: spec.y.title ? 30 : 10, bottom: height - 50};
@@ -258,6 +258,18 @@ function lineChart(holder, first) {
   return {set(next) { spec = next; draw(); }, mark};
 }
 
+/* A chart with its title, and a line below that says the values at the cursor. */
+function smallChart(holder, caption, spec) {
+  const figure = h('div');
+  const said = h('p', {class: 'said', 'aria-live': 'polite'}, '\u00a0');
+  holder.append(h('div', null, h('p', {class: 'caption'}, caption), figure, said));
+  lineChart(figure, {label: caption, low: 210, high: 260, mark: null, ...spec, pick: x => {
+    const values = distinctLines(spec.series).map(line => [line, line.points.find(p => p[0] === x)]).filter(v => v[1]);
+    said.replaceChildren(`${spec.x.say(x)}: `, values.map(([line, point]) =>
+      `${line.names.join(', ')} ${(spec.y.say || spec.y.print)(point[1])}`).join('; '));
+  }});
+}
+
 /* Bars side by side: [{name, value, note}], `name` of every so many below. */
 function barChart(holder, spec) {
   function draw() {
@@ -285,7 +297,7 @@ function barChart(holder, spec) {
       return svg('g', {class: bar.color || 'c0'},
         svg('rect', {class: 'bar', x: x + Math.min(1, each * 0.1), width: Math.max(1, each - Math.min(2, each * 0.2)),
           y: place(bar.value), height: frame.bottom - place(bar.value)}, svg('title', null, bar.note)),
-        i % every === 0 && svg('text', {x: middle, y: frame.bottom + 20, 'text-anchor': 'middle'}, bar.name));
+        (i % every === 0 || bar.name === '\u2026') && svg('text', {x: middle, y: frame.bottom + 20, 'text-anchor': 'middle'}, bar.name));
     }),
     svg('text', {x: frame.right, y: frame.bottom + 42, 'text-anchor': 'end'}, spec.title)));
   }

@@ -42,7 +42,7 @@ const moneyTerms = [
   ['Saved', 'GPU time that hits make unnecessary, as GPUs at the price of the slider: FLOPs of the prefixes that hit, over what the GPU reaches.'],
   ['Cost', 'What a tier as large as the cache costs an hour: its price over its lifetime, which ends early where more is written than it stands.'],
   ['Net', 'Saved less cost.'],
-  ['Pays most at', 'The capacity, of those that were simulated, with the largest net.'],
+  ['Pays most at', 'The capacity, of those that were simulated, with the largest net. Where that is negative, none pays.'],
   ['Break-even bandwidth', 'Bytes a second from which on loading a hit is faster than computing it, for each GPU.'],
   ['Break-even residency', 'How long a token may lie unused until keeping it has cost as much as computing it again.'],
   ['MFU', 'Model FLOPs utilisation: the share of its peak that a GPU reaches in prefill.'],
@@ -75,20 +75,29 @@ function sliders(economy, setting, change) {
   }));
 }
 
+function worthTable(economy, setting, curves, capacity) {
+  const rows = curves.map(curve => ({curve, row: valuedRows(curve).find(r => r.capacity === capacity)}))
+    .filter(r => r.row).map(({curve, row}) => ({curve, ...worth(economy, setting, row)})).sort((a, b) => b.net - a.net);
+  return [h('p', {class: 'where'}, 'At ' + capacityText(capacity)), h('table', null,
+    h('thead', null, h('tr', null, h('th', {class: 'left', scope: 'col'}, 'Policy'),
+      ['Saved', 'Cost', 'Net'].map(t => h('th', {scope: 'col', title: 'Dollars an hour'}, t)))),
+    h('tbody', null, rows.map(({curve, saved, cost, net}) => h('tr', null, policyCell(curve),
+      [saved, cost, net].map(v => h('td', null, dollars(v)))))))];
+}
+
 function bestTable(economy, setting, curves) {
   const rows = curves.map(curve => {
     const values = valuedRows(curve).map(row => ({row, ...worth(economy, setting, row)}));
-    return {curve, best: values.reduce((a, b) => b.net > a.net ? b : a, values[0])};
+    /* Of those that differ by rounding only the smaller. */
+    return {curve, best: values.reduce((a, b) => b.net - a.net > 1e-9 * Math.abs(a.net) ? b : a)};
   });
   const heads = ['Pays most at', 'Size', 'Saved', 'Cost', 'Net', 'GPUs saved', 'Break-even bandwidth', 'Residency'];
   return h('table', {class: 'money'},
     h('caption', null, 'Dollars an hour, at each policy\u2019s best capacity of those simulated'),
     h('thead', null, h('tr', null, h('th', {class: 'left', scope: 'col'}, 'Policy'), heads.map(t => h('th', {scope: 'col'}, t)))),
     h('tbody', null, rows.map(({curve, best}) => h('tr', {'data-policy': curve.label},
-      h('th', {class: 'left', scope: 'row'}, h('span', {class: `key ${colorOf(curve)}${isDashed(curve) ? ' dashed' : ''}`, 'aria-hidden': 'true'}), curve.label),
-      (best.net > 0
-        ? [count(best.row.capacity), bytes(best.row.bytes), dollars(best.saved), dollars(best.cost), dollars(best.net), trimmed(best.gpus, 3)]
-        : ['none pays', '\u2013', '\u2013', '\u2013', '\u2013', '\u2013']).map(text => h('td', null, text)),
+      policyCell(curve), [count(best.row.capacity), bytes(best.row.bytes), dollars(best.saved), dollars(best.cost), dollars(best.net),
+        trimmed(best.gpus, 3)].map(text => h('td', null, text)),
       h('td', null, best.row.bandwidth > 0 ? `${trimmed(best.row.bandwidth / 1e9, 3)} GB/s` : '\u2013'),
       h('td', null, best.row.residency > 0 ? seconds(best.row.residency * setting.price * economy.gpu.mfu.value * economy.storage.price.value * setting.years /
         (economy.gpu.price.value * setting.mfu * setting.storage * economy.storage.years.value)) : '\u2013')))));
@@ -112,14 +121,22 @@ function showEconomy() {
   const setting = usualSetting(economy);
   const figure = h('div');
   const table = h('div', {class: 'scroll more', tabindex: 0, role: 'region', 'aria-label': 'Savings by policy'});
+  const readout = h('div', {class: 'readout', 'aria-live': 'polite'});
+  const sizes = valuedRows(curves[0]).map(row => row.capacity);
+  let capacity = sizes[Math.floor(sizes.length * 0.6)];
   let chart = null;
-  const spec = () => ({label: 'Net dollars an hour by capacity', x: {log: true, print: v => short(v), title: 'capacity in blocks'},
+  function choose(x) {
+    capacity = x;
+    readout.replaceChildren(...worthTable(economy, setting, curves, capacity));
+  }
+  const spec = () => ({mark: capacity, pick: choose, label: 'Net dollars an hour by capacity', x: capacityAxis(),
     y: {print: v => (v < 0 ? '\u2212$' : '$') + trimmed(Math.abs(v), 3), title: 'net dollars an hour'},
     series: curves.map(curve => ({name: curve.label, color: colorOf(curve), dashed: isDashed(curve),
       points: valuedRows(curve).map(row => [row.capacity, worth(economy, setting, row).net])}))});
   function redraw() {
     if (chart) chart.set(spec());
     else chart = lineChart(figure, spec());
+    choose(capacity);
     table.replaceChildren(bestTable(economy, setting, curves));
   }
   const controls = h('div');
@@ -132,7 +149,7 @@ function showEconomy() {
     h('p', null, `${economy.model.name} on ${economy.gpu.name}, the cache in ${economy.storage.name}: without a cache, prefill of this trace keeps ${trimmed(economy.prefill_gpus, 3)} GPUs busy. `,
       h('span', {class: 'lead'}, 'Prices are placeholders until you bring your own; a GPU-second saved counts as one that need not be bought.')),
     what(moneyTerms, 'Money'), controls, h('button', {type: 'button', on: {click: reset}}, 'Back to the report\u2019s figures'),
-    figure, table, figuresUsed(economy));
+    h('div', {class: 'split'}, figure, readout), table, figuresUsed(economy));
   reset();
 }
 
@@ -146,16 +163,16 @@ const waitTerms = [
 function showWaits() {
   const curves = data.curves.filter(c => c.ttft);
   if (!data.economy || !data.economy.ttft || curves.length === 0) return;
-  const holder = h('div', {class: 'small'});
+  const holder = h('div', {class: 'small three'});
   section('waits', 'Time to first token',
     h('p', {class: 'lead'}, `${data.economy.model.name} on ${data.economy.gpu.name}. Without a cache: ` +
       ['p50', 'p90', 'p99'].map(p => `${p} ${seconds(data.economy.ttft[p])}`).join(', ') + '.'),
     what(waitTerms, 'Time to first token'), holder);
   for (const p of ['p50', 'p90', 'p99']) {
-    const figure = h('div');
-    holder.append(h('div', null, h('p', {class: 'caption'}, p), figure));
-    lineChart(figure, {label: `Time to first token, ${p}`, low: 220, high: 280, x: {log: true, print: v => short(v), title: 'capacity in blocks'},
-      y: {print: v => seconds(v)},
+    const slow = data.economy.ttft[p] >= 1;
+    smallChart(holder, `${p} by capacity`, {
+      x: capacityAxis(),
+      y: {say: v => seconds(v), print: slow ? v => trimmed(v, 3) + '\u00a0s' : v => trimmed(v * 1e3, 3) + '\u00a0ms'},
       series: curves.map(curve => ({name: curve.label, color: colorOf(curve), dashed: isDashed(curve),
         points: curve.capacity.map((c, i) => [c, curve.ttft[p][i]]).filter(q => q[0] !== null && q[1] !== null)}))
         .filter(s => s.points.length > 0)});

@@ -10,18 +10,26 @@ const lifeTerms = [
   ['Dead on arrival', 'Stored, and never looked up by a later request: what an ideal cache would not have stored.'],
 ];
 
-/* Bins that double: 0, 1, 2-3, 4-7, ... From the first that holds something to the last. */
+/* Bins that double: 0, 1, 2-3, 4-7, ... From the first that holds something to the last; many empty
+   ones in a row are one gap. */
 function binBars(histogram, print) {
-  const bins = histogram.bins;
-  const first = Math.max(0, bins.findIndex(n => n > 0));
-  return bins.slice(first).map((value, i) => {
-    const bin = first + i;
+  const bars = [];
+  let empty = [];
+  histogram.bins.forEach((value, bin) => {
     const from = bin === 0 ? 0 : 2 ** (bin - 1);
     const to = bin === 0 ? 0 : 2 ** bin - 1;
-    const share = percent(value / histogram.count, 1);
-    return {value, name: print(from),
-      note: (to > from ? `${print(from)} to ${print(to)}` : print(from)) + `: ${count(value)} (${share})`};
+    const bar = {value, name: print(from),
+      note: (to > from ? `${print(from)} to ${print(to)}` : print(from)) +
+        `: ${count(value)} (${percent(value / histogram.count, 1)})`};
+    if (value === 0) {
+      empty.push(bar);
+      return;
+    }
+    if (bars.length > 0) bars.push(...(empty.length > 3 ? [{value: 0, name: '\u2026', note: 'nothing'}] : empty));
+    bars.push(bar);
+    empty = [];
   });
+  return bars;
 }
 
 function showHistogram(holder, caption, note, histogram, print, title) {
@@ -50,30 +58,37 @@ function showLife() {
 
 const prefixTerms = [
   ['Row', 'A run of blocks that the same requests go through: a system prompt, a document, the turns of a conversation so far. What lies below it continues it.'],
-  ['Bar', 'Its requests, as a share of all.'],
+  ['Bar', 'Its requests, beside those of the busiest row of the same list.'],
   ['At depth', 'How many blocks of a request come before the run.'],
 ];
 
-const ROOTS_SHOWN = 12;
+const ROWS_SHOWN = 12;
 
-function prefixRow(node) {
-  const all = data.trace.requests;
+function prefixRow(node, most) {
   const many = n => `${count(n)} ${n === 1 ? 'block' : 'blocks'}`;
   return h('span', {class: 'row'},
     h('span', null, many(node.blocks), h('span', {class: 'faint'},
       node.depth > 0 ? ` at depth ${count(node.depth)}` : ' from the start',
-      node.tokens ? `, ${short(node.tokens)} tokens` : '',
-      node.id !== undefined ? `, id ${node.id}` : '')),
+      node.tokens ? `, ${short(node.tokens)} tokens` : '')),
     h('span', null, `${count(node.requests)} requests`),
     h('span', {class: 'bar', 'aria-hidden': 'true'}, svg('svg', {viewBox: '0 0 100 6', preserveAspectRatio: 'none'},
-      svg('rect', {x: 0, y: 0, height: 6, width: Math.max(0.3, 100 * node.requests / all)}))));
+      svg('rect', {x: 0, y: 0, height: 6, width: Math.max(0.3, 100 * node.requests / most)}))));
 }
 
-function prefixBranch(node, first) {
+function prefixBranch(node, most, open) {
   return h('li', null, node.below.length === 0
-    ? h('div', {class: 'leaf'}, prefixRow(node))
-    : h('details', {open: first}, h('summary', null, prefixRow(node)),
-      h('ul', null, node.below.map(child => prefixBranch(child, false)))));
+    ? h('div', {class: 'leaf'}, prefixRow(node, most))
+    : h('details', {open}, h('summary', null, prefixRow(node, most)), prefixList(node.below, false)));
+}
+
+/* Those beside each other, the busiest first; some of many. */
+function prefixList(nodes, open) {
+  const sorted = nodes.slice().sort((a, b) => b.requests - a.requests);
+  const rows = (some, first) => some.map((node, i) => prefixBranch(node, sorted[0].requests, first && i === 0));
+  const rest = sorted.slice(ROWS_SHOWN);
+  return h('ul', null, rows(sorted.slice(0, ROWS_SHOWN), open),
+    rest.length > 0 && h('li', null, h('details', {class: 'more'},
+      h('summary', null, `${count(rest.length)} more`), h('ul', null, rows(rest, false)))));
 }
 
 function showPrefixes() {
@@ -89,12 +104,7 @@ function showPrefixes() {
     what(prefixTerms, 'Prefixes'));
   for (const [instance, own] of roots) {
     const name = data.trace.instances[instance];
-    const shown = own.slice(0, ROOTS_SHOWN);
-    const rest = own.slice(ROOTS_SHOWN);
     holder.append(roots.size > 1 ? h('h3', null, name || 'without a name') : '',
-      h('ul', {class: 'tree'}, shown.map((node, i) => prefixBranch(node, i === 0))),
-      rest.length === 0 ? '' : h('details', {class: 'more'},
-        h('summary', null, `${count(rest.length)} more`),
-        h('ul', {class: 'tree'}, rest.map(node => prefixBranch(node, false)))));
+      h('div', {class: 'tree'}, prefixList(own, true)));
   }
 }

@@ -5,43 +5,46 @@
 const timeTerms = [
   ['Slice', 'The time of the trace is cut into equal slices; each point is one of them.'],
   ['Used', 'What the cache holds after the last request of the slice, as a share of its capacity.'],
-  ['Evicted', 'Blocks that left in the slice to make room, or because their time had come.'],
+  ['Left', 'Blocks that left in the slice to make room, or because their time had come.'],
 ];
 
 function clockAxis(slice, slices) {
   const span = slice * slices;
   const [unit, name] = span < 300 ? [1, 'seconds'] : span < 3 * 3600 ? [60, 'minutes']
     : span < 3 * 86400 ? [3600, 'hours'] : [86400, 'days'];
-  return {unit, title: `${name} since the first request`, print: v => trimmed(v, 4)};
+  return {unit, title: `${name} since the first request`, print: v => trimmed(v, 4), least: 0, log: false,
+    say: v => `At ${trimmed(v, 3)} ${name}`};
+}
+
+/* As its curve has it. */
+function styleOf(line, match) {
+  const curve = data.curves.find(c => c.policy === line.policy && c.match === match);
+  return curve ? {color: colorOf(curve), dashed: isDashed(curve)} : {color: 'cf'};
 }
 
 function showTime() {
   const timeline = data.timeline;
   if (!timeline || !timeline.lines.length) return;
   const slice = timeline.slice_us / 1e6;
-  const {unit, title, print} = clockAxis(slice, timeline.slices);
-  const at = i => (i + 0.5) * slice / unit;
+  const x = clockAxis(slice, timeline.slices);
+  const at = i => (i + 0.5) * slice / x.unit;
+  const limited = timeline.lines.find(line => line.capacity !== null);
   const holder = h('div', {class: 'small'});
   section('time', 'Over time',
-    h('p', {class: 'lead'}, `Match ${timeline.match}, in slices of ${seconds(slice)}.`),
+    h('p', {class: 'lead'}, `${limited ? 'In caches of ' + capacityText(limited.capacity) + ', match' : 'Match'} ${timeline.match}, in slices of ${seconds(slice)}.`),
     what(timeTerms, 'Over time'), holder);
   function plot(caption, values, y) {
-    const figure = h('div');
-    holder.append(h('div', null, h('p', {class: 'caption'}, caption), figure));
-    lineChart(figure, {label: caption, low: 210, high: 260, x: {log: false, print, title, least: 0}, y,
-      series: timeline.lines.map((line, i) => ({name: line.label, color: 'c' + i % 8, dashed: i >= 8, dots: false,
+    smallChart(holder, caption, {x, y,
+      series: timeline.lines.map(line => ({name: line.policy, ...styleOf(line, timeline.match), dots: false,
         points: line.blocks.map((_, k) => [at(k), values(line, k)]).filter(p => p[1] !== null)}))});
   }
   plot('Hit rate', (line, k) => line.blocks[k] > 0 ? line.hits[k] / line.blocks[k] : null,
-    {most: 1, print: v => percent(v, 0)});
-  if (timeline.lines.some(line => line.capacity !== null)) {
+    {most: 1, print: v => percent(v, 0), say: v => percent(v, 1)});
+  if (limited) {
     plot('Used, of the capacity', (line, k) => line.capacity === null ? null : line.used[k] / line.capacity,
       {most: 1, print: v => percent(v, 0)});
   }
-  plot('Blocks evicted in a slice', (line, k) => line.evicted[k], {print: v => short(v)});
-  const busy = h('div');
-  holder.append(h('div', null, h('p', {class: 'caption'}, 'Blocks looked up in a slice'), busy));
-  lineChart(busy, {label: 'Blocks looked up in a slice', low: 210, high: 260, names: false,
-    x: {log: false, print, title, least: 0}, y: {print: v => short(v)},
+  plot('Blocks that left in a slice', (line, k) => line.evicted[k] + line.expired[k], {print: v => short(v)});
+  smallChart(holder, 'Blocks looked up in a slice', {names: false, x, y: {print: v => short(v)},
     series: [{name: 'blocks', color: 'cf', dots: false, points: timeline.lines[0].blocks.map((n, k) => [at(k), n])}]});
 }

@@ -2,15 +2,9 @@
 
 /* How far the numbers can be trusted, and what they never say. */
 
-/* By bit, as enum tierce__finding. */
-const findingNames = ['Nothing had to leave', 'Hardly anything left', 'The hand never came round', 'Mostly warming up', 'Most misses are first uses'];
-const findingMeanings = [
-  'Where nothing is evicted all policies do the same: a difference between them cannot show here.',
-  'Fewer blocks left than the cache holds: it was not renewed even once.',
-  'A policy that goes round its blocks has not been round once: what it does later is not in these numbers.',
-  'Most requests came before the cache was full.',
-  'No cache avoids the first use of a block: more capacity or a better policy can only change the other misses.',
-];
+function sentence(text) {
+  return text === '' ? '' : text[0].toUpperCase() + text.slice(1) + '.';
+}
 
 function rangesOf(indexes, capacities) {
   const ranges = [];
@@ -19,7 +13,7 @@ function rangesOf(indexes, capacities) {
     if (last && last[1] === i - 1) last[1] = i;
     else ranges.push([i, i]);
   }
-  const name = i => capacities[i] === null ? 'unlimited' : count(capacities[i]);
+  const name = i => capacityName(capacities[i]);
   return ranges.map(([a, b]) => a === b ? name(a) : a === 0 && b === capacities.length - 1 ? 'all capacities' : `${name(a)}\u2013${name(b)}`).join(', ');
 }
 
@@ -33,17 +27,19 @@ function findingRow(bit) {
     where.set(text, [...(where.get(text) || []), name]);
   }
   if (where.size === 0) return null;
-  return h('li', null, h('strong', null, findingNames[bit] + '. '), findingMeanings[bit] + ' ',
+  return h('li', null, sentence(data.trust.findings[bit]) + ' ',
     h('span', {class: 'lead'}, [...where].map(([text, names]) => `${names.join(', ')}: ${text}`).join('; ') + '.'));
 }
 
 function showTrust() {
-  if (!data.trust && !data.curves.some(c => c.findings)) return;
-  const trust = data.trust || {};
-  const rows = findingNames.map((_, bit) => findingRow(bit)).filter(Boolean);
+  const trust = data.trust;
+  if (!trust) return;
+  const rows = trust.findings.map((_, bit) => findingRow(bit)).filter(Boolean);
   section('trust', 'How far to trust it',
-    trust.rounds > 0 && h('p', null, `The bands are 95\u00a0% intervals from ${count(trust.rounds)} draws of ${count(trust.clusters)} of ${count(trust.sessions)} sessions: how much the hit rate would differ had others of them come. ${trust.sessions_text || ''}`),
-    rows.length > 0 ? h('ul', {class: 'plain'}, rows)
+    trust.rounds > 0 && h('p', null, `The bands are 95\u00a0% intervals from ${count(trust.rounds)} draws of ${count(trust.sessions)} sessions` +
+      (trust.clusters < trust.sessions ? ` in ${count(trust.clusters)} groups that stay together` : '') +
+      `: how much the hit rate would differ had others of them come, with their hits as they were. ${sentence(trust.sessions_text)}`),
+    rows.length > 0 ? [h('p', null, 'What the rates do not show, and at which capacities:'), h('ul', {class: 'plain'}, rows)]
       : h('p', null, 'Every cache was full, was renewed, and had misses to avoid.'));
 }
 

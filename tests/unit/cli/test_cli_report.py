@@ -101,6 +101,17 @@ class Report(CliCase):
         for text in root.iter(SVG + "text"):
             self.assertTrue(0 <= float(text.get("x")) <= width, text.text)
 
+    def test_a_drawing_of_many_lines_has_a_legend(self):
+        policies = "lru,fifo,mru,lfu,sieve,s3fifo,arc,leaf-lru,infinite,belady"
+        root = ElementTree.fromstring(self.made("--svg", "--policy", policies, "--order", "rev,fwd",
+                                                "--capacity", "5,20,60,100"))
+        texts = [(t.text, float(t.get("y"))) for t in root.iter(SVG + "text")]
+        axis = next(y for text, y in texts if text == "capacity in blocks")
+        named = ", ".join(text for text, y in texts if y > axis).split(", ")
+        self.assertEqual(set(named), {f"{p}/{o}" for p in policies.split(",")[:7]
+                                      for o in ("rev", "fwd")} | {"leaf-lru", "infinite", "belady"})
+        self.assertLess(max(y for _, y in texts), float(root.get("height")))
+
     def test_drawings_of_little(self):
         """One capacity, one request, nothing but the unlimited, no hits at all."""
         one = self.write("one.jsonl", record(0, [1, 2]))
