@@ -8,9 +8,9 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define PARSER_MAGIC      0x4e5bd07cu
-#define ARENA_BYTES_FIRST 4096u
-#define ITEMS_FIRST       8u
+#define PARSER_MAGIC     0x4e5bd07cu
+#define ARENA_BYTES_KEPT 65536u /* a larger block goes after its pipeline */
+#define ITEMS_FIRST      8u
 
 /* An array that is not complete. Its items move when it grows; nothing points at them yet. */
 struct level {
@@ -21,7 +21,7 @@ struct level {
 struct tierce__resp_parser {
     uint32_t magic;
     uint64_t bulk_bytes_max;
-    struct tierce__arena *arena;
+    struct tierce__arena arena; /* of all values since the last reset */
     struct level levels[TIERCE__RESP_DEPTH_MAX];
     unsigned depth;
     /* A bulk string that is not complete. */
@@ -49,11 +49,7 @@ struct tierce__resp_parser *tierce__resp_parser_create(uint64_t bulk_bytes_max)
         return NULL;
     parser->magic = PARSER_MAGIC;
     parser->bulk_bytes_max = bulk_bytes_max;
-    parser->arena = tierce__arena_create(ARENA_BYTES_FIRST, arena_limit(parser));
-    if (parser->arena == NULL) {
-        tierce__free(parser);
-        return NULL;
-    }
+    parser->arena.limit = arena_limit(parser);
     return parser;
 }
 
@@ -62,7 +58,7 @@ void tierce__resp_parser_destroy(struct tierce__resp_parser *parser)
     if (parser == NULL)
         return;
     TIERCE_CHECK_MAGIC(parser, PARSER_MAGIC);
-    tierce__arena_destroy(parser->arena);
+    tierce__arena_clear(&parser->arena);
     parser->magic = 0;
     tierce__free(parser);
 }
@@ -70,7 +66,10 @@ void tierce__resp_parser_destroy(struct tierce__resp_parser *parser)
 void tierce__resp_parser_reset(struct tierce__resp_parser *parser)
 {
     TIERCE_CHECK_MAGIC(parser, PARSER_MAGIC);
-    tierce__arena_reset(parser->arena, arena_limit(parser));
+    if (parser->arena.capacity > ARENA_BYTES_KEPT)
+        tierce__arena_clear(&parser->arena);
+    else
+        tierce__arena_reset(&parser->arena);
     parser->depth = 0;
     parser->in_bulk = false;
     parser->has_into = false;
@@ -110,7 +109,7 @@ static bool to_integer(int64_t *out, const char *text, size_t length)
 
 static int no_memory(const struct tierce__resp_parser *parser)
 {
-    return tierce__arena_status(parser->arena);
+    return parser->arena.status;
 }
 
 /* What a line is: a whole value, or the head of one. */
@@ -119,7 +118,7 @@ enum step { WHOLE = 1, HEAD = 0 };
 static int keep_line(struct tierce__resp_parser *parser, const char *text, size_t length,
                      struct tierce__resp_value *out)
 {
-    char *copy = tierce__arena_take(parser->arena, length + 1);
+    char *copy = tierce__arena_alloc(&parser->arena, length + 1);
     if (copy == NULL)
         return no_memory(parser);
     memcpy(copy, text, length);
@@ -144,7 +143,7 @@ static int begin_bulk(struct tierce__resp_parser *parser, int64_t length,
     parser->bulk_filled = 0;
     parser->bulk_kept =
         into && parser->into_capacity < (size_t)length ? parser->into_capacity : (size_t)length;
-    parser->bulk = into ? parser->into : tierce__arena_take(parser->arena, (size_t)length + 1);
+    parser->bulk = into ? parser->into : tierce__arena_alloc(&parser->arena, (size_t)length + 1);
     if (parser->bulk == NULL && !into)
         return no_memory(parser);
     parser->in_bulk = true;
@@ -204,10 +203,10 @@ static int add_item(struct tierce__resp_parser *parser, struct level *level,
             size = level->wanted;
         struct tierce__resp_value *items =
             size < SIZE_MAX / sizeof(*items)
-                ? tierce__arena_take(parser->arena, size * sizeof(*items))
+                ? tierce__arena_alloc(&parser->arena, size * sizeof(*items))
                 : NULL;
         if (items == NULL)
-            return tierce__arena_status(parser->arena) != 0 ? no_memory(parser) : TIERCE_E_LIMIT;
+            return parser->arena.status != 0 ? no_memory(parser) : TIERCE_E_LIMIT;
         if (level->count > 0)
             memcpy(items, level->items, level->count * sizeof(*items));
         level->items = items;

@@ -190,7 +190,10 @@ static bool expect_name(SSL *ssl, const char *host)
 {
     if (is_address(host))
         return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) == 1;
-    return SSL_set1_host(ssl, host) == 1 && SSL_set_tlsext_host_name(ssl, host) == 1;
+    /* What SSL_set_tlsext_host_name is, which casts const away. */
+    return SSL_set1_host(ssl, host) == 1 &&
+           SSL_ctrl(ssl, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name,
+                    (void *)(uintptr_t)host) == 1;
 }
 
 static int tls_connect(struct tierce__resp_stream *stream, const char *host, uint64_t deadline_ns,
