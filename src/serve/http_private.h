@@ -37,7 +37,8 @@ struct tierce__http_call {
     struct tierce__call base;
     struct tierce__http *http;
     struct MHD_Connection *connection; /* good while it is on a list of http, or suspended */
-    struct tierce__list node;          /* on no list: it came too late to be served */
+    struct tierce__list node;          /* of http, under its lock */
+    bool came_too_late;                /* the server ends: on no list, not to be served */
     int fd;
     bool has_begun; /* its headers are there */
     bool was_dispatched;
