@@ -26,7 +26,7 @@ static bool is_gone(const struct tierce__call *base)
 static void destroy(struct tierce__call *base)
 {
     struct tierce__http_call *call = TIERCE__CONTAINER_OF(base, struct tierce__http_call, base);
-    tierce__shared_give_back(base->shared, call->capacity);
+    tierce__shared_give_back(base->shared, call->capacity + call->held);
     if (call->response != NULL)
         MHD_destroy_response(call->response);
     tierce__free(call->body);
@@ -88,7 +88,16 @@ static struct MHD_Response *make_response(const struct tierce__reply *reply)
 static void reply(struct tierce__call *base, const struct tierce__reply *reply)
 {
     struct tierce__http_call *call = TIERCE__CONTAINER_OF(base, struct tierce__http_call, base);
-    tierce__http_settle(call, reply->status, make_response(reply));
+    struct MHD_Response *response = make_response(reply);
+    /* Clients that ask and do not read come to the limit too. */
+    if (!tierce__shared_hold(base->shared, reply->bytes)) {
+        if (response != NULL)
+            MHD_destroy_response(response);
+        tierce__http_settle(call, 503, tierce__http_error("no memory for the answer"));
+        return;
+    }
+    call->held = reply->bytes;
+    tierce__http_settle(call, reply->status, response);
 }
 
 /* ---- a request --------------------------------------------------------------------------------

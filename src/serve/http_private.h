@@ -50,6 +50,7 @@ struct tierce__http_call {
     _Atomic enum tierce__http_state state; /* acq_rel: hands the answer over */
     struct MHD_Response *response;
     unsigned status;
+    size_t held; /* of the server's limit, for the answer */
 };
 
 /* http_call.c */

@@ -127,6 +127,7 @@ def test_a_body_that_never_ends(server):
 def test_held_bytes_have_a_limit():
     server = Server("--held-max", 1 << 20)
     assert curl(server.url + "/Echo", data=b"x" * (3 << 20)).status == 503
+    assert curl(server.url + "/Big", "-H", "x-bytes: 3000000").status == 503
     assert curl(server.url + "/Echo", data=b"x" * 1000).status == 200
     server.end()
 
