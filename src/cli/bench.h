@@ -26,8 +26,9 @@
 struct tierce__bench {
     double seconds;        /* for each case, preparations aside */
     uint64_t memory_bytes; /* at most, roughly */
-    const char *dir;       /* an empty folder for files */
-    const char *name;      /* of the benchmark that runs */
+    uint64_t blocks;  /* of the manager's index; 0: as many as memory allows, 1,000,000 at most */
+    const char *dir;  /* an empty folder for files */
+    const char *name; /* of the benchmark that runs */
     bool csv;
 };
 

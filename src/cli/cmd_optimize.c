@@ -15,13 +15,17 @@ const char tierce__cli_optimize_help[] =
     "Replays a trace in caches that were not there, and says what they would have hit.\n"
     "\n"
     "  --policy LIST     what leaves first; see below (lru,leaf-lru,lfu,sieve,s3fifo,arc,belady)\n"
-    "  --capacity LIST   blocks (10000), bytes (64GiB, with --block-bytes), unlimited\n"
+    "  --capacity LIST   blocks (10000), bytes (64GiB, with --model or --block-bytes) or\n"
+    "                    unlimited\n"
     "                    (16 sizes up to all different blocks of the trace)\n"
     "  --match LIST      prefix, any, stream, window:N (prefix)\n"
     "  --order LIST      rev: a request's last block is touched first, fwd: its first (rev)\n"
-    "  --block-bytes N   how large a block is\n"
-    "  --ttl TIME        how long a block is kept after its last use\n"
+    "  --block-bytes N   how large a block is, where --model does not say "
+    "it\n" TIERCE__OPTIMIZE_MONEY_HELP TIERCE__OPTIMIZE_SIM_HELP
+    "  --ttl LIST        of --policy ttl: how long a block is kept after its last use\n"
     "  --csv FILE        one line a combination, to a file or to standard output (-)\n"
+    "  --html FILE       all of it as one page for a browser, which needs nothing else\n"
+    "  --svg FILE, --png FILE  the plot of hits against capacity\n"
     "  --format NAME     the trace's format, where it cannot be told from the trace\n"
     "  --bad-lines SHARE more bad lines than this share of all end the run (0.01)\n"
     "  --seed N          for policies that draw (0)\n"
@@ -114,6 +118,8 @@ static int read_trace(struct tierce__optimize_trace *out, const struct tierce__o
         goto out;
     }
     rc = record_all(out->recording, trace);
+    out->bad_lines = tierce__trace_report(trace)->bad_lines;
+    out->format = tierce__trace_report(trace)->format;
     tell_bad_lines(tierce__trace_report(trace));
     if (rc == 0)
         rc = keep_names(out, trace);
@@ -131,12 +137,10 @@ out:
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Sizes with equal factors between them, from one that hardly holds a request to one that holds
- * all. */
-static void choose_capacities(struct tierce__optimize *request,
-                              const struct tierce__recording_totals *totals)
+/* Sizes with equal factors between them, from one that hardly holds a request to `most`, which
+ * holds all. */
+static void choose_capacities(struct tierce__optimize *request, double most)
 {
-    double most = totals->distinct > 0 ? totals->distinct : 1;
     double least = fmin(most, fmax(1, most / 1000));
     for (int i = 0; i < TIERCE__OPTIMIZE_POINTS; i++) {
         double share = (double)i / (TIERCE__OPTIMIZE_POINTS - 1);
@@ -145,6 +149,42 @@ static void choose_capacities(struct tierce__optimize *request,
             request->capacities[request->capacity_count - 1] != capacity)
             request->capacities[request->capacity_count++] = capacity;
     }
+}
+
+/* A budget is one of the capacities, before the first that is larger. */
+static void add_budget(struct tierce__optimize *request)
+{
+    uint64_t budget = request->sim.budget.amount, *capacities = request->capacities;
+    size_t at = 0, count = request->capacity_count;
+    for (size_t i = 0; i < count; i++) {
+        if (capacities[i] == budget)
+            return;
+    }
+    if (!request->sim.has_budget || count == TIERCE__OPTIMIZE_LIST_MAX)
+        return;
+    while (at < count && capacities[at] < budget)
+        at++;
+    memmove(capacities + at + 1, capacities + at, (count - at) * sizeof(capacities[0]));
+    capacities[at] = budget;
+    request->capacity_count++;
+}
+
+static int fit_sizes(struct tierce__optimize *request, const struct tierce__recording *recording)
+{
+    struct tierce__recording_totals totals = tierce__recording_totals(recording);
+    uint64_t most = totals.distinct;
+    request->has_capacities = request->capacity_count > 0;
+    int status = tierce__optimize_fit_sizes(request, &totals);
+    if (status == TIERCE__CLI_OK && !request->has_capacities && request->in_bytes) {
+        int rc = tierce__recording_bytes(recording, &most);
+        if (rc < 0)
+            return tierce__cli_fail(COMMAND, "%s", tierce_strerror(rc));
+    }
+    if (status == TIERCE__CLI_OK && !request->has_capacities)
+        choose_capacities(request, most > 0 ? (double)most : 1);
+    if (status == TIERCE__CLI_OK)
+        add_budget(request);
+    return status;
 }
 
 static void tell_progress(void *arg, uint64_t done, uint64_t total)
@@ -170,7 +210,7 @@ static void trace_name(char *out, size_t size, const char *path)
         *p = *p == ',' || *p == '"' || (unsigned char)*p < ' ' ? '_' : *p;
 }
 
-FILE *tierce__optimize_open_csv(const char *path)
+FILE *tierce__optimize_open(const char *path)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we");
     if (file == NULL)
@@ -178,7 +218,7 @@ FILE *tierce__optimize_open_csv(const char *path)
     return file;
 }
 
-int tierce__optimize_close_csv(FILE *file, const char *path)
+int tierce__optimize_close(FILE *file, const char *path)
 {
     if (file == stdout)
         return TIERCE__CLI_OK;
@@ -188,51 +228,110 @@ int tierce__optimize_close_csv(FILE *file, const char *path)
                 : tierce__cli_fail(COMMAND, "%.300s: cannot be written to its end", path);
 }
 
-static int write_csv(const struct tierce__optimize *request, const struct tierce__sweep *sweep)
+static int write_csv(const struct tierce__optimize *request, const char *name,
+                     const struct tierce__sweep *sweep,
+                     const struct tierce__optimize_findings *findings)
 {
-    char name[256];
-    trace_name(name, sizeof(name), request->path);
-    FILE *file = tierce__optimize_open_csv(request->csv);
+    FILE *file = tierce__optimize_open(request->csv);
     if (file == NULL)
         return TIERCE__CLI_FAILED;
-    tierce__optimize_print_csv(file, name, sweep);
-    return tierce__optimize_close_csv(file, request->csv);
+    tierce__optimize_print_csv(file, name, sweep, findings);
+    return tierce__optimize_close(file, request->csv);
 }
 
-static int run(struct tierce__optimize *request, const struct tierce__recording *recording)
+/* Whether the results themselves go to standard output. */
+static bool is_piped(const char *path)
 {
-    struct tierce__recording_totals totals = tierce__recording_totals(recording);
+    return path != NULL && strcmp(path, "-") == 0;
+}
+
+static void print_results(const struct tierce__optimize *request,
+                          const struct tierce__recording_totals *totals,
+                          const struct tierce__sweep *sweep,
+                          const struct tierce__optimize_findings *findings)
+{
+    if (is_piped(request->csv) || is_piped(request->html) || is_piped(request->svg) ||
+        is_piped(request->png))
+        return;
+    tierce__optimize_print_table(stdout, request, totals, sweep);
+    tierce__optimize_print_budget(stdout, request, sweep);
+    tierce__optimize_print_curve(stdout, request, sweep);
+    tierce__optimize_print_money(stdout, findings, sweep);
+    tierce__optimize_print_trust(stdout, findings, sweep);
+}
+
+static int write_results(const struct tierce__optimize *request,
+                         const struct tierce__optimize_trace *trace, const char *name,
+                         const struct tierce__sweep *sweep,
+                         const struct tierce__optimize_findings *findings)
+{
+    struct tierce__recording_totals totals = tierce__recording_totals(trace->recording);
+    int status = request->csv != NULL ? write_csv(request, name, sweep, findings) : TIERCE__CLI_OK;
+    if (status == TIERCE__CLI_OK)
+        status = tierce__optimize_write_report(request, trace, name, sweep, findings);
+    print_results(request, &totals, sweep, findings);
+    return status;
+}
+
+static int run(const struct tierce__optimize *request, const struct tierce__optimize_trace *trace,
+               const char *name)
+{
+    const struct tierce__recording *recording = trace->recording;
     struct tierce__sweep sweep;
     struct tierce__progress progress;
-    if (request->capacity_count == 0)
-        choose_capacities(request, &totals);
+    struct tierce__optimize_findings findings;
     tierce__progress_begin(&progress, "replaying", 1);
-    int rc = tierce__sweep_run(&sweep, recording,
-                               &(struct tierce__sweep_opts){
-                                   .size = sizeof(struct tierce__sweep_opts),
-                                   .caches = request->caches,
-                                   .cache_count = request->cache_count,
-                                   .orders = request->orders,
-                                   .order_count = request->order_count,
-                                   .matches = request->matches,
-                                   .match_count = request->match_count,
-                                   .capacities = request->capacities,
-                                   .capacity_count = request->capacity_count,
-                                   .seed = request->seed,
-                                   .ttl_us = request->ttl_us,
-                                   .kvcm = request->kvcm,
-                                   .threads = request->threads,
-                                   .progress = tell_progress,
-                                   .progress_arg = &progress,
-                               });
+    struct tierce__sweep_opts opts = {
+        .size = sizeof(struct tierce__sweep_opts),
+        .caches = request->caches,
+        .cache_count = request->cache_count,
+        .orders = request->orders,
+        .order_count = request->order_count,
+        .matches = request->matches,
+        .match_count = request->match_count,
+        .capacities = request->capacities,
+        .capacity_count = request->capacity_count,
+        .in_bytes = request->in_bytes,
+        .seed = request->seed,
+        .ttls = request->ttls,
+        .ttl_count = request->ttl_count,
+        .kvcm = request->kvcm,
+        .threads = request->threads,
+        .keeps_curves = request->html != NULL || request->svg != NULL || request->png != NULL,
+        .progress = tell_progress,
+        .progress_arg = &progress,
+    };
+    if (request->sim.scale > 0) {
+        int scaled = tierce__optimize_run_scaled(request, recording, name, &opts);
+        tierce__progress_end(&progress);
+        return scaled;
+    }
+    int status = tierce__optimize_begin_findings(&findings, &opts, &request->money, recording);
+    int rc = status == TIERCE__CLI_OK ? tierce__sweep_run(&sweep, recording, &opts) : 0;
     tierce__progress_end(&progress);
     if (rc < 0)
-        return tierce__cli_fail(COMMAND, "the replay failed: %s", tierce_strerror(rc));
-    int status = request->csv != NULL ? write_csv(request, &sweep) : TIERCE__CLI_OK;
-    if (request->csv == NULL || strcmp(request->csv, "-") != 0)
-        tierce__optimize_print_table(stdout, request, &totals, &sweep);
+        status = tierce__cli_fail(COMMAND, "the replay failed: %s", tierce_strerror(rc));
+    if (status != TIERCE__CLI_OK)
+        goto out;
+    status = tierce__optimize_end_findings(&findings, &sweep, recording, request->seed);
+    if (status == TIERCE__CLI_OK)
+        status = write_results(request, trace, name, &sweep, &findings);
     tierce__sweep_clear(&sweep);
+out:
+    tierce__optimize_clear_findings(&findings);
     return status;
+}
+
+/* What else was asked for. */
+static int run_beside(const struct tierce__optimize *request,
+                      const struct tierce__optimize_trace *trace)
+{
+    int status = tierce__optimize_run_life(request, trace);
+    if (status == TIERCE__CLI_OK)
+        status = tierce__optimize_write_timeline(request, trace->recording);
+    if (status == TIERCE__CLI_OK)
+        status = tierce__optimize_run_tiers(request, trace->recording);
+    return status == TIERCE__CLI_OK ? tierce__optimize_run_groups(request, trace) : status;
 }
 
 int tierce__cli_optimize(int argc, char **argv)
@@ -243,11 +342,20 @@ int tierce__cli_optimize(int argc, char **argv)
     int status = tierce__optimize_read_args(&request, argc, argv);
     if (status == TIERCE__CLI_OK)
         status = read_trace(&trace, &request);
-    if (status == TIERCE__CLI_OK && request.kvcm_config_path != NULL) {
+    if (status == TIERCE__CLI_OK)
         trace_name(name, sizeof(name), request.path);
+    if (status == TIERCE__CLI_OK && request.kvcm_config_path != NULL) {
         status = tierce__optimize_run_config(&request, &trace, name);
     } else if (status == TIERCE__CLI_OK) {
-        status = run(&request, trace.recording);
+        status = tierce__optimize_fit_money(&request.money, &request.block_bytes, &trace);
+        if (status == TIERCE__CLI_OK)
+            status = fit_sizes(&request, trace.recording);
+        if (status == TIERCE__CLI_OK)
+            status = tierce__optimize_check_groups(&request, &trace);
+        if (status == TIERCE__CLI_OK)
+            status = run(&request, &trace, name);
+        if (status == TIERCE__CLI_OK)
+            status = run_beside(&request, &trace);
         if (status == TIERCE__CLI_OK && request.kvcm_csv != NULL)
             status = tierce__optimize_write_kvcm(&request, &trace);
     }

@@ -53,6 +53,15 @@ const uint8_t *tierce__recorded_internal(const struct tierce__recorded *request)
                                  : NULL;
 }
 
+uint32_t tierce__recorded_held(const struct tierce__recorded *request)
+{
+    const uint8_t *internal = tierce__recorded_internal(request);
+    uint32_t held = 0;
+    while (internal != NULL && held < request->read_count && internal[held] != 0)
+        held++;
+    return held;
+}
+
 /* ---- the file -------------------------------------------------------------------------------- */
 
 static int write_buffer(struct tierce__recording *r)
@@ -254,4 +263,23 @@ struct tierce__recording_totals tierce__recording_totals(const struct tierce__re
 const struct tierce__intern *tierce__recording_intern(const struct tierce__recording *recording)
 {
     return recording->intern;
+}
+
+int tierce__recording_bytes(const struct tierce__recording *recording, uint64_t *out)
+{
+    uint32_t distinct = tierce__intern_count(recording->intern);
+    uint64_t *size_of = tierce__calloc((size_t)distinct + 1, sizeof(*size_of)), sum = 0;
+    if (size_of == NULL)
+        return -ENOMEM;
+    for (const struct tierce__recorded *r = tierce__recording_first(recording); r != NULL;
+         r = tierce__recording_next(recording, r)) {
+        const uint64_t *bytes = tierce__recorded_bytes(r);
+        for (uint32_t i = 0; bytes != NULL && i < r->count; i++)
+            size_of[tierce__recorded_blocks(r)[i]] = bytes[i];
+    }
+    for (uint32_t b = 0; b < distinct; b++)
+        sum += size_of[b];
+    tierce__free(size_of);
+    *out = sum;
+    return 0;
 }

@@ -30,6 +30,8 @@ struct tierce__replay {
 
 static void let_go(struct tierce__replay *r, uint32_t slot)
 {
+    if (r->opts.watch != NULL)
+        r->opts.watch->left(r->opts.watch->arg, r->block_in[slot]);
     r->policy->ops->remove(r->policy, slot, true);
     r->slot_of[r->block_in[slot]] = TIERCE__NO_SLOT;
     r->block_in[slot] = r->free_slot;
@@ -88,6 +90,8 @@ static bool store(struct tierce__replay *r, uint32_t block, uint64_t bytes, uint
         r->bytes_in[slot] = bytes;
     if (r->policy != NULL)
         r->policy->ops->insert(r->policy, slot, &entry);
+    if (r->opts.watch != NULL)
+        r->opts.watch->stored(r->opts.watch->arg, block);
     r->result.stored++;
     r->result.used += bytes;
     r->result.used_max = r->result.used > r->result.used_max ? r->result.used : r->result.used_max;
@@ -140,6 +144,8 @@ static int look_up(struct tierce__replay *r, const struct tierce__recorded *requ
     for (uint32_t i = 0; internal != NULL && i < request->read_count; i++)
         r->result.internal_blocks += internal[i] != 0;
     count_hits(r, request);
+    if (r->opts.watch != NULL)
+        r->opts.watch->looked_up(r->opts.watch->arg, request, r->there);
     return 0;
 }
 
@@ -229,6 +235,8 @@ int tierce__replay_request(struct tierce__replay *replay, const struct tierce__r
         use_whole(replay, request);
     else
         use_each(replay, request);
+    if (replay->result.has_hand)
+        replay->result.wraps = replay->policy->ops->wraps(replay->policy);
     return 0;
 }
 
@@ -286,6 +294,7 @@ int tierce__replay_create(struct tierce__replay **out, const struct tierce__repl
         return rc;
     }
     memset(r->slot_of, 0xff, (size_t)opts->distinct * sizeof(*r->slot_of));
+    r->result.has_hand = r->policy != NULL && r->policy->ops->wraps != NULL;
     *out = r;
     return 0;
 }
