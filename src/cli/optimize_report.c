@@ -35,6 +35,7 @@ static struct tierce__match choose_match(const struct tierce__optimize *request)
 }
 
 static int run_timeline(struct extras *out, const struct tierce__optimize *request,
+                        const struct tierce__sweep *sweep,
                         const struct tierce__recording *recording)
 {
     struct tierce__sim_point points[TIERCE__OPTIMIZE_LIST_MAX];
@@ -48,6 +49,7 @@ static int run_timeline(struct extras *out, const struct tierce__optimize *reque
             .cache = cache,
             .order = request->orders[0],
             .capacity = infinite ? TIERCE__CAPACITY_UNLIMITED : choose_capacity(request),
+            .in_bytes = sweep->in_bytes,
             .ttl_us = tierce__cache_expires(cache) && request->ttl_count > 0 ? request->ttls[0] : 0,
             .seed = request->seed,
         };
@@ -68,14 +70,14 @@ static int run_timeline(struct extras *out, const struct tierce__optimize *reque
 }
 
 static int run_extras(struct extras *out, const struct tierce__optimize *request,
-                      const struct tierce__recording *recording)
+                      const struct tierce__sweep *sweep, const struct tierce__recording *recording)
 {
     int rc = tierce__life_scan(&out->life, recording,
                                &(struct tierce__life_opts){
                                    .size = sizeof(struct tierce__life_opts),
                                });
     if (rc == 0)
-        rc = run_timeline(out, request, recording);
+        rc = run_timeline(out, request, sweep, recording);
     return rc < 0 ? tierce__cli_fail(COMMAND, "the page cannot be made: %s", tierce_strerror(rc))
                   : TIERCE__CLI_OK;
 }
@@ -99,7 +101,7 @@ static int write_page(const struct tierce__optimize *request,
     struct extras extras = {0};
     if (request->html == NULL)
         return TIERCE__CLI_OK;
-    int status = run_extras(&extras, request, recording);
+    int status = run_extras(&extras, request, report.sweep, recording);
     report.life = &extras.life;
     report.timeline = extras.timeline.line_count > 0 ? &extras.timeline : NULL;
     report.timeline_match = extras.match;

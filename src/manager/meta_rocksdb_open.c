@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The databases of the process. A folder is opened only if it holds a database of ours or nothing:
- * RocksDB would take any. A database that another process holds is told by its lock before
- * anything in it is read.
+ * The databases of the process. RocksDB would open any database: a folder is taken only if it has
+ * our mark, which names the version of the keys and values, or if it is empty. A database that
+ * another process holds is told by its lock.
  */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,9 +17,10 @@
 #include "base/file.h"
 #include "manager/meta_rocksdb_private.h"
 
-const char tierce__rocks_version_key[] = {0, 0, 0, 0, TIERCE__ROCKS_VERSION};
-const char tierce__rocks_version[] = "tierce meta 1";
-static const char version_start[] = "tierce meta ";
+#define MARK                 "tierce-meta"
+#define MARK_NEW             "tierce-meta.new"
+#define MEMTABLE_BLOOM_SHARE 0.02
+static const char mark_text[] = "tierce meta 1\n";
 
 static pthread_once_t databases_once = PTHREAD_ONCE_INIT;
 static struct tierce__lock databases_lock;
@@ -51,93 +51,75 @@ static int check_lock(const char *path, char why[256])
     return rc;
 }
 
-/* What a database that was never finished may have left. */
-static bool is_remnant(const char *name)
+/* Nothing but what a file system puts there itself, and a note that was not finished. */
+static int check_empty(int folder, const char *path, char why[256])
 {
-    static const char *const patterns[] = {".",     "..",       "lost+found", "LOG*",
-                                           "LOCK",  "IDENTITY", "MANIFEST-*", "OPTIONS-*",
-                                           "*.log", "*.dbtmp"};
-    for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++)
-        if (fnmatch(patterns[i], name, 0) == 0)
-            return true;
-    return false;
-}
-
-/* 1: there is a database; 0: there is nothing. */
-static int look_into(const char *path, char why[256])
-{
-    DIR *dir = opendir(path);
-    if (dir == NULL) {
-        int rc = -errno;
-        snprintf(why, 256, "cannot read %.150s: %s", path, strerror(-rc));
-        return rc;
-    }
-    bool has_database = false, has_others = false;
+    static const char *const passed[] = {".", "..", "lost+found", MARK_NEW};
+    DIR *dir = fdopendir(dup(folder));
+    if (dir == NULL)
+        return -errno;
+    bool is_empty = true;
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
-        has_database = has_database || strcmp(entry->d_name, "CURRENT") == 0;
-        has_others = has_others || !is_remnant(entry->d_name);
+        size_t i = 0;
+        while (i < sizeof(passed) / sizeof(passed[0]) && strcmp(entry->d_name, passed[i]) != 0)
+            i++;
+        is_empty = is_empty && i < sizeof(passed) / sizeof(passed[0]);
     }
     (void)closedir(dir);
-    if (has_database || !has_others)
-        return has_database;
-    snprintf(why, 256, "%.150s holds files and no database", path);
+    if (is_empty)
+        return 0;
+    snprintf(why, 256, "%.180s holds files of somebody else", path);
     return TIERCE_E_FORMAT;
 }
 
-/* Reads the version note of a database, or sees that it is empty. */
-static int check_version(rocksdb_t *db, const rocksdb_readoptions_t *reads, const char *path,
-                         char why[256])
+static int check_mark(int mark, const char *path, char why[256])
 {
-    char *error = NULL;
-    size_t bytes = 0;
-    char *version = rocksdb_get(db, reads, tierce__rocks_version_key,
-                                sizeof(tierce__rocks_version_key), &bytes, &error);
-    if (error != NULL) {
-        snprintf(why, 256, "cannot read the database in %.100s: %.120s", path, error);
-        return tierce__rocks_code(error);
-    }
-    size_t start = strlen(version_start);
-    int rc = TIERCE_E_FORMAT;
-    if (version == NULL) {
-        rocksdb_iterator_t *iterator = rocksdb_create_iterator(db, reads);
-        rocksdb_iter_seek_to_first(iterator);
-        rc = rocksdb_iter_valid(iterator) ? TIERCE_E_FORMAT : 0;
-        rocksdb_iter_destroy(iterator);
-    } else if (bytes == strlen(tierce__rocks_version) &&
-               memcmp(version, tierce__rocks_version, bytes) == 0) {
-        rc = 0;
-    } else if (bytes > start && memcmp(version, version_start, start) == 0) {
-        rc = TIERCE_E_VERSION;
-    }
-    if (rc == TIERCE_E_VERSION)
-        snprintf(why, 256, "%.150s was written by another version: \"%.*s\"", path,
-                 (int)(bytes < 60 ? bytes : 60), version);
-    else if (rc < 0)
-        snprintf(why, 256, "%.150s is a RocksDB database of somebody else", path);
-    rocksdb_free(version);
+    char text[64];
+    ssize_t bytes = read(mark, text, sizeof(text) - 1);
+    if (bytes < 0)
+        return -errno;
+    text[bytes] = '\0';
+    if (strcmp(text, mark_text) == 0)
+        return 0;
+    text[strcspn(text, "\n")] = '\0';
+    snprintf(why, 256, "%.100s was written by another version: \"%.60s\"", path, text);
+    return TIERCE_E_VERSION;
+}
+
+/* Durable before there is a database, so that none of ours is ever without. */
+static int write_mark(int folder)
+{
+    int fd = openat(folder, MARK_NEW, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    size_t bytes = strlen(mark_text);
+    int rc = write(fd, mark_text, bytes) == (ssize_t)bytes && fsync(fd) == 0 ? 0 : -EIO;
+    (void)close(fd);
+    if (rc == 0 && (renameat(folder, MARK_NEW, folder, MARK) != 0 || fsync(folder) != 0))
+        rc = -errno;
     return rc;
 }
 
-int tierce__rocks_check(const char *path, const rocksdb_options_t *options, char why[256])
+/* Whether the folder may be opened: ours, or empty and then marked. */
+static int check_folder(const char *path, char why[256])
 {
-    int rc = check_lock(path, why);
-    if (rc == 0)
-        rc = look_into(path, why);
-    if (rc <= 0)
-        return rc;
-    /* Read only, so that somebody else's stays as it is. */
-    char *error = NULL;
-    rocksdb_t *db = rocksdb_open_for_read_only(options, path, 0, &error);
-    if (error != NULL) {
-        bool is_io = strncmp(error, "IO error", strlen("IO error")) == 0;
-        snprintf(why, 256, "cannot read the database in %.100s: %.120s", path, error);
-        rc = tierce__rocks_code(error);
-        return is_io ? rc : TIERCE_E_FORMAT;
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0)
+        return -errno;
+    int mark = openat(folder, MARK, O_RDONLY | O_CLOEXEC), rc;
+    if (mark >= 0) {
+        rc = check_mark(mark, path, why);
+        (void)close(mark);
+    } else if (errno == ENOENT) {
+        rc = check_empty(folder, path, why);
+        if (rc == 0)
+            rc = write_mark(folder);
+    } else {
+        rc = -errno;
     }
-    rocksdb_readoptions_t *reads = rocksdb_readoptions_create();
-    rc = check_version(db, reads, path, why);
-    rocksdb_readoptions_destroy(reads);
-    rocksdb_close(db);
+    (void)close(folder);
+    if (rc < 0 && why[0] == '\0')
+        snprintf(why, 256, "cannot use %.150s: %s", path, tierce_strerror(rc));
     return rc;
 }
 
@@ -155,6 +137,9 @@ static void make_options(struct tierce__rocks *rocks, const struct tierce__rocks
     rocksdb_block_based_options_set_data_block_index_type(
         rocks->table, rocksdb_block_based_table_data_block_index_type_binary_search_and_hash);
     rocks->options = rocksdb_options_create();
+    /* Keys that are not there are the usual case of a write. */
+    rocksdb_options_set_memtable_prefix_bloom_size_ratio(rocks->options, MEMTABLE_BLOOM_SHARE);
+    rocksdb_options_set_memtable_whole_key_filtering(rocks->options, 1);
     rocksdb_options_set_block_based_table_factory(rocks->options, rocks->table);
     rocksdb_options_set_create_if_missing(rocks->options, 1);
     rocksdb_options_set_uint64add_merge_operator(rocks->options);
@@ -169,13 +154,25 @@ static void make_options(struct tierce__rocks *rocks, const struct tierce__rocks
     rocks->touch_writes = rocksdb_writeoptions_create();
 }
 
+/* So that the next opening has no log to play back. */
+static void flush(struct tierce__rocks *rocks)
+{
+    char *error = NULL;
+    rocksdb_flushoptions_t *opts = rocksdb_flushoptions_create();
+    rocksdb_flush(rocks->db, opts, &error);
+    rocksdb_flushoptions_destroy(opts);
+    rocksdb_free(error);
+}
+
 static void destroy(struct tierce__rocks *rocks)
 {
     tierce__touches_stop(rocks->touches);
     if (rocks->family != NULL)
         rocksdb_column_family_handle_destroy(rocks->family);
-    if (rocks->db != NULL)
+    if (rocks->db != NULL) {
+        flush(rocks);
         rocksdb_close(rocks->db);
+    }
     if (rocks->options != NULL) {
         rocksdb_options_destroy(rocks->options);
         rocksdb_block_based_options_destroy(rocks->table);
@@ -204,14 +201,7 @@ static int open_database(struct tierce__rocks *rocks, char why[256])
         int rc = tierce__rocks_code(error);
         return is_locked ? TIERCE_E_LOCKED : rc;
     }
-    rocksdb_writeoptions_t *synced = rocksdb_writeoptions_create();
-    rocksdb_writeoptions_set_sync(synced, 1);
-    rocksdb_put(rocks->db, synced, tierce__rocks_version_key, sizeof(tierce__rocks_version_key),
-                tierce__rocks_version, strlen(tierce__rocks_version), &error);
-    rocksdb_writeoptions_destroy(synced);
-    if (error != NULL)
-        snprintf(why, 256, "cannot write to %.100s: %.120s", rocks->path, error);
-    return tierce__rocks_code(error);
+    return 0;
 }
 
 static int open_rocks(struct tierce__rocks **out, char *path, const struct tierce__rocks_opts *opts,
@@ -227,7 +217,10 @@ static int open_rocks(struct tierce__rocks **out, char *path, const struct tierc
     for (unsigned i = 0; i < TIERCE__ROCKS_STRIPES; i++)
         tierce__lock_init(&rocks->stripes[i], TIERCE__LOCK_META_STRIPE);
     make_options(rocks, opts);
-    int rc = tierce__rocks_check(path, rocks->options, why);
+    why[0] = '\0';
+    int rc = check_lock(path, why);
+    if (rc == 0)
+        rc = check_folder(path, why);
     if (rc == 0)
         rc = open_database(rocks, why);
     if (rc == 0)

@@ -11,7 +11,7 @@
 
 /*
  * Keys of the database begin with the space's number, big-endian, so that a space is a range, and
- * a letter. Space 0 holds what is of the database itself.
+ * a letter.
  */
 enum {
     TIERCE__ROCKS_SPACE_BYTES = 4,
@@ -19,7 +19,6 @@ enum {
     TIERCE__ROCKS_COUNTER = 'c', /* + number, 1 byte: 8 bytes, little-endian, added to */
     TIERCE__ROCKS_NOTE = 'n',    /* + kind, 1 byte, number, 8 bytes big-endian */
     TIERCE__ROCKS_RECORD = 'r',  /* + tierce__meta_mix of the key, 8 bytes big-endian */
-    TIERCE__ROCKS_VERSION = 'v', /* of space 0 */
     TIERCE__ROCKS_STRIPES = 64,
 };
 
@@ -54,14 +53,6 @@ struct tierce__rocks_opts {
 TIERCE_MUSTUSE int tierce__rocks_open(struct tierce__rocks **out, const char *path,
                                       const struct tierce__rocks_opts *opts, char why[256]);
 void tierce__rocks_close(struct tierce__rocks *rocks);
-
-/* Whether the folder may be opened: ours, or empty. */
-TIERCE_MUSTUSE int tierce__rocks_check(const char *path, const rocksdb_options_t *options,
-                                       char why[256]);
-
-/* The key of the version note, and what it says. */
-extern const char tierce__rocks_version_key[TIERCE__ROCKS_SPACE_BYTES + 1];
-extern const char tierce__rocks_version[];
 
 /* Raises the records of touches; tierce__touches_flush_fn. */
 void tierce__rocks_flush_touches(void *rocks, const struct tierce__touch *touches, size_t count);

@@ -120,7 +120,10 @@ static void draw_tick(const struct panel *panel, const struct tierce__report *re
         return;
     *last = x;
     char text[16];
-    print_blocks(text, capacity);
+    if (report->sweep->in_bytes)
+        print_bytes(text, capacity);
+    else
+        print_blocks(text, capacity);
     draw_text(panel, x, panel->frame.bottom + 18, TIERCE__PLOT_MIDDLE, INK, text);
     if (report->block_bytes > 0) {
         print_bytes(text, capacity * (double)report->block_bytes);
@@ -148,9 +151,9 @@ static void draw_x_axis(const struct panel *panel, const struct tierce__report *
         for (double at = ceil(least / step) * step; at <= most; at += step)
             draw_tick(panel, report, at, &last);
     }
-    draw_text(panel, middle,
-              panel->frame.bottom + 38 + (report->block_bytes > 0 ? BYTES_HEIGHT : 0),
-              TIERCE__PLOT_MIDDLE, INK, "capacity in blocks");
+    draw_text(
+        panel, middle, panel->frame.bottom + 38 + (report->block_bytes > 0 ? BYTES_HEIGHT : 0),
+        TIERCE__PLOT_MIDDLE, INK, report->sweep->in_bytes ? "capacity" : "capacity in blocks");
 }
 
 static void draw_y_axis(const struct panel *panel)

@@ -313,7 +313,7 @@ static void find(struct tierce__trust_row *out, const struct tierce__sweep_row *
         return;
     if (out->compulsory >= COMPULSORY_MOST)
         out->findings |= 1u << TIERCE__FINDING_COMPULSORY;
-    if (row->is_replayed ? left == 0 : never_full)
+    if (row->is_replayed ? left == 0 && row->refused == 0 : never_full)
         out->findings |= 1u << TIERCE__FINDING_UNEXERCISED;
     else if (is_known && left < row->capacity && !is_bound)
         out->findings |= 1u << TIERCE__FINDING_BARELY;

@@ -129,7 +129,7 @@ function showEconomy() {
     capacity = x;
     readout.replaceChildren(...worthTable(economy, setting, curves, capacity));
   }
-  const spec = () => ({mark: capacity, pick: choose, label: 'Net dollars an hour by capacity', x: {log: true, print: v => short(v), title: 'capacity in blocks'},
+  const spec = () => ({mark: capacity, pick: choose, label: 'Net dollars an hour by capacity', x: capacityAxis(),
     y: {print: v => (v < 0 ? '\u2212$' : '$') + trimmed(Math.abs(v), 3), title: 'net dollars an hour'},
     series: curves.map(curve => ({name: curve.label, color: colorOf(curve), dashed: isDashed(curve),
       points: valuedRows(curve).map(row => [row.capacity, worth(economy, setting, row).net])}))});
@@ -171,7 +171,7 @@ function showWaits() {
   for (const p of ['p50', 'p90', 'p99']) {
     const slow = data.economy.ttft[p] >= 1;
     smallChart(holder, `${p} by capacity`, {
-      x: {log: true, print: v => short(v), title: 'capacity in blocks', say: c => `At ${count(c)} blocks`},
+      x: capacityAxis(),
       y: {say: v => seconds(v), print: slow ? v => trimmed(v, 3) + '\u00a0s' : v => trimmed(v * 1e3, 3) + '\u00a0ms'},
       series: curves.map(curve => ({name: curve.label, color: colorOf(curve), dashed: isDashed(curve),
         points: curve.capacity.map((c, i) => [c, curve.ttft[p][i]]).filter(q => q[0] !== null && q[1] !== null)}))

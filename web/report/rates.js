@@ -11,24 +11,36 @@ const rateTerms = [
 ];
 
 function unitAxes() {
+  const gib = factor => ['bytes', 'GiB', c => c * factor / 2 ** 30, v => trimmed(v, 3), 'capacity in GiB'];
+  if (data.unit === 'bytes') return [gib(1)];
   const axes = [['blocks', 'blocks', c => c, v => short(v), 'capacity in blocks']];
-  if (data.trace.block_bytes) {
-    axes.push(['bytes', 'GiB', c => c * data.trace.block_bytes / 2 ** 30, v => trimmed(v, 3), 'capacity in GiB']);
-  }
-  const economy = data.economy;
+  if (data.trace.block_bytes) axes.push(gib(data.trace.block_bytes));
   const valued = data.curves.flatMap(valuedRows).find(row => row.bytes > 0);
-  if (economy && valued) {
+  if (valued) {
     const each = valued.bytes / valued.capacity;
-    axes.push(['money', '$ an hour', c => storageCost(economy, usualSetting(economy), c * each, 0),
-      v => '$' + trimmed(v, 3), `what the capacity costs an hour in ${economy.storage.name}, its wear apart`]);
+    axes.push(['money', '$ an hour', c => storageCost(data.economy, usualSetting(data.economy), c * each, 0),
+      v => '$' + trimmed(v, 3), `what the capacity costs an hour in ${data.economy.storage.name}, its wear apart`]);
   }
   return axes;
 }
 
+/* A capacity as a reader wants it: in its unit, and both where both are known. */
+function capacityName(capacity) {
+  return capacity === null ? 'unlimited' : data.unit === 'bytes' ? bytes(capacity) : count(capacity);
+}
+
 function capacityText(capacity) {
   if (capacity === null) return 'without a limit';
+  if (data.unit === 'bytes') return bytes(capacity);
   const size = data.trace.block_bytes ? `, ${bytes(capacity * data.trace.block_bytes)}` : '';
   return `${count(capacity)} ${capacity === 1 ? 'block' : 'blocks'}${size}`;
+}
+
+/* The axis of a chart that has no choice of units. */
+function capacityAxis() {
+  const [, , , print, title] = unitAxes()[0];
+  return {log: true, print: data.unit === 'bytes' ? v => bytes(v).replace('\u00a0', '') : print,
+    title: data.unit === 'bytes' ? 'capacity' : title, say: c => 'At ' + capacityText(c)};
 }
 
 /* [capacity, best of the others, Belady] where there is all of it. */
@@ -122,7 +134,9 @@ function showRates() {
     else chart = lineChart(figure, next);
     choose(state.capacity);
   }
+  const banded = data.curves.some(curve => curve.low);
   document.getElementById('rates-figure').append(
+    banded ? h('p', {class: 'lead'}, 'Bands are 95\u00a0% intervals over the sessions of the trace.') : '',
     what(rateTerms, 'Hits'),
     h('div', {class: 'controls'},
       matches.length > 1 && choice('Match', matches.map(m => [m, m]), state.match, match => redraw({match})),

@@ -87,6 +87,28 @@ class Money(CliCase):
         for line in basis.split("\n")[1:]:
             self.assertTrue(re.match(marks, line) or re.match(r"  \w", line), line)
 
+    def test_lines_are_told_apart(self):
+        at = [self.story(), "--policy", "lru,ttl", "--ttl", "60s,2h", "--order", "rev,fwd",
+              "--match", "prefix,window:2", "--capacity", "3,4"]
+        out = self.check(0, "optimize", *at, "--model", MODEL, "--gpu", GPU).stdout
+        paying = out.split("where it stops paying")[1].split("\n\n")[0].split("\n")[2:]
+        labels = [line.split("  ")[0] for line in paying]
+        self.assertEqual(len(labels), 12)
+        self.assertEqual(len(set(labels)), 12, labels)
+        for label in ["lru/rev by prefix", "ttl:1min/fwd by window:2"]:
+            self.assertIn(label, labels)
+
+    def test_a_tier_that_is_too_slow_or_wears_out(self):
+        at = ["optimize", self.story(), "--policy", "lru", "--capacity", "4", "--model", MODEL,
+              "--gpu", GPU, "--block-tokens", "10", "--cost-tier"]
+        out = self.check(0, *at, TIER).stdout
+        self.assertNotIn("too slow", out)
+        self.assertNotIn("wears out", out)
+        # 50 tokens hit, which are 5000 bytes and save 5.65 s: 885 bytes/s.
+        self.check(0, *at, "price=1,bandwidth=880", out=["too slow"])
+        # 4000 bytes may be written 10 times; 4 blocks of 1000 bytes an hour missed.
+        self.check(0, *at, TIER + ",writes=10", out=["wears out", "stand for 10 h (10 times all of"])
+
     def test_a_h20_is_reported(self):
         self.check(0, "optimize", self.story(), "--model", "deepseek-v3", "--gpu", "h20",
                    out=["reported: flops 1.48e+14"])
