@@ -73,8 +73,10 @@ def report(tmp_path_factory):
 
 EVERYTHING = ("--match", "prefix,any", "--order", "rev,fwd", "--policy",
               "lru,lfu,sieve,infinite,belady", "--model", "llama-3.1-8b", "--gpu", "h100",
-              "--cost-tier", "nvme,writes=30", "--block-tokens", "16", "--bootstrap", "40")
-SECTIONS = ["rates", "time", "savings", "waits", "life", "prefixes", "trust", "limits"]
+              "--cost-tier", "nvme,writes=30", "--block-tokens", "16", "--bootstrap", "40",
+              "--tier", "memory:40MiB,read=20GB/s",
+              "--tier", "disk:1GiB,read=2GB/s,write=1GB/s,latency=1ms,endurance=1TB")
+SECTIONS = ["rates", "time", "tiers", "savings", "waits", "life", "prefixes", "trust", "limits"]
 
 
 @pytest.mark.parametrize("width", [1280, 360])
@@ -319,6 +321,9 @@ LITTLE = {
     "nothing but the unlimited": (sessions(40), ["--policy", "lru", "--capacity", "unlimited"]),
     "nothing is looked up": (WRITES, ["--format", "kvcm-schema"]),
     "all at one time": (ONE * 9, []),
+    "blocks with sizes": ("time,key,size\n" + "".join(
+        f"{i},{i * i % 61},{4096 + i * i % 61}\n" for i in range(400)), ["--tier", "m:64KiB"]),
+    "times to live": (sessions(80), ["--policy", "ttl,lru", "--ttl", "2s,1min"]),
     "every policy": (sessions(200), ["--policy", "lru,fifo,mru,lfu,sieve,s3fifo,s3fifo-lcs,arc,"
                                      "leaf-lru,sampled-lru,kvcm-lru,infinite,belady",
                                      "--order", "rev,fwd"]),

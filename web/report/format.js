@@ -38,7 +38,7 @@ function count(value) {
 function scaled(value, base, units, digits) {
   let unit = 0;
   let size = Math.abs(value);
-  while (size >= base * 0.99995 && unit + 1 < units.length) {
+  while (size >= base - 0.5 && unit + 1 < units.length) {
     size /= base;
     unit++;
   }
