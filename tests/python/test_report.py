@@ -294,6 +294,15 @@ def test_what_got_into_the_page_could_not_run(browser, report, tmp_path):
     assert len(page.requests) == 1 + page.blocked
 
 
+def test_what_it_points_to_is_there(browser, report):
+    page = Page(browser).open(report[0])
+    text = page.run("[...document.querySelectorAll('details.what')].map(d => d.textContent).join()")
+    named = set(re.findall("docs/optimizer.md, \u201c(.*?)\u201d", text))
+    assert len(named) >= 4
+    document = (ROOT / "docs" / "optimizer.md").read_text(encoding="utf-8")
+    assert named <= set(re.findall("^## (.*)$", document, re.MULTILINE))
+
+
 def test_it_can_be_printed(browser, report):
     page = Page(browser).open(report[0])
     printed = page.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"]
