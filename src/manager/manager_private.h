@@ -6,6 +6,7 @@
 #include "manager/elector.h"
 #include "manager/events.h"
 #include "manager/faults.h"
+#include "manager/line_log.h"
 #include "manager/locator.h"
 #include "manager/manager.h"
 #include "manager/reclaimer.h"
@@ -43,10 +44,10 @@ struct tierce__manager {
     struct tierce__locator *locator;
     struct tierce__reclaimer *reclaimer;
     struct tierce__elector *elector;
-    struct tierce__events *events;
+    struct tierce__line_log *events;
     struct tierce__faults *faults;
     struct tierce__auth *auth;
-    struct tierce__access_log *access_log;
+    struct tierce__line_log *access_log;
     struct tierce__later *later; /* replies that faults put off */
     struct tierce__server *server;
     _Atomic int state; /* enum tierce__manager_state */
