@@ -158,6 +158,8 @@ static uint32_t place_loads(struct tierce__tiers *t, const uint32_t *blocks,
 static uint64_t load_time_ns(const struct tierce__tier_spec *spec, uint64_t bytes)
 {
     double seconds = spec->read_bytes_per_s > 0 ? (double)bytes / spec->read_bytes_per_s : 0;
+    if (seconds * 1e9 + (double)spec->latency_ns >= 0x1p63)
+        return INT64_MAX; /* for ever, as good as */
     return spec->latency_ns + (uint64_t)(seconds * 1e9 + 0.5);
 }
 
@@ -338,7 +340,7 @@ static uint64_t plan_puts(struct tierce__tiers *t, size_t tier, const uint32_t *
 {
     const struct tierce__tier_store *store = &t->stores[tier];
     struct tierce__tier_result *result = &t->result.tiers[tier];
-    uint64_t store_room = store->capacity, promote_room = store->capacity;
+    uint64_t store_room = store->capacity, promote_room = store_room;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t cost = cost_of(t, blocks[i]);
         bool stored = (t->fate[i] & STORE) != 0;
