@@ -40,7 +40,7 @@ struct tierce__tiers {
     uint8_t *place; /* [room] the tier that a hit is read from */
     uint8_t *fate;  /* [room] STORE, PROMOTE */
     uint8_t *act;   /* [room] KEEP, PUT; of one tier */
-    uint32_t room;
+    size_t room;
     /* The first tier evicted all it could for a block that did not fit then. */
     bool load_drained, store_drained;
 
@@ -82,8 +82,9 @@ static int note_sizes(struct tierce__tiers *t, const struct tierce__recorded *re
     return 0;
 }
 
-static int make_room_for(struct tierce__tiers *t, uint32_t count)
+static int make_room_for(struct tierce__tiers *t, uint32_t blocks)
 {
+    size_t count = (size_t)blocks + 1; /* a request may be for nothing */
     if (count <= t->room)
         return 0;
     uint8_t *place = tierce__realloc(t->place, count);
