@@ -301,7 +301,7 @@ function barChart(holder, spec) {
       return svg('g', {class: bar.color || 'c0'},
         svg('rect', {class: 'bar', x: x + Math.min(1, each * 0.1), width: Math.max(1, each - Math.min(2, each * 0.2)),
           y: place(bar.value), height: frame.bottom - place(bar.value)}, svg('title', null, bar.note)),
-        (i % every === 0 || bar.name === '\u2026') && svg('text', {x: middle, y: frame.bottom + 20, 'text-anchor': 'middle'}, bar.name));
+        ((i % every === 0 && middle + bar.name.length * 3.9 < width + 4) || bar.name === '\u2026') && svg('text', {x: middle, y: frame.bottom + 20, 'text-anchor': 'middle'}, bar.name));
     }),
     svg('text', {x: frame.right, y: frame.bottom + 42, 'text-anchor': 'end'}, spec.title)));
   }

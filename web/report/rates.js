@@ -137,7 +137,7 @@ function showRates() {
   const banded = data.curves.some(curve => curve.low);
   document.getElementById('rates-figure').append(
     banded ? h('p', {class: 'lead'}, 'Bands are 95\u00a0% intervals over the sessions of the trace.') : '',
-    what(rateTerms, 'Hits'),
+    what(rateTerms, 'The table and the curve'),
     h('div', {class: 'controls'},
       matches.length > 1 && choice('Match', matches.map(m => [m, m]), state.match, match => redraw({match})),
       axes.length > 1 && choice('Capacity in', axes.map(a => [a[0], a[1]]), 'blocks',

@@ -44,7 +44,7 @@ function showTiers() {
   const heads = ['Capacity', 'Full at most', 'Hits', 'Hit rate', 'Read', 'Written', 'Left', 'Busy reading', 'Busy writing', 'Worn out in'];
   section('tiers', 'Tiers',
     h('p', {class: 'lead'}, `Together ${percent(run.hits / run.blocks)} of ${count(run.blocks)} blocks looked up; writes: ${run.writes}, promotion: ${run.promote}.`),
-    what(tierTerms, 'Tiers'), stackBar(parts, run.blocks),
+    what(tierTerms, 'Tiers behind each other'), stackBar(parts, run.blocks),
     h('ul', {class: 'legend'}, parts.map(p => h('li', null, h('span', {class: 'key ' + p.color, 'aria-hidden': 'true'}),
       `${p.name} ${percent(p.value / run.blocks, 1)}`))),
     h('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Tiers'}, h('table', null,
