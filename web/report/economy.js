@@ -148,7 +148,7 @@ function showEconomy() {
   section('savings', 'Savings',
     h('p', null, `${economy.model.name} on ${economy.gpu.name}, the cache in ${economy.storage.name}: without a cache, prefill of this trace keeps ${trimmed(economy.prefill_gpus, 3)} GPUs busy. `,
       h('span', {class: 'lead'}, 'Prices are placeholders until you bring your own; a GPU-second saved counts as one that need not be bought.')),
-    what(moneyTerms, 'Money'), controls, h('button', {type: 'button', on: {click: reset}}, 'Back to the report\u2019s figures'),
+    what(moneyTerms, 'From hits to money'), controls, h('button', {type: 'button', on: {click: reset}}, 'Back to the report\u2019s figures'),
     h('div', {class: 'split'}, figure, readout), table, figuresUsed(economy));
   reset();
 }
@@ -167,7 +167,7 @@ function showWaits() {
   section('waits', 'Time to first token',
     h('p', {class: 'lead'}, `${data.economy.model.name} on ${data.economy.gpu.name}. Without a cache: ` +
       ['p50', 'p90', 'p99'].map(p => `${p} ${seconds(data.economy.ttft[p])}`).join(', ') + '.'),
-    what(waitTerms, 'Time to first token'), holder);
+    what(waitTerms, 'From hits to money'), holder);
   for (const p of ['p50', 'p90', 'p99']) {
     const slow = data.economy.ttft[p] >= 1;
     smallChart(holder, `${p} by capacity`, {
