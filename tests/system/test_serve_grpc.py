@@ -101,6 +101,14 @@ def test_what_the_handler_knows(channel):
     assert channel.unary_unary("/any/thing")(b"", timeout=60).startswith(b"POST|/any/thing|")
 
 
+def test_ipv6():
+    server = Server("--host", "::")
+    for host in "[::1]", "127.0.0.1":
+        with grpc.insecure_channel(f"{host}:{server.grpc}") as channel:
+            assert call(channel, "Info").decode().split("|")[3].startswith(host + ":")
+    server.end()
+
+
 def test_errors_carry_status_and_text(channel):
     error = error_of(channel, "Fail", metadata=[("x-status", "5")])
     assert error.code() == grpc.StatusCode.NOT_FOUND
