@@ -31,7 +31,7 @@ struct tierce__line_log {
     char *queue;
     size_t queued, queue_room;
     uint64_t lines, dropped;
-    bool is_ending;
+    bool is_ending, ends_subscribers;
     struct tierce__list coming; /* subscribers that the thread has not seen */
     _Atomic uint32_t readers;   /* a file, and subscribers */
     /* Of the thread alone. */
@@ -115,6 +115,18 @@ static void take_subscribers(struct tierce__line_log *log)
     }
 }
 
+static void end_subscribers(struct tierce__line_log *log)
+{
+    while (!tierce__list_empty(&log->subscribers)) {
+        struct subscriber *subscriber =
+            TIERCE__CONTAINER_OF(log->subscribers.next, struct subscriber, node);
+        tierce__list_remove(&subscriber->node);
+        (void)subscriber->each(subscriber->arg, NULL, 0); /* there is nothing more to come */
+        tierce__free(subscriber);
+        atomic_fetch_sub_explicit(&log->readers, 1, memory_order_relaxed);
+    }
+}
+
 /* Subscribers are asked now and then with nothing, so that those that are gone are noticed. */
 static void *run(void *arg)
 {
@@ -122,6 +134,7 @@ static void *run(void *arg)
     struct tierce__line_log *log = arg;
     char *batch = NULL;
     size_t room = 0;
+    static const char nothing[1];
     tierce__lock_take(&log->lock);
     while (!log->is_ending || log->queued > 0) {
         if (log->queued == 0)
@@ -131,11 +144,14 @@ static void *run(void *arg)
         log->queue = batch;
         log->queue_room = room;
         log->queued = 0;
+        bool ends = log->ends_subscribers;
         take_subscribers(log);
         tierce__lock_drop(&log->lock);
         if (bytes > 0)
             write_file(log, full, bytes);
-        tell_subscribers(log, full, bytes);
+        tell_subscribers(log, bytes > 0 ? full : nothing, bytes);
+        if (ends)
+            end_subscribers(log);
         batch = full;
         room = full_room;
         tierce__lock_take(&log->lock);
@@ -199,13 +215,7 @@ void tierce__line_log_close(struct tierce__line_log *log)
     tierce__lock_drop(&log->lock);
     pthread_join(log->thread, NULL);
     take_subscribers(log);
-    while (!tierce__list_empty(&log->subscribers)) {
-        struct subscriber *subscriber =
-            TIERCE__CONTAINER_OF(log->subscribers.next, struct subscriber, node);
-        tierce__list_remove(&subscriber->node);
-        (void)subscriber->each(subscriber->arg, NULL, 0); /* there is nothing more to come */
-        tierce__free(subscriber);
-    }
+    end_subscribers(log);
     if (log->fd >= 0)
         close(log->fd);
     tierce__cond_fini(&log->wake);
@@ -266,6 +276,16 @@ int tierce__line_log_subscribe(struct tierce__line_log *log, tierce__line_log_fn
     atomic_fetch_add_explicit(&log->readers, 1, memory_order_relaxed);
     tierce__lock_drop(&log->lock);
     return 0;
+}
+
+void tierce__line_log_end_subscribers(struct tierce__line_log *log)
+{
+    if (log == NULL)
+        return;
+    tierce__lock_take(&log->lock);
+    log->ends_subscribers = true;
+    tierce__cond_signal(&log->wake);
+    tierce__lock_drop(&log->lock);
 }
 
 void tierce__line_log_counts(struct tierce__line_log *log, uint64_t *lines, uint64_t *dropped)

@@ -38,10 +38,14 @@ bool tierce__line_log_add(struct tierce__line_log *log, const char *text, size_t
 /* Whether anybody would see a line; else it need not be made. */
 bool tierce__line_log_is_read(const struct tierce__line_log *log);
 
-/* Called on the log's thread with whole lines until it returns false. Errors: -ENOMEM. */
+/* Called on the log's thread with whole lines, and once in a while with 0 bytes, until it returns
+ * false; at the log's end with NULL. Errors: -ENOMEM. */
 typedef bool (*tierce__line_log_fn)(void *arg, const char *lines, size_t bytes);
 TIERCE_MUSTUSE int tierce__line_log_subscribe(struct tierce__line_log *log,
                                               tierce__line_log_fn each, void *arg);
+
+/* Ends all subscriptions, and those that come later at once. NULL is accepted. */
+void tierce__line_log_end_subscribers(struct tierce__line_log *log);
 
 void tierce__line_log_counts(struct tierce__line_log *log, uint64_t *lines, uint64_t *dropped);
 

@@ -24,6 +24,8 @@ const struct tierce__meta_store_ops *tierce__meta_store_find(const char *type, c
         return uri[0] == '\0' ? &tierce__meta_memory : &tierce__meta_rocksdb;
     if (strcmp(type, "rocksdb") == 0)
         return &tierce__meta_rocksdb;
+    if (strcmp(type, "redis") == 0)
+        return &tierce__meta_redis;
     return NULL;
 }
 

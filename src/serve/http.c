@@ -148,8 +148,7 @@ uint16_t tierce__http_port(const struct tierce__http *http)
  * silent for SILENCE_S: the end waits for no such. */
 static void cut_those_that_left(struct tierce__http *http)
 {
-    TIERCE__LIST_FOR_EACH(node, &http->calls)
-    {
+    TIERCE__LIST_FOR_EACH (node, &http->calls) {
         const struct tierce__http_call *call =
             TIERCE__CONTAINER_OF(node, struct tierce__http_call, node);
         if (!call->was_dispatched && call->base.ops->is_gone(&call->base))

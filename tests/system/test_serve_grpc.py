@@ -188,7 +188,17 @@ def test_held_bytes_have_a_limit():
     stream = raw.begin("/test.Echo/Echo", [("grpc-encoding", "gzip")])
     raw.h2.send_data(stream, frame(gzip.compress(bytes(8 << 20)), 1), end_stream=True)
     assert raw.wait(stream).status == 8
-    assert raw.call("/test.Echo/Echo", b"on").status == 0
+    assert raw.call("/test.Echo/Big", headers=[("x-bytes", str(2 << 20))]).status == 8
+    # Answers that nobody reads come to the limit, and go with their connection.
+    deaf = Raw(server.grpc, window=0)
+    streams = [deaf.begin("/test.Echo/Big", [("x-bytes", str(300 << 10))]) for _ in range(8)]
+    for stream in streams:
+        deaf.h2.send_data(stream, frame(b""), end_stream=True)
+    assert deaf.wait(streams[-1]).status == 8
+    assert raw.call("/test.Echo/Big", headers=[("x-bytes", str(512 << 10))]).status == 8
+    deaf.close()
+    while raw.call("/test.Echo/Big", headers=[("x-bytes", str(512 << 10))]).status != 0:
+        time.sleep(0.01)
     raw.close()
     server.end()
 
