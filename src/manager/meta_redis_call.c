@@ -160,6 +160,19 @@ void tierce__redis_end(struct tierce__redis *redis, struct tierce__resp *resp)
     tierce__resp_pool_give(redis->pool, resp);
 }
 
+/* What an error reply means: the server is there, but does not serve now, or does not like what it
+ * was asked. */
+static int refused(const struct tierce__resp_value *value)
+{
+    static const char *const passing[] = {"LOADING", "MASTERDOWN", "READONLY",
+                                          "BUSY",    "TRYAGAIN",   "CLUSTERDOWN"};
+    tierce__log_repeated(TIERCE_LOG_WARN, "meta_redis_failed", "err=\"%.200s\"", value->text);
+    for (size_t i = 0; i < sizeof(passing) / sizeof(passing[0]); i++)
+        if (tierce__resp_is_error(value, passing[i]))
+            return TIERCE_E_DOWN;
+    return -EIO;
+}
+
 int tierce__redis_read(struct tierce__resp *resp, struct tierce__resp_value *out)
 {
     int rc = tierce__resp_read(resp, out, 0);
@@ -168,10 +181,7 @@ int tierce__redis_read(struct tierce__resp *resp, struct tierce__resp_value *out
                              tierce__resp_why(resp));
         return rc;
     }
-    if (out->type != TIERCE__RESP_ERROR)
-        return 0;
-    tierce__log_repeated(TIERCE_LOG_WARN, "meta_redis_failed", "err=\"%.200s\"", out->text);
-    return -EIO;
+    return out->type == TIERCE__RESP_ERROR ? refused(out) : 0;
 }
 
 int tierce__redis_call(struct tierce__resp *resp, const struct tierce__redis_command *command,
@@ -267,8 +277,7 @@ int tierce__redis_run_script(struct tierce__redis *redis, enum tierce__redis_scr
     } else if (tierce__resp_is_error(&value, "FENCED")) {
         rc = TIERCE_E_REFUSED;
     } else if (value.type == TIERCE__RESP_ERROR) {
-        tierce__log_repeated(TIERCE_LOG_WARN, "meta_redis_failed", "err=\"%.200s\"", value.text);
-        rc = -EIO;
+        rc = refused(&value);
     }
     tierce__redis_end(redis, resp);
     return rc;

@@ -77,7 +77,7 @@ TIERCE_MUSTUSE int tierce__redis_add_hex(struct tierce__redis_command *command, 
 TIERCE_MUSTUSE int tierce__redis_begin(struct tierce__redis *redis, struct tierce__resp **out);
 void tierce__redis_end(struct tierce__redis *redis, struct tierce__resp *resp);
 
-/* The next value of a pipeline; an error reply is -EIO, and logged. */
+/* The next value of a pipeline; an error reply is -EIO, or TIERCE_E_DOWN, and logged. */
 TIERCE_MUSTUSE int tierce__redis_read(struct tierce__resp *resp, struct tierce__resp_value *out);
 
 /* One command, and its value, borrowed until the next begin of the client. */
