@@ -317,7 +317,7 @@ START_TEST(test_prop_places)
     ck_assert_int_eq(tierce__meta_memory.open(&store, "", why), 0);
     ck_assert_int_eq(store->ops->space_open(&space, store, 1, "i"), 0);
     open_places();
-    for (unsigned i = 0; i < 6000 * test_scale(); i++)
+    for (unsigned i = 0; i < 3000 * test_scale(); i++)
         step();
     check_end();
     ck_assert_uint_gt(reused, 0);
