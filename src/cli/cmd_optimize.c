@@ -257,7 +257,7 @@ static void print_results(const struct tierce__optimize *request,
     tierce__optimize_print_budget(stdout, request, sweep);
     tierce__optimize_print_curve(stdout, request, sweep);
     tierce__optimize_print_money(stdout, findings, sweep);
-    tierce__optimize_print_trust(stdout, findings, sweep);
+    tierce__optimize_print_trust(stdout, request, findings, sweep);
 }
 
 static int write_results(const struct tierce__optimize *request,

@@ -54,7 +54,8 @@ void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tier
                                 const struct tierce__optimize_findings *findings)
 {
     fputs(tierce__optimize_csv_header, file);
-    tierce__optimize_print_columns(file, findings);
+    if (findings != NULL)
+        tierce__optimize_print_columns(file, findings);
     fputc('\n', file);
     for (size_t i = 0; i < sweep->row_count; i++) {
         const struct tierce__sweep_row *row = &sweep->rows[i];
@@ -65,7 +66,8 @@ void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tier
         fprintf(file, "%s,%s,%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.6f", trace, cache,
                 order_name(row), match, capacity, row->requests, row->blocks, row->hits,
                 rate(row->hits, row->blocks));
-        tierce__optimize_print_cells(file, findings, i);
+        if (findings != NULL)
+            tierce__optimize_print_cells(file, findings, i);
         fputc('\n', file);
     }
 }

@@ -12,6 +12,9 @@ struct extras {
     struct tierce__life life;
     struct tierce__timeline timeline;
     struct tierce__match match; /* of the timeline */
+    struct tierce__tiers *tiers;
+    struct tierce__tiers_opts tiers_opts;
+    struct tierce__report_tiers tiers_report;
 };
 
 /* Of what was asked for: a size in the upper middle, where policies differ if they do. */
@@ -69,6 +72,23 @@ static int run_timeline(struct extras *out, const struct tierce__optimize *reque
                                 });
 }
 
+static int run_tiers(struct extras *out, const struct tierce__optimize *request,
+                     const struct tierce__recording *recording)
+{
+    static const double shares[] = {0.5, 0.9, 0.99};
+    if (request->sim.tier_count == 0)
+        return TIERCE__CLI_OK;
+    out->tiers_opts = tierce__optimize_tiers(request, recording);
+    int status = tierce__optimize_replay_tiers(&out->tiers, &out->tiers_opts, recording);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    out->tiers_report.opts = &out->tiers_opts;
+    out->tiers_report.result = tierce__tiers_result(out->tiers);
+    for (size_t i = 0; i < 3; i++)
+        out->tiers_report.load_ns[i] = tierce__tiers_load_ns(out->tiers, shares[i]);
+    return TIERCE__CLI_OK;
+}
+
 static int run_extras(struct extras *out, const struct tierce__optimize *request,
                       const struct tierce__sweep *sweep, const struct tierce__recording *recording)
 {
@@ -78,8 +98,9 @@ static int run_extras(struct extras *out, const struct tierce__optimize *request
                                });
     if (rc == 0)
         rc = run_timeline(out, request, sweep, recording);
-    return rc < 0 ? tierce__cli_fail(COMMAND, "the page cannot be made: %s", tierce_strerror(rc))
-                  : TIERCE__CLI_OK;
+    if (rc < 0)
+        return tierce__cli_fail(COMMAND, "the page cannot be made: %s", tierce_strerror(rc));
+    return run_tiers(out, request, recording);
 }
 
 static int write_one(const char *path, const struct tierce__report *report,
@@ -105,10 +126,12 @@ static int write_page(const struct tierce__optimize *request,
     report.life = &extras.life;
     report.timeline = extras.timeline.line_count > 0 ? &extras.timeline : NULL;
     report.timeline_match = extras.match;
+    report.tiers = extras.tiers != NULL ? &extras.tiers_report : NULL;
     if (status == TIERCE__CLI_OK)
         status = write_one(request->html, &report, tierce__report_html);
     tierce__life_clear(&extras.life);
     tierce__timeline_clear(&extras.timeline);
+    tierce__tiers_destroy(extras.tiers);
     return status;
 }
 

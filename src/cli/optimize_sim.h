@@ -133,6 +133,14 @@ int tierce__optimize_write_timeline(const struct tierce__optimize *request,
                                     const struct tierce__recording *recording);
 int tierce__optimize_run_tiers(const struct tierce__optimize *request,
                                const struct tierce__recording *recording);
+
+/* The tiers that were asked for [borrow the request], and a replay in them; *out is the caller's to
+ * destroy. */
+struct tierce__tiers_opts tierce__optimize_tiers(const struct tierce__optimize *request,
+                                                 const struct tierce__recording *recording);
+int tierce__optimize_replay_tiers(struct tierce__tiers **out, const struct tierce__tiers_opts *opts,
+                                  const struct tierce__recording *recording);
+
 int tierce__optimize_run_groups(const struct tierce__optimize *request,
                                 const struct tierce__optimize_trace *trace);
 void tierce__optimize_print_budget(FILE *file, const struct tierce__optimize *request,

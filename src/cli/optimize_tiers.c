@@ -4,6 +4,7 @@
 #include "cli/progress.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #define COMMAND "optimize"
@@ -56,7 +57,7 @@ static void print_tier(FILE *file, const struct tierce__optimize *request,
     print_busy(file, t->write_s, span_s);
     if (t->worn > 0 && span_s > 0) {
         char life[32];
-        tierce__human_seconds(life, sizeof(life), (uint64_t)(span_s / t->worn));
+        tierce__human_seconds(life, sizeof(life), (uint64_t)fmin(span_s / t->worn, 1e15));
         fprintf(file, "%14s", life);
     } else {
         fprintf(file, "%14s", "-");
@@ -113,30 +114,50 @@ static void print_tiers(FILE *file, const struct tierce__optimize *request,
         fputs("--block-bytes SIZE or --model NAME gives bytes and times\n", file);
 }
 
-int tierce__optimize_run_tiers(const struct tierce__optimize *request,
-                               const struct tierce__recording *recording)
+struct tierce__tiers_opts tierce__optimize_tiers(const struct tierce__optimize *request,
+                                                 const struct tierce__recording *recording)
 {
-    struct tierce__recording_totals totals = tierce__recording_totals(recording);
+    return (struct tierce__tiers_opts){
+        .size = sizeof(struct tierce__tiers_opts),
+        .tiers = request->sim.tiers,
+        .tier_count = request->sim.tier_count,
+        .writes = request->sim.writes,
+        .promote = request->sim.promote,
+        .in_bytes = request->in_bytes,
+        .block_bytes = request->block_bytes,
+        .distinct = tierce__recording_totals(recording).distinct,
+        .seed = request->seed,
+    };
+}
+
+int tierce__optimize_replay_tiers(struct tierce__tiers **out, const struct tierce__tiers_opts *opts,
+                                  const struct tierce__recording *recording)
+{
     struct tierce__tiers *tiers = NULL;
-    if (request->sim.tier_count == 0)
-        return TIERCE__CLI_OK;
-    int rc = tierce__tiers_create(&tiers, &(struct tierce__tiers_opts){
-                                              .size = sizeof(struct tierce__tiers_opts),
-                                              .tiers = request->sim.tiers,
-                                              .tier_count = request->sim.tier_count,
-                                              .writes = request->sim.writes,
-                                              .promote = request->sim.promote,
-                                              .in_bytes = request->in_bytes,
-                                              .block_bytes = request->block_bytes,
-                                              .distinct = totals.distinct,
-                                              .seed = request->seed,
-                                          });
+    int rc = tierce__tiers_create(&tiers, opts);
     for (const struct tierce__recorded *r = tierce__recording_first(recording);
          rc == 0 && r != NULL; r = tierce__recording_next(recording, r))
         rc = tierce__tiers_request(tiers, r, NULL);
-    if (rc == 0)
-        print_tiers(stdout, request, tiers, request->block_bytes > 0 || totals.has_bytes);
+    if (rc < 0) {
+        tierce__tiers_destroy(tiers);
+        return tierce__cli_fail(COMMAND, "the replay in tiers failed: %s", tierce_strerror(rc));
+    }
+    *out = tiers;
+    return TIERCE__CLI_OK;
+}
+
+int tierce__optimize_run_tiers(const struct tierce__optimize *request,
+                               const struct tierce__recording *recording)
+{
+    struct tierce__tiers_opts opts = tierce__optimize_tiers(request, recording);
+    struct tierce__tiers *tiers;
+    if (request->sim.tier_count == 0)
+        return TIERCE__CLI_OK;
+    int status = tierce__optimize_replay_tiers(&tiers, &opts, recording);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    print_tiers(stdout, request, tiers,
+                request->block_bytes > 0 || tierce__recording_totals(recording).has_bytes);
     tierce__tiers_destroy(tiers);
-    return rc < 0 ? tierce__cli_fail(COMMAND, "the replay in tiers failed: %s", tierce_strerror(rc))
-                  : TIERCE__CLI_OK;
+    return TIERCE__CLI_OK;
 }

@@ -145,8 +145,8 @@ static void update_instance_group(struct tierce__api_call *api)
     struct tierce__group group;
     if (!read_group(api, request->instance_group, &group))
         return;
-    int rc = tierce__registry_update_group(api->manager->registry, &group,
-                                           request->current_version, api->why);
+    int rc = tierce__registry_update_group(api->manager->registry, &group, request->current_version,
+                                           api->why);
     say(api, rc, "Instance group updated successfully", "update instance group");
 }
 
@@ -210,8 +210,7 @@ static void remove_instance(struct tierce__api_call *api)
         tierce__api_invalid(api, "instance_id");
         return;
     }
-    int rc =
-        tierce__locator_remove_instance(api->manager->locator, request->instance_id, api->why);
+    int rc = tierce__locator_remove_instance(api->manager->locator, request->instance_id, api->why);
     if (rc == 0)
         rc = tierce__registry_remove_instance(api->manager->registry, request->instance_id,
                                               api->why);
@@ -286,9 +285,9 @@ static void add_account(struct tierce__api_call *api)
         tierce__api_invalid(api, missing);
         return;
     }
-    int rc = tierce__registry_add_account(api->manager->registry, request->user_name,
-                                          request->password, (enum tierce__role)request->role,
-                                          api->why);
+    int rc =
+        tierce__registry_add_account(api->manager->registry, request->user_name, request->password,
+                                     (enum tierce__role)request->role, api->why);
     say(api, rc, "Account added successfully", "add account");
 }
 
@@ -299,8 +298,7 @@ static void delete_account(struct tierce__api_call *api)
         tierce__api_invalid(api, "user_name");
         return;
     }
-    int rc =
-        tierce__registry_remove_account(api->manager->registry, request->user_name, api->why);
+    int rc = tierce__registry_remove_account(api->manager->registry, request->user_name, api->why);
     say(api, rc, "Account deleted successfully", "delete account");
 }
 

@@ -9,8 +9,8 @@ static char none[] = "";
 /* ---- URIs of our own kinds ------------------------------------------------------------------- */
 
 /*
- * Their specs are kept as one URI: tierce://POOL?nodes=.., redis://.., s3://BUCKET/PREFIX?endpoint=..;
- * values of parameters are percent-encoded where they have to be.
+ * Their specs are kept as one URI: tierce://POOL?nodes=.., redis://..,
+ * s3://BUCKET/PREFIX?endpoint=..; values of parameters are percent-encoded where they have to be.
  */
 
 struct text {
@@ -70,8 +70,8 @@ static char *node_uri(struct tierce__api_call *api, const Admin__TierceStorageSp
 
 static char *redis_uri(struct tierce__api_call *api, const Admin__RedisStorageSpec *spec)
 {
-    struct text t = begin(api, strlen(spec->uri) + strlen(spec->key_prefix) +
-                                   strlen(spec->credentials_file));
+    struct text t =
+        begin(api, strlen(spec->uri) + strlen(spec->key_prefix) + strlen(spec->credentials_file));
     add(&t, spec->uri);
     add_parameter(&t, '?', "key_prefix", spec->key_prefix);
     add_parameter(&t, '?', "credentials_file", spec->credentials_file);
@@ -81,9 +81,9 @@ static char *redis_uri(struct tierce__api_call *api, const Admin__RedisStorageSp
 
 static char *s3_uri(struct tierce__api_call *api, const Admin__S3StorageSpec *spec)
 {
-    struct text t = begin(api, strlen(spec->bucket) + strlen(spec->prefix) +
-                                   strlen(spec->endpoint) + strlen(spec->region) +
-                                   strlen(spec->credentials_file));
+    struct text t =
+        begin(api, strlen(spec->bucket) + strlen(spec->prefix) + strlen(spec->endpoint) +
+                       strlen(spec->region) + strlen(spec->credentials_file));
     add(&t, "s3://");
     add(&t, spec->bucket);
     add(&t, "/");
@@ -467,8 +467,7 @@ static const char *missing_in_group(const Admin__InstanceGroup *group)
         return "instance_group: {cache_config}";
     if (cache->data_storage_strategy == ADMIN__CACHE_PREFER_STRATEGY__CPS_UNSPECIFIED)
         return "instance_group: {cache_config: {data_storage_strategy}}";
-    if (cache->reclaim_strategy == NULL ||
-        cache->reclaim_strategy->storage_unique_name[0] == '\0')
+    if (cache->reclaim_strategy == NULL || cache->reclaim_strategy->storage_unique_name[0] == '\0')
         return "instance_group: {cache_config: {reclaim_strategy: {storage_unique_name}}}";
     if (indexer == NULL || indexer->meta_storage_backend_config == NULL ||
         indexer->meta_storage_backend_config->storage_type[0] == '\0')
@@ -629,7 +628,7 @@ Admin__InstanceGroup *tierce__api_show_group(struct tierce__api_call *api,
     out->cache_config = cache;
     out->user_data = group->user_data;
     out->version = group->version;
-    bool good = out->quota != NULL && cache->reclaim_strategy != NULL &&
-                cache->meta_indexer_config != NULL;
+    bool good =
+        out->quota != NULL && cache->reclaim_strategy != NULL && cache->meta_indexer_config != NULL;
     return good ? out : NULL;
 }

@@ -181,9 +181,11 @@ static void put_table(const struct page *page, size_t first)
         page->file,
         "<div class=\"scroll more\" tabindex=\"0\" role=\"region\" aria-label=\"Hit rates, match "
         "%s\"><table class=\"rates\" data-match=\"%s\">\n<caption>Hits (%s), of the blocks "
-        "looked up, by policy and capacity</caption>\n<thead><tr><th scope=\"col\">Blocks</th>",
+        "looked up, by policy and capacity</caption>\n<thead><tr>",
         match, match, match);
-    if (page->report->block_bytes > 0)
+    if (has_blocks(page))
+        fputs("<th scope=\"col\">Blocks</th>", page->file);
+    if (has_sizes(page))
         fputs("<th scope=\"col\">Size</th>", page->file);
     for (size_t c = first; c < page->curves.count; c++) {
         if (!tierce__report_same_match(head, &page->curves.curves[c]))

@@ -91,7 +91,7 @@ static void print_bytes(char text[16], double value)
         value /= 1024;
         unit++;
     }
-    snprintf(text, 16, value < 9.95 ? "%.1f%s" : "%.0f%s", value, units[unit]);
+    snprintf(text, 16, value < 99.5 ? "%.2g%s" : "%.0f%s", value, units[unit]);
 }
 
 /* ---- axes ------------------------------------------------------------------------------------ */
@@ -138,6 +138,11 @@ static void draw_x_axis(const struct panel *panel, const struct tierce__report *
     double least = panel->x_least, most = panel->x_most;
     if (most <= least) {
         draw_tick(panel, report, least, &last);
+    } else if (report->sweep->in_bytes) {
+        double step = exp2(ceil(log2((most - least) / 8)));
+        for (double at = panel->is_log ? exp2(ceil(log2(least))) : ceil(least / step) * step;
+             at <= most; at = panel->is_log ? 2 * at : at + step)
+            draw_tick(panel, report, at, &last);
     } else if (panel->is_log) {
         static const double parts[] = {1, 2, 5};
         for (double power = pow(10, floor(log10(least))); power <= most; power *= 10) {

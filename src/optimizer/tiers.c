@@ -40,7 +40,7 @@ struct tierce__tiers {
     uint8_t *place; /* [room] the tier that a hit is read from */
     uint8_t *fate;  /* [room] STORE, PROMOTE */
     uint8_t *act;   /* [room] KEEP, PUT; of one tier */
-    uint32_t room;
+    size_t room;
     /* The first tier evicted all it could for a block that did not fit then. */
     bool load_drained, store_drained;
 
@@ -82,8 +82,9 @@ static int note_sizes(struct tierce__tiers *t, const struct tierce__recorded *re
     return 0;
 }
 
-static int make_room_for(struct tierce__tiers *t, uint32_t count)
+static int make_room_for(struct tierce__tiers *t, uint32_t blocks)
 {
+    size_t count = (size_t)blocks + 1; /* a request may be for nothing */
     if (count <= t->room)
         return 0;
     uint8_t *place = tierce__realloc(t->place, count);
@@ -158,6 +159,8 @@ static uint32_t place_loads(struct tierce__tiers *t, const uint32_t *blocks,
 static uint64_t load_time_ns(const struct tierce__tier_spec *spec, uint64_t bytes)
 {
     double seconds = spec->read_bytes_per_s > 0 ? (double)bytes / spec->read_bytes_per_s : 0;
+    if (seconds * 1e9 + (double)spec->latency_ns >= 0x1p63)
+        return INT64_MAX; /* for ever, as good as */
     return spec->latency_ns + (uint64_t)(seconds * 1e9 + 0.5);
 }
 
@@ -338,7 +341,7 @@ static uint64_t plan_puts(struct tierce__tiers *t, size_t tier, const uint32_t *
 {
     const struct tierce__tier_store *store = &t->stores[tier];
     struct tierce__tier_result *result = &t->result.tiers[tier];
-    uint64_t store_room = store->capacity, promote_room = store->capacity;
+    uint64_t store_room = store->capacity, promote_room = store_room;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t cost = cost_of(t, blocks[i]);
         bool stored = (t->fate[i] & STORE) != 0;

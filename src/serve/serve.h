@@ -133,6 +133,7 @@ struct tierce__listener {
     enum tierce__serve_protocol protocol;
     const char *host; /* "127.0.0.1", "::", a name */
     uint16_t port;    /* 0: any; see tierce__server_port */
+    uint32_t threads; /* HTTP: 0: as many as the server's loops */
     struct tierce__tls tls;
     const struct tierce__route *routes; /* [borrow until stop] */
     size_t route_count;
@@ -142,11 +143,11 @@ struct tierce__server_opts {
     size_t size;
     const struct tierce__listener *listeners;
     size_t listener_count;
-    uint32_t loops;           /* gRPC loops, and threads of an HTTP listener; 0: one a processor */
+    uint32_t loops;           /* of gRPC, for all listeners together; 0: one a processor */
     uint32_t workers;         /* 0: 4 */
     uint32_t queue_max;       /* calls that wait for a worker; 0: 4096 */
     size_t message_bytes_max; /* of a request, also uncompressed; 0: 64 MiB */
-    size_t held_bytes_max;    /* of all requests that are being received or served; 0: 1 GiB */
+    size_t held_bytes_max;    /* of all requests and answers that are held; 0: 1 GiB */
     size_t stream_buffer_max; /* 0: 4 MiB */
     uint32_t connections_max; /* of each listener; 0: 4096 */
     uint32_t streams_max;     /* gRPC calls at a time on one connection; 0: 4096 */
@@ -171,8 +172,9 @@ TIERCE_MUSTUSE int tierce__server_start(struct tierce__server **out,
 /* The port of a listener by its index. */
 uint16_t tierce__server_port(const struct tierce__server *server, size_t listener);
 
-/* Takes no new call, lets those that run end for at most drain_ms, closes and frees. Calls that
- * are late are answered UNAVAILABLE or 503, and their handlers' replies waited for and dropped. */
+/* Not to be called by a handler. Takes no new call, lets those that run end for at most drain_ms,
+ * closes and frees. Calls that are late are answered UNAVAILABLE or 503, and their handlers'
+ * replies waited for and dropped. */
 void tierce__server_stop(struct tierce__server *server, uint32_t drain_ms);
 
 #endif

@@ -29,6 +29,14 @@ function worth(economy, setting, row) {
   return {gpus, saved, cost, net: saved - cost};
 }
 
+/* The row's, which are of the report's own setting, in another. */
+function breakEven(economy, setting, row) {
+  const usual = usualSetting(economy);
+  const of = name => setting[name] / usual[name];
+  return {bandwidth: row.bandwidth * of('mfu'),
+    residency: row.residency * of('price') / of('mfu') / of('storage') * of('years')};
+}
+
 /* The rows of a curve that are worth something, or nothing: those with a limit. */
 function valuedRows(curve) {
   const e = curve.economy;
@@ -98,9 +106,8 @@ function bestTable(economy, setting, curves) {
     h('tbody', null, rows.map(({curve, best}) => h('tr', {'data-policy': curve.label},
       policyCell(curve), [count(best.row.capacity), bytes(best.row.bytes), dollars(best.saved), dollars(best.cost), dollars(best.net),
         trimmed(best.gpus, 3)].map(text => h('td', null, text)),
-      h('td', null, best.row.bandwidth > 0 ? `${trimmed(best.row.bandwidth / 1e9, 3)} GB/s` : '\u2013'),
-      h('td', null, best.row.residency > 0 ? seconds(best.row.residency * setting.price * economy.gpu.mfu.value * economy.storage.price.value * setting.years /
-        (economy.gpu.price.value * setting.mfu * setting.storage * economy.storage.years.value)) : '\u2013')))));
+      h('td', null, best.row.bandwidth > 0 ? `${trimmed(breakEven(economy, setting, best.row).bandwidth / 1e9, 3)} GB/s` : '\u2013'),
+      h('td', null, best.row.residency > 0 ? seconds(breakEven(economy, setting, best.row).residency) : '\u2013')))));
 }
 
 function figuresUsed(economy) {
@@ -148,7 +155,7 @@ function showEconomy() {
   section('savings', 'Savings',
     h('p', null, `${economy.model.name} on ${economy.gpu.name}, the cache in ${economy.storage.name}: without a cache, prefill of this trace keeps ${trimmed(economy.prefill_gpus, 3)} GPUs busy. `,
       h('span', {class: 'lead'}, 'Prices are placeholders until you bring your own; a GPU-second saved counts as one that need not be bought.')),
-    what(moneyTerms, 'Money'), controls, h('button', {type: 'button', on: {click: reset}}, 'Back to the report\u2019s figures'),
+    what(moneyTerms, 'From hits to money'), controls, h('button', {type: 'button', on: {click: reset}}, 'Back to the report\u2019s figures'),
     h('div', {class: 'split'}, figure, readout), table, figuresUsed(economy));
   reset();
 }
@@ -167,7 +174,7 @@ function showWaits() {
   section('waits', 'Time to first token',
     h('p', {class: 'lead'}, `${data.economy.model.name} on ${data.economy.gpu.name}. Without a cache: ` +
       ['p50', 'p90', 'p99'].map(p => `${p} ${seconds(data.economy.ttft[p])}`).join(', ') + '.'),
-    what(waitTerms, 'Time to first token'), holder);
+    what(waitTerms, 'From hits to money'), holder);
   for (const p of ['p50', 'p90', 'p99']) {
     const slow = data.economy.ttft[p] >= 1;
     smallChart(holder, `${p} by capacity`, {

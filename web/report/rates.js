@@ -11,10 +11,11 @@ const rateTerms = [
 ];
 
 function unitAxes() {
-  const gib = factor => ['bytes', 'GiB', c => c * factor / 2 ** 30, v => trimmed(v, 3), 'capacity in GiB'];
-  if (data.unit === 'bytes') return [gib(1)];
+  if (data.unit === 'bytes') return [['bytes', 'bytes', c => c, v => bytes(v), 'capacity', true]];
   const axes = [['blocks', 'blocks', c => c, v => short(v), 'capacity in blocks']];
-  if (data.trace.block_bytes) axes.push(gib(data.trace.block_bytes));
+  if (data.trace.block_bytes) {
+    axes.push(['bytes', 'GiB', c => c * data.trace.block_bytes / 2 ** 30, v => trimmed(v, 3), 'capacity in GiB']);
+  }
   const valued = data.curves.flatMap(valuedRows).find(row => row.bytes > 0);
   if (valued) {
     const each = valued.bytes / valued.capacity;
@@ -38,9 +39,8 @@ function capacityText(capacity) {
 
 /* The axis of a chart that has no choice of units. */
 function capacityAxis() {
-  const [, , , print, title] = unitAxes()[0];
-  return {log: true, print: data.unit === 'bytes' ? v => bytes(v).replace('\u00a0', '') : print,
-    title: data.unit === 'bytes' ? 'capacity' : title, say: c => 'At ' + capacityText(c)};
+  const [, , , print, title, binary] = unitAxes()[0];
+  return {log: true, print, title, binary, say: c => 'At ' + capacityText(c)};
 }
 
 /* [capacity, best of the others, Belady] where there is all of it. */
@@ -116,13 +116,13 @@ function showRates() {
     markTableRow(state.match, capacity);
   }
   function spec() {
-    const [, , convert, print, title] = state.axis;
+    const [, , convert, print, title, binary] = state.axis;
     const curves = ofMatch();
     const sizes = [...new Set(curves.flatMap(c => c.capacity).filter(c => c !== null))].sort((a, b) => a - b);
     const back = new Map(sizes.map(c => [convert(c), c]));
     if (!sizes.includes(state.capacity)) state.capacity = sizes[Math.floor(sizes.length * 0.6)] ?? null;
     return {label: `Hit rate by capacity, match ${state.match}`,
-      x: {log: state.log, print, title}, y: {most: 1, print: v => percent(v, v < 0.01 && v > 0 ? 1 : 0), title: 'hit rate'},
+      x: {log: state.log, print, title, binary}, y: {most: 1, print: v => percent(v, v < 0.01 && v > 0 ? 1 : 0), title: 'hit rate'},
       series: rateSeries(curves, convert),
       headroom: headroomOf(curves).map(([c, low, high]) => [convert(c), low, high]),
       mark: state.capacity === null ? null : convert(state.capacity), pick: x => choose(back.get(x))};
@@ -137,7 +137,7 @@ function showRates() {
   const banded = data.curves.some(curve => curve.low);
   document.getElementById('rates-figure').append(
     banded ? h('p', {class: 'lead'}, 'Bands are 95\u00a0% intervals over the sessions of the trace.') : '',
-    what(rateTerms, 'Hits'),
+    what(rateTerms, 'The table and the curve'),
     h('div', {class: 'controls'},
       matches.length > 1 && choice('Match', matches.map(m => [m, m]), state.match, match => redraw({match})),
       axes.length > 1 && choice('Capacity in', axes.map(a => [a[0], a[1]]), 'blocks',

@@ -140,6 +140,17 @@ class Money(CliCase):
         self.check(2, "optimize", kvcm, *at, err=["--block-tokens"])
         self.assertEqual(self.rows(kvcm, *at, "--block-tokens", "64")[0]["capacity"], "128")
 
+    def test_block_tokens_from_lengths(self):
+        """Blocks of 24: of 3 blocks for 60 tokens, 5 for 100 and 6 for 144, as of no rounder
+        number."""
+        lines = [f'{{"instance_id":"i","trace_id":"t","timestamp_us":{i},"tokens":[],'
+                 f'"keys":{list(range(n))},"query_type":"prefix_match","block_mask":0,'
+                 f'"sw_size":0,"location_spec_names":[],"input_len":{t},"output_len":1,'
+                 f'"total_keys":{list(range(n))}}}\n'
+                 for i, (n, t) in enumerate([(3, 60), (5, 100), (6, 144)])]
+        self.check(0, "optimize", self.write("k.jsonl", "".join(lines)), "--model", MODEL,
+                   "--gpu", GPU, "--capacity", "4800", out=["on blocks of 24 tokens"])
+
     def test_tokens_that_do_not_fit_are_told(self):
         path = self.trace([[1, 2, 3]] * 4, [30] * 4)
         self.check(0, "optimize", path, "--model", MODEL, err=["do not fit", "3 for 30 tokens"])
@@ -237,6 +248,16 @@ class Money(CliCase):
         self.assertEqual([r["warm_up"] for r in rows], ["0.3000", "0.7000", "1.0000"])
         self.assertEqual(rows[2]["findings"], "unexercised;compulsory")
 
+    def test_sizes_of_a_trace(self):
+        """Blocks differ in size: all is in bytes, and there is no talk of blocks."""
+        path = self.write("sized.csv", "time,id,size\n" + "".join(
+            f"{i},{i * i % 31},{(i * i % 31 % 5 + 1) * 1000}\n" for i in range(500)))
+        out = self.check(0, "optimize", path, "--policy", "lru", "--capacity", "4KiB,16KiB,1MiB",
+                         "--bootstrap", "10", out=["from 1.0 MiB on: lru"]).stdout
+        self.assertNotIn("had little to do", out)
+        self.assertRegex(out, r"\n +4.0 KiB +16 KiB +64 KiB +256 KiB +1.0 MiB\n")
+        self.assertRegex(out, r"\nlru +4.0 KiB +\d")
+
     def test_nothing_to_say(self):
         # A working set of four in turns, in three: LRU hits nothing, and the cache is full at once.
         path = self.trace([[1 + i % 4] for i in range(400)])
@@ -283,6 +304,15 @@ class Money(CliCase):
     def test_lines_that_fall_together_take_turns(self):
         lines = self.drawing("--policy", "lru,leaf-lru")
         self.assertRegex("\n".join(lines[:13]), "lele|elel")
+
+    def test_more_hits_than_lookups(self):
+        """KVCM counts hits in what a turn stores beyond what it asks for."""
+        line = ('{"instance_id":"i","trace_id":"t","timestamp_us":%d,"tokens":[],"keys":[1],'
+                '"query_type":"prefix_match","block_mask":0,"sw_size":0,"location_spec_names":[],'
+                '"input_len":48,"output_len":0,"total_keys":[1,2,3]}\n')
+        path = self.write("turns.jsonl", "".join(line % i for i in range(9)))
+        self.check(0, "optimize", path, "--policy", "kvcm-lru,lru", "--capacity", "2,4,8",
+                   "--model", MODEL, "--gpu", GPU, "--block-tokens", "16", out=["100%", "k kvcm-lru"])
 
     def test_one_capacity_is_no_curve(self):
         path = self.trace([[1], [1]])
