@@ -26,7 +26,7 @@ static int bind_and_listen(int fd, const struct addrinfo *address)
 
 static int read_port(int fd, uint16_t *port)
 {
-    struct sockaddr_storage bound;
+    struct sockaddr_storage bound = {0};
     socklen_t length = sizeof(bound);
     if (getsockname(fd, (struct sockaddr *)&bound, &length) != 0)
         return -errno;
