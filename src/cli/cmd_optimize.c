@@ -67,10 +67,12 @@ static int record_all(struct tierce__recording *recording, struct tierce__trace 
     (void)tierce__trace_position(trace, &length);
     tierce__progress_begin(&progress, "reading", length);
     while ((rc = tierce__trace_next(trace, &request)) > 0) {
+        uint64_t position = tierce__trace_position(trace, &length);
         rc = tierce__recording_add(recording, &request);
+        if (rc == 0)
+            rc = tierce__recording_expect(recording, position, length);
         if (rc < 0)
             break;
-        uint64_t position = tierce__trace_position(trace, &length);
         tierce__progress_add(&progress, position - before);
         before = position;
     }

@@ -9,7 +9,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define BUFFER_BYTES (1u << 20)
+#define BUFFER_BYTES  (1u << 20)
+#define EXPECTS_LEAST 65536u /* below, growing costs nothing */
+#define EXPECTED_MAX  8.0
 
 struct tierce__recording {
     struct tierce__intern *intern;
@@ -21,7 +23,8 @@ struct tierce__recording {
     uint32_t last_bytes; /* of the request added last, in eights */
     uint32_t *numbers;   /* [number_room] of one request */
     uint32_t number_room;
-    uint8_t *map; /* sealed: the file, [written] */
+    uint64_t expects_at; /* blocks from which on more are expected than there is room for */
+    uint8_t *map;        /* sealed: the file, [written] */
 };
 
 /* ---- the layout of a request ----------------------------------------------------------------- */
@@ -169,6 +172,20 @@ int tierce__recording_add(struct tierce__recording *recording,
     return rc;
 }
 
+int tierce__recording_expect(struct tierce__recording *recording, uint64_t done, uint64_t total)
+{
+    uint64_t count = tierce__intern_count(recording->intern);
+    if (count < recording->expects_at || done < total / 64 || done >= total)
+        return 0;
+    /* A trace may come to its new blocks early, so that only some are believed in at a time. */
+    double share = (double)total / (double)done;
+    uint64_t wanted = (uint64_t)((double)count * (share < EXPECTED_MAX ? share : EXPECTED_MAX));
+    if (wanted > UINT32_MAX)
+        return 0;
+    recording->expects_at = wanted - wanted / 8;
+    return tierce__intern_reserve(recording->intern, (uint32_t)wanted);
+}
+
 int tierce__recording_seal(struct tierce__recording *recording)
 {
     TIERCE_ASSERT(recording->map == NULL);
@@ -190,6 +207,7 @@ int tierce__recording_create(struct tierce__recording **out, const char *folder)
     if (r == NULL)
         return -ENOMEM;
     r->fd = -1;
+    r->expects_at = EXPECTS_LEAST;
     int rc = tierce__intern_create(&r->intern);
     if (rc == 0) {
         r->buffer = tierce__alloc(BUFFER_BYTES);

@@ -69,6 +69,11 @@ void tierce__recording_destroy(struct tierce__recording *recording);
 TIERCE_MUSTUSE int tierce__recording_add(struct tierce__recording *recording,
                                          const struct tierce__trace_request *request);
 
+/* Tells that so many of `total` are added, in whatever unit: the numbering then makes room for what
+ * is to come. Nothing but speed depends on it. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__recording_expect(struct tierce__recording *recording, uint64_t done,
+                                            uint64_t total);
+
 /* Ends the adding. Errors: negative errno, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__recording_seal(struct tierce__recording *recording);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "policy/flat.h"
 #include "policy/heap.h"
 #include "policy/policy_private.h"
 
@@ -197,6 +198,11 @@ static bool sieve_victim(struct tierce__policy *policy, uint64_t now, uint32_t *
     }
 }
 
+static uint32_t sieve_run(struct tierce__flat *flat, const struct tierce__flat_uses *uses)
+{
+    return tierce__flat_use(flat, &tierce__policy_sieve_ops, uses);
+}
+
 const struct tierce__policy_ops tierce__policy_sieve_ops = {
     .name = "sieve",
     .summary = "SIEVE: a hand walks from old to new and takes the first entry that was not used "
@@ -208,4 +214,5 @@ const struct tierce__policy_ops tierce__policy_sieve_ops = {
     .set_evictable = sieve_set_evictable,
     .remove = sieve_remove,
     .victim = sieve_victim,
+    .run = sieve_run,
 };
