@@ -28,6 +28,8 @@ struct tierce__bench {
     uint64_t memory_bytes; /* at most, roughly */
     const char *dir;       /* an empty folder for files */
     const char *name;      /* of the benchmark that runs */
+    const char *trace;     /* file for benchmarks that replay one, or NULL */
+    const char *python;    /* that has the packages of peers, or NULL for none in particular */
     bool csv;
 };
 
@@ -46,6 +48,8 @@ struct tierce__bench_row {
     double goal; /* the ratio asked for; a ratio is the better the bigger */
     const char *peer;
     double peer_value;
+    double value_min, value_max; /* over the rounds */
+    double limit_min, limit_max;
 };
 
 /* Prints a row of the running benchmark. */
@@ -65,7 +69,7 @@ typedef int64_t tierce__bench_run_fn(void *arg);
 struct tierce__bench_side {
     tierce__bench_run_fn *run;
     void *arg;
-    double median_ns; /* [out] */
+    double median_ns, min_ns, max_ns; /* [out] */
 };
 
 /*
@@ -136,6 +140,9 @@ void tierce__plain_memcpy(void *dst, const void *src, size_t n);
  * tierce__plain_fence. */
 tierce__plain_copy_fn *tierce__plain_stream(void);
 void tierce__plain_fence(void);
+
+/* A part of the benchmark `optimize`: replays beside libCacheSim's. */
+int tierce__bench_replay(const struct tierce__bench *bench);
 
 /* ---- the benchmarks ------------------------------------------------------------------------- */
 

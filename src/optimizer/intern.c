@@ -29,8 +29,7 @@
 #define SEGMENTS       (1u << SEGMENT_BITS)
 #define BUCKET_CELLS   8u
 #define BITS_MAX       26u /* 2^4 segments of 2^26 buckets: 4 of 5 cells are over 2^32 */
-#define GROUP          32u /* ids whose buckets are asked for before the first is looked at */
-#define GROUP_FIRST    4u  /* the same, where what follows may need no look */
+#define AHEAD          32u /* ids whose buckets are fetched before they are looked at */
 #define HUGE_PAGE      ((size_t)2 << 20)
 #define CHUNK_BITS     12u
 #define CHUNK          (1u << CHUNK_BITS)
@@ -301,37 +300,25 @@ int tierce__intern_reserve(struct tierce__intern *intern, uint32_t count)
 
 /* ---- chains ---------------------------------------------------------------------------------- */
 
-/* How many of the ids are those after `last`, in its order. */
-static size_t follow(const struct tierce__intern *intern, uint32_t instance, uint32_t last,
-                     const uint64_t *ids, size_t count, uint32_t *out)
-{
-    size_t n = 0;
-    for (uint32_t next = last + 1;
-         n < count && next < intern->count && stands_for(intern, next, instance, ids[n]); next++)
-        out[n++] = next;
-    return n;
-}
-
 int tierce__intern_chain(struct tierce__intern *intern, uint32_t instance, const uint64_t *ids,
                          size_t count, uint32_t *out)
 {
-    uint32_t tags[GROUP];
-    size_t group = GROUP_FIRST;
+    uint32_t tags[AHEAD], next = TIERCE__INTERN_NONE; /* the number after the last one */
+    size_t fetched = 0;
     TIERCE_CHECK_MAGIC(intern, INTERN_MAGIC);
-    for (size_t done = 0; done < count; group = GROUP) {
-        if (done > 0)
-            done += follow(intern, instance, out[done - 1], ids + done, count - done, out + done);
-        size_t n = count - done < group ? count - done : group;
-        for (size_t i = 0; i < n; i++) {
-            tags[i] = tag_of(instance, ids[done + i]);
-            prefetch(intern, tags[i]);
+    for (size_t i = 0; i < count; i++) {
+        for (; fetched < count && fetched < i + AHEAD; fetched++) {
+            tags[fetched % AHEAD] = tag_of(instance, ids[fetched]);
+            prefetch(intern, tags[fetched % AHEAD]);
         }
-        for (size_t i = 0; i < n; i++) {
-            int rc = number_one(intern, tags[i], instance, ids[done + i], &out[done + i]);
-            if (rc < 0)
-                return rc;
+        if (next < intern->count && stands_for(intern, next, instance, ids[i])) {
+            out[i] = next++;
+            continue;
         }
-        done += n;
+        int rc = number_one(intern, tags[i % AHEAD], instance, ids[i], &out[i]);
+        if (rc < 0)
+            return rc;
+        next = out[i] + 1;
     }
     return 0;
 }
