@@ -55,8 +55,6 @@ static void look_up(struct tierce__replay *r, const struct tierce__recorded *req
     r->result.blocks += request->read_count;
     for (uint32_t i = 0; internal != NULL && i < request->read_count; i++)
         r->result.internal_blocks += internal[i] != 0;
-    for (uint32_t i = 0; i < request->count; i++)
-        __builtin_prefetch(slot_of + blocks[i]);
     if (!r->looks_up)
         return;
     for (uint32_t i = 0; i < request->read_count; i++)
