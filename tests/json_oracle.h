@@ -2,7 +2,7 @@
 #ifndef TIERCE_TESTS_JSON_ORACLE_H
 #define TIERCE_TESTS_JSON_ORACLE_H
 
-#include "optimizer/trace_json.h"
+#include "base/json.h"
 
 #include <inttypes.h>
 #include <json-c/json.h>

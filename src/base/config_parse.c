@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/config_parse.h"
+#include "base/utf8.h"
 #include "base/bytes.h"
 
 #include <stdio.h>
@@ -223,33 +224,6 @@ void tierce__format_share(char *text, size_t size, uint64_t billionths)
         text[n - 1] = '\0';
 }
 
-/* Length of the UTF-8 sequence at p (1 .. 4), 0 if it is not one. Overlong forms, surrogates and
- * what lies beyond U+10FFFF are none. */
-static size_t utf8_length(const uint8_t *p, size_t left)
-{
-    size_t n;
-    uint32_t low, code;
-
-    if (p[0] < 0x80)
-        return 1;
-    if (p[0] >= 0xc2 && p[0] <= 0xdf)
-        n = 2, low = 0x80, code = p[0] & 0x1fu;
-    else if (p[0] >= 0xe0 && p[0] <= 0xef)
-        n = 3, low = 0x800, code = p[0] & 0x0fu;
-    else if (p[0] >= 0xf0 && p[0] <= 0xf4)
-        n = 4, low = 0x10000, code = p[0] & 0x07u;
-    else
-        return 0;
-    if (n > left)
-        return 0;
-    for (size_t i = 1; i < n; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (p[i] & 0x3fu);
-    }
-    return code < low || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff) ? 0 : n;
-}
-
 /* C0, DEL and C1 control characters, and the two Unicode line ends, which YAML folds. */
 static bool is_control(const uint8_t *p, size_t n)
 {
@@ -264,7 +238,7 @@ bool tierce__text_is_clean(const char *text, size_t len)
 {
     const uint8_t *p = (const uint8_t *)text;
     for (size_t i = 0; i < len;) {
-        size_t n = utf8_length(p + i, len - i);
+        size_t n = tierce__utf8_length(p + i, len - i);
         if (n == 0 || is_control(p + i, n))
             return false;
         i += n;
@@ -280,7 +254,7 @@ void tierce__text_for_message(char *out, size_t size, const char *text)
     size_t cut = 0; /* the last place where "..." and the NUL still fit */
 
     for (size_t i = 0; i < len;) {
-        size_t n = utf8_length(p + i, len - i);
+        size_t n = tierce__utf8_length(p + i, len - i);
         bool bad = n == 0 || is_control(p + i, n);
         size_t room = bad ? 1 : n;
         if (used + room >= size) {

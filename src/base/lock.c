@@ -7,9 +7,9 @@
 #include <time.h>
 
 #ifdef TIERCE_CHECKED
-/* Bit n: this thread holds a lock of class n. One of a class at a time is all the order allows. */
-static _Thread_local uint32_t held_classes;
-_Static_assert(TIERCE__LOCK_COUNT <= 32, "the classes fit a bit mask");
+/* Bit n: this thread holds a lock of class n, or several that it took at once. */
+static _Thread_local uint64_t held_classes;
+_Static_assert(TIERCE__LOCK_COUNT <= 64, "the classes fit a bit mask");
 #endif
 
 void tierce__lock_init(struct tierce__lock *lock, enum tierce__lock_class class_)
@@ -30,7 +30,7 @@ static void note_taken(struct tierce__lock *lock)
 #ifdef TIERCE_CHECKED
     /* Only classes of earlier rows may be held. */
     TIERCE_ASSERT((held_classes >> lock->class_) == 0);
-    held_classes |= 1u << lock->class_;
+    held_classes |= UINT64_C(1) << lock->class_;
     lock->owner = pthread_self();
     lock->held = true;
 #else
@@ -43,7 +43,28 @@ static void note_dropped(struct tierce__lock *lock)
 #ifdef TIERCE_CHECKED
     tierce__lock_assert_held(lock);
     lock->held = false;
-    held_classes &= ~(1u << lock->class_);
+    held_classes &= ~(UINT64_C(1) << lock->class_);
+#else
+    (void)lock;
+#endif
+}
+
+/* A further one of a class that this thread holds. */
+static void note_another(struct tierce__lock *lock)
+{
+#ifdef TIERCE_CHECKED
+    lock->owner = pthread_self();
+    lock->held = true;
+#else
+    (void)lock;
+#endif
+}
+
+static void note_another_dropped(struct tierce__lock *lock)
+{
+#ifdef TIERCE_CHECKED
+    tierce__lock_assert_held(lock);
+    lock->held = false;
 #else
     (void)lock;
 #endif
@@ -61,6 +82,31 @@ void tierce__lock_drop(struct tierce__lock *lock)
     note_dropped(lock);
     int rc = pthread_mutex_unlock(&lock->mutex);
     TIERCE_ASSERT(rc == 0);
+}
+
+void tierce__lock_take_all(struct tierce__lock *const *locks, size_t count)
+{
+    if (count == 0)
+        return;
+    tierce__lock_take(locks[0]);
+    for (size_t i = 1; i < count; i++) {
+        TIERCE_ASSERT(locks[i]->class_ == locks[0]->class_);
+        TIERCE_ASSERT((uintptr_t)locks[i] > (uintptr_t)locks[i - 1]);
+        int rc = pthread_mutex_lock(&locks[i]->mutex);
+        TIERCE_ASSERT(rc == 0);
+        note_another(locks[i]);
+    }
+}
+
+void tierce__lock_drop_all(struct tierce__lock *const *locks, size_t count)
+{
+    for (size_t i = count; i-- > 1;) {
+        note_another_dropped(locks[i]);
+        int rc = pthread_mutex_unlock(&locks[i]->mutex);
+        TIERCE_ASSERT(rc == 0);
+    }
+    if (count > 0)
+        tierce__lock_drop(locks[0]);
 }
 
 void tierce__lock_assert_held(const struct tierce__lock *lock)

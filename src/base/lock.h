@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /*
@@ -40,6 +41,11 @@ void tierce__lock_fini(struct tierce__lock *lock);
 void tierce__lock_take(struct tierce__lock *lock);
 void tierce__lock_drop(struct tierce__lock *lock);
 void tierce__lock_assert_held(const struct tierce__lock *lock);
+
+/* Several locks of one class at once, in ascending order of their addresses (asserted): the only
+ * way to hold more than one of a class. `count` may be 0. */
+void tierce__lock_take_all(struct tierce__lock *const *locks, size_t count);
+void tierce__lock_drop_all(struct tierce__lock *const *locks, size_t count);
 
 void tierce__cond_init(struct tierce__cond *cond);
 void tierce__cond_fini(struct tierce__cond *cond);

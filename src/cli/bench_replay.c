@@ -29,7 +29,7 @@
 
 #define REPEATS_MAX    20u
 #define REPEAT_BYTES   (256ULL << 20) /* of what a benchmark may use, generously */
-#define MADE_UP_BLOCKS 300000u
+#define MADE_UP_BLOCKS 100000u
 #define CAPACITY_SHARE 10u /* one in ten of the different blocks */
 #define POWERS_TRIED   4u
 #define GOAL           4

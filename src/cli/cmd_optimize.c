@@ -19,9 +19,12 @@ const char tierce__cli_optimize_help[] =
     "                    (16 sizes up to all different blocks of the trace)\n"
     "  --match LIST      prefix, any, stream, window:N (prefix)\n"
     "  --order LIST      rev: a request's last block is touched first, fwd: its first (rev)\n"
-    "  --block-bytes N   how large a block is\n"
-    "  --ttl TIME        how long a block is kept after its last use\n"
+    "  --block-bytes N   how large a block is, where --model does not say "
+    "it\n" TIERCE__OPTIMIZE_MONEY_HELP
+    "  --ttl LIST        of --policy ttl: how long a block is kept after its last use\n"
     "  --csv FILE        one line a combination, to a file or to standard output (-)\n"
+    "  --html FILE       all of it as one page for a browser, which needs nothing else\n"
+    "  --svg FILE, --png FILE  the plot of hits against capacity\n"
     "  --format NAME     the trace's format, where it cannot be told from the trace\n"
     "  --bad-lines SHARE more bad lines than this share of all end the run (0.01)\n"
     "  --seed N          for policies that draw (0)\n"
@@ -116,6 +119,8 @@ static int read_trace(struct tierce__optimize_trace *out, const struct tierce__o
         goto out;
     }
     rc = record_all(out->recording, trace);
+    out->bad_lines = tierce__trace_report(trace)->bad_lines;
+    out->format = tierce__trace_report(trace)->format;
     tell_bad_lines(tierce__trace_report(trace));
     if (rc == 0)
         rc = keep_names(out, trace);
@@ -172,7 +177,7 @@ static void trace_name(char *out, size_t size, const char *path)
         *p = *p == ',' || *p == '"' || (unsigned char)*p < ' ' ? '_' : *p;
 }
 
-FILE *tierce__optimize_open_csv(const char *path)
+FILE *tierce__optimize_open(const char *path)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we");
     if (file == NULL)
@@ -180,7 +185,7 @@ FILE *tierce__optimize_open_csv(const char *path)
     return file;
 }
 
-int tierce__optimize_close_csv(FILE *file, const char *path)
+int tierce__optimize_close(FILE *file, const char *path)
 {
     if (file == stdout)
         return TIERCE__CLI_OK;
@@ -190,50 +195,93 @@ int tierce__optimize_close_csv(FILE *file, const char *path)
                 : tierce__cli_fail(COMMAND, "%.300s: cannot be written to its end", path);
 }
 
-static int write_csv(const struct tierce__optimize *request, const struct tierce__sweep *sweep)
+static int write_csv(const struct tierce__optimize *request, const char *name,
+                     const struct tierce__sweep *sweep,
+                     const struct tierce__optimize_findings *findings)
 {
-    char name[256];
-    trace_name(name, sizeof(name), request->path);
-    FILE *file = tierce__optimize_open_csv(request->csv);
+    FILE *file = tierce__optimize_open(request->csv);
     if (file == NULL)
         return TIERCE__CLI_FAILED;
-    tierce__optimize_print_csv(file, name, sweep);
-    return tierce__optimize_close_csv(file, request->csv);
+    tierce__optimize_print_csv(file, name, sweep, findings);
+    return tierce__optimize_close(file, request->csv);
 }
 
-static int run(struct tierce__optimize *request, const struct tierce__recording *recording)
+/* Whether the results themselves go to standard output. */
+static bool is_piped(const char *path)
 {
+    return path != NULL && strcmp(path, "-") == 0;
+}
+
+static void print_results(const struct tierce__optimize *request,
+                          const struct tierce__recording_totals *totals,
+                          const struct tierce__sweep *sweep,
+                          const struct tierce__optimize_findings *findings)
+{
+    if (is_piped(request->csv) || is_piped(request->html) || is_piped(request->svg) ||
+        is_piped(request->png))
+        return;
+    tierce__optimize_print_table(stdout, request, totals, sweep);
+    tierce__optimize_print_curve(stdout, request, sweep);
+    tierce__optimize_print_money(stdout, findings, sweep);
+    tierce__optimize_print_trust(stdout, findings, sweep);
+}
+
+static int write_results(const struct tierce__optimize *request,
+                         const struct tierce__optimize_trace *trace, const char *name,
+                         const struct tierce__sweep *sweep,
+                         const struct tierce__optimize_findings *findings)
+{
+    struct tierce__recording_totals totals = tierce__recording_totals(trace->recording);
+    int status = request->csv != NULL ? write_csv(request, name, sweep, findings) : TIERCE__CLI_OK;
+    if (status == TIERCE__CLI_OK)
+        status = tierce__optimize_write_report(request, trace, name, sweep, findings);
+    print_results(request, &totals, sweep, findings);
+    return status;
+}
+
+static int run(struct tierce__optimize *request, const struct tierce__optimize_trace *trace,
+               const char *name)
+{
+    const struct tierce__recording *recording = trace->recording;
     struct tierce__recording_totals totals = tierce__recording_totals(recording);
     struct tierce__sweep sweep;
     struct tierce__progress progress;
+    struct tierce__optimize_findings findings;
     if (request->capacity_count == 0)
         choose_capacities(request, &totals);
     tierce__progress_begin(&progress, "replaying", 1);
-    int rc = tierce__sweep_run(&sweep, recording,
-                               &(struct tierce__sweep_opts){
-                                   .size = sizeof(struct tierce__sweep_opts),
-                                   .caches = request->caches,
-                                   .cache_count = request->cache_count,
-                                   .orders = request->orders,
-                                   .order_count = request->order_count,
-                                   .matches = request->matches,
-                                   .match_count = request->match_count,
-                                   .capacities = request->capacities,
-                                   .capacity_count = request->capacity_count,
-                                   .seed = request->seed,
-                                   .ttl_us = request->ttl_us,
-                                   .kvcm = request->kvcm,
-                                   .threads = request->threads,
-                                   .progress = tell_progress,
-                                   .progress_arg = &progress,
-                               });
+    struct tierce__sweep_opts opts = {
+        .size = sizeof(struct tierce__sweep_opts),
+        .caches = request->caches,
+        .cache_count = request->cache_count,
+        .orders = request->orders,
+        .order_count = request->order_count,
+        .matches = request->matches,
+        .match_count = request->match_count,
+        .capacities = request->capacities,
+        .capacity_count = request->capacity_count,
+        .seed = request->seed,
+        .ttls = request->ttls,
+        .ttl_count = request->ttl_count,
+        .kvcm = request->kvcm,
+        .threads = request->threads,
+        .keeps_curves = request->html != NULL || request->svg != NULL || request->png != NULL,
+        .progress = tell_progress,
+        .progress_arg = &progress,
+    };
+    int status = tierce__optimize_begin_findings(&findings, &opts, &request->money, recording);
+    int rc = status == TIERCE__CLI_OK ? tierce__sweep_run(&sweep, recording, &opts) : 0;
     tierce__progress_end(&progress);
     if (rc < 0)
-        return tierce__cli_fail(COMMAND, "the replay failed: %s", tierce_strerror(rc));
-    int status = request->csv != NULL ? write_csv(request, &sweep) : TIERCE__CLI_OK;
-    if (request->csv == NULL || strcmp(request->csv, "-") != 0)
-        tierce__optimize_print_table(stdout, request, &totals, &sweep);
+        status = tierce__cli_fail(COMMAND, "the replay failed: %s", tierce_strerror(rc));
+    if (status != TIERCE__CLI_OK)
+        goto out;
+    status = tierce__optimize_end_findings(&findings, &sweep, recording, request->seed);
+    if (status == TIERCE__CLI_OK)
+        status = write_results(request, trace, name, &sweep, &findings);
     tierce__sweep_clear(&sweep);
+out:
+    tierce__optimize_clear_findings(&findings);
     return status;
 }
 
@@ -245,11 +293,16 @@ int tierce__cli_optimize(int argc, char **argv)
     int status = tierce__optimize_read_args(&request, argc, argv);
     if (status == TIERCE__CLI_OK)
         status = read_trace(&trace, &request);
-    if (status == TIERCE__CLI_OK && request.kvcm_config_path != NULL) {
+    if (status == TIERCE__CLI_OK)
         trace_name(name, sizeof(name), request.path);
+    if (status == TIERCE__CLI_OK && request.kvcm_config_path != NULL) {
         status = tierce__optimize_run_config(&request, &trace, name);
     } else if (status == TIERCE__CLI_OK) {
-        status = run(&request, trace.recording);
+        status = tierce__optimize_fit_money(&request.money, &request.block_bytes, &trace);
+        if (status == TIERCE__CLI_OK)
+            status = tierce__optimize_fit_capacities(&request);
+        if (status == TIERCE__CLI_OK)
+            status = run(&request, &trace, name);
         if (status == TIERCE__CLI_OK && request.kvcm_csv != NULL)
             status = tierce__optimize_write_kvcm(&request, &trace);
     }

@@ -2,8 +2,9 @@
 #ifndef TIERCE_CLI_OPTIMIZE_H
 #define TIERCE_CLI_OPTIMIZE_H
 
-#include "optimizer/sweep.h"
+#include "optimizer/report.h"
 #include "cli/kvcm_config.h"
+#include "cli/optimize_money.h"
 
 #include <stdio.h>
 
@@ -13,6 +14,9 @@
  *     optimize_args.c     the command line
  *     optimize_kvcm.c     KVCM's configuration and its files
  *     optimize_print.c    the table and the CSV
+ *     optimize_curve.c    the table drawn with characters
+ *     optimize_money.h    what hits are worth, and how far to trust them
+ *     optimize_report.c   the page and the plots
  *     cmd_optimize.c      reading the trace, running the sweep
  */
 
@@ -23,8 +27,10 @@ enum {
 
 struct tierce__optimize {
     const char *path;
-    const char *format;           /* of the trace; NULL: told from it */
-    const char *csv;              /* NULL, a file, or "-" */
+    const char *format; /* of the trace; NULL: told from it */
+    const char *csv;    /* NULL, a file, or "-" */
+    const char *html;   /* NULL, a file, or "-"; so are the next two */
+    const char *svg, *png;
     const char *kvcm_csv;         /* NULL, or a folder */
     const char *kvcm_config_path; /* NULL, or what `kvcm_config` was read from, which then says
                                      what is simulated */
@@ -35,11 +41,14 @@ struct tierce__optimize {
     size_t order_count;
     struct tierce__match matches[TIERCE__OPTIMIZE_LIST_MAX];
     size_t match_count;
-    uint64_t capacities[TIERCE__OPTIMIZE_LIST_MAX]; /* blocks */
+    uint64_t capacities[TIERCE__OPTIMIZE_LIST_MAX]; /* blocks, once the trace is read */
+    bool are_bytes[TIERCE__OPTIMIZE_LIST_MAX];      /* until then: some are bytes */
     size_t capacity_count;                          /* 0: chosen from the trace */
-    uint64_t block_bytes;                           /* 0: not told */
+    uint64_t block_bytes;                           /* 0: not known */
+    struct tierce__optimize_money money;
     uint64_t seed;
-    uint64_t ttl_us;
+    uint64_t ttls[TIERCE__OPTIMIZE_LIST_MAX]; /* microseconds */
+    size_t ttl_count;
     struct tierce__kvcm_tuning kvcm;
     double bad_share_max;
     uint32_t threads;
@@ -50,15 +59,22 @@ struct tierce__optimize_trace {
     struct tierce__recording *recording;
     char **instances; /* names by index */
     uint32_t instance_count;
+    uint64_t bad_lines;
+    const char *format; /* name of the trace's */
 };
 
 /* Fills the request, with what is usual where nothing is said. Returns an exit status; if it is
  * not TIERCE__CLI_OK, why was printed. Whatever it returns, the config is to be cleared. */
 int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **argv);
 
-/* One line a row under tierce__optimize_csv_header; `trace` is the first column. */
+/* Capacities that were given in bytes become blocks. Returns an exit status. */
+int tierce__optimize_fit_capacities(struct tierce__optimize *request);
+
+/* One line a row under tierce__optimize_csv_header and the columns of the findings, or NULL;
+ * `trace` is the first column. */
 extern const char tierce__optimize_csv_header[];
-void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tierce__sweep *sweep);
+void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tierce__sweep *sweep,
+                                const struct tierce__optimize_findings *findings);
 
 /* The replay that the config asks for: KVCM's files, and a table or CSV. Returns an exit status. */
 int tierce__optimize_run_config(const struct tierce__optimize *request,
@@ -68,14 +84,32 @@ int tierce__optimize_run_config(const struct tierce__optimize *request,
 int tierce__optimize_write_kvcm(const struct tierce__optimize *request,
                                 const struct tierce__optimize_trace *trace);
 
-/* Opens what --csv names. NULL if it cannot be, which was printed; close_csv returns an exit
- * status. */
-FILE *tierce__optimize_open_csv(const char *path);
-int tierce__optimize_close_csv(FILE *file, const char *path);
+/* The page and the plots that the request names, of a sweep and what was found in it; `name` is the
+ * trace's. Returns an exit status. */
+int tierce__optimize_write_report(const struct tierce__optimize *request,
+                                  const struct tierce__optimize_trace *trace, const char *name,
+                                  const struct tierce__sweep *sweep,
+                                  const struct tierce__optimize_findings *findings);
+
+/* Opens what --csv and its like name. NULL if it cannot be, which was printed; close returns an
+ * exit status. */
+FILE *tierce__optimize_open(const char *path);
+int tierce__optimize_close(FILE *file, const char *path);
 
 /* Hit rates by cache and capacity, one table for each match, and what they do not show. */
 void tierce__optimize_print_table(FILE *file, const struct tierce__optimize *request,
                                   const struct tierce__recording_totals *totals,
+                                  const struct tierce__sweep *sweep);
+
+/* "lru", with the order and the match where there are several. */
+#define TIERCE__OPTIMIZE_LABEL_BYTES 96u
+void tierce__optimize_label(char out[TIERCE__OPTIMIZE_LABEL_BYTES],
+                            const struct tierce__sweep *sweep, const struct tierce__sweep_row *row);
+
+/* Hit rates against capacity, one drawing for each match; none where there are not two capacities.
+ * As wide as the terminal or COLUMNS say, in colours on a terminal unless NO_COLOR is set, with
+ * lines of boxes where the locale says UTF-8. */
+void tierce__optimize_print_curve(FILE *file, const struct tierce__optimize *request,
                                   const struct tierce__sweep *sweep);
 
 #endif

@@ -89,12 +89,15 @@ static int add_match(struct tierce__optimize *out, const char *name)
     return TIERCE__CLI_OK;
 }
 
-/* A number of blocks, or bytes with a unit, which --block-bytes turns into blocks. */
+/* A number of blocks, or bytes with a unit, which become blocks once it is known how large one is.
+ */
 static int add_capacity(struct tierce__optimize *out, const char *text)
 {
     uint64_t capacity;
-    if (out->capacity_count == TIERCE__OPTIMIZE_LIST_MAX)
+    size_t at = out->capacity_count;
+    if (at == TIERCE__OPTIMIZE_LIST_MAX)
         return too_many("--capacity");
+    out->are_bytes[at] = false;
     if (strcmp(text, "unlimited") == 0) {
         capacity = TIERCE__CAPACITY_UNLIMITED;
     } else if (!tierce__parse_count(&capacity, text)) {
@@ -104,17 +107,42 @@ static int add_capacity(struct tierce__optimize *out, const char *text)
                 "--capacity takes blocks (10000), bytes with a unit (64GiB) or "
                 "unlimited; not \"%s\"",
                 text);
-        if (out->block_bytes == 0)
-            return tierce__cli_usage(
-                COMMAND,
-                "--capacity %s needs --block-bytes SIZE before it: how large a "
-                "block of the trace is",
-                text);
-        capacity /= out->block_bytes;
+        out->are_bytes[at] = true;
     }
     if (capacity == 0)
         return tierce__cli_usage(COMMAND, "--capacity %s is less than one block", text);
-    out->capacities[out->capacity_count++] = capacity;
+    out->capacities[at] = capacity;
+    out->capacity_count++;
+    return TIERCE__CLI_OK;
+}
+
+int tierce__optimize_fit_capacities(struct tierce__optimize *request)
+{
+    for (size_t i = 0; i < request->capacity_count; i++) {
+        if (!request->are_bytes[i])
+            continue;
+        if (request->block_bytes == 0)
+            return tierce__cli_usage(COMMAND, "--capacity in bytes needs --block-bytes SIZE or "
+                                              "--model NAME: how large a block of the trace is");
+        if (request->capacities[i] < request->block_bytes)
+            return tierce__cli_usage(COMMAND,
+                                     "--capacity %llu bytes is less than one block of %llu",
+                                     (unsigned long long)request->capacities[i],
+                                     (unsigned long long)request->block_bytes);
+        request->capacities[i] /= request->block_bytes;
+        request->are_bytes[i] = false;
+    }
+    return TIERCE__CLI_OK;
+}
+
+static int add_ttl(struct tierce__optimize *out, const char *text)
+{
+    uint64_t ms;
+    if (out->ttl_count == TIERCE__OPTIMIZE_LIST_MAX)
+        return too_many("--ttl");
+    if (!tierce__parse_duration(&ms, text) || ms == 0 || ms > UINT64_MAX / 1000)
+        return tierce__cli_usage(COMMAND, "--ttl takes times like 300s or 1h; not \"%.60s\"", text);
+    out->ttls[out->ttl_count++] = ms * 1000;
     return TIERCE__CLI_OK;
 }
 
@@ -145,6 +173,9 @@ enum {
     OPTION_CAPACITY,
     OPTION_BLOCK_BYTES,
     OPTION_CSV,
+    OPTION_HTML,
+    OPTION_SVG,
+    OPTION_PNG,
     OPTION_FORMAT,
     OPTION_SEED,
     OPTION_TTL,
@@ -157,16 +188,6 @@ enum {
     OPTION_KVCM_CSV,
     OPTION_KVCM_CONFIG,
 };
-
-static int read_duration(uint64_t *out_us, const char *text)
-{
-    uint64_t ms;
-    if (!tierce__parse_duration(&ms, text) || ms == 0 || ms > UINT64_MAX / 1000)
-        return tierce__cli_usage(COMMAND, "--ttl takes a time like 300s or 1h; not \"%.60s\"",
-                                 text);
-    *out_us = ms * 1000;
-    return TIERCE__CLI_OK;
-}
 
 static int read_kvcm_option(struct tierce__kvcm_tuning *out, int option)
 {
@@ -209,13 +230,22 @@ static int read_option(struct tierce__optimize *out, int option)
     case OPTION_CSV:
         out->csv = optarg;
         return TIERCE__CLI_OK;
+    case OPTION_HTML:
+        out->html = optarg;
+        return TIERCE__CLI_OK;
+    case OPTION_SVG:
+        out->svg = optarg;
+        return TIERCE__CLI_OK;
+    case OPTION_PNG:
+        out->png = optarg;
+        return TIERCE__CLI_OK;
     case OPTION_FORMAT:
         out->format = optarg;
         return TIERCE__CLI_OK;
     case OPTION_SEED:
         return read_number(&out->seed, "--seed", optarg, 0, UINT64_MAX);
     case OPTION_TTL:
-        return read_duration(&out->ttl_us, optarg);
+        return for_each_part(optarg, add_ttl, out);
     case OPTION_THREADS:
         status = read_number(&threads, "--threads", optarg, 1, 64);
         out->threads = (uint32_t)threads;
@@ -234,6 +264,8 @@ static int read_option(struct tierce__optimize *out, int option)
         out->kvcm_config_path = optarg;
         return TIERCE__CLI_OK;
     default:
+        if (option >= TIERCE__OPTIMIZE_MONEY_FIRST && option < TIERCE__OPTIMIZE_MONEY_END)
+            return tierce__optimize_read_money(&out->money, option, optarg);
         return TIERCE__CLI_USAGE; /* getopt has said why */
     }
 }
@@ -250,14 +282,19 @@ static int add_defaults(struct tierce__optimize *out)
     if (status == TIERCE__CLI_OK && out->match_count == 0)
         status = add_match(out, "prefix");
     for (size_t i = 0; status == TIERCE__CLI_OK && i < out->cache_count; i++) {
-        if (strcmp(out->caches[i].name, "ttl") == 0 && out->ttl_us == 0)
-            status = tierce__cli_usage(COMMAND, "--policy ttl needs --ttl TIME");
+        if (tierce__cache_expires(&out->caches[i]) && out->ttl_count == 0)
+            status =
+                tierce__cli_usage(COMMAND, "--policy %s needs --ttl TIME", out->caches[i].name);
     }
     if (status == TIERCE__CLI_OK && out->kvcm_csv != NULL &&
         (out->cache_count != 1 || out->caches[0].kind != TIERCE__CACHE_KVCM ||
          out->capacity_count != 1))
         status = tierce__cli_usage(COMMAND, "--kvcm-csv takes one of the policies kvcm-*, and one "
                                             "capacity");
+    if (status == TIERCE__CLI_OK)
+        status = tierce__optimize_check_money(&out->money);
+    if (status == TIERCE__CLI_OK && (out->block_bytes > 0 || !out->money.has_model))
+        status = tierce__optimize_fit_capacities(out);
     return status;
 }
 
@@ -273,6 +310,11 @@ static int read_config(struct tierce__optimize *out)
                                  "--kvcm-config says which caches there are; --policy, --capacity, "
                                  "--match, --order and --kvcm-mode, -batch, -used and -sample-rate "
                                  "do not go with it");
+    if (out->html != NULL || out->svg != NULL || out->png != NULL)
+        return tierce__cli_usage(COMMAND, "--kvcm-config has one capacity and no curve: --html, "
+                                          "--svg and --png do not go with it");
+    if (out->money.model != NULL || out->money.rounds > 0)
+        return tierce__cli_usage(COMMAND, "--model and --bootstrap do not go with --kvcm-config");
     int rc = tierce__kvcm_config_read(&out->kvcm_config, out->kvcm_config_path, why);
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "%.300s: %s", out->kvcm_config_path, why);
@@ -292,6 +334,9 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
         {"capacity", required_argument, NULL, OPTION_CAPACITY},
         {"block-bytes", required_argument, NULL, OPTION_BLOCK_BYTES},
         {"csv", required_argument, NULL, OPTION_CSV},
+        {"html", required_argument, NULL, OPTION_HTML},
+        {"svg", required_argument, NULL, OPTION_SVG},
+        {"png", required_argument, NULL, OPTION_PNG},
         {"format", required_argument, NULL, OPTION_FORMAT},
         {"seed", required_argument, NULL, OPTION_SEED},
         {"ttl", required_argument, NULL, OPTION_TTL},
@@ -303,6 +348,7 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
         {"kvcm-sample-rate", required_argument, NULL, OPTION_KVCM_SAMPLE_RATE},
         {"kvcm-csv", required_argument, NULL, OPTION_KVCM_CSV},
         {"kvcm-config", required_argument, NULL, OPTION_KVCM_CONFIG},
+        TIERCE__OPTIMIZE_MONEY_OPTIONS,
         {NULL, 0, NULL, 0},
     };
     *out = (struct tierce__optimize){0};

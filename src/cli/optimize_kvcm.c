@@ -33,7 +33,7 @@ struct outcome {
 
 static void print_csv(FILE *file, const struct outcome *o, const char *trace)
 {
-    fputs(tierce__optimize_csv_header, file);
+    fprintf(file, "%s\n", tierce__optimize_csv_header);
     for (uint32_t i = 0; i < o->layout->instance_count; i++) {
         uint32_t at = o->layout->members[i];
         const struct tierce__kvcm_instance *instance = &o->layout->instances[at];
@@ -75,11 +75,11 @@ static int print_outcome(const struct tierce__optimize *request, const struct ou
 {
     int status = TIERCE__CLI_OK;
     if (request->csv != NULL) {
-        FILE *file = tierce__optimize_open_csv(request->csv);
+        FILE *file = tierce__optimize_open(request->csv);
         if (file == NULL)
             return TIERCE__CLI_FAILED;
         print_csv(file, outcome, trace);
-        status = tierce__optimize_close_csv(file, request->csv);
+        status = tierce__optimize_close(file, request->csv);
     }
     if (request->csv == NULL || strcmp(request->csv, "-") != 0)
         print_table(stdout, outcome);

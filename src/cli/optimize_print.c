@@ -6,13 +6,18 @@
 #include <string.h>
 
 const char tierce__optimize_csv_header[] =
-    "trace,policy,order,match,capacity,requests,blocks,hits,hit_rate\n";
+    "trace,policy,order,match,capacity,requests,blocks,hits,hit_rate";
 
 enum { COLUMN = 11 };
 
 static double rate(uint64_t hits, uint64_t blocks)
 {
     return blocks > 0 ? (double)hits / (double)blocks : 0;
+}
+
+static bool is_same_match(const struct tierce__match *a, const struct tierce__match *b)
+{
+    return a->kind == b->kind && a->window == b->window;
 }
 
 static const char *order_name(const struct tierce__sweep_row *row)
@@ -28,31 +33,43 @@ static void print_capacity(char text[32], uint64_t capacity)
         snprintf(text, 32, "%" PRIu64, capacity);
 }
 
-void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tierce__sweep *sweep)
+void tierce__optimize_label(char out[TIERCE__OPTIMIZE_LABEL_BYTES],
+                            const struct tierce__sweep *sweep, const struct tierce__sweep_row *row)
+{
+    char name[TIERCE__SWEEP_NAME_BYTES], match[TIERCE__MATCH_TEXT_BYTES];
+    bool orders = false, matches = false;
+    tierce__sweep_name(name, row);
+    for (size_t i = 0; i < sweep->row_count; i++) {
+        const struct tierce__sweep_row *other = &sweep->rows[i];
+        orders = orders || (other->cache == row->cache && other->order != row->order);
+        matches = matches || !is_same_match(&other->match, &row->match);
+    }
+    tierce__match_print(&row->match, match);
+    snprintf(out, TIERCE__OPTIMIZE_LABEL_BYTES, "%s%s%s%s%s", name, orders ? "/" : "",
+             orders ? order_name(row) : "", matches ? " by " : "", matches ? match : "");
+}
+
+void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tierce__sweep *sweep,
+                                const struct tierce__optimize_findings *findings)
 {
     fputs(tierce__optimize_csv_header, file);
+    tierce__optimize_print_columns(file, findings);
+    fputc('\n', file);
     for (size_t i = 0; i < sweep->row_count; i++) {
         const struct tierce__sweep_row *row = &sweep->rows[i];
-        char match[TIERCE__MATCH_TEXT_BYTES], capacity[32];
+        char cache[TIERCE__SWEEP_NAME_BYTES], match[TIERCE__MATCH_TEXT_BYTES], capacity[32];
+        tierce__sweep_name(cache, row);
         tierce__match_print(&row->match, match);
         print_capacity(capacity, row->capacity);
-        fprintf(file, "%s,%s,%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.6f\n", trace,
-                row->cache->name, order_name(row), match, capacity, row->requests, row->blocks,
-                row->hits, rate(row->hits, row->blocks));
+        fprintf(file, "%s,%s,%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.6f", trace, cache,
+                order_name(row), match, capacity, row->requests, row->blocks, row->hits,
+                rate(row->hits, row->blocks));
+        tierce__optimize_print_cells(file, findings, i);
+        fputc('\n', file);
     }
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
-
-static bool is_same_match(const struct tierce__match *a, const struct tierce__match *b)
-{
-    return a->kind == b->kind && a->window == b->window;
-}
-
-static bool is_same_line(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b)
-{
-    return a->cache == b->cache && a->order == b->order;
-}
 
 static const struct tierce__sweep_row *
 find_row(const struct tierce__sweep *sweep, const struct tierce__sweep_row *like, uint64_t capacity)
@@ -60,8 +77,7 @@ find_row(const struct tierce__sweep *sweep, const struct tierce__sweep_row *like
     for (size_t i = 0; i < sweep->row_count; i++) {
         const struct tierce__sweep_row *row = &sweep->rows[i];
         bool everywhere = row->cache->kind == TIERCE__CACHE_INFINITE;
-        if (is_same_line(row, like) && is_same_match(&row->match, &like->match) &&
-            (everywhere || row->capacity == capacity))
+        if (tierce__sweep_same_line(row, like) && (everywhere || row->capacity == capacity))
             return row;
     }
     return NULL;
@@ -70,10 +86,10 @@ find_row(const struct tierce__sweep *sweep, const struct tierce__sweep_row *like
 static void print_line(FILE *file, const struct tierce__optimize *request,
                        const struct tierce__sweep *sweep, const struct tierce__sweep_row *like)
 {
-    char name[48];
+    char cache[TIERCE__SWEEP_NAME_BYTES], name[80];
     bool both = request->order_count > 1 && like->has_order;
-    snprintf(name, sizeof(name), "%s%s%s", like->cache->name, both ? "/" : "",
-             both ? order_name(like) : "");
+    tierce__sweep_name(cache, like);
+    snprintf(name, sizeof(name), "%s%s%s", cache, both ? "/" : "", both ? order_name(like) : "");
     fprintf(file, "%-16s", name);
     for (size_t c = 0; c < request->capacity_count; c++) {
         const struct tierce__sweep_row *row = find_row(sweep, like, request->capacities[c]);
@@ -89,8 +105,7 @@ static void print_line(FILE *file, const struct tierce__optimize *request,
 static bool is_first(const struct tierce__sweep *sweep, size_t at)
 {
     for (size_t i = 0; i < at; i++) {
-        if (is_same_line(&sweep->rows[i], &sweep->rows[at]) &&
-            is_same_match(&sweep->rows[i].match, &sweep->rows[at].match))
+        if (tierce__sweep_same_line(&sweep->rows[i], &sweep->rows[at]))
             return false;
     }
     return true;

@@ -207,13 +207,13 @@ static int use(struct cache *c, const struct tierce__recorded *request, const ui
 }
 
 static void look_up(struct cache *c, const struct tierce__recorded *request,
-                    const struct tierce__match *matches, size_t match_count, uint64_t *hits)
+                    const struct tierce__match *matches, size_t match_count, uint32_t *hits)
 {
     const uint32_t *blocks = tierce__recorded_blocks(request);
     for (uint32_t i = 0; i < request->read_count; i++)
         c->there[i] = c->next[blocks[i]] != ABSENT;
     for (size_t m = 0; m < match_count; m++)
-        hits[m] += tierce__match_count(&matches[m], c->there, request->read_count);
+        hits[m] = tierce__match_count(&matches[m], c->there, request->read_count);
 }
 
 static int init_cache(struct cache *c, const struct tierce__recording *recording, uint64_t capacity)
@@ -229,9 +229,13 @@ static int init_cache(struct cache *c, const struct tierce__recording *recording
     return 0;
 }
 
-int tierce__belady_run(const struct tierce__future *future, uint64_t capacity,
-                       const struct tierce__match *matches, size_t match_count, uint64_t *hits)
+int tierce__belady_watch(const struct tierce__future *future, uint64_t capacity,
+                         const struct tierce__match *matches, size_t match_count, uint64_t *hits,
+                         tierce__belady_lookup_fn *fn, void *arg)
 {
+    uint32_t found[TIERCE__BELADY_MATCHES_MAX];
+    if (match_count > TIERCE__BELADY_MATCHES_MAX)
+        return TIERCE_E_ARGUMENT;
     for (size_t m = 0; m < match_count; m++) {
         if (matches[m].kind == TIERCE__MATCH_STREAM)
             return TIERCE_E_ARGUMENT;
@@ -242,7 +246,11 @@ int tierce__belady_run(const struct tierce__future *future, uint64_t capacity,
     const uint32_t *next = future->next;
     for (const struct tierce__recorded *r = tierce__recording_first(future->recording);
          rc == 0 && r != NULL; r = tierce__recording_next(future->recording, r)) {
-        look_up(&cache, r, matches, match_count, hits);
+        look_up(&cache, r, matches, match_count, found);
+        for (size_t m = 0; m < match_count; m++)
+            hits[m] += found[m];
+        if (fn != NULL)
+            fn(arg, r, found);
         rc = use(&cache, r, next);
         next += r->count;
     }
@@ -250,4 +258,10 @@ int tierce__belady_run(const struct tierce__future *future, uint64_t capacity,
     tierce__free(cache.there);
     tierce__free(cache.heap);
     return rc;
+}
+
+int tierce__belady_run(const struct tierce__future *future, uint64_t capacity,
+                       const struct tierce__match *matches, size_t match_count, uint64_t *hits)
+{
+    return tierce__belady_watch(future, capacity, matches, match_count, hits, NULL, NULL);
 }

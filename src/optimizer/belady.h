@@ -23,6 +23,8 @@
 
 struct tierce__future;
 
+#define TIERCE__BELADY_MATCHES_MAX 8u
+
 /*
  * [borrow] a sealed recording until destroy. `folder` as for tierce__recording_create.
  * Errors, *out untouched: -ENOMEM, negative errno (the file), TIERCE_E_LIMIT (2^32 requests).
@@ -36,10 +38,18 @@ void tierce__future_destroy(struct tierce__future *future);
 
 /*
  * Replays the recording in a cache of `capacity` blocks; hits[m] is the count of the match.
- * Errors: -ENOMEM, TIERCE_E_ARGUMENT (MATCH_STREAM, which has no meaning here).
+ * Errors: -ENOMEM, TIERCE_E_ARGUMENT (MATCH_STREAM, which has no meaning here, or too many).
  */
 TIERCE_MUSTUSE int tierce__belady_run(const struct tierce__future *future, uint64_t capacity,
                                       const struct tierce__match *matches, size_t match_count,
                                       uint64_t *hits);
+
+/* The same; fn is told of each lookup and how many of its blocks hit under each match, unless it is
+ * NULL. */
+typedef void tierce__belady_lookup_fn(void *arg, const struct tierce__recorded *request,
+                                      const uint32_t *hits);
+TIERCE_MUSTUSE int tierce__belady_watch(const struct tierce__future *future, uint64_t capacity,
+                                        const struct tierce__match *matches, size_t match_count,
+                                        uint64_t *hits, tierce__belady_lookup_fn *fn, void *arg);
 
 #endif

@@ -16,7 +16,11 @@ struct tierce__curve {
     enum tierce__touch_order order;
     size_t match_count;
     struct tierce__match matches[TIERCE__CURVE_MATCHES_MAX];
-    uint64_t *histograms[TIERCE__CURVE_MATCHES_MAX]; /* [block_room + 1] each */
+    uint64_t *histograms[TIERCE__CURVE_MATCHES_MAX];           /* [block_room + 1] each */
+    struct tierce__curve_sum *sums[TIERCE__CURVE_MATCHES_MAX]; /* the same, or NULL */
+    uint32_t block_tokens;                                     /* 0: tokens are not summed */
+    tierce__curve_costs_fn *watch;                             /* or NULL */
+    void *watch_arg;
 
     uint32_t *last; /* [block_room] a block's slot; NEVER */
     uint32_t block_room;
@@ -109,6 +113,29 @@ static void close_up(struct tierce__curve *c)
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
+/* Lengthens what has a place for each capacity, from `had` to `room`, with zeros. */
+static int grow_capacities(void **array, size_t size, size_t had, size_t room)
+{
+    uint8_t *longer = tierce__realloc(*array, room * size);
+    if (longer == NULL)
+        return -ENOMEM;
+    memset(longer + had * size, 0, (room - had) * size);
+    *array = longer;
+    return 0;
+}
+
+static int grow_match(struct tierce__curve *c, size_t match, size_t room)
+{
+    size_t had = c->block_room == 0 ? 0 : (size_t)c->block_room + 1;
+    void *histogram = c->histograms[match], *sums = c->sums[match];
+    int rc = grow_capacities(&histogram, sizeof(*c->histograms[0]), had, room);
+    c->histograms[match] = histogram;
+    if (rc == 0 && c->block_tokens > 0)
+        rc = grow_capacities(&sums, sizeof(*c->sums[0]), had, room);
+    c->sums[match] = sums;
+    return rc;
+}
+
 static int grow_blocks(struct tierce__curve *c, uint32_t block)
 {
     uint64_t room = c->block_room == 0 ? 1024 : c->block_room;
@@ -120,12 +147,9 @@ static int grow_blocks(struct tierce__curve *c, uint32_t block)
         return -ENOMEM;
     c->last = last;
     for (size_t i = 0; i < c->match_count; i++) {
-        size_t had = c->block_room == 0 ? 0 : (size_t)c->block_room + 1;
-        uint64_t *h = tierce__realloc(c->histograms[i], ((size_t)room + 1) * sizeof(*h));
-        if (h == NULL)
-            return -ENOMEM;
-        memset(h + had, 0, ((size_t)room + 1 - had) * sizeof(*h));
-        c->histograms[i] = h;
+        int rc = grow_match(c, i, (size_t)room + 1);
+        if (rc < 0)
+            return rc;
     }
     memset(last + c->block_room, 0xff, ((size_t)room - c->block_room) * sizeof(*last));
     c->block_room = (uint32_t)room;
@@ -188,7 +212,24 @@ static int make_room(struct tierce__curve *c, const uint32_t *blocks, uint32_t c
 
 /* ---- a request ------------------------------------------------------------------------------- */
 
-static void look_up(struct tierce__curve *c, const uint32_t *blocks, uint32_t count)
+/* Each block that hits adds its tokens where it begins to hit. The costs of leading parts do not
+ * decrease, so that at any capacity those of a whole leading part are summed. */
+static void sum_tokens(struct tierce__curve *c, size_t match, uint32_t count, uint64_t input_tokens)
+{
+    struct tierce__curve_sum *sums = c->sums[match];
+    uint64_t most = input_tokens != 0 ? input_tokens : (uint64_t)count * c->block_tokens;
+    double before = 0;
+    for (uint32_t i = 0; i < count && c->cost[i] != NEVER; i++) {
+        uint64_t whole = ((uint64_t)i + 1) * c->block_tokens;
+        double tokens = (double)(whole < most ? whole : most);
+        sums[c->cost[i]].tokens += tokens - before;
+        sums[c->cost[i]].squares += tokens * tokens - before * before;
+        before = tokens;
+    }
+}
+
+static void look_up(struct tierce__curve *c, const uint32_t *blocks, uint32_t count,
+                    uint64_t input_tokens)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (i + AHEAD < count && c->last[blocks[i + AHEAD]] != NEVER)
@@ -203,6 +244,10 @@ static void look_up(struct tierce__curve *c, const uint32_t *blocks, uint32_t co
             if (c->cost[i] != NEVER)
                 c->histograms[m][c->cost[i]]++;
         }
+        if (c->block_tokens > 0 && tierce__match_is_leading(&c->matches[m]))
+            sum_tokens(c, m, count, input_tokens);
+        if (c->watch != NULL)
+            c->watch(c->watch_arg, m, c->cost, count);
     }
 }
 
@@ -222,19 +267,25 @@ static void touch(struct tierce__curve *c, uint32_t block, bool is_read)
     take_slot(c, block);
 }
 
-int tierce__curve_request(struct tierce__curve *curve, const uint32_t *blocks, uint32_t count,
-                          uint32_t read_count)
+int tierce__curve_request_tokens(struct tierce__curve *curve, const uint32_t *blocks,
+                                 uint32_t count, uint32_t read_count, uint64_t input_tokens)
 {
     TIERCE_ASSERT(read_count <= count);
     int rc = make_room(curve, blocks, count);
     if (rc < 0)
         return rc;
-    look_up(curve, blocks, read_count);
+    look_up(curve, blocks, read_count, input_tokens);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t at = curve->order == TIERCE__TOUCH_REV ? count - 1 - i : i;
         touch(curve, blocks[at], at < read_count);
     }
     return 0;
+}
+
+int tierce__curve_request(struct tierce__curve *curve, const uint32_t *blocks, uint32_t count,
+                          uint32_t read_count)
+{
+    return tierce__curve_request_tokens(curve, blocks, count, read_count, 0);
 }
 
 /* ---- create, destroy, read ------------------------------------------------------------------- */
@@ -261,12 +312,32 @@ int tierce__curve_create(struct tierce__curve **out, enum tierce__touch_order or
     return 0;
 }
 
+int tierce__curve_sum_tokens(struct tierce__curve *curve, uint32_t block_tokens)
+{
+    TIERCE_ASSERT(block_tokens > 0 && curve->next == 0);
+    curve->block_tokens = block_tokens;
+    for (size_t i = 0; i < curve->match_count; i++) {
+        curve->sums[i] = tierce__calloc((size_t)curve->block_room + 1, sizeof(*curve->sums[i]));
+        if (curve->sums[i] == NULL)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+void tierce__curve_watch(struct tierce__curve *curve, tierce__curve_costs_fn *fn, void *arg)
+{
+    curve->watch = fn;
+    curve->watch_arg = arg;
+}
+
 void tierce__curve_destroy(struct tierce__curve *curve)
 {
     if (curve == NULL)
         return;
-    for (size_t i = 0; i < curve->match_count; i++)
+    for (size_t i = 0; i < curve->match_count; i++) {
         tierce__free(curve->histograms[i]);
+        tierce__free(curve->sums[i]);
+    }
     tierce__free(curve->last);
     tierce__free(curve->bits);
     tierce__free(curve->tree);
@@ -281,6 +352,12 @@ const uint64_t *tierce__curve_histogram(const struct tierce__curve *curve, size_
     TIERCE_ASSERT(match < curve->match_count);
     *length = curve->block_count + 1;
     return curve->histograms[match];
+}
+
+const struct tierce__curve_sum *tierce__curve_sums(const struct tierce__curve *curve, size_t match)
+{
+    TIERCE_ASSERT(match < curve->match_count && curve->block_tokens > 0);
+    return curve->sums[match];
 }
 
 uint64_t tierce__curve_hits(const struct tierce__curve *curve, size_t match, uint64_t capacity)

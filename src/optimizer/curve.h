@@ -45,6 +45,21 @@ void tierce__curve_destroy(struct tierce__curve *curve);
 TIERCE_MUSTUSE int tierce__curve_request(struct tierce__curve *curve, const uint32_t *blocks,
                                          uint32_t count, uint32_t read_count);
 
+/* The same, of a request of `input_tokens` tokens, which its last block may not fill; 0: all blocks
+ * are whole. */
+TIERCE_MUSTUSE int tierce__curve_request_tokens(struct tierce__curve *curve, const uint32_t *blocks,
+                                                uint32_t count, uint32_t read_count,
+                                                uint64_t input_tokens);
+
+/* Before the first request: tokens are summed too, of blocks of so many, at 16 bytes a block of
+ * room and match. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__curve_sum_tokens(struct tierce__curve *curve, uint32_t block_tokens);
+
+/* What is told of each lookup under each match but MATCH_STREAM: from which capacities on its
+ * blocks hit (tierce__match_costs) [borrow for the call]. */
+typedef void tierce__curve_costs_fn(void *arg, size_t match, const uint32_t *costs, uint32_t count);
+void tierce__curve_watch(struct tierce__curve *curve, tierce__curve_costs_fn *fn, void *arg);
+
 /* Hits of the match of that index, in a cache of so many blocks; O(capacity). */
 uint64_t tierce__curve_hits(const struct tierce__curve *curve, size_t match, uint64_t capacity);
 
@@ -52,6 +67,14 @@ uint64_t tierce__curve_hits(const struct tierce__curve *curve, size_t match, uin
  * one more than the number of different blocks. */
 const uint64_t *tierce__curve_histogram(const struct tierce__curve *curve, size_t match,
                                         uint32_t *length);
+
+/* Tokens, where they are summed: by how much they grow at each capacity, as the histogram. p tokens
+ * of a lookup are p in `tokens` and p * p in `squares`. Of MATCH_PREFIX and MATCH_WINDOW; 0 of
+ * others. [borrow until the next call] */
+struct tierce__curve_sum {
+    double tokens, squares;
+};
+const struct tierce__curve_sum *tierce__curve_sums(const struct tierce__curve *curve, size_t match);
 
 /* Different blocks so far. */
 uint32_t tierce__curve_blocks(const struct tierce__curve *curve);

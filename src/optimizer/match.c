@@ -51,6 +51,11 @@ void tierce__match_print(const struct tierce__match *match, char out[TIERCE__MAT
         snprintf(out, TIERCE__MATCH_TEXT_BYTES, "%s", names[match->kind]);
 }
 
+bool tierce__match_is_leading(const struct tierce__match *match)
+{
+    return match->kind == TIERCE__MATCH_PREFIX || match->kind == TIERCE__MATCH_WINDOW;
+}
+
 /* cost[k] = the largest depth of the last `window` of k + 1 blocks: `since` is where the largest
  * one stands, and only when it leaves the window the others are looked at again. */
 static void window_costs(const uint32_t *depth, uint32_t count, uint32_t window, uint32_t *cost)

@@ -47,6 +47,9 @@ TIERCE_MUSTUSE int tierce__match_parse(struct tierce__match *out, const char *te
 /* The text that parse reads. */
 void tierce__match_print(const struct tierce__match *match, char out[TIERCE__MATCH_TEXT_BYTES]);
 
+/* Whether it counts leading blocks, so that what hits is what need not be computed. */
+bool tierce__match_is_leading(const struct tierce__match *match);
+
 /*
  * For each k from 1 to count, cost[k - 1] becomes the smallest capacity at which a lookup hits at
  * least k blocks, given that block i is there from capacity depth[i] on (UINT32_MAX: never). So a

@@ -64,6 +64,15 @@ const uint8_t *tierce__recorded_internal(const struct tierce__recorded *request)
                                  : NULL;
 }
 
+uint32_t tierce__recorded_held(const struct tierce__recorded *request)
+{
+    const uint8_t *internal = tierce__recorded_internal(request);
+    uint32_t held = 0;
+    while (internal != NULL && held < request->read_count && internal[held] != 0)
+        held++;
+    return held;
+}
+
 /* ---- the file -------------------------------------------------------------------------------- */
 
 static int write_buffer(struct tierce__recording *r)

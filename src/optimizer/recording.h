@@ -112,6 +112,26 @@ static inline const uint64_t *tierce__recorded_bytes(const struct tierce__record
 /* [count] 1 where the engine held the block itself, or NULL for nowhere. */
 const uint8_t *tierce__recorded_internal(const struct tierce__recorded *request);
 
+/* Leading blocks that the engine held itself. */
+uint32_t tierce__recorded_held(const struct tierce__recorded *request);
+
+/* Input tokens: what the trace says, or the blocks that are looked up, all whole. */
+static inline uint64_t tierce__recorded_input(const struct tierce__recorded *request,
+                                              uint32_t block_tokens)
+{
+    return request->input_tokens != 0 ? request->input_tokens
+                                      : (uint64_t)request->read_count * block_tokens;
+}
+
+/* Tokens of the first `blocks` blocks: the last block of a request may be a part of one. */
+static inline uint64_t tierce__recorded_tokens(const struct tierce__recorded *request,
+                                               uint32_t blocks, uint32_t block_tokens)
+{
+    uint64_t tokens = (uint64_t)blocks * block_tokens;
+    uint64_t input = tierce__recorded_input(request, block_tokens);
+    return tokens < input ? tokens : input;
+}
+
 struct tierce__recording_totals tierce__recording_totals(const struct tierce__recording *recording);
 
 /* The numbers of the blocks that were recorded. [borrow until destroy] */

@@ -10,6 +10,7 @@ struct tierce__replay {
     struct tierce__replay_opts opts;
     struct tierce__match matches[TIERCE__REPLAY_MATCHES_MAX];
     struct tierce__flat flat;
+    struct tierce__flat_watch flat_watch;
     bool *there; /* [there_room] of one request */
     uint32_t there_room;
     bool looks_up;    /* some match needs to know what is there before the uses */
@@ -57,9 +58,11 @@ static void look_up(struct tierce__replay *r, const struct tierce__recorded *req
         r->result.internal_blocks += internal[i] != 0;
     if (!r->looks_up)
         return;
-    for (uint32_t i = 0; i < request->read_count; i++)
+    for (uint32_t i = 0; i < request->count; i++)
         r->there[i] = slot_of[blocks[i]] != TIERCE__NO_SLOT;
     count_hits(r, request);
+    if (r->opts.watch != NULL)
+        r->opts.watch->looked_up(r->opts.watch->arg, request, r->there);
 }
 
 static void count_uses(struct tierce__replay *r, const uint8_t *internal, uint32_t read_count,
@@ -137,6 +140,8 @@ static void fill_result(struct tierce__replay *r)
     r->result.expired = r->flat.expired;
     r->result.used = r->flat.used;
     r->result.used_max = r->flat.used_max;
+    if (r->result.has_hand)
+        r->result.wraps = r->flat.policy->ops->wraps(r->flat.policy);
 }
 
 int tierce__replay_request(struct tierce__replay *replay, const struct tierce__recorded *request)
@@ -181,6 +186,7 @@ int tierce__replay_create(struct tierce__replay **out, const struct tierce__repl
     r->opts = *opts;
     memcpy(r->matches, opts->matches, opts->match_count * sizeof(opts->matches[0]));
     r->opts.matches = r->matches;
+    r->looks_up = opts->watch != NULL;
     for (size_t m = 0; m < opts->match_count; m++) {
         bool at_use = r->matches[m].kind == TIERCE__MATCH_STREAM;
         r->counts_uses = r->counts_uses || at_use;
@@ -199,6 +205,12 @@ int tierce__replay_create(struct tierce__replay **out, const struct tierce__repl
         tierce__replay_destroy(r);
         return rc;
     }
+    if (opts->watch != NULL) {
+        r->flat_watch = (struct tierce__flat_watch){
+            .stored = opts->watch->stored, .left = opts->watch->left, .arg = opts->watch->arg};
+        r->flat.watch = &r->flat_watch;
+    }
+    r->result.has_hand = r->flat.policy != NULL && r->flat.policy->ops->wraps != NULL;
     *out = r;
     return 0;
 }

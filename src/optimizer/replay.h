@@ -25,6 +25,15 @@
 
 #define TIERCE__REPLAY_MATCHES_MAX 8u
 
+/* Told of what happens to blocks, in the order in which it happens. */
+struct tierce__replay_watch {
+    /* A lookup is over: there[i] of the request's [count] blocks. */
+    void (*looked_up)(void *arg, const struct tierce__recorded *request, const bool *there);
+    void (*stored)(void *arg, uint32_t block);
+    void (*left)(void *arg, uint32_t block); /* evicted or expired */
+    void *arg;
+};
+
 struct tierce__replay_opts {
     size_t size;                             /* sizeof(struct tierce__replay_opts) */
     const struct tierce__policy_ops *policy; /* NULL: everything is kept */
@@ -38,6 +47,7 @@ struct tierce__replay_opts {
     uint32_t distinct;                   /* different blocks of the recording */
     const struct tierce__match *matches; /* [borrow for create] */
     size_t match_count;
+    const struct tierce__replay_watch *watch; /* NULL, or [borrow until destroy] */
 };
 
 struct tierce__replay_result {
@@ -52,6 +62,8 @@ struct tierce__replay_result {
     uint64_t expired; /* by their time to live */
     uint64_t used;    /* at the end, in the unit of the capacity */
     uint64_t used_max;
+    bool has_hand;  /* the policy has one */
+    uint64_t wraps; /* how often it came round */
 };
 
 struct tierce__replay;

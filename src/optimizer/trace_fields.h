@@ -2,7 +2,7 @@
 #ifndef TIERCE_OPTIMIZER_TRACE_FIELDS_H
 #define TIERCE_OPTIMIZER_TRACE_FIELDS_H
 
-#include "optimizer/trace_json.h"
+#include "base/json.h"
 
 /*
  * Formats of one JSON object a line as tables: a row for each field that counts, saying what it is

@@ -20,6 +20,13 @@
  * Threads: one at a time.
  */
 
+/* Told of what happens to keys, in the order in which it happens. */
+struct tierce__flat_watch {
+    void (*stored)(void *arg, uint32_t key);
+    void (*left)(void *arg, uint32_t key); /* evicted or expired */
+    void *arg;
+};
+
 struct tierce__flat {
     struct tierce__policy *policy; /* NULL: everything is kept */
     uint32_t *slot_of;             /* [key_count] of a key; NO_SLOT */
@@ -32,6 +39,7 @@ struct tierce__flat {
     uint64_t now; /* of the policy */
     uint64_t used, used_max;
     uint64_t stored, refused, evicted, expired; /* keys so far */
+    const struct tierce__flat_watch *watch;     /* NULL, or set after init */
 };
 
 struct tierce__flat_opts {
@@ -74,6 +82,8 @@ void tierce__flat_expire(struct tierce__flat *flat);
 TIERCE__FLAT_INLINE void tierce__flat_let_go(struct tierce__flat *flat,
                                              const struct tierce__policy_ops *ops, uint32_t slot)
 {
+    if (flat->watch != NULL)
+        flat->watch->left(flat->watch->arg, flat->key_in[slot]);
     ops->remove(flat->policy, slot, true);
     flat->slot_of[flat->key_in[slot]] = TIERCE__NO_SLOT;
     flat->key_in[slot] = flat->free_slot;
@@ -123,6 +133,8 @@ TIERCE__FLAT_INLINE bool tierce__flat_store(struct tierce__flat *flat,
         flat->bytes_in[slot] = bytes;
     if (ops != NULL)
         ops->insert(flat->policy, slot, &entry);
+    if (flat->watch != NULL)
+        flat->watch->stored(flat->watch->arg, key);
     flat->stored++;
     flat->used += bytes;
     flat->used_max = flat->used > flat->used_max ? flat->used : flat->used_max;

@@ -84,6 +84,9 @@ struct tierce__policy_ops {
      * Called some uses ahead, with `near` false, and again with `near` true, nearer, when what the
      * first call fetched tells what else is needed. Changes nothing. */
     void (*prefetch)(const struct tierce__policy *policy, uint64_t key, uint32_t slot, bool near);
+    /* Optional, of policies with a hand that walks over all entries: how often it came to the last
+     * one and began again. Until it has, it has met no entry twice. */
+    uint64_t (*wraps)(const struct tierce__policy *policy);
     /* Optional, tierce__flat_run: tierce__flat_use with these operations, compiled as one. */
     uint32_t (*run)(struct tierce__flat *flat, const struct tierce__flat_uses *uses);
 };

@@ -36,6 +36,7 @@ struct sieve {
     struct tierce__heap aside;
     uint64_t *asides; /* [slot_count] number of the putting aside, of those that are */
     uint64_t aside_next;
+    uint64_t walks; /* of the hand, that began at the oldest */
 };
 
 static struct sieve *sieve_of(struct tierce__policy *policy)
@@ -181,8 +182,10 @@ static bool sieve_victim(struct tierce__policy *policy, uint64_t now, uint32_t *
     /* Ends: a lap clears all bits, and what is met without a bit is taken or put aside. */
     for (;;) {
         uint32_t at = sieve->hand;
-        if (at == sieve->slot_count)
+        if (at == sieve->slot_count) {
             at = sieve->links[at].newer;
+            sieve->walks += at != sieve->slot_count;
+        }
         if (at == sieve->slot_count)
             return false;
         sieve->hand = at;
@@ -196,6 +199,13 @@ static bool sieve_victim(struct tierce__policy *policy, uint64_t now, uint32_t *
             return true;
         }
     }
+}
+
+static uint64_t sieve_wraps(const struct tierce__policy *policy)
+{
+    const struct sieve *sieve = (const struct sieve *)(const void *)policy;
+    TIERCE_CHECK_MAGIC(sieve, SIEVE_MAGIC);
+    return sieve->walks > 0 ? sieve->walks - 1 : 0;
 }
 
 static uint32_t sieve_run(struct tierce__flat *flat, const struct tierce__flat_uses *uses)
@@ -214,5 +224,6 @@ const struct tierce__policy_ops tierce__policy_sieve_ops = {
     .set_evictable = sieve_set_evictable,
     .remove = sieve_remove,
     .victim = sieve_victim,
+    .wraps = sieve_wraps,
     .run = sieve_run,
 };

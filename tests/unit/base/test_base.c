@@ -121,6 +121,38 @@ START_TEST(taking_locks_in_the_wrong_order_panics)
 END_TEST
 #endif
 
+START_TEST(locks_of_one_class_are_taken_together)
+{
+    struct tierce__lock locks[3], after;
+    tierce__lock_init(&after, TIERCE__LOCK_NAMESPACES);
+    for (int i = 0; i < 3; i++)
+        tierce__lock_init(&locks[i], TIERCE__LOCK_POOL);
+    struct tierce__lock *all[] = {&locks[0], &locks[1], &locks[2]};
+    tierce__lock_take_all(all, 0);
+    tierce__lock_drop_all(all, 0);
+    for (int round = 0; round < 2; round++) {
+        tierce__lock_take_all(all, 3);
+        for (int i = 0; i < 3; i++)
+            tierce__lock_assert_held(&locks[i]);
+        tierce__lock_take(&after);
+        tierce__lock_drop(&after);
+        tierce__lock_drop_all(all, 3);
+    }
+    for (int i = 0; i < 3; i++)
+        tierce__lock_fini(&locks[i]);
+    tierce__lock_fini(&after);
+}
+END_TEST
+
+START_TEST(taking_locks_together_in_the_wrong_order_panics)
+{
+    struct tierce__lock locks[2];
+    for (int i = 0; i < 2; i++)
+        tierce__lock_init(&locks[i], TIERCE__LOCK_POOL);
+    tierce__lock_take_all((struct tierce__lock *[]){&locks[1], &locks[0]}, 2);
+}
+END_TEST
+
 static int events, last_level;
 static char last_detail[2048];
 
@@ -195,6 +227,8 @@ int main(void)
 #ifdef TIERCE_CHECKED
     tcase_add_test_raise_signal(t, taking_locks_in_the_wrong_order_panics, SIGABRT);
 #endif
+    tcase_add_test(t, locks_of_one_class_are_taken_together);
+    tcase_add_test_raise_signal(t, taking_locks_together_in_the_wrong_order_panics, SIGABRT);
     tcase_add_test(t, the_same_message_passes_once_a_minute);
     tcase_add_test(t, log_filters_formats_and_limits);
     suite_add_tcase(suite, t);

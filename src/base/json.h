@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_OPTIMIZER_TRACE_JSON_H
-#define TIERCE_OPTIMIZER_TRACE_JSON_H
+#ifndef TIERCE_BASE_JSON_H
+#define TIERCE_BASE_JSON_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 #include <tierce/status.h>
 
 /*
- * JSON pulled from a line value by value: nothing is allocated, nothing is copied, and integers of
+ * JSON pulled from a text value by value: nothing is allocated, nothing is copied, and integers of
  * 64 bits stay what they are or are refused.
  *
  *     tierce__json_start(&json, line, length);
@@ -27,7 +27,7 @@
 #define TIERCE__JSON_DEPTH_MAX 64u
 #define TIERCE__JSON_NAME_MAX  64u
 
-/* A piece of the line; borrowed from it. */
+/* A piece of the text; borrowed from it. */
 struct tierce__text {
     const char *at;
     size_t length;
@@ -78,6 +78,16 @@ bool tierce__json_scaled(struct tierce__json *json, int64_t *out, int scale);
 /* A text without its escapes and with a NUL; refused if it is longer than size - 1 bytes or holds
  * a NUL itself. */
 bool tierce__json_text(struct tierce__json *json, char *out, size_t size, size_t *length);
+
+/* A number as it is written. */
+bool tierce__json_number(struct tierce__json *json, struct tierce__text *out);
+
+/* A text as it is written between the quotes, and whether it has escapes. */
+bool tierce__json_quoted(struct tierce__json *json, struct tierce__text *out, bool *escaped);
+
+/* Such a text without its escapes, of which there are no more bytes; out == raw.at is right too. */
+bool tierce__json_unescape(struct tierce__json *json, char *out, size_t *length,
+                           struct tierce__text raw);
 
 /* A text as it is written between the quotes; refused if it has an escape. */
 bool tierce__json_plain(struct tierce__json *json, struct tierce__text *out);

@@ -227,7 +227,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("trace_json");
+    Suite *suite = suite_create("json");
     TCase *t = tcase_create("json");
     tcase_set_timeout(t, 50);
     tcase_add_test(t, integers);

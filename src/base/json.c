@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "optimizer/trace_json.h"
+#include "base/json.h"
 
 #include <string.h>
 
@@ -101,8 +101,7 @@ static inline size_t plain_length(const char *at)
     }
 }
 
-/* A text between its quotes, as it is written. */
-static bool raw_text(struct tierce__json *json, struct tierce__text *out, bool *escaped)
+bool tierce__json_quoted(struct tierce__json *json, struct tierce__text *out, bool *escaped)
 {
     if (!take(json, '"'))
         return tierce__json_fail(json, "is not a text");
@@ -239,7 +238,7 @@ static ptrdiff_t unescape(char *out, size_t size, struct tierce__text text)
 bool tierce__json_member(struct tierce__json *json, struct tierce__text *name)
 {
     bool escaped;
-    if (!next_item(json, '{', '}') || !raw_text(json, name, &escaped))
+    if (!next_item(json, '{', '}') || !tierce__json_quoted(json, name, &escaped))
         return false;
     if (escaped) {
         ptrdiff_t length = unescape(json->name, sizeof(json->name), *name);
@@ -258,16 +257,30 @@ bool tierce__json_member(struct tierce__json *json, struct tierce__text *name)
 bool tierce__json_plain(struct tierce__json *json, struct tierce__text *out)
 {
     bool escaped;
-    if (!raw_text(json, out, &escaped))
+    if (!tierce__json_quoted(json, out, &escaped))
         return false;
     return escaped ? tierce__json_fail(json, "has an escape") : true;
+}
+
+bool tierce__json_unescape(struct tierce__json *json, char *out, size_t *length,
+                           struct tierce__text raw)
+{
+    if (raw.length == 0) {
+        *length = 0;
+        return true;
+    }
+    ptrdiff_t used = unescape(out, raw.length, raw);
+    if (used < 0)
+        return tierce__json_fail(json, "a text has an escape that is none");
+    *length = (size_t)used;
+    return true;
 }
 
 bool tierce__json_text(struct tierce__json *json, char *out, size_t size, size_t *length)
 {
     struct tierce__text raw;
     bool escaped;
-    if (!raw_text(json, &raw, &escaped))
+    if (!tierce__json_quoted(json, &raw, &escaped))
         return false;
     ptrdiff_t used = unescape(out, size - 1, raw);
     if (used == NO_ESCAPE)
@@ -426,6 +439,17 @@ static bool take_decimal(struct tierce__json *json, struct decimal *number)
     return true;
 }
 
+bool tierce__json_number(struct tierce__json *json, struct tierce__text *out)
+{
+    struct decimal number;
+    skip_space(json);
+    out->at = json->at;
+    if (!take_decimal(json, &number))
+        return false;
+    out->length = (size_t)(json->at - out->at);
+    return true;
+}
+
 /* An integer that is not negative, which is what most times are; false, and nothing taken, if it is
  * anything else. */
 static bool take_plain_integer(struct tierce__json *json, uint64_t *out)
@@ -526,7 +550,7 @@ bool tierce__json_skip(struct tierce__json *json)
     case '[':
         return skip_nested(json, kind);
     case '"':
-        if (!raw_text(json, &text, &ignored))
+        if (!tierce__json_quoted(json, &text, &ignored))
             return false;
         return !ignored || unescape(NULL, 0, text) >= 0 ||
                tierce__json_fail(json, "a text has an escape that is none");

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/utf8.h"
+
+#include <string.h>
+
+size_t tierce__utf8_length(const uint8_t *p, size_t left)
+{
+    size_t n;
+    uint32_t low, code;
+
+    if (p[0] < 0x80)
+        return 1;
+    if (p[0] >= 0xc2 && p[0] <= 0xdf)
+        n = 2, low = 0x80, code = p[0] & 0x1fu;
+    else if (p[0] >= 0xe0 && p[0] <= 0xef)
+        n = 3, low = 0x800, code = p[0] & 0x0fu;
+    else if (p[0] >= 0xf0 && p[0] <= 0xf4)
+        n = 4, low = 0x10000, code = p[0] & 0x07u;
+    else
+        return 0;
+    if (n > left)
+        return 0;
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+        code = code << 6 | (p[i] & 0x3fu);
+    }
+    return code < low || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff) ? 0 : n;
+}
+
+bool tierce__is_utf8(const char *text, size_t bytes)
+{
+    const uint8_t *p = (const uint8_t *)text;
+    size_t i = 0;
+    while (i < bytes) {
+        uint64_t word;
+        if (bytes - i >= sizeof(word)) {
+            memcpy(&word, p + i, sizeof(word));
+            if ((word & 0x8080808080808080ULL) == 0) {
+                i += sizeof(word);
+                continue;
+            }
+        }
+        size_t n = tierce__utf8_length(p + i, bytes - i);
+        if (n == 0)
+            return false;
+        i += n;
+    }
+    return true;
+}

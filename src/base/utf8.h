@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_BASE_UTF8_H
+#define TIERCE_BASE_UTF8_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Length of the UTF-8 sequence at p (1 .. 4) of `left` bytes (> 0), 0 if it is not one. Overlong
+ * forms, surrogates and what lies beyond U+10FFFF are none. Thread: any. */
+size_t tierce__utf8_length(const uint8_t *p, size_t left);
+
+/* Whether all of it is UTF-8; a NUL is. Thread: any. */
+bool tierce__is_utf8(const char *text, size_t bytes);
+
+#endif

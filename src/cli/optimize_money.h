@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CLI_OPTIMIZE_MONEY_H
+#define TIERCE_CLI_OPTIMIZE_MONEY_H
+
+#include "optimizer/latency.h"
+#include "optimizer/trust.h"
+
+#include <getopt.h>
+#include <stdio.h>
+
+/*
+ * Of `tierce optimize`: what hits are worth, and how far to trust them.
+ *
+ *     optimize_money.c          the options, what the trace says to them, running it
+ *     optimize_profile.c        --profile and --tier-speeds
+ *     optimize_money_print.c    the tables and the columns of the CSV
+ *     optimize_trust.c          what a row's number does not show
+ */
+
+struct tierce__optimize;
+struct tierce__optimize_trace;
+
+/* What was asked for. */
+struct tierce__optimize_money {
+    const char *model, *gpu, *tier;         /* as they were written; NULL */
+    const char *profile_path, *speeds_path; /* NULL */
+    uint32_t block_tokens;                  /* 0: those of the format */
+    uint32_t rounds;                        /* of the bootstrap; 0: none */
+    bool has_model, has_gpu;
+    struct tierce__profiles profiles;
+    struct tierce__setup setup; /* complete once the trace is read */
+};
+
+/* Rows of the options' table, and reading one of them; the values begin at
+ * TIERCE__OPTIMIZE_MONEY_FIRST. Return an exit status, as all below. */
+enum {
+    TIERCE__OPTIMIZE_MONEY_FIRST = 1000,
+    TIERCE__OPTIMIZE_MODEL = TIERCE__OPTIMIZE_MONEY_FIRST,
+    TIERCE__OPTIMIZE_GPU,
+    TIERCE__OPTIMIZE_COST_TIER,
+    TIERCE__OPTIMIZE_PROFILE,
+    TIERCE__OPTIMIZE_TIER_SPEEDS,
+    TIERCE__OPTIMIZE_BLOCK_TOKENS,
+    TIERCE__OPTIMIZE_BOOTSTRAP,
+    TIERCE__OPTIMIZE_MONEY_END,
+};
+
+#define TIERCE__OPTIMIZE_MONEY_OPTIONS                                                             \
+    {"model", required_argument, NULL, TIERCE__OPTIMIZE_MODEL},                                    \
+        {"gpu", required_argument, NULL, TIERCE__OPTIMIZE_GPU},                                    \
+        {"cost-tier", required_argument, NULL, TIERCE__OPTIMIZE_COST_TIER},                        \
+        {"profile", required_argument, NULL, TIERCE__OPTIMIZE_PROFILE},                            \
+        {"tier-speeds", required_argument, NULL, TIERCE__OPTIMIZE_TIER_SPEEDS},                    \
+        {"block-tokens", required_argument, NULL, TIERCE__OPTIMIZE_BLOCK_TOKENS},                  \
+    {                                                                                              \
+        "bootstrap", required_argument, NULL, TIERCE__OPTIMIZE_BOOTSTRAP                           \
+    }
+
+#define TIERCE__OPTIMIZE_MONEY_HELP                                                                \
+    "  --model NAME|K=V  llama-3.1-8b, llama-3.1-70b, qwen3-32b, deepseek-v3, or\n"                \
+    "                    bytes=131072,params=8e9,... : how large a block is in bytes\n"            \
+    "  --gpu NAME|K=V    h100, h200, h20, a100, a800, or flops=...,price=...,mfu=0.45 : with\n"    \
+    "                    --model, what hits save in time and money\n"                              \
+    "  --cost-tier NAME  where the cache lies: dram, nvme, remote (dram)\n"                        \
+    "  --profile FILE    YAML with models, gpus and tiers: your prices and speeds\n"               \
+    "  --tier-speeds FILE  of this machine: what `tierce bench memory disk --csv` printed\n"       \
+    "  --block-tokens N  of a block (mooncake 512, qwen 16, or what the trace says)\n"             \
+    "  --bootstrap N     95 % intervals of the hit rates over N draws of sessions\n"
+
+int tierce__optimize_read_money(struct tierce__optimize_money *out, int option, const char *value);
+
+/* All options are read: reads the profiles, and refuses what does not go together. */
+int tierce__optimize_check_money(struct tierce__optimize_money *money);
+
+/* The trace is read: how many tokens a block has, and so how large it is in bytes, unless
+ * *block_bytes says so already. */
+int tierce__optimize_fit_money(struct tierce__optimize_money *money, uint64_t *block_bytes,
+                               const struct tierce__optimize_trace *trace);
+
+/* --profile and --tier-speeds. A chunk's size chooses the row of the benchmark: the one nearest
+ * to block_bytes. */
+int tierce__optimize_read_profile(struct tierce__profiles *profiles, const char *path);
+int tierce__optimize_read_speeds(struct tierce__profiles *profiles, const char *path,
+                                 double block_bytes);
+
+/* ---- what is found --------------------------------------------------------------------------- */
+
+struct tierce__optimize_findings {
+    const struct tierce__optimize_money *money;
+    struct tierce__latencies *latencies; /* NULL without a GPU */
+    struct tierce__sessions *sessions;   /* NULL without a bootstrap */
+    struct tierce__watch watches[2];
+    bool has_economy;
+    struct tierce__economy economy;
+    struct tierce__trust trust;
+};
+
+/* Before the sweep: adds to its options what is needed. */
+int tierce__optimize_begin_findings(struct tierce__optimize_findings *out,
+                                    struct tierce__sweep_opts *opts,
+                                    const struct tierce__optimize_money *money,
+                                    const struct tierce__recording *recording);
+
+/* After it. */
+int tierce__optimize_end_findings(struct tierce__optimize_findings *findings,
+                                  const struct tierce__sweep *sweep,
+                                  const struct tierce__recording *recording, uint64_t seed);
+
+/* Accepts a zeroed one. */
+void tierce__optimize_clear_findings(struct tierce__optimize_findings *findings);
+
+/* Columns of the CSV, each behind a comma: their names, and those of a row. */
+void tierce__optimize_print_columns(FILE *file, const struct tierce__optimize_findings *findings);
+void tierce__optimize_print_cells(FILE *file, const struct tierce__optimize_findings *findings,
+                                  size_t row);
+
+/* The tables of money, if it is known, and what the numbers stand on. */
+void tierce__optimize_print_money(FILE *file, const struct tierce__optimize_findings *findings,
+                                  const struct tierce__sweep *sweep);
+
+/* Intervals, if there are any, and what the rates do not show. */
+void tierce__optimize_print_trust(FILE *file, const struct tierce__optimize_findings *findings,
+                                  const struct tierce__sweep *sweep);
+
+#endif

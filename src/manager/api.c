@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/api.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "manager/api_private.h"
+#include "wire/proto_json.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* All files have the same codes. */
+#define OK                 META__ERROR_CODE__OK
+#define INTERNAL_ERROR     META__ERROR_CODE__INTERNAL_ERROR
+#define INVALID_ARGUMENT   META__ERROR_CODE__INVALID_ARGUMENT
+#define INSTANCE_NOT_EXIST META__ERROR_CODE__INSTANCE_NOT_EXIST
+#define SERVER_NOT_LEADER  META__ERROR_CODE__SERVER_NOT_LEADER
+
+/* ---- the status of a reply ------------------------------------------------------------------- */
+
+/* A sub-message of the reply, made if it is not there; its field's type says what it is. */
+static ProtobufCMessage *sub_message(ProtobufCMessage *root, ProtobufCMessage *parent,
+                                     const char *name)
+{
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(parent->descriptor, name);
+    TIERCE_ASSERT(field != NULL && field->type == PROTOBUF_C_TYPE_MESSAGE);
+    ProtobufCMessage **at = (ProtobufCMessage **)(void *)((char *)parent + field->offset);
+    const ProtobufCMessageDescriptor *type = field->descriptor;
+    if (*at == NULL) {
+        *at = tierce__proto_alloc(root, type->sizeof_message);
+        if (*at != NULL)
+            type->message_init(*at);
+    }
+    return *at;
+}
+
+static char **text_field(ProtobufCMessage *message, const char *name)
+{
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name);
+    TIERCE_ASSERT(field != NULL && field->type == PROTOBUF_C_TYPE_STRING);
+    return (char **)(void *)((char *)message + field->offset);
+}
+
+static int32_t *enum_field(ProtobufCMessage *message, const char *name)
+{
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name);
+    TIERCE_ASSERT(field != NULL && field->type == PROTOBUF_C_TYPE_ENUM);
+    return (int32_t *)(void *)((char *)message + field->offset);
+}
+
+void tierce__api_say(struct tierce__api_call *api, int code, const char *format, ...)
+{
+    enum { TEXT_BYTES = 640 };
+    ProtobufCMessage *header = sub_message(api->reply, api->reply, "header");
+    ProtobufCMessage *status = header != NULL ? sub_message(api->reply, header, "status") : NULL;
+    char *text = tierce__proto_alloc(api->reply, TEXT_BYTES);
+    api->code = code;
+    if (status == NULL || text == NULL)
+        return; /* the reply is refused when it is packed */
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, TEXT_BYTES, format, arguments);
+    va_end(arguments);
+    *enum_field(status, "code") = code;
+    *text_field(status, "message") = text;
+}
+
+/* header.request_id = trace_id, '_', microseconds since 1970. */
+static void set_request_id(struct tierce__api_call *api)
+{
+    ProtobufCMessage *header = sub_message(api->reply, api->reply, "header");
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(api->request->descriptor, "trace_id");
+    const char *trace_id =
+        field != NULL ? tierce__api_string(*text_field(api->request, "trace_id")) : "";
+    size_t bytes = strlen(trace_id) + 24;
+    char *text = tierce__proto_alloc(api->reply, bytes);
+    if (header == NULL || text == NULL)
+        return;
+    snprintf(text, bytes, "%s_%lld", trace_id, (long long)tierce__manager_now_us(api->manager));
+    *text_field(header, "request_id") = text;
+}
+
+static void escape(char *out, size_t size, const char *text)
+{
+    size_t n = 0;
+    for (; *text != '\0' && n + 3 < size; text++) {
+        if (*text == '"' || *text == '\\')
+            out[n++] = '\\';
+        out[n++] = *text;
+    }
+    out[n] = '\0';
+}
+
+static void say_not_leader(struct tierce__api_call *api)
+{
+    struct tierce__elector_state state;
+    if (atomic_load_explicit(&api->manager->state, memory_order_acquire) == TIERCE__MANAGER_LOADS) {
+        tierce__api_say(api, META__ERROR_CODE__SERVICE_NOT_READY,
+                        "Server is not ready: the index is being loaded");
+        return;
+    }
+    tierce__elector_state(api->manager->elector, &state);
+    tierce__api_say(api, SERVER_NOT_LEADER, "Server is not leader%s%s",
+                    state.leader[0] != '\0' ? "; the leader is " : "", state.leader);
+}
+
+void tierce__api_fail(struct tierce__api_call *api, int rc, const char *doing)
+{
+    char why[TIERCE__WHY_BYTES * 2];
+    const char *text = api->why[0] != '\0' ? api->why : tierce_strerror(rc);
+    if (rc == -ENOENT)
+        tierce__api_say(api, INSTANCE_NOT_EXIST, "%s", text);
+    else if (rc == TIERCE_E_ARGUMENT)
+        tierce__api_say(api, INVALID_ARGUMENT, "%s", text);
+    else if (rc == TIERCE_E_CLOSED || rc == TIERCE_E_REFUSED)
+        say_not_leader(api);
+    else {
+        escape(why, sizeof(why), text);
+        tierce__api_say(api, INTERNAL_ERROR, "Failed to %s: {\"error_msg\":[\"%s\"]}", doing, why);
+    }
+}
+
+void tierce__api_invalid(struct tierce__api_call *api, const char *field)
+{
+    tierce__api_say(api, INVALID_ARGUMENT, "missing or invalid fields: {%s: {%s}}",
+                    tierce__rpcs[api->id].method, field);
+}
+
+const struct tierce__catalog *tierce__api_catalog(struct tierce__api_call *api)
+{
+    if (api->catalog == NULL)
+        api->catalog = tierce__registry_acquire(api->manager->registry);
+    return api->catalog;
+}
+
+static void end_call(struct tierce__api_call *api)
+{
+    if (api->catalog != NULL)
+        tierce__registry_release(api->manager->registry, api->catalog);
+    tierce__proto_free(api->reply);
+    tierce__proto_free(api->request);
+    tierce__arena_clear(&api->arena);
+}
+
+void *tierce__api_alloc(struct tierce__api_call *api, size_t count, size_t bytes)
+{
+    size_t all;
+    return __builtin_mul_overflow(count, bytes, &all) ? NULL : tierce__proto_alloc(api->reply, all);
+}
+
+/* ---- parts of messages ------------------------------------------------------------------------
+ */
+
+int tierce__api_read_mask(struct tierce__api_call *api, const Meta__BlockMask *message,
+                          struct tierce__mask *out)
+{
+    *out = (struct tierce__mask){0};
+    if (message == NULL)
+        return 0;
+    if (message->info_case == META__BLOCK_MASK__INFO_OFFSET) {
+        out->offset = message->offset;
+    } else if (message->info_case == META__BLOCK_MASK__INFO_BOOL_MASKS) {
+        const Meta__BoolMasksType *masks = message->bool_masks;
+        uint8_t *values = tierce__arena_alloc(&api->arena, masks->n_values + 1);
+        if (values == NULL)
+            return -ENOMEM;
+        for (size_t i = 0; i < masks->n_values; i++)
+            values[i] = masks->values[i] != 0;
+        *out = (struct tierce__mask){.is_values = true, .values = values, .count = masks->n_values};
+    }
+    return 0;
+}
+
+Meta__CacheLocation **tierce__api_show_locations(struct tierce__api_call *api,
+                                                 const struct tierce__found *found, size_t count)
+{
+    size_t specs_all = 0;
+    for (size_t i = 0; i < count; i++)
+        specs_all += found[i].spec_count;
+    Meta__CacheLocation **list = tierce__api_alloc(api, count + 1, sizeof(*list));
+    Meta__CacheLocation *locations = tierce__api_alloc(api, count + 1, sizeof(*locations));
+    Meta__LocationSpec **spec_list = tierce__api_alloc(api, specs_all + 1, sizeof(*spec_list));
+    Meta__LocationSpec *specs = tierce__api_alloc(api, specs_all + 1, sizeof(*specs));
+    if (list == NULL || locations == NULL || spec_list == NULL || specs == NULL)
+        return NULL;
+    for (size_t i = 0; i < count; i++) {
+        meta__cache_location__init(&locations[i]);
+        locations[i].type = (Meta__StorageType)found[i].type;
+        locations[i].spec_size = (int32_t)found[i].spec_count_all;
+        locations[i].n_location_specs = found[i].spec_count;
+        locations[i].location_specs = spec_list;
+        list[i] = &locations[i];
+        for (size_t s = 0; s < found[i].spec_count; s++, specs++) {
+            meta__location_spec__init(specs);
+            specs->name = tierce__api_text(found[i].specs[s].name);
+            specs->uri = tierce__api_text(found[i].specs[s].uri);
+            *spec_list++ = specs;
+        }
+    }
+    return list;
+}
+
+/* ---- admin as meta --------------------------------------------------------------------------- */
+
+static ProtobufCMessage *convert(struct tierce__api_call *api, const ProtobufCMessage *from,
+                                 const ProtobufCMessageDescriptor *to)
+{
+    ProtobufCMessage *out = NULL;
+    char why[TIERCE__PROTO_WHY_BYTES];
+    void *wire;
+    size_t bytes;
+    int rc = tierce__proto_pack(&wire, &bytes, from);
+    if (rc < 0)
+        return NULL;
+    rc = tierce__proto_unpack(&out, to, wire, bytes, why);
+    tierce__free(wire);
+    if (rc < 0)
+        tierce__api_say(api, INTERNAL_ERROR, "%s", why);
+    return rc == 0 ? out : NULL;
+}
+
+void tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id meta)
+{
+    struct tierce__api_call inner = {.manager = api->manager, .id = meta};
+    inner.request = convert(api, api->request, tierce__rpcs[meta].request);
+    inner.reply = tierce__proto_create(tierce__rpcs[meta].reply);
+    ProtobufCMessage *reply = NULL;
+    if (inner.request != NULL && inner.reply != NULL) {
+        tierce__api_meta_rows[meta].run(&inner);
+        reply = convert(api, inner.reply, api->reply->descriptor);
+    }
+    if (reply != NULL) {
+        tierce__proto_free(api->reply);
+        api->reply = reply;
+        api->code = inner.code;
+    }
+    end_call(&inner);
+}
+
+/* ---- a call ---------------------------------------------------------------------------------- */
+
+static const struct tierce__api_row *row_of(enum tierce__rpc_id id)
+{
+    static const struct tierce__api_row *const tables[] = {
+        tierce__api_meta_rows, tierce__api_admin_rows, tierce__api_kv_rows, tierce__api_debug_rows};
+    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
+        if (tables[i][id].run != NULL)
+            return &tables[i][id];
+    }
+    return NULL;
+}
+
+static bool waits(struct tierce__api_call *api)
+{
+    const struct tierce__api_row *row = row_of(api->id);
+    if (row->waits != TIERCE__API_WAITS_AS_INSTANCE)
+        return row->waits == TIERCE__API_WAITS;
+    return tierce__locator_blocks(api->manager->locator,
+                                  tierce__api_string(*text_field(api->request, "instance_id")));
+}
+
+static int read_request(struct tierce__api_call *api, const struct tierce__call_info *info,
+                        char why[TIERCE__PROTO_WHY_BYTES])
+{
+    const ProtobufCMessageDescriptor *type = tierce__rpcs[api->id].request;
+    return info->protocol == TIERCE__SERVE_GRPC
+               ? tierce__proto_unpack(&api->request, type, info->body, info->body_bytes, why)
+               : tierce__proto_json_parse(&api->request, type, info->body, info->body_bytes, why);
+}
+
+static void release_body(void *body)
+{
+    tierce__free(body);
+}
+
+static void reply_failed(struct tierce__call *call, const char *why, bool is_request)
+{
+    bool grpc = tierce__call_info(call)->protocol == TIERCE__SERVE_GRPC;
+    uint32_t grpc_status = is_request ? TIERCE__GRPC_INVALID_ARGUMENT : TIERCE__GRPC_INTERNAL;
+    uint32_t http_status = is_request ? 400 : 500;
+    tierce__call_reply(call, &(struct tierce__reply){
+                                 .status = grpc ? grpc_status : http_status,
+                                 .message = why,
+                                 .body = grpc ? NULL : "{}",
+                                 .bytes = grpc ? 0 : 2,
+                             });
+}
+
+void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *message)
+{
+    bool grpc = tierce__call_info(call)->protocol == TIERCE__SERVE_GRPC;
+    void *body = NULL;
+    char *text = NULL;
+    size_t bytes = 0;
+    int rc = grpc ? tierce__proto_pack(&body, &bytes, message)
+                  : tierce__proto_json_print(&text, &bytes, message);
+    if (rc < 0) {
+        reply_failed(call, "the reply cannot be written", false);
+        return;
+    }
+    tierce__call_reply(call, &(struct tierce__reply){
+                                 .status = grpc ? TIERCE__GRPC_OK : 200,
+                                 .body = grpc ? body : text,
+                                 .bytes = bytes,
+                                 .release = release_body,
+                             });
+}
+
+/* What the caller may not do, before anything is read. */
+static bool is_allowed(const struct tierce__api_target *target, struct tierce__call *call,
+                       bool *deferred, char name[64])
+{
+    const struct tierce__call_info *info = tierce__call_info(call);
+    bool needs_admin = tierce__rpcs[target->id].port != TIERCE__RPC_PORT_META;
+    enum tierce__auth_result result =
+        tierce__auth_check(target->manager->auth, call, needs_admin, info->is_deferred, name);
+    if (result == TIERCE__AUTH_OK)
+        return true;
+    *deferred = result == TIERCE__AUTH_WAITS;
+    if (*deferred) {
+        tierce__call_defer(call);
+        return false;
+    }
+    bool grpc = info->protocol == TIERCE__SERVE_GRPC, unknown = result == TIERCE__AUTH_UNKNOWN;
+    uint32_t grpc_status = unknown ? TIERCE__GRPC_UNAUTHENTICATED : TIERCE__GRPC_PERMISSION_DENIED;
+    tierce__call_reply(call, &(struct tierce__reply){
+                                 .status = grpc      ? grpc_status
+                                           : unknown ? 401
+                                                     : 403,
+                                 .message = unknown ? "a token, or a name and password, is needed"
+                                                    : "only administrators may do this",
+                                 .header_name = !grpc && unknown ? "WWW-Authenticate" : NULL,
+                                 .header_value = "Basic realm=\"tierce\", Bearer",
+                                 .body = grpc ? NULL : "{}",
+                                 .bytes = grpc ? 0 : 2,
+                             });
+    return false;
+}
+
+/* The call itself, unless this process doesn't lead or a fault is in the way. */
+static void run(struct tierce__api_call *api, const struct tierce__fault *fault)
+{
+    const struct tierce__rpc *rpc = &tierce__rpcs[api->id];
+    if (fault->kind == TIERCE__FAULT_INTERNAL_ERROR)
+        tierce__api_say(api, INTERNAL_ERROR, "%s fail due to fault injection", rpc->method);
+    else if (fault->kind == TIERCE__FAULT_ERROR_CODE)
+        tierce__api_say(api, fault->code, "%s fail due to fault injection", rpc->method);
+    else if (rpc->is_leader_only && !tierce__manager_leads(api->manager))
+        say_not_leader(api);
+    else
+        row_of(api->id)->run(api);
+    set_request_id(api);
+}
+
+static void count_call(struct tierce__api_call *api, uint64_t took_us)
+{
+    struct tierce__rpc_stats *stats = &api->manager->rpcs[api->id];
+    unsigned bin = took_us == 0 ? 0 : 63u - (unsigned)__builtin_clzll(took_us);
+    unsigned last = sizeof(stats->bins) / sizeof(stats->bins[0]) - 1;
+    atomic_fetch_add_explicit(&stats->calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&stats->errors, api->code != OK, memory_order_relaxed);
+    atomic_fetch_add_explicit(&stats->time_us, took_us, memory_order_relaxed);
+    atomic_fetch_add_explicit(&stats->bins[bin < last ? bin : last], 1, memory_order_relaxed);
+    atomic_store_explicit(&stats->last_us, took_us, memory_order_relaxed);
+    atomic_store_explicit(&stats->last_code, (uint32_t)api->code, memory_order_relaxed);
+}
+
+static const char *trace_id_of(struct tierce__api_call *api)
+{
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(api->request->descriptor, "trace_id");
+    return field != NULL ? tierce__api_string(*text_field(api->request, "trace_id")) : "";
+}
+
+/* Runs the call and replies: at once, or as a fault says. */
+static void answer(struct tierce__api_call *api, struct tierce__call *call, const char *name)
+{
+    struct tierce__manager *manager = api->manager;
+    uint64_t began_ns = tierce__now_ns();
+    struct tierce__fault fault =
+        tierce__faults_meet(manager->faults, tierce__rpcs[api->id].method, trace_id_of(api));
+    run(api, &fault);
+    uint64_t took_us = (tierce__now_ns() - began_ns) / 1000;
+    count_call(api, took_us);
+    tierce__access_log_write(manager->access_log, api, call, name, took_us);
+    if (fault.kind == TIERCE__FAULT_DELAY || fault.kind == TIERCE__FAULT_DROP)
+        tierce__later_reply(manager->later, call, api->reply,
+                            fault.kind == TIERCE__FAULT_DELAY ? fault.delay_ms : -1);
+    else
+        tierce__api_reply(call, api->reply);
+}
+
+static void serve(void *arg, struct tierce__call *call)
+{
+    const struct tierce__api_target *target = arg;
+    const struct tierce__call_info *info = tierce__call_info(call);
+    struct tierce__api_call api = {.manager = target->manager, .id = target->id};
+    char why[TIERCE__PROTO_WHY_BYTES], name[64] = "";
+    bool deferred = false;
+    if (!is_allowed(target, call, &deferred, name))
+        return;
+    int rc = read_request(&api, info, why);
+    if (rc < 0) {
+        reply_failed(call, why, true);
+        return;
+    }
+    if (!info->is_deferred && waits(&api)) {
+        tierce__proto_free(api.request);
+        tierce__call_defer(call);
+        return;
+    }
+    api.reply = tierce__proto_create(tierce__rpcs[api.id].reply);
+    if (api.reply == NULL)
+        reply_failed(call, "no memory", false);
+    else
+        answer(&api, call, name);
+    end_call(&api);
+}
+
+/* ---- routes ---------------------------------------------------------------------------------- */
+
+size_t tierce__api_routes(struct tierce__manager *manager, enum tierce__serve_protocol protocol,
+                          unsigned ports, struct tierce__route *out)
+{
+    size_t count = 0;
+    for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
+        const struct tierce__rpc *rpc = &tierce__rpcs[id];
+        if ((ports & (1u << rpc->port)) == 0 || row_of((enum tierce__rpc_id)id) == NULL)
+            continue;
+        bool grpc = protocol == TIERCE__SERVE_GRPC;
+        manager->targets[id] = (struct tierce__api_target){manager, (enum tierce__rpc_id)id};
+        out[count++] = (struct tierce__route){.path = grpc ? rpc->grpc_path : rpc->http_path,
+                                              .method = grpc ? NULL : "POST",
+                                              .serve = serve,
+                                              .arg = &manager->targets[id]};
+    }
+    return count;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_ELECTOR_H
+#define TIERCE_MANAGER_ELECTOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * Which of several managers leads: a lease in a place that all of them see, renewed by a thread.
+ *
+ * Whoever gets the lease gets a fencing token with it, larger than every token before; all writes
+ * to shared stores carry it. A leader whose lease it could not renew in time stops leading before
+ * the lease ends, by its own clock.
+ *
+ * The lease lies in memory (single process; URI ""), a file (flock; several processes of one host),
+ * Redis (KVCM's key and scripts, and a counter for the token), or etcd (JSON gateway over libcurl).
+ *
+ * Threads: any; the callbacks come from the elector's thread, one at a time.
+ */
+
+struct tierce__elector;
+
+struct tierce__elector_opts {
+    size_t size;
+    const char *uri;      /* "", "file:///dir", "redis://..", "etcd://host:port[,host:port]" */
+    const char *node_id;  /* the lock's value; tells who leads */
+    uint32_t lease_ms;    /* 0: 10000 */
+    uint32_t interval_ms; /* 0: 100 */
+    /* Became leader: recover, then return. Failing (negative) gives the lease back. */
+    int (*promote)(void *arg, uint64_t fence);
+    /* No longer leader: stop accepting, drain, drop what is in memory. */
+    void (*demote)(void *arg);
+    void *arg;
+};
+
+TIERCE_MUSTUSE int tierce__elector_start(struct tierce__elector **out,
+                                         const struct tierce__elector_opts *opts, char why[256]);
+/* Demotes, gives the lease back, ends. */
+void tierce__elector_stop(struct tierce__elector *elector);
+
+/* Lock-free; false from the moment when the lease may be somebody else's. */
+bool tierce__elector_leads(const struct tierce__elector *elector);
+
+struct tierce__elector_state {
+    bool leads;
+    uint64_t fence;
+    int64_t lease_until_us; /* wall clock, of our lease; 0 */
+    uint64_t loop_age_ms;   /* since the last turn of the loop */
+    char leader[128];       /* node id of who leads, or "" */
+};
+void tierce__elector_state(struct tierce__elector *elector, struct tierce__elector_state *out);
+
+/* Gives the lease up and does not run for it again before the campaign delay has passed. */
+void tierce__elector_demote(struct tierce__elector *elector);
+void tierce__elector_set_campaign_delay(struct tierce__elector *elector, int64_t delay_ms);
+int64_t tierce__elector_campaign_delay(const struct tierce__elector *elector);
+
+#endif

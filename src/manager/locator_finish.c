@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
+#include "base/log.h"
+#include "manager/locator_private.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* A session that ends: what was written begins to serve, the rest begins to be deleted. */
+struct finishing {
+    struct tierce__live *live;
+    struct tierce__session *session;
+    const bool *written; /* of each of its keys */
+    size_t *served;      /* the indexes of those that were */
+    int64_t now_us;
+    struct tierce__arena arena;
+    struct tierce__deletion *deletion; /* of what was not, or NULL */
+    struct tierce__meta_note notes[2];
+    size_t note_count;
+};
+
+static struct tierce__location location_of(const struct tierce__session *session,
+                                           const struct tierce__session_key *key)
+{
+    struct tierce__location location = {.storage = session->storage,
+                                        .type = session->type,
+                                        .place_count = key->place_count,
+                                        .places = key->places};
+    memcpy(location.id, key->location_id, sizeof(location.id));
+    return location;
+}
+
+/* ---- the batch ------------------------------------------------------------------------------- */
+
+/* The block's record, with one location more. */
+static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, bool found,
+                                             struct tierce__record *record,
+                                             struct tierce__arena *arena)
+{
+    struct finishing *f = arg;
+    (void)key;
+    const struct tierce__session_key *written = &f->session->keys[f->served[i]];
+    size_t had = found ? record->location_count : 0;
+    for (size_t l = 0; l < had; l++) { /* an answer of the store was lost: it is there already */
+        if (memcmp(record->locations[l].id, written->location_id, sizeof(written->location_id)) ==
+            0)
+            return TIERCE__META_SKIP;
+    }
+    struct tierce__location *locations = tierce__arena_alloc(arena, (had + 1) * sizeof(*locations));
+    if (locations == NULL)
+        return TIERCE__META_FAIL;
+    if (had > 0)
+        memcpy(locations, record->locations, had * sizeof(*locations));
+    locations[had] = location_of(f->session, written);
+    record->locations = locations;
+    record->location_count = (uint16_t)(had + 1);
+    record->used_us = f->now_us;
+    record->stored_us = f->now_us;
+    if (!found) {
+        record->has_parent = written->has_parent;
+        record->parent = written->parent;
+        record->key_text = written->text;
+        record->key_text_bytes = written->text != NULL ? strlen(written->text) : 0;
+    }
+    return TIERCE__META_PUT;
+}
+
+static int attach_notes(void *arg, const size_t *indices, size_t count,
+                        struct tierce__meta_batch *batch, struct tierce__arena *arena)
+{
+    struct finishing *f = arg;
+    (void)indices, (void)count, (void)arena;
+    batch->notes = f->notes;
+    batch->note_count = f->note_count;
+    return 0;
+}
+
+/* The session's note goes, and that of the deletion comes. */
+static int prepare_notes(struct finishing *f, bool is_late)
+{
+    const struct tierce__session *session = f->session;
+    f->notes[f->note_count++] =
+        (struct tierce__meta_note){.kind = TIERCE__NOTE_SESSION, .number = session->note};
+    for (size_t i = 0; i < session->count; i++) {
+        if (f->written[i])
+            continue;
+        if (f->deletion == NULL)
+            f->deletion = tierce__deletion_create(f->live, session->count);
+        if (f->deletion == NULL)
+            return -ENOMEM;
+        struct tierce__location location = location_of(session, &session->keys[i]);
+        int rc = tierce__deletion_add(f->deletion, session->keys[i].claim.key, &location);
+        if (rc < 0)
+            return rc;
+    }
+    if (f->deletion == NULL)
+        return 0;
+    f->deletion->deadline.due_us = f->now_us;
+    /* Who was late may still be writing; who said that it failed is not. */
+    int64_t late_us = f->now_us + (int64_t)f->live->locator->opts.late_write_ms * 1000;
+    f->deletion->reusable_us = is_late ? late_us : f->now_us;
+    f->deletion->sweep_us = is_late ? late_us : 0;
+    return tierce__deletion_write(f->deletion, &f->notes[f->note_count++]);
+}
+
+static int write_batch(struct finishing *f)
+{
+    const struct tierce__session *session = f->session;
+    int64_t *keys = tierce__arena_alloc(&f->arena, (session->count + 1) * sizeof(*keys));
+    int *status = tierce__arena_calloc(&f->arena, session->count + 1, sizeof(*status));
+    size_t count = 0;
+    f->served = tierce__arena_alloc(&f->arena, (session->count + 1) * sizeof(*f->served));
+    if (keys == NULL || status == NULL || f->served == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < session->count; i++) {
+        if (!f->written[i])
+            continue;
+        f->served[count] = i;
+        keys[count++] = session->keys[i].claim.key;
+    }
+    if (count == 0)
+        return tierce__meta_index_write_notes(f->live->index, f->notes, f->note_count);
+    return tierce__meta_index_modify(f->live->index, keys, count, true, put_location, attach_notes,
+                                     f, &f->arena, status);
+}
+
+/* ---- its end --------------------------------------------------------------------------------- */
+
+/* Bytes follow what has happened; what is deleted is told to the deleter; claims go last, so that
+ * nobody writes a key that is neither claimed nor in the index. */
+static void settle(struct finishing *f)
+{
+    struct tierce__live *live = f->live;
+    struct tierce__session *session = f->session;
+    uint64_t served = 0, dropped = 0;
+    struct tierce__quota_at at = tierce__live_quota_at(live, session->type, session->storage);
+    for (size_t i = 0; i < session->count; i++) {
+        for (size_t p = 0; p < session->keys[i].place_count; p++)
+            *(f->written[i] ? &served : &dropped) += session->keys[i].places[p].bytes;
+    }
+    if (served > 0)
+        tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_WRITING, TIERCE__QUOTA_SERVING,
+                           served);
+    if (dropped > 0)
+        tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_WRITING, TIERCE__QUOTA_DELETING,
+                           dropped);
+    if (f->deletion != NULL)
+        tierce__deleter_submit(live->locator->deleter, f->deletion);
+    tierce__lock_take(&live->lock);
+    for (size_t i = 0; i < session->count; i++)
+        tierce__live_drop_claim(live, &session->keys[i].claim);
+    tierce__live_drop_session(live, session);
+    tierce__lock_drop(&live->lock);
+    tierce__session_destroy(session);
+}
+
+/* The session is busy; afterwards it is gone, or (on an error) as it was. */
+static int finish(struct tierce__live *live, struct tierce__session *session, const bool *written,
+                  bool is_late)
+{
+    struct finishing f = {.live = live,
+                          .session = session,
+                          .written = written,
+                          .now_us = tierce__locator_now_us(live->locator)};
+    int rc = session->count == 0 ? 0 : prepare_notes(&f, is_late);
+    if (rc == 0 && session->count > 0)
+        rc = write_batch(&f);
+    if (rc == 0) {
+        settle(&f);
+    } else {
+        tierce__deletion_destroy(f.deletion);
+        tierce__lock_take(&live->lock);
+        session->is_busy = false;
+        tierce__lock_drop(&live->lock);
+    }
+    tierce__arena_clear(&f.arena);
+    return rc;
+}
+
+/* Finds the session, checks the mask against it, and makes it busy. */
+static int begin_finish(struct tierce__live *live, const char *id, const struct tierce__mask *mask,
+                        struct tierce__arena *arena, struct tierce__session **out, bool **written,
+                        char why[TIERCE__WHY_BYTES])
+{
+    int rc = 0;
+    tierce__lock_take(&live->lock);
+    struct tierce__session *session = tierce__live_session(live, id);
+    if (session == NULL || session->is_busy) {
+        rc = tierce__why(why, -ESRCH, "no write session %.40s; it may have timed out", id);
+        goto out;
+    }
+    size_t given = mask->is_values ? mask->count : mask->offset > 0 ? (size_t)mask->offset : 0;
+    bool good =
+        mask->is_values ? given == session->count : mask->offset >= 0 && given <= session->count;
+    if (!good) {
+        rc = tierce__why(why, TIERCE_E_ARGUMENT,
+                         "success_blocks is for %lld blocks; the session has %zu to be finished",
+                         mask->is_values ? (long long)given : (long long)mask->offset,
+                         session->count);
+        goto out;
+    }
+    *written = tierce__arena_alloc(arena, (session->count + 1) * sizeof(**written));
+    if (*written == NULL) {
+        rc = tierce__why(why, -ENOMEM, "no memory");
+        goto out;
+    }
+    for (size_t i = 0; i < session->count; i++)
+        (*written)[i] = tierce__mask_has(mask, i) && !session->keys[i].claim.is_removed;
+    session->is_busy = true;
+    *out = session;
+out:
+    tierce__lock_drop(&live->lock);
+    return rc;
+}
+
+int tierce__locator_finish_write(struct tierce__locator *locator, const char *instance_id,
+                                 const char *session_id, const struct tierce__mask *written_mask,
+                                 char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__live *live;
+    struct tierce__session *session = NULL;
+    struct tierce__arena arena = {0};
+    bool *written = NULL;
+    int rc = tierce__live_acquire(&live, locator, instance_id, why);
+    if (rc < 0)
+        return rc;
+    rc = begin_finish(live, session_id, written_mask, &arena, &session, &written, why);
+    if (rc == 0) {
+        rc = finish(live, session, written, false);
+        if (rc < 0)
+            rc = tierce__why(why, rc, "the write cannot be finished: %s", tierce_strerror(rc));
+    }
+    tierce__arena_clear(&arena);
+    tierce__live_release(live);
+    return rc;
+}
+
+int tierce__locator_session_keys(struct tierce__locator *locator, const char *instance_id,
+                                 const char *session_id, size_t *count)
+{
+    char why[TIERCE__WHY_BYTES];
+    struct tierce__live *live;
+    int rc = tierce__live_acquire(&live, locator, instance_id, why);
+    if (rc < 0)
+        return rc;
+    tierce__lock_take(&live->lock);
+    const struct tierce__session *session = tierce__live_session(live, session_id);
+    if (session != NULL)
+        *count = session->count;
+    tierce__lock_drop(&live->lock);
+    tierce__live_release(live);
+    return session != NULL ? 0 : -ESRCH;
+}
+
+/* ---- timeouts -------------------------------------------------------------------------------- */
+
+/* A session that could not be ended is tried again a second later. */
+static void put_off(struct tierce__live *live, struct tierce__session *session, int64_t now_us)
+{
+    enum { AGAIN_US = 1000000 };
+    tierce__lock_take(&live->lock);
+    session->is_busy = false;
+    tierce__deadlines_remove(&live->deadlines, &session->deadline);
+    int rc = tierce__deadlines_add(&live->deadlines, &session->deadline, now_us + AGAIN_US);
+    TIERCE_ASSERT(rc == 0); /* it has just made room */
+    tierce__lock_drop(&live->lock);
+}
+
+/* The session that is due and not being ended, made busy; or NULL. */
+static struct tierce__session *take_due(struct tierce__live *live, int64_t now_us)
+{
+    struct tierce__session *session = NULL;
+    tierce__lock_take(&live->lock);
+    struct tierce__deadline *first = tierce__deadlines_first(&live->deadlines);
+    if (first != NULL && first->due_us <= now_us) {
+        session = TIERCE__CONTAINER_OF(first, struct tierce__session, deadline);
+        if (session->is_busy)
+            session = NULL;
+        else
+            session->is_busy = true;
+    }
+    tierce__lock_drop(&live->lock);
+    return session;
+}
+
+size_t tierce__live_expire(struct tierce__live *live, int64_t now_us)
+{
+    size_t expired = 0;
+    struct tierce__session *session;
+    while ((session = take_due(live, now_us)) != NULL) {
+        struct tierce__arena arena = {0};
+        const bool *none = tierce__arena_calloc(&arena, session->count + 1, sizeof(*none));
+        size_t keys = session->count;
+        int rc = none != NULL ? finish(live, session, none, true) : -ENOMEM;
+        tierce__arena_clear(&arena);
+        if (rc < 0) {
+            tierce__log(TIERCE_LOG_WARN, "manager.session_not_ended", "instance=%s error=%s",
+                        live->instance.id, tierce_error_name(rc));
+            put_off(live, session, now_us);
+            break;
+        }
+        if (keys > 0) {
+            tierce__lock_take(&live->lock);
+            live->expired_sessions++;
+            tierce__lock_drop(&live->lock);
+            expired++;
+        }
+    }
+    return expired;
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_LOCATOR_PRIVATE_H
+#define TIERCE_MANAGER_LOCATOR_PRIVATE_H
+
+#include "base/list.h"
+#include "base/lock.h"
+#include "manager/deadlines.h"
+#include "manager/deleter.h"
+#include "manager/locator.h"
+#include "manager/places.h"
+#include "manager/quota.h"
+
+#include <stdatomic.h>
+
+/*
+ * The locator's parts.
+ *
+ *     locator.c        instances come and go; recovery
+ *     locator_get.c    the match modes
+ *     locator_write.c  StartWrite and FinishWrite
+ *     locator_remove.c remove, trim, look
+ *     choice.c         which storage to write to, which location to read from
+ *     sessions.c       who writes which keys until when, and its durable form
+ *     quota.c          bytes by group, type and storage
+ *     deleter.c        what is being deleted
+ */
+
+/* ---- an instance at work --------------------------------------------------------------------- */
+
+/* A key that a session writes. In no index yet; nobody else may write it. */
+struct tierce__claim {
+    struct tierce__claim *next; /* of its bucket */
+    int64_t key;
+    struct tierce__session *session; /* NULL while the session is being made */
+    bool is_removed;                 /* asked to be removed: it will not serve */
+};
+
+struct tierce__live {
+    struct tierce__list node; /* LOCATOR */
+    struct tierce__locator *locator;
+    struct tierce__instance instance; /* a copy: never changes */
+    char *shared;                     /* the quota that its group shares with others, or "" */
+    struct tierce__meta_space *space;
+    struct tierce__meta_index *index;
+    struct tierce__places *places;
+    bool blocks;
+    _Atomic uint32_t users; /* calls and jobs that use it */
+    bool is_going;          /* LOCATOR: takes no call any more */
+
+    struct tierce__lock lock; /* SESSIONS: what follows */
+    struct tierce__claim **claims;
+    size_t claim_bucket_count, claim_count;
+    struct tierce__session **sessions;
+    size_t session_bucket_count, session_count;
+    struct tierce__deadlines deadlines;
+    uint64_t expired_sessions;
+    uint64_t writing_by_slot[16];
+    struct tierce__deleting deleting; /* keys whose locations are being deleted */
+};
+
+struct tierce__locator {
+    struct tierce__locator_opts opts;
+    struct tierce__quota *quota;
+    struct tierce__deleter *deleter;
+    _Atomic uint64_t random;
+    struct tierce__lock lock; /* LOCATOR: what follows */
+    struct tierce__cond idle; /* an instance has lost its last user */
+    struct tierce__list instances;
+    struct tierce__list stores;
+    bool is_open;
+    uint64_t fence;
+};
+
+/* Uses the instance until release; -ENOENT, TIERCE_E_CLOSED. */
+TIERCE_MUSTUSE int tierce__live_acquire(struct tierce__live **out, struct tierce__locator *locator,
+                                        const char *id, char why[TIERCE__WHY_BYTES]);
+void tierce__live_release(struct tierce__live *live);
+void tierce__live_hold(struct tierce__live *live);
+
+/* Calls `each` for every instance, which it may use meanwhile, without a lock. */
+void tierce__locator_each(struct tierce__locator *locator,
+                          void (*each)(void *arg, struct tierce__live *live), void *arg);
+
+/* What its bytes count in. */
+struct tierce__quota_at tierce__live_quota_at(const struct tierce__live *live, uint8_t type,
+                                              uint16_t storage);
+
+/* Ends the instance's sessions that are due; returns how many had keys. */
+size_t tierce__live_expire(struct tierce__live *live, int64_t now_us);
+
+int64_t tierce__locator_now_us(const struct tierce__locator *locator);
+
+/* 64 bits that nobody guesses, or that a seed gives. */
+uint64_t tierce__locator_random(struct tierce__locator *locator);
+
+/* `count` characters of [a-z0-9]. */
+void tierce__locator_name(struct tierce__locator *locator, char *out, size_t count);
+
+/* Says it in `why` and returns `rc`. */
+int tierce__why(char why[TIERCE__WHY_BYTES], int rc, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- sessions.c ------------------------------------------------------------------------------ */
+
+struct tierce__session_key {
+    struct tierce__claim claim;
+    bool has_parent;
+    int64_t parent;
+    char location_id[TIERCE__LOCATION_ID_BYTES];
+    const char *text; /* of a string key, or NULL */
+    uint16_t place_count;
+    const struct tierce__spec_place *places;
+};
+
+struct tierce__session {
+    struct tierce__session *next; /* of its bucket */
+    struct tierce__deadline deadline;
+    char id[TIERCE__SESSION_ID_BYTES + 1];
+    uint64_t note; /* its number */
+    uint16_t storage;
+    uint8_t type;
+    bool is_busy; /* being ended */
+    size_t count;
+    struct tierce__session_key *keys;
+    uint64_t bytes;
+    struct tierce__arena arena; /* all of the above lies in it, and this struct */
+};
+
+/* An empty session of `count` keys, with a name and a note's number. NULL: no memory. */
+struct tierce__session *tierce__session_create(struct tierce__locator *locator, size_t count);
+void tierce__session_destroy(struct tierce__session *session);
+
+/* SESSIONS held: whether the key is claimed; the claim or NULL. */
+struct tierce__claim *tierce__live_claim(const struct tierce__live *live, int64_t key);
+void tierce__live_put_claim(struct tierce__live *live, struct tierce__claim *claim);
+void tierce__live_drop_claim(struct tierce__live *live, struct tierce__claim *claim);
+
+/* SESSIONS held. */
+TIERCE_MUSTUSE int tierce__live_put_session(struct tierce__live *live,
+                                            struct tierce__session *session);
+struct tierce__session *tierce__live_session(const struct tierce__live *live, const char *id);
+void tierce__live_drop_session(struct tierce__live *live, struct tierce__session *session);
+
+/* The durable form (docs/format/notes.md), in the arena; and back, with the arena of its own. */
+TIERCE_MUSTUSE int tierce__session_write(const struct tierce__session *session,
+                                         struct tierce__arena *arena, const void **out,
+                                         size_t *bytes);
+TIERCE_MUSTUSE int tierce__session_read(struct tierce__session **out,
+                                        struct tierce__locator *locator, uint64_t note,
+                                        const void *bytes, size_t count);
+
+/* ---- locator_remove.c ------------------------------------------------------------------------ */
+
+struct tierce__removed {
+    uint64_t keys, locations, bytes;
+    size_t offset; /* of the step that is being decided among the keys */
+};
+
+/* Under the key's lock: whether the i-th key of its step (removed.offset + i of all) goes. */
+typedef bool (*tierce__remove_if_fn)(void *arg, size_t i, int64_t key,
+                                     const struct tierce__record *record);
+
+/*
+ * Takes keys out of the index in steps, each atomic, and has their bytes deleted at due_us; with
+ * keep_bytes they are only forgotten. `removed` is added to. Errors: of the store; the steps before
+ * are done.
+ */
+TIERCE_MUSTUSE int tierce__live_remove(struct tierce__live *live, const int64_t *keys, size_t count,
+                                       int64_t due_us, bool keep_bytes, tierce__remove_if_fn wanted,
+                                       void *wanted_arg, struct tierce__removed *removed);
+
+/* All keys that are wanted. */
+TIERCE_MUSTUSE int tierce__live_trim(struct tierce__live *live, bool keep_bytes,
+                                     tierce__remove_if_fn wanted, void *wanted_arg,
+                                     struct tierce__removed *removed);
+
+/* When the slots of a deletion may be used again: a reader that was told of one may still be at it.
+ */
+int64_t tierce__live_reusable_us(const struct tierce__live *live, int64_t due_us);
+
+/* ---- choice.c -------------------------------------------------------------------------------- */
+
+/*
+ * The storage for `count` keys of so many bytes each: the first of the group's candidates that its
+ * strategy allows, that is available and has room. Reserves what fits: *fit leading keys, at least
+ * one. TIERCE_E_FULL, TIERCE_E_DOWN.
+ */
+TIERCE_MUSTUSE int tierce__choose_storage(const struct tierce__live *live,
+                                          const struct tierce__catalog *catalog,
+                                          const struct tierce__group *group, const uint64_t *bytes,
+                                          size_t count, const struct tierce__storage **out,
+                                          size_t *fit, char why[TIERCE__WHY_BYTES]);
+
+/* The storage of a location, by its number or by what its first text names; NULL: not in the
+ * registry. */
+const struct tierce__storage *tierce__location_storage(const struct tierce__catalog *catalog,
+                                                       const struct tierce__location *location);
+
+/* One of the record's locations whose storage is available, drawn by the weights of their kinds;
+ * NULL: there is none. */
+const struct tierce__location *tierce__choose_location(struct tierce__locator *locator,
+                                                       const struct tierce__catalog *catalog,
+                                                       const struct tierce__record *record);
+
+/* Whether there is one. */
+bool tierce__record_serves(struct tierce__locator *locator, const struct tierce__catalog *catalog,
+                           const struct tierce__record *record);
+
+#endif

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/locator_private.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+
+/* ---- removing -------------------------------------------------------------------------------- */
+
+/* Keys that leave the index; a batch of the index's locks is a deletion of its own. */
+struct removing {
+    struct tierce__live *live;
+    int64_t due_us;
+    tierce__remove_if_fn wanted; /* or NULL: all */
+    void *wanted_arg;
+    bool keep_bytes;               /* forget what is known, leave the bytes where they are */
+    struct tierce__deletion *step; /* of the step that is being decided */
+    struct tierce__removed *removed;
+    int error;
+};
+
+static void move_bytes(struct removing *r, const struct tierce__deletion *deletion)
+{
+    struct tierce__live *live = r->live;
+    for (size_t i = 0; i < deletion->count; i++) {
+        const struct tierce__location *location = &deletion->items[i].location;
+        struct tierce__quota_at at = tierce__live_quota_at(live, location->type, location->storage);
+        uint64_t bytes = 0;
+        for (size_t p = 0; p < location->place_count; p++)
+            bytes += location->places[p].bytes;
+        tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_SERVING,
+                           r->keep_bytes ? TIERCE__QUOTA_STATES : TIERCE__QUOTA_DELETING, bytes);
+        r->removed->locations++;
+        r->removed->bytes += bytes;
+    }
+}
+
+static enum tierce__meta_action remove_record(void *arg, size_t i, int64_t key, bool found,
+                                              struct tierce__record *record,
+                                              struct tierce__arena *arena)
+{
+    struct removing *r = arg;
+    (void)arena;
+    if (!found || (r->wanted != NULL && !r->wanted(r->wanted_arg, i, key, record)))
+        return TIERCE__META_SKIP;
+    for (size_t l = 0; l < record->location_count && r->error == 0; l++)
+        r->error = tierce__deletion_add(r->step, key, &record->locations[l]);
+    if (r->error < 0)
+        return TIERCE__META_FAIL;
+    r->removed->keys++;
+    return TIERCE__META_DELETE;
+}
+
+static int attach_deletion(void *arg, const size_t *indices, size_t count,
+                           struct tierce__meta_batch *batch, struct tierce__arena *arena)
+{
+    struct removing *r = arg;
+    (void)indices, (void)count;
+    if (r->error < 0)
+        return r->error;
+    if (r->step->count == 0 || r->keep_bytes)
+        return 0;
+    struct tierce__meta_note *note = tierce__arena_alloc(arena, sizeof(*note));
+    if (note == NULL)
+        return -ENOMEM;
+    r->step->deadline.due_us = r->due_us;
+    r->step->reusable_us = tierce__live_reusable_us(r->live, r->due_us);
+    int rc = tierce__deletion_write(r->step, note);
+    batch->notes = note;
+    batch->note_count = 1;
+    return rc;
+}
+
+/* Each step is a call of its own, so that what its batch removed is known to be gone before it is
+ * given to the deleter. */
+static int remove_step(struct removing *r, const int64_t *keys, size_t count)
+{
+    struct tierce__arena arena = {0};
+    struct tierce__removed before = *r->removed;
+    int *status = tierce__arena_calloc(&arena, count, sizeof(*status));
+    r->error = 0;
+    r->step = tierce__deletion_create(r->live, count);
+    int rc = status != NULL && r->step != NULL
+                 ? tierce__meta_index_modify(r->live->index, keys, count, true, remove_record,
+                                             attach_deletion, r, &arena, status)
+                 : -ENOMEM;
+    if (rc < 0) {
+        *r->removed = before;
+    } else if (r->step->count > 0) {
+        move_bytes(r, r->step);
+        if (!r->keep_bytes) {
+            tierce__deleter_submit(r->live->locator->deleter, r->step);
+            r->step = NULL;
+        }
+    }
+    tierce__deletion_destroy(r->step);
+    tierce__arena_clear(&arena);
+    return r->error < 0 ? r->error : rc;
+}
+
+int tierce__live_remove(struct tierce__live *live, const int64_t *keys, size_t count,
+                        int64_t due_us, bool keep_bytes, tierce__remove_if_fn wanted,
+                        void *wanted_arg, struct tierce__removed *removed)
+{
+    enum { STEP_KEYS = 128 };
+    struct removing r = {.live = live,
+                         .due_us = due_us,
+                         .keep_bytes = keep_bytes,
+                         .wanted = wanted,
+                         .wanted_arg = wanted_arg,
+                         .removed = removed};
+    int rc = 0;
+    for (size_t first = 0; rc == 0 && first < count; first += STEP_KEYS) {
+        size_t step = count - first < STEP_KEYS ? count - first : STEP_KEYS;
+        removed->offset = first;
+        rc = remove_step(&r, keys + first, step);
+    }
+    return rc;
+}
+
+int64_t tierce__live_reusable_us(const struct tierce__live *live, int64_t due_us)
+{
+    const struct tierce__locator *locator = live->locator;
+    int64_t from_us =
+        tierce__locator_now_us(locator) + (int64_t)locator->opts.reuse_delay_ms * 1000;
+    return due_us > from_us ? due_us : from_us;
+}
+
+/* What is being written will not serve. */
+static void mark_claims(struct tierce__live *live, const int64_t *keys, size_t count,
+                        const struct tierce__mask *mask)
+{
+    tierce__lock_take(&live->lock);
+    for (size_t i = 0; i < count; i++) {
+        struct tierce__claim *claim =
+            tierce__mask_has(mask, i) ? NULL : tierce__live_claim(live, keys[i]);
+        if (claim != NULL)
+            claim->is_removed = true;
+    }
+    tierce__lock_drop(&live->lock);
+}
+
+int tierce__locator_remove(struct tierce__locator *locator, const char *instance_id,
+                           const int64_t *keys, size_t count, const struct tierce__mask *mask,
+                           char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__live *live;
+    struct tierce__arena arena = {0};
+    struct tierce__removed removed = {0};
+    int rc = tierce__live_acquire(&live, locator, instance_id, why);
+    if (rc < 0)
+        return rc;
+    int64_t *wanted = tierce__arena_alloc(&arena, (count + 1) * sizeof(*wanted));
+    size_t n = 0;
+    if (count == 0)
+        rc = tierce__why(why, TIERCE_E_ARGUMENT, "neither block_keys nor token_ids of a block");
+    else if (wanted == NULL)
+        rc = tierce__why(why, -ENOMEM, "no memory");
+    if (rc < 0)
+        goto out;
+    for (size_t i = 0; i < count; i++) {
+        if (!tierce__mask_has(mask, i))
+            wanted[n++] = keys[i];
+    }
+    mark_claims(live, keys, count, mask);
+    int64_t due_us = tierce__locator_now_us(locator);
+    rc = tierce__live_remove(live, wanted, n, due_us, false, NULL, NULL, &removed);
+    if (rc < 0)
+        rc = tierce__why(why, rc, "the index cannot be written: %s", tierce_strerror(rc));
+out:
+    tierce__arena_clear(&arena);
+    tierce__live_release(live);
+    return rc;
+}
+
+/* ---- trimming -------------------------------------------------------------------------------- */
+
+struct span {
+    int64_t begin_us, end_us;
+};
+
+static bool is_in_span(void *arg, size_t i, int64_t key, const struct tierce__record *record)
+{
+    const struct span *span = arg;
+    (void)i, (void)key;
+    return record->stored_us >= span->begin_us && record->stored_us < span->end_us;
+}
+
+static void mark_all_claims(struct tierce__live *live)
+{
+    tierce__lock_take(&live->lock);
+    for (size_t b = 0; b < live->claim_bucket_count; b++) {
+        for (struct tierce__claim *claim = live->claims[b]; claim != NULL; claim = claim->next)
+            claim->is_removed = true;
+    }
+    tierce__lock_drop(&live->lock);
+}
+
+int tierce__live_trim(struct tierce__live *live, bool keep_bytes, tierce__remove_if_fn wanted,
+                      void *wanted_arg, struct tierce__removed *removed)
+{
+    enum { PAGE_KEYS = 1024, WAITING_MAX = 1024 };
+    int64_t keys[PAGE_KEYS];
+    struct tierce__meta_space *space = tierce__meta_index_space(live->index);
+    struct tierce__deleter *deleter = live->locator->deleter;
+    uint64_t cursor = 0;
+    int rc;
+    do {
+        size_t count;
+        rc = space->ops->scan(space, &cursor, PAGE_KEYS, keys, &count);
+        if (rc < 0)
+            break;
+        int64_t due_us = tierce__locator_now_us(live->locator);
+        rc =
+            tierce__live_remove(live, keys, count, due_us, keep_bytes, wanted, wanted_arg, removed);
+        /* Not faster than storages delete: what waits lies in memory. */
+        struct tierce__deleter_stats stats;
+        tierce__deleter_stats(deleter, &stats);
+        if (stats.waiting > WAITING_MAX)
+            tierce__deleter_step(deleter, WAITING_MAX);
+    } while (rc == 0 && cursor != 0);
+    return rc;
+}
+
+int tierce__locator_trim(struct tierce__locator *locator, const char *instance_id, int trim,
+                         int64_t begin_s, int64_t end_s, char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__live *live;
+    struct tierce__removed removed = {0};
+    struct span span = {.begin_us = begin_s * 1000000, .end_us = (end_s + 1) * 1000000};
+    int rc = tierce__live_acquire(&live, locator, instance_id, why);
+    if (rc < 0)
+        return rc;
+    bool time = trim == TIERCE__TRIM_TIME;
+    if (trim != TIERCE__TRIM_ALL && trim != TIERCE__TRIM_META && !time)
+        rc = tierce__why(why, TIERCE_E_ARGUMENT, "%d is no trim strategy", trim);
+    else if (time && (begin_s < 0 || end_s < begin_s || end_s > INT64_MAX / 1000000 - 1))
+        rc = tierce__why(why, TIERCE_E_ARGUMENT, "from %lld to %lld is no span of time",
+                         (long long)begin_s, (long long)end_s);
+    if (rc < 0)
+        goto out;
+    if (!time)
+        mark_all_claims(live);
+    rc = tierce__live_trim(live, trim == TIERCE__TRIM_META, time ? is_in_span : NULL, &span,
+                           &removed);
+    if (rc < 0)
+        rc = tierce__why(why, rc, "after %llu blocks: %s", (unsigned long long)removed.keys,
+                         tierce_strerror(rc));
+out:
+    tierce__live_release(live);
+    return rc;
+}
+
+/* ---- looking --------------------------------------------------------------------------------- */
+
+static int show_looked(struct tierce__live *live, const struct tierce__catalog *catalog,
+                       const struct tierce__location *location, enum tierce__look_state state,
+                       struct tierce__arena *arena, struct tierce__looked *out)
+{
+    const struct tierce__instance *instance = &live->instance;
+    const struct tierce__storage *storage = tierce__location_storage(catalog, location);
+    struct tierce__found_spec *specs =
+        tierce__arena_alloc(arena, (location->place_count + 1) * sizeof(*specs));
+    if (specs == NULL)
+        return -ENOMEM;
+    out->state = state;
+    memcpy(out->id, location->id, sizeof(location->id));
+    out->found = (struct tierce__found){
+        .type = location->type, .spec_count_all = location->place_count, .specs = specs};
+    for (size_t p = 0; p < location->place_count && storage != NULL; p++) {
+        if (location->places[p].spec >= instance->spec_count)
+            continue;
+        struct tierce__found_spec *spec = &specs[out->found.spec_count++];
+        spec->name = instance->specs[location->places[p].spec].name;
+        spec->uri = tierce__place_uri(storage, instance, &location->places[p], arena);
+        if (spec->uri == NULL)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+/* A key that does not serve: is it being written, or deleted? */
+static int look_aside(struct tierce__live *live, const struct tierce__catalog *catalog, int64_t key,
+                      struct tierce__arena *arena, struct tierce__looked *out)
+{
+    int rc = 0;
+    tierce__lock_take(&live->lock);
+    struct tierce__claim *claim = tierce__live_claim(live, key);
+    if (claim != NULL && claim->session != NULL) {
+        const struct tierce__session_key *writing =
+            TIERCE__CONTAINER_OF(claim, struct tierce__session_key, claim);
+        struct tierce__location location = {.storage = claim->session->storage,
+                                            .type = claim->session->type,
+                                            .place_count = writing->place_count,
+                                            .places = writing->places};
+        memcpy(location.id, writing->location_id, sizeof(location.id));
+        rc = show_looked(live, catalog, &location, TIERCE__LOOK_WRITING, arena, out);
+    } else {
+        const struct tierce__location *location = tierce__deleting_find(&live->deleting, key);
+        if (location != NULL)
+            rc = show_looked(live, catalog, location, TIERCE__LOOK_DELETING, arena, out);
+    }
+    tierce__lock_drop(&live->lock);
+    return rc;
+}
+
+static int look_at(struct tierce__live *live, const struct tierce__catalog *catalog,
+                   const int64_t *keys, size_t count, struct tierce__arena *arena,
+                   struct tierce__looked *out)
+{
+    bool *found = tierce__arena_calloc(arena, count + 1, sizeof(*found));
+    struct tierce__record *records = tierce__arena_calloc(arena, count + 1, sizeof(*records));
+    if (found == NULL || records == NULL)
+        return -ENOMEM;
+    int rc =
+        count > 0 ? tierce__meta_index_get(live->index, keys, count, arena, records, found) : 0;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        if (found[i] && records[i].location_count > 0)
+            rc = show_looked(live, catalog, &records[i].locations[0], TIERCE__LOOK_SERVING, arena,
+                             &out[i]);
+        else
+            rc = look_aside(live, catalog, keys[i], arena, &out[i]);
+    }
+    return rc;
+}
+
+int tierce__locator_look(struct tierce__locator *locator, const char *instance_id,
+                         const int64_t *keys, size_t count, const struct tierce__mask *mask,
+                         struct tierce__arena *arena, struct tierce__looked **out,
+                         size_t *out_count, char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__live *live;
+    int rc = tierce__live_acquire(&live, locator, instance_id, why);
+    if (rc < 0)
+        return rc;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(locator->opts.registry);
+    int64_t *wanted = tierce__arena_alloc(arena, (count + 1) * sizeof(*wanted));
+    struct tierce__looked *looked = tierce__arena_calloc(arena, count + 1, sizeof(*looked));
+    size_t n = 0;
+    if (count == 0)
+        rc = tierce__why(why, TIERCE_E_ARGUMENT, "neither block_keys nor token_ids of a block");
+    else if (wanted == NULL || looked == NULL)
+        rc = tierce__why(why, -ENOMEM, "no memory");
+    if (rc < 0)
+        goto out;
+    for (size_t i = 0; i < count; i++) {
+        if (!tierce__mask_has(mask, i))
+            wanted[n++] = keys[i];
+    }
+    rc = look_at(live, catalog, wanted, n, arena, looked);
+    if (rc < 0) {
+        rc = tierce__why(why, rc, "the index cannot be read: %s", tierce_strerror(rc));
+        goto out;
+    }
+    *out = looked;
+    *out_count = n;
+out:
+    tierce__registry_release(locator->opts.registry, catalog);
+    tierce__live_release(live);
+    return rc;
+}

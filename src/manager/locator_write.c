@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
+#include "manager/locator_private.h"
+
+#include <errno.h>
+#include <string.h>
+
+/*
+ * Writing in two steps.
+ *
+ * Start: keys that nobody holds or writes are claimed; a storage is chosen, bytes are reserved,
+ * places taken; one note makes all of it durable; the client is told where to write. Finish: what
+ * was written goes into the index and the note goes, in one batch; what was not is given to the
+ * deleter in the same batch. A session whose time is over is finished with nothing written.
+ */
+
+enum { SPECS_ALL = UINT16_MAX };
+
+struct starting {
+    struct tierce__live *live;
+    const struct tierce__catalog *catalog;
+    const struct tierce__group *group;
+    const struct tierce__write_request *request;
+    struct tierce__arena *arena;
+    uint16_t *spec_group;            /* of each key: its index among the instance's, or SPECS_ALL */
+    uint8_t *taken;                  /* of each key: it need not be written */
+    struct tierce__session *session; /* its keys are those that are claimed */
+    size_t *positions;               /* of the session's keys in the request */
+    const struct tierce__storage *storage;
+    struct tierce__spec_place *places; /* spec by spec, key by key */
+    struct tierce__meta_note *notes;
+    size_t note_count, notes_max;
+};
+
+/* ---- what is asked for ----------------------------------------------------------------------- */
+
+static int check_request(const struct tierce__write_request *request, char why[TIERCE__WHY_BYTES])
+{
+    if (request->count == 0)
+        return tierce__why(why, TIERCE_E_ARGUMENT, "neither block_keys nor token_ids of a block");
+    if (request->count > UINT16_MAX)
+        return tierce__why(why, TIERCE_E_ARGUMENT, "%zu keys in one write; at most %u",
+                           request->count, UINT16_MAX);
+    return 0;
+}
+
+static int find_spec_groups(struct starting *s, char why[TIERCE__WHY_BYTES])
+{
+    const struct tierce__instance *instance = &s->live->instance;
+    s->spec_group = tierce__arena_alloc(s->arena, s->request->count * sizeof(*s->spec_group));
+    if (s->spec_group == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < s->request->count; i++) {
+        s->spec_group[i] = SPECS_ALL;
+        if (s->request->spec_groups == NULL)
+            continue;
+        size_t g = 0;
+        while (g < instance->spec_group_count &&
+               strcmp(instance->spec_groups[g].name, s->request->spec_groups[i]) != 0)
+            g++;
+        if (g == instance->spec_group_count)
+            return tierce__why(why, TIERCE_E_ARGUMENT, "instance %.64s has no spec group %.64s",
+                               instance->id, s->request->spec_groups[i]);
+        s->spec_group[i] = (uint16_t)g;
+    }
+    return 0;
+}
+
+/* Whether a block of that spec group has a part of that spec. */
+static bool has_spec(const struct tierce__instance *instance, uint16_t spec_group, size_t spec)
+{
+    if (spec_group == SPECS_ALL)
+        return true;
+    const struct tierce__spec_group *group = &instance->spec_groups[spec_group];
+    for (size_t i = 0; i < group->spec_name_count; i++) {
+        if (strcmp(group->spec_names[i], instance->specs[spec].name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* ---- claiming -------------------------------------------------------------------------------- */
+
+/* Takes every key that nobody else is writing; the index has a say after that, so that a session
+ * which ends in between is seen in one of the two. */
+static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
+{
+    const struct tierce__write_request *request = s->request;
+    struct tierce__session *session = tierce__session_create(s->live->locator, request->count);
+    s->taken = tierce__arena_calloc(s->arena, request->count, sizeof(*s->taken));
+    s->positions = tierce__arena_alloc(s->arena, request->count * sizeof(*s->positions));
+    if (session == NULL || s->taken == NULL || s->positions == NULL) {
+        tierce__session_destroy(session);
+        return tierce__why(why, -ENOMEM, "no memory for a session");
+    }
+    session->count = 0;
+    s->session = session;
+    tierce__lock_take(&s->live->lock);
+    for (size_t i = 0; i < request->count; i++) {
+        if (tierce__live_claim(s->live, request->keys[i]) != NULL) {
+            s->taken[i] = 1;
+            continue;
+        }
+        struct tierce__session_key *key = &session->keys[session->count];
+        *key = (struct tierce__session_key){
+            .claim = {.key = request->keys[i]},
+            .has_parent = i > 0,
+            .parent = i > 0 ? request->keys[i - 1] : 0,
+            .text = request->key_texts != NULL ? request->key_texts[i] : NULL,
+        };
+        s->positions[session->count++] = i;
+        tierce__live_put_claim(s->live, &key->claim);
+    }
+    tierce__lock_drop(&s->live->lock);
+    return 0;
+}
+
+/* Moves a claimed key to another place in the session's array. SESSIONS held. */
+static void move_key(struct starting *s, size_t to, size_t from)
+{
+    struct tierce__session *session = s->session;
+    tierce__live_drop_claim(s->live, &session->keys[from].claim);
+    session->keys[to] = session->keys[from];
+    tierce__live_put_claim(s->live, &session->keys[to].claim);
+    s->positions[to] = s->positions[from];
+}
+
+/* Gives back the claims whose index has drop[i], and closes the gaps. */
+static void unclaim(struct starting *s, const bool *drop)
+{
+    size_t kept = 0;
+    tierce__lock_take(&s->live->lock);
+    for (size_t i = 0; i < s->session->count; i++) {
+        if (drop[i]) {
+            tierce__live_drop_claim(s->live, &s->session->keys[i].claim);
+            s->taken[s->positions[i]] = 1;
+        } else {
+            if (kept != i)
+                move_key(s, kept, i);
+            kept++;
+        }
+    }
+    s->session->count = kept;
+    tierce__lock_drop(&s->live->lock);
+}
+
+static void unclaim_from(struct starting *s, size_t first)
+{
+    tierce__lock_take(&s->live->lock);
+    for (size_t i = first; i < s->session->count; i++) {
+        tierce__live_drop_claim(s->live, &s->session->keys[i].claim);
+        s->taken[s->positions[i]] = 1;
+    }
+    s->session->count = first;
+    tierce__lock_drop(&s->live->lock);
+}
+
+/* A block with a location that serves is not written again; one whose storages are all unwell is.
+ */
+static int drop_what_is_there(struct starting *s)
+{
+    size_t count = s->session->count;
+    int64_t *keys = tierce__arena_alloc(s->arena, (count + 1) * sizeof(*keys));
+    bool *found = tierce__arena_calloc(s->arena, count + 1, sizeof(*found));
+    struct tierce__record *records = tierce__arena_calloc(s->arena, count + 1, sizeof(*records));
+    if (keys == NULL || found == NULL || records == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < count; i++)
+        keys[i] = s->session->keys[i].claim.key;
+    int rc = count > 0
+                 ? tierce__meta_index_get(s->live->index, keys, count, s->arena, records, found)
+                 : 0;
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < count; i++) {
+        const char *text = s->session->keys[i].text;
+        bool other = text != NULL && found[i] &&
+                     (records[i].key_text == NULL || strcmp(records[i].key_text, text) != 0);
+        found[i] =
+            found[i] && (other || tierce__record_serves(s->live->locator, s->catalog, &records[i]));
+    }
+    unclaim(s, found);
+    return 0;
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+static uint64_t key_bytes(const struct starting *s, size_t position)
+{
+    const struct tierce__instance *instance = &s->live->instance;
+    uint64_t bytes = 0;
+    for (size_t spec = 0; spec < instance->spec_count; spec++) {
+        if (has_spec(instance, s->spec_group[position], spec))
+            bytes += (uint64_t)instance->specs[spec].size;
+    }
+    return bytes;
+}
+
+/* A storage, and room for the leading keys that quotas allow; the others are not written. */
+static int reserve_room(struct starting *s, char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__session *session = s->session;
+    size_t fit = session->count;
+    uint64_t keys = 0;
+    uint64_t *bytes = tierce__arena_alloc(s->arena, session->count * sizeof(*bytes));
+    if (bytes == NULL)
+        return -ENOMEM;
+    struct tierce__meta_index_stats stats;
+    tierce__meta_index_stats(s->live->index, &stats);
+    tierce__lock_take(&s->live->lock);
+    keys = stats.keys + s->live->claim_count;
+    tierce__lock_drop(&s->live->lock);
+    if (s->group->max_key_count > 0 && keys > (uint64_t)s->group->max_key_count)
+        return tierce__why(
+            why, TIERCE_E_FULL, "instance %.64s would hold %llu blocks, of at most %lld",
+            s->live->instance.id, (unsigned long long)keys, (long long)s->group->max_key_count);
+    for (size_t i = 0; i < session->count; i++)
+        bytes[i] = key_bytes(s, s->positions[i]);
+    int rc = tierce__choose_storage(s->live, s->catalog, s->group, bytes, session->count,
+                                    &s->storage, &fit, why);
+    if (rc < 0)
+        return rc;
+    unclaim_from(s, fit);
+    for (size_t i = 0; i < fit; i++)
+        session->bytes += bytes[i];
+    session->storage = s->storage->number;
+    session->type = (uint8_t)s->storage->type;
+    return 0;
+}
+
+static void count_places(struct starting *s, size_t *count_by_key, size_t *all)
+{
+    const struct tierce__instance *instance = &s->live->instance;
+    *all = 0;
+    for (size_t i = 0; i < s->session->count; i++) {
+        count_by_key[i] = 0;
+        for (size_t spec = 0; spec < instance->spec_count; spec++)
+            count_by_key[i] += has_spec(instance, s->spec_group[s->positions[i]], spec);
+        *all += count_by_key[i];
+    }
+}
+
+/* Spec by spec, so that consecutive keys lie beside each other in a file. */
+static int take_spec(struct starting *s, uint16_t spec, struct tierce__spec_place *taken,
+                     size_t *taken_count)
+{
+    const struct tierce__instance *instance = &s->live->instance;
+    size_t wanted = 0;
+    for (size_t i = 0; i < s->session->count; i++)
+        wanted += has_spec(instance, s->spec_group[s->positions[i]], spec);
+    *taken_count = wanted;
+    if (wanted == 0)
+        return 0;
+    return tierce__places_take(s->live->places, s->storage, spec,
+                               (uint64_t)instance->specs[spec].size, wanted,
+                               tierce__locator_now_us(s->live->locator), taken, s->notes,
+                               &s->note_count, s->notes_max, s->arena);
+}
+
+/* Deals the places that were taken by spec out to the keys. */
+static int deal_places(struct starting *s, const size_t *count_by_key, const size_t *first_by_spec)
+{
+    const struct tierce__instance *instance = &s->live->instance;
+    size_t *next = tierce__arena_alloc(s->arena, (instance->spec_count + 1) * sizeof(*next));
+    if (next == NULL)
+        return -ENOMEM;
+    memcpy(next, first_by_spec, instance->spec_count * sizeof(*next));
+    for (size_t i = 0; i < s->session->count; i++) {
+        struct tierce__session_key *key = &s->session->keys[i];
+        struct tierce__spec_place *places =
+            tierce__arena_alloc(&s->session->arena, (count_by_key[i] + 1) * sizeof(*places));
+        if (places == NULL)
+            return -ENOMEM;
+        for (size_t spec = 0; spec < instance->spec_count; spec++) {
+            if (has_spec(instance, s->spec_group[s->positions[i]], spec))
+                places[key->place_count++] = s->places[next[spec]++];
+        }
+        key->places = places;
+        tierce__locator_name(s->live->locator, key->location_id, sizeof(key->location_id));
+    }
+    return 0;
+}
+
+static int take_places(struct starting *s, size_t *all_taken)
+{
+    const struct tierce__instance *instance = &s->live->instance;
+    size_t all;
+    size_t *by_key = tierce__arena_alloc(s->arena, s->session->count * sizeof(*by_key));
+    size_t *by_spec = tierce__arena_alloc(s->arena, (instance->spec_count + 1) * sizeof(*by_spec));
+    if (by_key == NULL || by_spec == NULL)
+        return -ENOMEM;
+    count_places(s, by_key, &all);
+    s->places = tierce__arena_alloc(s->arena, (all + 1) * sizeof(*s->places));
+    s->notes_max =
+        1 + instance->spec_count * tierce__places_notes_max(0) + tierce__places_notes_max(all);
+    s->notes = tierce__arena_alloc(s->arena, s->notes_max * sizeof(*s->notes));
+    s->note_count = 1;
+    if (s->places == NULL || s->notes == NULL)
+        return -ENOMEM;
+    for (size_t spec = 0; spec < instance->spec_count; spec++) {
+        size_t taken;
+        by_spec[spec] = *all_taken;
+        int rc = take_spec(s, (uint16_t)spec, s->places + *all_taken, &taken);
+        if (rc < 0)
+            return rc;
+        *all_taken += taken;
+    }
+    return deal_places(s, by_key, by_spec);
+}
+
+/* ---- the session ----------------------------------------------------------------------------- */
+
+/* String keys outlive the request. */
+static int keep_texts(struct starting *s)
+{
+    for (size_t i = 0; i < s->session->count; i++) {
+        struct tierce__session_key *key = &s->session->keys[i];
+        if (key->text == NULL)
+            continue;
+        key->text = tierce__arena_copy(&s->session->arena, key->text, strlen(key->text));
+        if (key->text == NULL)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+static int make_durable(struct starting *s)
+{
+    struct tierce__meta_note *note = &s->notes[0];
+    *note = (struct tierce__meta_note){.kind = TIERCE__NOTE_SESSION, .number = s->session->note};
+    int rc = tierce__session_write(s->session, s->arena, &note->value, &note->bytes);
+    return rc < 0 ? rc : tierce__meta_index_write_notes(s->live->index, s->notes, s->note_count);
+}
+
+/* From now on the session is there, though nobody can end it yet. */
+static int begin_session(struct starting *s)
+{
+    s->session->is_busy = true;
+    tierce__lock_take(&s->live->lock);
+    int rc = tierce__live_put_session(s->live, s->session);
+    for (size_t i = 0; rc == 0 && i < s->session->count; i++)
+        s->session->keys[i].claim.session = s->session;
+    tierce__lock_drop(&s->live->lock);
+    return rc;
+}
+
+/* Whether a store that failed so may have written the batch all the same. */
+static bool may_be_written(int rc)
+{
+    return rc < 0 && rc != -ENOMEM && rc != TIERCE_E_REFUSED && rc != TIERCE_E_ARGUMENT &&
+           rc != TIERCE_E_LIMIT;
+}
+
+/* Makes the session durable and open. If nobody knows whether it is, it stays and ends by its time:
+ * that cleans up in either case. */
+static int open_session(struct starting *s, size_t places_taken)
+{
+    int rc = s->session->count > 0 ? make_durable(s) : 0;
+    bool stays = rc == 0 || may_be_written(rc);
+    if (stays)
+        tierce__places_taken(s->live->places, s->places, places_taken);
+    tierce__lock_take(&s->live->lock);
+    if (stays)
+        s->session->is_busy = false;
+    else
+        tierce__live_drop_session(s->live, s->session);
+    tierce__lock_drop(&s->live->lock);
+    if (stays)
+        s->session = NULL; /* somebody else may end it any time */
+    return rc;
+}
+
+/* Takes back what was reserved, claimed and taken for a session that does not begin. */
+static void undo(struct starting *s, size_t places_taken)
+{
+    if (s->session == NULL)
+        return;
+    if (s->storage != NULL) {
+        struct tierce__quota_at at =
+            tierce__live_quota_at(s->live, s->session->type, s->session->storage);
+        tierce__places_untake(s->live->places, s->storage, s->places, places_taken);
+        tierce__quota_move(s->live->locator->quota, &at, TIERCE__QUOTA_WRITING,
+                           TIERCE__QUOTA_STATES, s->session->bytes);
+    }
+    unclaim_from(s, 0);
+    tierce__session_destroy(s->session);
+}
+
+/* ---- the answer ------------------------------------------------------------------------------ */
+
+static int show_key(struct starting *s, const struct tierce__session_key *key,
+                    struct tierce__found *out)
+{
+    const struct tierce__instance *instance = &s->live->instance;
+    struct tierce__found_spec *specs =
+        tierce__arena_alloc(s->arena, (key->place_count + 1) * sizeof(*specs));
+    if (specs == NULL)
+        return -ENOMEM;
+    for (size_t p = 0; p < key->place_count; p++) {
+        specs[p].name = instance->specs[key->places[p].spec].name;
+        specs[p].uri = tierce__place_uri(s->storage, instance, &key->places[p], s->arena);
+        if (specs[p].uri == NULL)
+            return -ENOMEM;
+    }
+    *out = (struct tierce__found){.type = (uint8_t)s->storage->type,
+                                  .spec_count_all = key->place_count,
+                                  .specs = specs,
+                                  .spec_count = key->place_count};
+    return 0;
+}
+
+static int show_session(struct starting *s, struct tierce__started *out)
+{
+    struct tierce__session *session = s->session;
+    out->locations = tierce__arena_calloc(s->arena, session->count + 1, sizeof(*out->locations));
+    if (out->locations == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < session->count; i++) {
+        int rc = show_key(s, &session->keys[i], &out->locations[i]);
+        if (rc < 0)
+            return rc;
+    }
+    out->count = session->count;
+    memcpy(out->session, session->id, sizeof(out->session));
+    size_t leading = 0, all = 0;
+    while (leading < s->request->count && s->taken[leading] != 0)
+        leading++;
+    for (size_t i = 0; i < s->request->count; i++)
+        all += s->taken[i];
+    out->mask = all == leading ? (struct tierce__mask){.offset = (int64_t)leading}
+                               : (struct tierce__mask){.is_values = true,
+                                                       .values = s->taken,
+                                                       .count = s->request->count};
+    return 0;
+}
+
+/* ---- start ----------------------------------------------------------------------------------- */
+
+static int start(struct starting *s, struct tierce__started *out, size_t *places_taken,
+                 char why[TIERCE__WHY_BYTES])
+{
+    enum { EMPTY_TIMEOUT_S = 10 };
+    int64_t now_us = tierce__locator_now_us(s->live->locator);
+    int rc = find_spec_groups(s, why);
+    if (rc == 0)
+        rc = claim_keys(s, why);
+    if (rc == 0)
+        rc = drop_what_is_there(s);
+    if (rc < 0)
+        return rc;
+    /* A session without keys is told as well: clients finish it. It needs no note. */
+    bool empty = s->session->count == 0;
+    int64_t timeout_s = empty ? EMPTY_TIMEOUT_S : s->request->timeout_s;
+    timeout_s = timeout_s < 0 ? 0 : timeout_s > INT32_MAX ? INT32_MAX : timeout_s;
+    s->session->deadline.due_us = now_us + timeout_s * 1000000;
+    if (!empty) {
+        rc = reserve_room(s, why);
+        if (rc == 0)
+            rc = take_places(s, places_taken);
+        if (rc == 0)
+            rc = keep_texts(s);
+    }
+    if (rc == 0)
+        rc = show_session(s, out);
+    if (rc == 0)
+        rc = begin_session(s);
+    return rc < 0 ? rc : open_session(s, *places_taken);
+}
+
+int tierce__locator_start_write(struct tierce__locator *locator,
+                                const struct tierce__write_request *request,
+                                struct tierce__arena *arena, struct tierce__started *out,
+                                char why[TIERCE__WHY_BYTES])
+{
+    struct starting s = {.request = request, .arena = arena};
+    struct tierce__started started = {0};
+    size_t places_taken = 0;
+    why[0] = '\0';
+    int rc = tierce__live_acquire(&s.live, locator, request->instance_id, why);
+    if (rc < 0)
+        return rc;
+    s.catalog = tierce__registry_acquire(locator->opts.registry);
+    s.group = tierce__catalog_group(s.catalog, s.live->instance.group_name);
+    rc = s.group == NULL ? tierce__why(why, -ENOENT, "instance group %.64s is gone",
+                                       s.live->instance.group_name)
+                         : check_request(request, why);
+    if (rc == 0)
+        rc = start(&s, &started, &places_taken, why);
+    if (rc == 0) {
+        *out = started;
+    } else {
+        undo(&s, places_taken);
+        if (why[0] == '\0')
+            rc = tierce__why(why, rc, "the write cannot be begun: %s", tierce_strerror(rc));
+    }
+    tierce__registry_release(locator->opts.registry, s.catalog);
+    tierce__live_release(s.live);
+    return rc;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_H
+#define TIERCE_MANAGER_H
+
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * A manager: registry, locator, reclaimer, elector and servers, from one configuration.
+ *
+ *     rc = tierce__manager_start(&manager, &config, why);
+ *     ... until a signal
+ *     tierce__manager_stop(manager);
+ *
+ * It listens before it leads: calls that need a leader are answered SERVICE_NOT_READY while the
+ * index is being loaded, SERVER_NOT_LEADER when somebody else leads.
+ *
+ * Thread: one for start and stop.
+ */
+
+struct tierce__manager;
+struct tierce__manager_config; /* config.h */
+
+/* [borrow] config for the call. Errors, `why` in words: TIERCE_E_CONFIG, negative errno. */
+TIERCE_MUSTUSE int tierce__manager_start(struct tierce__manager **out,
+                                         const struct tierce__manager_config *config,
+                                         char why[256]);
+
+/* Drains for as long as the configuration says, gives the lease back, ends. */
+void tierce__manager_stop(struct tierce__manager *manager);
+
+/* The ports that are listened at, where the configuration says 0. */
+struct tierce__manager_ports {
+    uint16_t meta_grpc, meta_http, admin_grpc, admin_http, debug_http; /* 0: not */
+};
+void tierce__manager_ports(const struct tierce__manager *manager,
+                           struct tierce__manager_ports *out);
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_PRIVATE_H
+#define TIERCE_MANAGER_PRIVATE_H
+
+#include "manager/auth.h"
+#include "manager/elector.h"
+#include "manager/events.h"
+#include "manager/faults.h"
+#include "manager/locator.h"
+#include "manager/manager.h"
+#include "manager/reclaimer.h"
+#include "manager/registry.h"
+#include "manager/storages.h"
+#include "wire/rpcs.h"
+
+#include <stdatomic.h>
+
+/* What a manager is made of; manager.c puts it together, api*.c and page.c use it. */
+
+enum tierce__manager_state {
+    TIERCE__MANAGER_FOLLOWS,
+    TIERCE__MANAGER_LOADS, /* has won the lease, and reads registry and notes */
+    TIERCE__MANAGER_LEADS,
+};
+
+/* Calls of one RPC, of all instances together. */
+struct tierce__rpc_stats {
+    _Atomic uint64_t calls, errors, time_us;
+    _Atomic uint64_t last_us;
+    _Atomic uint64_t bins[24]; /* of 2^i .. 2^(i+1) microseconds */
+    _Atomic uint32_t last_code;
+};
+
+/* An RPC of a manager, as the argument of its route. */
+struct tierce__api_target {
+    struct tierce__manager *manager;
+    enum tierce__rpc_id id;
+};
+
+struct tierce__manager {
+    struct tierce__registry *registry;
+    struct tierce__storages *storages;
+    struct tierce__locator *locator;
+    struct tierce__reclaimer *reclaimer;
+    struct tierce__elector *elector;
+    struct tierce__events *events;
+    struct tierce__faults *faults;
+    struct tierce__auth *auth;
+    struct tierce__access_log *access_log;
+    struct tierce__later *later; /* replies that faults put off */
+    struct tierce__server *server;
+    _Atomic int state; /* enum tierce__manager_state */
+    struct tierce__api_target targets[TIERCE__RPC_COUNT];
+    struct tierce__rpc_stats rpcs[TIERCE__RPC_COUNT];
+    int64_t started_us;
+};
+
+/* Wall clock. */
+int64_t tierce__manager_now_us(const struct tierce__manager *manager);
+
+/* Leads, and the lease is still ours. */
+bool tierce__manager_leads(const struct tierce__manager *manager);
+
+#endif

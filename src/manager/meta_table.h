@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_META_TABLE_H
+#define TIERCE_MANAGER_META_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * A hash table of byte strings under 64-bit numbers that are spread evenly (tierce__meta_mix): one
+ * shard of the memory store. Buckets follow the order of the numbers, so that a scan goes on where
+ * it was whatever the table grew to meanwhile. It grows and shrinks a few buckets with each change,
+ * never all at once.
+ *
+ * Thread: the owner locks.
+ */
+
+struct tierce__table_entry {
+    struct tierce__table_entry *next;
+    uint64_t number;
+    uint32_t bytes;
+    uint8_t data[];
+};
+
+/* 2^bits buckets. */
+struct tierce__table_buckets {
+    struct tierce__table_entry **heads;
+    unsigned bits;
+};
+
+struct tierce__table {
+    struct tierce__table_buckets now;
+    struct tierce__table_buckets old; /* what is moved from; heads NULL: nothing is */
+    size_t moved;                     /* buckets of `old` that are empty: the first ones */
+    unsigned skip_bits;               /* leading bits of the numbers, the same for all of them */
+    uint64_t count;
+    uint64_t memory; /* bytes of the buckets, as the allocator rounds them */
+};
+
+/* Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__table_init(struct tierce__table *table, unsigned skip_bits);
+
+/* Frees the entries too; a zeroed table is accepted. */
+void tierce__table_fini(struct tierce__table *table);
+
+/* An entry with uninitialised data, not yet in a table; tierce__free. NULL: no memory. */
+struct tierce__table_entry *tierce__table_entry(uint64_t number, size_t bytes);
+
+/* NULL: not there. */
+struct tierce__table_entry *tierce__table_find(const struct tierce__table *table, uint64_t number);
+
+/* Makes the memory of the bucket, or of its first entry, come nearer. */
+void tierce__table_prefetch_bucket(const struct tierce__table *table, uint64_t number);
+void tierce__table_prefetch_entry(const struct tierce__table *table, uint64_t number);
+
+/* [transfer] entry in. Returns the entry that it replaced [transfer], or NULL. Cannot fail. */
+struct tierce__table_entry *tierce__table_put(struct tierce__table *table,
+                                              struct tierce__table_entry *entry);
+
+/* Returns the entry [transfer], or NULL. */
+struct tierce__table_entry *tierce__table_take(struct tierce__table *table, uint64_t number);
+
+/* The numbers from `from` on in ascending order, at most `limit`. */
+size_t tierce__table_scan(const struct tierce__table *table, uint64_t from, size_t limit,
+                          uint64_t *numbers);
+
+/* A number out of the bucket that `random` falls into; false if it is empty. */
+bool tierce__table_draw(const struct tierce__table *table, uint64_t random, uint64_t *number);
+
+#endif

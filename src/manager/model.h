@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_MODEL_H
+#define TIERCE_MANAGER_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * What a manager governs: storages, instance groups, instances, accounts. Plain data; texts are
+ * heap, never NULL ("" for nothing), and owned by their struct. `_copy` is deep, and makes "" of
+ * texts that are NULL, so that a caller may fill a struct with borrowed texts and pass it on.
+ * `_clear` frees and accepts a zeroed struct. Storages, groups and instances have a number, given
+ * once by the registry and never used again, by which records and places name them.
+ */
+
+/* Values of KVCM's wire and files; from 100 on our own. */
+enum tierce__storage_type {
+    TIERCE__STORAGE_NONE = 0,
+    TIERCE__STORAGE_3FS = 1,
+    TIERCE__STORAGE_MOONCAKE = 2,
+    TIERCE__STORAGE_TAIRMEMPOOL = 3,
+    TIERCE__STORAGE_NFS = 4,
+    TIERCE__STORAGE_VCNS_3FS = 5,
+    TIERCE__STORAGE_NODE = 100, /* pools of tierce nodes */
+    TIERCE__STORAGE_REDIS = 101,
+    TIERCE__STORAGE_S3 = 102,
+};
+
+/* "file", "hf3fs", "mooncake", "pace", "vcns_hf3fs"; "tierce", "redis", "s3": in URIs and JSON. */
+const char *tierce__storage_type_name(enum tierce__storage_type type);
+bool tierce__storage_type_find(enum tierce__storage_type *out, const char *name);
+
+/* What a type's bytes count as in quotas: VCNS_3FS as 3FS, others as themselves. */
+enum tierce__storage_type tierce__storage_type_quota(enum tierce__storage_type type);
+
+struct tierce__storage {
+    uint16_t number; /* 1 .. */
+    char *name;      /* global unique name */
+    enum tierce__storage_type type;
+    bool is_enabled;
+    bool check_when_open;
+    uint64_t capacity_bytes; /* of this storage; 0: not bounded */
+    /* Of all types; those that are not of this type are "" and 0. */
+    char *root_path;                            /* NFS */
+    char *cluster_name, *mountpoint, *root_dir; /* 3FS, VCNS 3FS */
+    int32_t key_count_per_file;                 /* NFS, 3FS; >= 1 */
+    bool touch_file_when_create;
+    char *remote_host, *meta_storage_uri; /* VCNS 3FS */
+    int32_t remote_port;
+    char *local_hostname, *metadata_connstring, *protocol, *rdma_device, *master_service_entry;
+    char *domain; /* TairMemPool */
+    int32_t timeout;
+    bool enable_vipserver;
+    char *uri; /* NODE, REDIS, S3: where it is */
+};
+
+struct tierce__type_quota {
+    enum tierce__storage_type type;
+    int64_t capacity_bytes;
+};
+
+enum tierce__reclaim_policy {
+    TIERCE__RECLAIM_LRU = 1,
+    TIERCE__RECLAIM_LFU = 2,
+    TIERCE__RECLAIM_TTL = 3,
+    TIERCE__RECLAIM_LEAF_LRU = 100,
+};
+
+/* An instance group; names of KVCM's JSON beside what is not obvious. */
+struct tierce__group {
+    uint16_t number;
+    char *name;
+    char **storage_candidates; /* names of storages, in order of preference */
+    size_t storage_candidate_count;
+    char *global_quota_group_name;
+    int64_t max_instance_count;
+    int64_t capacity_bytes; /* quota.capacity */
+    struct tierce__type_quota *type_quotas;
+    size_t type_quota_count;
+    char *user_data;
+    int64_t version;
+    /* cache_config.reclaim_strategy */
+    char *reclaim_storage_name;
+    int32_t reclaim_policy; /* enum tierce__reclaim_policy; others as they came */
+    int64_t trigger_used_bytes;
+    double trigger_used_share; /* trigger_strategy.used_percentage: the watermark, 0 .. 1 */
+    int32_t trigger_period_s;
+    int32_t reclaim_step, reclaim_step_percentage;
+    int32_t delay_before_delete_ms;
+    int64_t ttl_s;           /* RECLAIM_TTL; our own; 0: 3600 */
+    int32_t prefer_strategy; /* CachePreferStrategy, 0 .. 8 */
+    /* cache_config.meta_indexer_config */
+    int64_t max_key_count; /* of one instance */
+    int64_t mutex_shard_count, batch_key_count;
+    char *meta_store_type, *meta_store_uri; /* "local" (memory, or RocksDB where a path is given),
+                                               "rocksdb", "redis" */
+    int64_t persist_interval_ms;
+    char *search_cache_type;
+    int64_t search_cache_mib;
+    int32_t search_cache_shard_bits;
+    double search_cache_high_pri_ratio;
+};
+
+struct tierce__spec_info {
+    char *name;
+    int64_t size; /* bytes of one block's part */
+};
+
+struct tierce__spec_group {
+    char *name;
+    char **spec_names; /* sorted */
+    size_t spec_name_count;
+};
+
+struct tierce__model {
+    char *model_name, *dtype, *lora_name, *extra, *user_data;
+    bool use_mla;
+    int32_t tp_size, dp_size, pp_size;
+};
+
+struct tierce__instance {
+    uint32_t number;
+    char *id;
+    char *group_name;
+    char *quota_group_name;
+    int32_t block_size;              /* tokens */
+    bool is_kv;                      /* of the KV-semantics service: keys are strings */
+    struct tierce__spec_info *specs; /* at most 65,535; a record names a spec by its index here */
+    size_t spec_count;
+    struct tierce__spec_group *spec_groups; /* sorted by name */
+    size_t spec_group_count;
+    struct tierce__model model;
+    char *user_data;
+};
+
+enum tierce__role { TIERCE__ROLE_USER = 0, TIERCE__ROLE_ADMIN = 1 };
+
+struct tierce__account {
+    char *name;
+    enum tierce__role role;
+    char *password_hash; /* "scrypt$..": salted, never the password */
+};
+
+/* Errors of copies: -ENOMEM, *out untouched. */
+TIERCE_MUSTUSE int tierce__storage_copy(struct tierce__storage *out,
+                                        const struct tierce__storage *in);
+void tierce__storage_clear(struct tierce__storage *storage);
+TIERCE_MUSTUSE int tierce__group_copy(struct tierce__group *out, const struct tierce__group *in);
+void tierce__group_clear(struct tierce__group *group);
+TIERCE_MUSTUSE int tierce__instance_copy(struct tierce__instance *out,
+                                         const struct tierce__instance *in);
+void tierce__instance_clear(struct tierce__instance *instance);
+TIERCE_MUSTUSE int tierce__account_copy(struct tierce__account *out,
+                                        const struct tierce__account *in);
+void tierce__account_clear(struct tierce__account *account);
+
+/* Puts spec groups, and the names in them, in order. */
+void tierce__instance_sort(struct tierce__instance *instance);
+
+/*
+ * The folder below which a storage of files keeps them, absolute, with one '/' at its end, heap
+ * (tierce__free): NFS root_path; 3FS mountpoint and root_dir joined. "/" for storages without
+ * files. NULL: no memory.
+ */
+char *tierce__storage_root(const struct tierce__storage *storage);
+
+/* Whether two registrations of one instance may share it: block size, specs, spec groups (in any
+ * order) and model (without user_data) are equal. On false, `why` names the first field. */
+bool tierce__instance_is_same(const struct tierce__instance *a, const struct tierce__instance *b,
+                              char why[128]);
+
+#endif

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_PLACES_H
+#define TIERCE_MANAGER_PLACES_H
+
+#include "manager/meta_store.h"
+#include "manager/model.h"
+
+/*
+ * Where a block lies in a storage: files that the manager names by number, cut into slots of one
+ * size. A file holds key_count_per_file blocks of one spec (storages without files: 1). A slot that
+ * was given back is taken again, before a new file is begun; a file is deleted when its last slot
+ * was given back.
+ *
+ * A slot that was given back may still be read by somebody who was told of it, or written by
+ * somebody who is late; so it is used again only from a time on that the giver says. A file that is
+ * empty needs no such time: its number is never used again.
+ *
+ * Numbers of files are never used twice: they are drawn from ranges that were reserved durably.
+ * The number says how many slots its file has. Which slots of a file are used is a note (NOTE_FILE,
+ * docs/format/places.md) while some are and some are not; a full file, and one of one slot, needs
+ * none.
+ *
+ * The notes of a take or give go into the batch that makes it durable. Until that is decided its
+ * files are busy: other takes pass them over, and a give that needs one waits a while for it.
+ *
+ * One object an instance. Threads: any.
+ */
+
+struct tierce__places;
+
+#define TIERCE__PLACES_SLOTS_MAX 65536u /* key_count_per_file */
+
+/* [borrow] the space until close, the instance for the call. Slots that are free already are used
+ * again from reusable_us (wall clock) on. Nothing is read before the first take or give, which may
+ * fail with what the store says. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__places_open(struct tierce__places **out,
+                                       struct tierce__meta_space *space,
+                                       const struct tierce__instance *instance,
+                                       int64_t reusable_us);
+void tierce__places_close(struct tierce__places *places);
+
+/* Slots of a file. */
+uint32_t tierce__place_slots(uint64_t file);
+
+/* Of a take or a give of `count` places: the notes it adds at most. */
+size_t tierce__places_notes_max(size_t count);
+
+/*
+ * Takes `count` slots of `bytes` each for a spec in a storage: in files with room first, then in
+ * new ones; places that follow each other get slots that do. taken[i] has no uri. Adds notes to
+ * notes[*note_count ..), whose values lie in the arena.
+ * Errors, nothing taken: -ENOMEM, TIERCE_E_LIMIT (notes_max), of the store. May wait for it, where
+ * new numbers are to be reserved: rarely.
+ */
+TIERCE_MUSTUSE int tierce__places_take(struct tierce__places *places,
+                                       const struct tierce__storage *storage, uint16_t spec,
+                                       uint64_t bytes, size_t count, int64_t now_us,
+                                       struct tierce__spec_place *taken,
+                                       struct tierce__meta_note *notes, size_t *note_count,
+                                       size_t notes_max, struct tierce__arena *arena);
+
+/* The batch with the notes of a take was written, or nobody knows: the slots stay used, and from
+ * now on others may take the rest of their files. Each take ends with this or with _untake, before
+ * its places are told to anybody. */
+void tierce__places_taken(struct tierce__places *places, const struct tierce__spec_place *taken,
+                          size_t count);
+
+/* That batch was certainly not written: the slots are free again. */
+void tierce__places_untake(struct tierce__places *places, const struct tierce__storage *storage,
+                           const struct tierce__spec_place *taken, size_t count);
+
+/*
+ * Gives slots back whose blocks are deleted; they are used again from reusable_us on, and not
+ * before tierce__places_given says that the notes are written. is_empty[i]: its file has no block
+ * left, and is to be removed from the storage before the notes are written; where several of
+ * `given` lie in it, only the last of them says so. A slot that is free already stays so; a give
+ * that was not ended may be begun again. Places with a text have nothing to give; their file is
+ * their own, and so empty, where the text has no blkid.
+ * Errors, nothing given: -ENOMEM, TIERCE_E_LIMIT (notes_max), -EBUSY (a file is in another give
+ * that has not ended for a second: try later), TIERCE_E_ARGUMENT (no such slot), of the store.
+ */
+TIERCE_MUSTUSE int tierce__places_give(struct tierce__places *places, uint16_t storage,
+                                       const struct tierce__spec_place *given, size_t count,
+                                       int64_t reusable_us, bool *is_empty,
+                                       struct tierce__meta_note *notes, size_t *note_count,
+                                       size_t notes_max, struct tierce__arena *arena);
+
+/* The notes that _give made are written. */
+void tierce__places_given(struct tierce__places *places, uint16_t storage,
+                          const struct tierce__spec_place *given, size_t count);
+
+/* They are not, or nobody knows: the slots stay used until a later give. */
+void tierce__places_ungive(struct tierce__places *places, const struct tierce__spec_place *given,
+                           size_t count);
+
+/* Files of several slots of which some are used and some are not, and slots free in them. */
+struct tierce__places_stats {
+    uint64_t files, free_slots;
+    uint64_t damaged; /* notes that could not be read; their free slots are lost */
+};
+void tierce__places_stats(struct tierce__places *places, struct tierce__places_stats *out);
+
+/* The URI of a place, NUL-terminated, in the arena: "file://nfs_01/tmp/nfs/inst/tp0/00…1f?size=…",
+ * with blkid where files have several slots. A place with a text is that text. NULL: no memory. */
+char *tierce__place_uri(const struct tierce__storage *storage,
+                        const struct tierce__instance *instance,
+                        const struct tierce__spec_place *place, struct tierce__arena *arena);
+
+/* The same for many places of one storage: what is equal in all is made once. `storage` may be NULL
+ * where all places have texts. */
+struct tierce__place_prefix {
+    char *text;
+    size_t bytes;
+};
+struct tierce__place_uris {
+    const struct tierce__storage *storage;
+    const struct tierce__instance *instance;
+    struct tierce__arena *arena;
+    struct tierce__place_prefix *prefixes; /* by spec */
+    bool has_slots;
+};
+TIERCE_MUSTUSE int tierce__place_uris_begin(struct tierce__place_uris *out,
+                                            const struct tierce__storage *storage,
+                                            const struct tierce__instance *instance,
+                                            struct tierce__arena *arena);
+char *tierce__place_uris_make(struct tierce__place_uris *uris,
+                              const struct tierce__spec_place *place);
+
+/* Its file, as storages are asked to delete it: the path in the URI; of Mooncake "/" and the key.
+ * NULL: no memory, or a place with a text that has no path. */
+char *tierce__place_path(const struct tierce__storage *storage,
+                         const struct tierce__instance *instance,
+                         const struct tierce__spec_place *place, struct tierce__arena *arena);
+
+#endif

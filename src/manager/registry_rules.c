@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/registry_rules.h"
+#include "base/alloc.h"
+#include "manager/model_json.h"
+#include "manager/places.h"
+
+#include <errno.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    NAME_BYTES_MAX = 512,
+    SPECS_MAX = 65535,
+};
+
+static int complain(char why[256], const char *what, const char *expected)
+{
+    snprintf(why, 256, "%s: %s", what, expected);
+    return TIERCE_E_ARGUMENT;
+}
+
+/* A name is not empty, not long, and has no control characters, nor any of `without`. */
+static int check_name(const char *name, const char *what, const char *without, char why[256])
+{
+    size_t n = strlen(name);
+    if (n == 0)
+        return complain(why, what, "is empty");
+    if (n > NAME_BYTES_MAX)
+        return complain(why, what, "has more than 512 bytes");
+    for (const char *p = name; *p != '\0'; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f || strchr(without, *p) != NULL)
+            return complain(why, what, "has a character that it must not have");
+    return 0;
+}
+
+/* What cannot be read back as it was written (bytes that are no UTF-8, numbers that are none) must
+ * not come in: it would make the whole unreadable. */
+static int check_readable(struct json_object *json, const char *what, char why[256])
+{
+    struct json_object *again = NULL;
+    char inner[256];
+    char *text = tierce__model_print(json);
+    if (text == NULL)
+        return -ENOMEM;
+    int rc = tierce__model_parse(&again, text, strlen(text), inner);
+    json_object_put(again);
+    tierce__free(text);
+    return rc == TIERCE_E_FORMAT ? complain(why, what, "has a text that is not UTF-8") : rc;
+}
+
+static bool has_files(const struct tierce__storage *storage)
+{
+    return storage->type == TIERCE__STORAGE_NFS || storage->type == TIERCE__STORAGE_3FS ||
+           storage->type == TIERCE__STORAGE_VCNS_3FS;
+}
+
+/* An absolute path that does not go up. */
+static int check_root(const char *path, const char *what, char why[256])
+{
+    if (path[0] != '/')
+        return complain(why, what, "is not an absolute path");
+    for (const char *p = path; *p != '\0';) {
+        size_t n = strcspn(p, "/");
+        if (n == 2 && p[0] == '.' && p[1] == '.')
+            return complain(why, what, "has .. in it");
+        p += n + (p[n] == '/');
+    }
+    return strpbrk(path, "?#") != NULL ? complain(why, what, "has ? or # in it") : 0;
+}
+
+static int check_files(struct tierce__storage *storage, char why[256])
+{
+    if (storage->key_count_per_file == 0)
+        storage->key_count_per_file = 1;
+    if (storage->key_count_per_file < 0 ||
+        storage->key_count_per_file > (int32_t)TIERCE__PLACES_SLOTS_MAX)
+        return complain(why, "key_count_per_file", "is not in 1 .. 65536");
+    if (storage->type == TIERCE__STORAGE_NFS)
+        return check_root(storage->root_path, "root_path", why);
+    int rc = check_root(storage->mountpoint, "mountpoint", why);
+    char *root = rc == 0 ? tierce__storage_root(storage) : NULL;
+    if (rc == 0)
+        rc = root != NULL ? check_root(root, "root_dir", why) : -ENOMEM;
+    tierce__free(root);
+    return rc;
+}
+
+int tierce__storage_check(struct tierce__storage *storage, char why[256])
+{
+    struct json_object *json = NULL;
+    /* It is the host of URIs. */
+    int rc = check_name(storage->name, "global_unique_name", "/?#&= \\", why);
+    if (rc == 0 && *tierce__storage_type_name(storage->type) == '\0')
+        rc = complain(why, "type", "is not known");
+    if (rc == 0 && has_files(storage))
+        rc = check_files(storage, why);
+    else if (rc == 0)
+        storage->key_count_per_file = 1;
+    if (rc == 0)
+        rc = tierce__storage_to_json(&json, storage, TIERCE__JSON_STORED);
+    if (rc == 0)
+        rc = check_readable(json, "storage", why);
+    json_object_put(json);
+    return rc;
+}
+
+int tierce__group_check(struct tierce__group *group, char why[256])
+{
+    struct json_object *json = NULL;
+    int rc = check_name(group->name, "name", "", why);
+    for (size_t i = 0; rc == 0 && i < group->type_quota_count; i++)
+        if (*tierce__storage_type_name(group->type_quotas[i].type) == '\0')
+            rc = complain(why, "quota_config.storage_type", "is not known");
+    if (rc == 0)
+        rc = tierce__group_to_json(&json, group, TIERCE__JSON_STORED);
+    if (rc == 0)
+        rc = check_readable(json, "instance group", why);
+    json_object_put(json);
+    return rc;
+}
+
+static bool has_spec(const struct tierce__instance *instance, size_t before, const char *name)
+{
+    for (size_t i = 0; i < before; i++)
+        if (strcmp(instance->specs[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static int check_specs(const struct tierce__instance *instance, char why[256])
+{
+    const char *what = "location_spec_infos";
+    if (instance->spec_count > SPECS_MAX)
+        return complain(why, what, "are more than 65535");
+    for (size_t i = 0; i < instance->spec_count; i++) {
+        int rc = check_name(instance->specs[i].name, what, "", why);
+        if (rc != 0)
+            return rc;
+        if (instance->specs[i].size < 0)
+            return complain(why, what, "have a size below 0");
+        if (has_spec(instance, i, instance->specs[i].name))
+            return complain(why, what, "have a name twice");
+    }
+    return 0;
+}
+
+static int check_spec_groups(const struct tierce__instance *instance, char why[256])
+{
+    const char *what = "location_spec_groups";
+    for (size_t i = 0; i < instance->spec_group_count; i++) {
+        const struct tierce__spec_group *group = &instance->spec_groups[i];
+        /* They are sorted. */
+        if (i > 0 && strcmp(group->name, instance->spec_groups[i - 1].name) == 0)
+            return complain(why, what, "have a name twice");
+        for (size_t n = 0; n < group->spec_name_count; n++) {
+            if (!has_spec(instance, instance->spec_count, group->spec_names[n]))
+                return complain(why, what, "name a spec that is not in location_spec_infos");
+            if (n > 0 && strcmp(group->spec_names[n], group->spec_names[n - 1]) == 0)
+                return complain(why, what, "name a spec twice");
+        }
+    }
+    return 0;
+}
+
+int tierce__instance_check(struct tierce__instance *instance, char why[256])
+{
+    struct json_object *json = NULL;
+    tierce__instance_sort(instance);
+    int rc = check_name(instance->id, "instance_id", "", why);
+    if (rc == 0)
+        rc = check_specs(instance, why);
+    if (rc == 0)
+        rc = check_spec_groups(instance, why);
+    if (rc == 0)
+        rc = tierce__instance_to_json(&json, instance, TIERCE__JSON_STORED);
+    if (rc == 0)
+        rc = check_readable(json, "instance", why);
+    json_object_put(json);
+    return rc;
+}
+
+int tierce__account_check(struct tierce__account *account, char why[256])
+{
+    struct json_object *json = NULL;
+    /* HTTP's basic credentials end a name at a colon. */
+    int rc = check_name(account->name, "user_name", ":", why);
+    if (rc == 0 && account->role != TIERCE__ROLE_USER && account->role != TIERCE__ROLE_ADMIN)
+        rc = complain(why, "role", "is not known");
+    if (rc == 0)
+        rc = tierce__account_to_json(&json, account);
+    if (rc == 0)
+        rc = check_readable(json, "account", why);
+    json_object_put(json);
+    return rc;
+}

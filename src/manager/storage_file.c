@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files below a root folder: NFS, and 3FS through its mount. Every step below the root is taken
+ * from an open folder and follows no link, so that no path leads out of it, whatever lies there.
+ */
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "manager/storage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+enum {
+    PROBE_BYTES = 4096,
+    DEPTH_MAX = 16, /* folders between the root and a file */
+    NAME_BYTES_MAX = 255,
+};
+
+struct file_driver {
+    struct tierce__storage_driver base;
+    char *root; /* absolute, ends with '/' */
+};
+
+static struct file_driver *driver_of(struct tierce__storage_driver *driver)
+{
+    return (struct file_driver *)driver;
+}
+
+static int file_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
+                     char why[128])
+{
+    struct file_driver *driver = tierce__calloc(1, sizeof(*driver));
+    (void)why;
+    if (driver == NULL)
+        return -ENOMEM;
+    driver->base.ops = &tierce__storage_file;
+    driver->root = tierce__storage_root(storage);
+    if (driver->root == NULL) {
+        tierce__free(driver);
+        return -ENOMEM;
+    }
+    *out = &driver->base;
+    return 0;
+}
+
+static void file_close(struct tierce__storage_driver *driver)
+{
+    tierce__free(driver_of(driver)->root);
+    tierce__free(driver);
+}
+
+/* The root is opened anew each time: a mount may have come or gone. Its own path is the operator's
+ * and may have links. */
+static int open_root(const struct file_driver *driver)
+{
+    int fd = open(driver->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return fd >= 0 ? fd : -errno;
+}
+
+/* ---- probe ----------------------------------------------------------------------------------- */
+
+static int say(char why[128], const char *what, int rc)
+{
+    snprintf(why, 128, "%s: %s", what, tierce_strerror(rc));
+    return rc;
+}
+
+static int exchange(int fd, char why[128])
+{
+    uint8_t written[PROBE_BYTES], read_back[PROBE_BYTES];
+    if (getrandom(written, sizeof(written), 0) != (ssize_t)sizeof(written))
+        return say(why, "randomness", -EIO);
+    ssize_t n = pwrite(fd, written, sizeof(written), 0);
+    if (n != (ssize_t)sizeof(written))
+        return say(why, "write", n < 0 ? -errno : -ENOSPC);
+    if (fsync(fd) != 0)
+        return say(why, "sync", -errno);
+    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    n = pread(fd, read_back, sizeof(read_back), 0);
+    if (n != (ssize_t)sizeof(read_back))
+        return say(why, "read", n < 0 ? -errno : -EIO);
+    if (memcmp(written, read_back, sizeof(written)) != 0)
+        return say(why, "read", TIERCE_E_CHECKSUM);
+    return 0;
+}
+
+/* Makes the root, if only its last folder is missing. More is not made: where a mount is missing,
+ * that would hide it. */
+static int make_root(const struct file_driver *driver)
+{
+    return mkdir(driver->root, 0700) == 0 || errno == EEXIST ? 0 : -errno;
+}
+
+static int file_probe(struct tierce__storage_driver *base, char why[128])
+{
+    const struct file_driver *driver = driver_of(base);
+    uint8_t random[8];
+    char name[40] = ".tierce-probe-";
+    int root = open_root(driver);
+    if (root == -ENOENT && make_root(driver) == 0)
+        root = open_root(driver);
+    if (root < 0)
+        return say(why, "open the root", root);
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
+        close(root);
+        return say(why, "randomness", -EIO);
+    }
+    tierce__hex_encode(name + strlen(name), random, sizeof(random));
+    int fd = openat(root, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int rc = fd >= 0 ? exchange(fd, why) : say(why, "create", -errno);
+    if (fd >= 0) {
+        close(fd);
+        if (unlinkat(root, name, 0) != 0 && rc == 0)
+            rc = say(why, "delete", -errno);
+    }
+    close(root);
+    return rc;
+}
+
+/* ---- remove ---------------------------------------------------------------------------------- */
+
+/* The next name of a path, NUL-terminated; its end, or NULL where it is no plain name. */
+static const char *next_name(const char *path, char name[NAME_BYTES_MAX + 1])
+{
+    size_t n = strcspn(path, "/");
+    if (n == 0 || n > NAME_BYTES_MAX)
+        return NULL;
+    memcpy(name, path, n);
+    name[n] = '\0';
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ? NULL : path + n;
+}
+
+static int remove_at(int folder, const char *name)
+{
+    struct stat st;
+    if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT ? 0 : -errno;
+    if (!S_ISREG(st.st_mode))
+        return TIERCE_E_ARGUMENT;
+    return unlinkat(folder, name, 0) == 0 || errno == ENOENT ? 0 : -errno;
+}
+
+/* Removes the file that `path` names below an open folder, then the folders on the way that are
+ * empty now. */
+static int remove_below(int folder, unsigned depth, const char *path)
+{
+    char name[NAME_BYTES_MAX + 1];
+    const char *end = next_name(path, name);
+    if (end == NULL)
+        return TIERCE_E_ARGUMENT;
+    if (*end == '\0')
+        return remove_at(folder, name);
+    if (depth == DEPTH_MAX)
+        return TIERCE_E_ARGUMENT;
+    int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT                      ? 0
+               : errno == ELOOP || errno == ENOTDIR ? TIERCE_E_ARGUMENT
+                                                    : -errno;
+    int rc = remove_below(fd, depth + 1, end + 1);
+    close(fd);
+    /* Not empty, or somebody else's by now: either is as it should be. */
+    if (rc == 0)
+        (void)unlinkat(folder, name, AT_REMOVEDIR);
+    return rc;
+}
+
+static int file_remove(struct tierce__storage_driver *base, const char *path)
+{
+    const struct file_driver *driver = driver_of(base);
+    size_t root_bytes = strlen(driver->root);
+    if (strncmp(path, driver->root, root_bytes) != 0)
+        return TIERCE_E_ARGUMENT;
+    int root = open_root(driver);
+    if (root < 0)
+        return root;
+    int rc = remove_below(root, 0, path + root_bytes);
+    close(root);
+    return rc;
+}
+
+static double file_used_share(struct tierce__storage_driver *base)
+{
+    struct statvfs st;
+    if (statvfs(driver_of(base)->root, &st) != 0 || st.f_blocks == 0)
+        return -1;
+    double used = (double)(st.f_blocks - st.f_bfree), free = (double)st.f_bavail;
+    return used + free > 0 ? used / (used + free) : -1;
+}
+
+const struct tierce__storage_ops tierce__storage_file = {
+    .name = "file",
+    .is_reached = true,
+    .open = file_open,
+    .close = file_close,
+    .probe = file_probe,
+    .remove = file_remove,
+    .used_share = file_used_share,
+};

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "optimizer/filter.h"
+#include "base/alloc.h"
+
+#include <errno.h>
+
+static int add(struct tierce__recording *out, const struct tierce__recorded *r, uint64_t *ids)
+{
+    const uint32_t *blocks = tierce__recorded_blocks(r);
+    for (uint32_t i = 0; i < r->count; i++)
+        ids[i] = blocks[i];
+    return tierce__recording_add(out, &(struct tierce__trace_request){
+                                          .time_us = r->time_us,
+                                          .session = r->session,
+                                          .instance = r->instance,
+                                          .kind = (enum tierce__trace_kind)r->kind,
+                                          .query = (enum tierce__trace_query)r->query,
+                                          .window = r->window,
+                                          .count = r->count,
+                                          .read_count = r->read_count,
+                                          .blocks = ids,
+                                          .internal = tierce__recorded_internal(r),
+                                          .bytes = tierce__recorded_bytes(r),
+                                          .input_tokens = r->input_tokens,
+                                      });
+}
+
+int tierce__recording_filter(struct tierce__recording **out,
+                             const struct tierce__recording *recording, tierce__filter_fn *keep,
+                             void *arg, const char *folder)
+{
+    struct tierce__recording *kept = NULL;
+    size_t longest = tierce__recording_totals(recording).longest;
+    uint64_t *ids = tierce__alloc((longest + 1) * sizeof(*ids));
+    int rc = ids == NULL ? -ENOMEM : tierce__recording_create(&kept, folder);
+    for (const struct tierce__recorded *r = tierce__recording_first(recording);
+         rc == 0 && r != NULL; r = tierce__recording_next(recording, r)) {
+        if (keep(arg, r))
+            rc = add(kept, r, ids);
+    }
+    if (rc == 0)
+        rc = tierce__recording_seal(kept);
+    tierce__free(ids);
+    if (rc == 0)
+        *out = kept;
+    else
+        tierce__recording_destroy(kept);
+    return rc;
+}

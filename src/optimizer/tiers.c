@@ -1,0 +1,638 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Read tierce__tiers_request: find what the tiers have, load it, choose what is stored, then let
+ * each tier use what it has and put what is new. Of tiers that are all written to, the first goes
+ * first, as the others get what it took; of a waterfall the slowest, so that what a faster one
+ * evicts finds the request's blocks there used already.
+ */
+#include "optimizer/tiers.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "optimizer/tier_store.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NO_TIER UINT8_MAX
+
+/* What becomes of a request's block. */
+enum {
+    STORE = 1,   /* no tier has it, and the first takes it */
+    PROMOTE = 2, /* loaded from a slower tier, and kept in faster ones */
+    LEASED = 4,  /* loaded from the first tier, which cannot evict it until the load is over */
+};
+
+/* What becomes of it in one tier. */
+enum {
+    KEEP = 1, /* it is there, and used */
+    PUT = 2,
+    LET_GO = 3, /* it is there or put, and then has to make room */
+};
+
+struct tierce__tiers {
+    struct tierce__tiers_opts opts;
+    struct tierce__tier_spec specs[TIERCE__TIERS_MAX];
+    struct tierce__tier_store stores[TIERCE__TIERS_MAX];
+    uint32_t *parent_of; /* [distinct] of a waterfall: the block before it; NO_SLOT */
+    uint64_t *bytes_of;  /* [distinct] as last given; NULL until a request gives sizes */
+
+    uint8_t *place; /* [room] the tier that a hit is read from */
+    uint8_t *fate;  /* [room] STORE, PROMOTE */
+    uint8_t *act;   /* [room] KEEP, PUT; of one tier */
+    uint32_t room;
+    /* The first tier evicted all it could for a block that did not fit then. */
+    bool load_drained, store_drained;
+
+    uint64_t *load_ns; /* of each request that loaded something */
+    size_t load_count, load_room;
+    bool loads_sorted;
+    struct tierce__tiers_result result;
+};
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+static uint64_t bytes_of(const struct tierce__tiers *t, uint32_t block)
+{
+    return t->bytes_of != NULL && t->bytes_of[block] > 0 ? t->bytes_of[block] : t->opts.block_bytes;
+}
+
+/* In the unit of the capacities. */
+static uint64_t cost_of(const struct tierce__tiers *t, uint32_t block)
+{
+    uint64_t bytes = bytes_of(t, block);
+    return t->opts.in_bytes && bytes > 0 ? bytes : 1;
+}
+
+static int note_sizes(struct tierce__tiers *t, const struct tierce__recorded *request)
+{
+    const uint32_t *blocks = tierce__recorded_blocks(request);
+    const uint64_t *bytes = tierce__recorded_bytes(request);
+    if (bytes != NULL && t->bytes_of == NULL) {
+        t->bytes_of = tierce__calloc((size_t)t->opts.distinct + 1, sizeof(*t->bytes_of));
+        if (t->bytes_of == NULL)
+            return -ENOMEM;
+    }
+    for (uint32_t i = 0; i < request->count; i++) {
+        if (bytes != NULL)
+            t->bytes_of[blocks[i]] = bytes[i];
+        if (t->parent_of != NULL)
+            t->parent_of[blocks[i]] = i > 0 ? blocks[i - 1] : TIERCE__NO_SLOT;
+    }
+    return 0;
+}
+
+static int make_room_for(struct tierce__tiers *t, uint32_t count)
+{
+    if (count <= t->room)
+        return 0;
+    uint8_t *place = tierce__realloc(t->place, count);
+    t->place = place != NULL ? place : t->place;
+    uint8_t *fate = tierce__realloc(t->fate, count);
+    t->fate = fate != NULL ? fate : t->fate;
+    uint8_t *act = tierce__realloc(t->act, count);
+    t->act = act != NULL ? act : t->act;
+    if (place == NULL || fate == NULL || act == NULL)
+        return -ENOMEM;
+    t->room = count;
+    return 0;
+}
+
+/* ---- lookup ---------------------------------------------------------------------------------- */
+
+/* As tierce__storage_find: down the tiers and up again, each for the prefix of what is left; and
+ * what the first tier has is read there. */
+static uint32_t find(struct tierce__tiers *t, const uint32_t *blocks, uint32_t count)
+{
+    uint32_t at = 0, before;
+    do {
+        before = at;
+        for (size_t tier = 0; tier < t->opts.tier_count; tier++) {
+            for (; at < count && tierce__tier_store_has(&t->stores[tier], blocks[at]); at++)
+                t->place[at] =
+                    tierce__tier_store_has(&t->stores[0], blocks[at]) ? 0 : (uint8_t)tier;
+        }
+    } while (t->opts.tier_count > 1 && at > before && at < count);
+    return at;
+}
+
+static bool any_has(const struct tierce__tiers *t, uint32_t block)
+{
+    for (size_t tier = 0; tier < t->opts.tier_count; tier++) {
+        if (tierce__tier_store_has(&t->stores[tier], block))
+            return true;
+    }
+    return false;
+}
+
+/* ---- load ------------------------------------------------------------------------------------ */
+
+/* Marks what is promoted. Returns where loading ends: what comes from slower tiers must fit into
+ * the first one beside the blocks that it lends. */
+static uint32_t place_loads(struct tierce__tiers *t, const uint32_t *blocks,
+                            const uint8_t *internal, uint32_t hits)
+{
+    uint64_t room = t->stores[0].capacity;
+    if (t->opts.promote == TIERCE__TIERS_PROMOTE_NONE)
+        return hits;
+    for (uint32_t i = 0; i < hits; i++) {
+        if (t->place[i] == 0 && (internal == NULL || internal[i] == 0)) {
+            t->fate[i] |= LEASED;
+            room -= tierce__tier_store_cost(&t->stores[0], blocks[i]);
+        }
+    }
+    for (uint32_t i = 0; i < hits; i++) {
+        uint64_t cost = cost_of(t, blocks[i]);
+        if (t->place[i] == 0 || (internal != NULL && internal[i] != 0))
+            continue;
+        if (cost > room) {
+            t->load_drained = cost <= t->stores[0].capacity;
+            return i;
+        }
+        room -= cost;
+        t->fate[i] |= PROMOTE;
+    }
+    return hits;
+}
+
+static uint64_t load_time_ns(const struct tierce__tier_spec *spec, uint64_t bytes)
+{
+    double seconds = spec->read_bytes_per_s > 0 ? (double)bytes / spec->read_bytes_per_s : 0;
+    return spec->latency_ns + (uint64_t)(seconds * 1e9 + 0.5);
+}
+
+static int note_load(struct tierce__tiers *t, uint64_t ns)
+{
+    if (t->load_count == t->load_room) {
+        size_t room = t->load_room > 0 ? 2 * t->load_room : 1024;
+        uint64_t *load_ns = tierce__realloc(t->load_ns, room * sizeof(*load_ns));
+        if (load_ns == NULL)
+            return -ENOMEM;
+        t->load_ns = load_ns;
+        t->load_room = room;
+    }
+    t->load_ns[t->load_count++] = ns;
+    t->loads_sorted = false;
+    t->result.loads++;
+    tierce__histogram_add(&t->result.load_ns, ns, 1);
+    return 0;
+}
+
+static void count_hits(struct tierce__tiers *t, const struct tierce__recorded *request,
+                       uint32_t loaded, struct tierce__tiers_answer *answer)
+{
+    const uint32_t *blocks = tierce__recorded_blocks(request);
+    const uint8_t *internal = tierce__recorded_internal(request);
+    for (uint32_t i = 0; i < answer->hits; i++) {
+        struct tierce__tier_result *tier = &t->result.tiers[t->place[i]];
+        tier->hits++;
+        if (internal != NULL && internal[i] != 0) {
+            tier->internal_hits++;
+            answer->internal_hits++;
+        } else if (i >= loaded) {
+            tier->failed++;
+            answer->failed++;
+        } else {
+            answer->tier_blocks[t->place[i]]++;
+            answer->tier_bytes[t->place[i]] += bytes_of(t, blocks[i]);
+        }
+    }
+    t->result.hits += answer->hits;
+    t->result.internal_hits += answer->internal_hits;
+    t->result.failed += answer->failed;
+    t->result.blocks += request->read_count;
+    for (uint32_t i = 0; internal != NULL && i < request->read_count; i++)
+        t->result.internal_blocks += internal[i] != 0;
+}
+
+static int load(struct tierce__tiers *t, const struct tierce__recorded *request,
+                struct tierce__tiers_answer *answer)
+{
+    const uint32_t *blocks = tierce__recorded_blocks(request);
+    bool any = false;
+    answer->hits = find(t, blocks, request->read_count);
+    uint32_t loaded = place_loads(t, blocks, tierce__recorded_internal(request), answer->hits);
+    count_hits(t, request, loaded, answer);
+    for (size_t i = 0; i < t->opts.tier_count; i++) {
+        struct tierce__tier_result *tier = &t->result.tiers[i];
+        if (answer->tier_blocks[i] == 0)
+            continue;
+        uint64_t ns = load_time_ns(&t->specs[i], answer->tier_bytes[i]);
+        tier->loads++;
+        tier->read_blocks += answer->tier_blocks[i];
+        tier->read_bytes += answer->tier_bytes[i];
+        answer->load_ns = ns > answer->load_ns ? ns : answer->load_ns;
+        any = true;
+    }
+    return any ? note_load(t, answer->load_ns) : 0;
+}
+
+/* ---- store ----------------------------------------------------------------------------------- */
+
+/* Marks what is stored: what no tier has, from the first such block on, as far as the first tier
+ * has room. */
+static void choose_stores(struct tierce__tiers *t, const struct tierce__recorded *request)
+{
+    const uint32_t *blocks = tierce__recorded_blocks(request);
+    uint64_t room = t->stores[0].capacity;
+    bool full = false;
+    for (uint32_t i = 0; t->opts.tier_count == 1 && i < request->count; i++) {
+        if (tierce__tier_store_has(&t->stores[0], blocks[i]))
+            room -= tierce__tier_store_cost(&t->stores[0], blocks[i]);
+    }
+    for (uint32_t i = 0; i < request->count; i++) {
+        uint64_t cost = cost_of(t, blocks[i]);
+        if (any_has(t, blocks[i]))
+            continue;
+        if (!full && cost > room) {
+            t->store_drained = cost <= t->stores[0].capacity;
+            full = true;
+        }
+        if (full) {
+            t->result.not_stored++;
+            continue;
+        }
+        room -= cost;
+        t->fate[i] |= STORE;
+    }
+}
+
+/* ---- one tier -------------------------------------------------------------------------------- */
+
+static void demote(struct tierce__tiers *t, size_t tier, uint32_t block);
+
+/* Evicts a block, which goes down the waterfall. False: none can leave. */
+static bool evict(struct tierce__tiers *t, size_t tier)
+{
+    uint32_t block;
+    if (!tierce__tier_store_evict(&t->stores[tier], &block))
+        return false;
+    t->result.tiers[tier].evicted++;
+    t->result.tiers[tier].used = t->stores[tier].used;
+    if (t->opts.writes == TIERCE__TIERS_WATERFALL && tier + 1 < t->opts.tier_count)
+        demote(t, tier + 1, block);
+    return true;
+}
+
+static bool make_room(struct tierce__tiers *t, size_t tier, uint64_t cost)
+{
+    const struct tierce__tier_store *store = &t->stores[tier];
+    while (cost > store->capacity - store->used) {
+        if (!evict(t, tier))
+            return false;
+    }
+    return true;
+}
+
+/* False: there is no room. */
+static bool put(struct tierce__tiers *t, size_t tier, uint32_t block, uint32_t parent)
+{
+    struct tierce__tier_store *store = &t->stores[tier];
+    struct tierce__tier_result *result = &t->result.tiers[tier];
+    uint64_t cost = cost_of(t, block);
+    if (cost > store->capacity) {
+        result->refused++;
+        return false;
+    }
+    tierce__tier_store_expect(store, block, cost, parent);
+    if (!make_room(t, tier, cost)) {
+        result->refused++;
+        return false;
+    }
+    tierce__tier_store_put(store, block, cost, parent);
+    result->used = store->used;
+    result->used_max = store->used > result->used_max ? store->used : result->used_max;
+    return true;
+}
+
+static void note_write(struct tierce__tiers *t, size_t tier, uint32_t block)
+{
+    t->result.tiers[tier].written_blocks++;
+    t->result.tiers[tier].written_bytes += bytes_of(t, block);
+}
+
+static void demote(struct tierce__tiers *t, size_t tier, uint32_t block)
+{
+    if (tierce__tier_store_has(&t->stores[tier], block) ||
+        !put(t, tier, block, t->parent_of[block]))
+        return;
+    t->result.tiers[tier].demoted++;
+    note_write(t, tier, block);
+}
+
+/* Whether this tier is asked to put the block. */
+static bool is_wanted(const struct tierce__tiers *t, size_t tier, uint32_t block, uint32_t i)
+{
+    if (tierce__tier_store_has(&t->stores[tier], block))
+        return false;
+    if ((t->fate[i] & STORE) != 0)
+        return tier == 0 || t->opts.writes == TIERCE__TIERS_WRITE_ALL;
+    return (t->fate[i] & PROMOTE) != 0 && tier < t->place[i] &&
+           (tier == 0 || t->opts.promote == TIERCE__TIERS_PROMOTE_ALL);
+}
+
+/* Marks what is put, and returns the room that stores leave. A slower tier has no suffix without
+ * its prefix. */
+static uint64_t plan_puts(struct tierce__tiers *t, size_t tier, const uint32_t *blocks,
+                          uint32_t count)
+{
+    const struct tierce__tier_store *store = &t->stores[tier];
+    struct tierce__tier_result *result = &t->result.tiers[tier];
+    uint64_t store_room = store->capacity, promote_room = store->capacity;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t cost = cost_of(t, blocks[i]);
+        bool stored = (t->fate[i] & STORE) != 0;
+        uint64_t *room = stored ? &store_room : &promote_room;
+        if (!is_wanted(t, tier, blocks[i], i))
+            continue;
+        bool follows =
+            i == 0 || t->act[i - 1] == PUT || tierce__tier_store_has(store, blocks[i - 1]);
+        if ((tier > 0 && !follows) || cost > *room) {
+            result->refused++;
+            continue;
+        }
+        *room -= cost;
+        t->act[i] = PUT;
+    }
+    return store_room;
+}
+
+/* Marks what of the tier's own is still there when all that is promoted has come: what is leased,
+ * and of the rest the leading blocks. */
+static void plan_load(struct tierce__tiers *t, size_t tier, const uint32_t *blocks, uint32_t count)
+{
+    const struct tierce__tier_store *store = &t->stores[tier];
+    uint64_t room = store->capacity;
+    bool full = tier == 0 && t->load_drained;
+    for (uint32_t i = 0; i < count; i++) {
+        bool has = tierce__tier_store_has(store, blocks[i]);
+        if (has && tier == 0 && (t->fate[i] & LEASED) != 0)
+            room -= tierce__tier_store_cost(store, blocks[i]);
+        else if (t->act[i] == PUT && (t->fate[i] & STORE) == 0)
+            room -= cost_of(t, blocks[i]);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (!tierce__tier_store_has(store, blocks[i]))
+            continue;
+        if (tier > 0 || (t->fate[i] & LEASED) == 0) {
+            uint64_t cost = tierce__tier_store_cost(store, blocks[i]);
+            full = full || cost > room;
+            room -= full ? 0 : cost;
+            t->act[i] = full ? LET_GO : KEEP;
+        } else {
+            t->act[i] = KEEP;
+        }
+    }
+}
+
+/*
+ * Decides what the tier keeps and puts of a request. What is stored goes before all else, as its
+ * buffers are held until all is written; of what is there then, the leading blocks stay.
+ */
+static void plan_tier(struct tierce__tiers *t, size_t tier, const uint32_t *blocks, uint32_t count)
+{
+    const struct tierce__tier_store *store = &t->stores[tier];
+    memset(t->act, 0, count);
+    uint64_t room = plan_puts(t, tier, blocks, count);
+    plan_load(t, tier, blocks, count);
+    bool full = tier == 0 && t->store_drained && t->opts.tier_count > 1;
+    for (uint32_t i = 0; i < count; i++) {
+        if (t->act[i] == 0 || t->act[i] == LET_GO || (t->fate[i] & STORE) != 0)
+            continue;
+        bool has = t->act[i] == KEEP;
+        uint64_t cost = has ? tierce__tier_store_cost(store, blocks[i]) : cost_of(t, blocks[i]);
+        full = full || cost > room;
+        room -= full ? 0 : cost;
+        t->act[i] = full ? LET_GO : t->act[i];
+    }
+}
+
+/* Puts a block that is marked so. False: the policy lets nothing leave for it. */
+static bool put_marked(struct tierce__tiers *t, size_t tier, const uint32_t *blocks, uint32_t i)
+{
+    struct tierce__tier_result *result = &t->result.tiers[tier];
+    bool stored = (t->fate[i] & STORE) != 0;
+    if (tierce__tier_store_has(&t->stores[tier], blocks[i]))
+        return true; /* it stands in the request twice */
+    if (!put(t, tier, blocks[i], i > 0 ? blocks[i - 1] : TIERCE__NO_SLOT))
+        return false;
+    if (t->act[i] == PUT)
+        tierce__tier_store_hold(&t->stores[tier], blocks[i], true);
+    result->stored += stored;
+    result->promoted += !stored;
+    note_write(t, tier, blocks[i]);
+    return true;
+}
+
+/* A parent before its child; what follows one for which nothing could leave is not stored. */
+static void put_forward(struct tierce__tiers *t, size_t tier, const uint32_t *blocks,
+                        uint32_t count)
+{
+    bool failed = false;
+    for (uint32_t i = 0; i < count; i++) {
+        bool stored = (t->fate[i] & STORE) != 0;
+        if (t->act[i] != PUT || (!(failed && stored) && put_marked(t, tier, blocks, i)))
+            continue;
+        failed = failed || stored;
+        if (tier == 0 && stored) {
+            t->fate[i] = 0;
+            t->result.not_stored++;
+        }
+    }
+}
+
+/* From the last block to the first, or a parent before its child where the policy asks for it. */
+static void use_tier(struct tierce__tiers *t, size_t tier, const uint32_t *blocks, uint32_t count)
+{
+    struct tierce__tier_store *store = &t->stores[tier];
+    bool by_parent = store->ops != NULL && store->ops->by_parent;
+    plan_tier(t, tier, blocks, count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (t->act[i] == KEEP)
+            tierce__tier_store_hold(store, blocks[i], true);
+    }
+    for (uint32_t i = count; i-- > 0;) { /* what may have to leave leaves last */
+        if (t->act[i] == LET_GO && tierce__tier_store_has(store, blocks[i]))
+            tierce__tier_store_touch(store, blocks[i]);
+        else if (t->act[i] == LET_GO && (t->fate[i] & PROMOTE) != 0)
+            (void)put_marked(t, tier, blocks, i);
+    }
+    for (uint32_t i = count; i-- > 0;) {
+        if (t->act[i] == KEEP)
+            tierce__tier_store_touch(store, blocks[i]);
+        else if (t->act[i] == PUT && !by_parent)
+            (void)put_marked(t, tier, blocks, i); /* all but what is held can leave for it */
+    }
+    if (by_parent)
+        put_forward(t, tier, blocks, count);
+    while (tier == 0 && (t->load_drained || t->store_drained) && evict(t, tier)) {
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (tierce__tier_store_has(store, blocks[i]))
+            tierce__tier_store_hold(store, blocks[i], false);
+    }
+}
+
+/* ---- a request ------------------------------------------------------------------------------- */
+
+static void pass_time(struct tierce__tiers *t, int64_t time_us)
+{
+    for (size_t tier = 0; tier < t->opts.tier_count; tier++) {
+        struct tierce__tier_store *store = &t->stores[tier];
+        uint32_t block;
+        if (t->specs[tier].ttl_us > 0)
+            store->now = time_us > 0 ? (uint64_t)time_us : 0;
+        else
+            store->now++;
+        while (tierce__tier_store_expire(store, &block))
+            t->result.tiers[tier].expired++;
+        t->result.tiers[tier].used = store->used;
+    }
+}
+
+int tierce__tiers_request(struct tierce__tiers *tiers, const struct tierce__recorded *request,
+                          struct tierce__tiers_answer *answer)
+{
+    struct tierce__tiers *t = tiers;
+    struct tierce__tiers_answer own = {0};
+    const uint32_t *blocks = tierce__recorded_blocks(request);
+    int rc = make_room_for(t, request->count);
+    if (rc == 0)
+        rc = note_sizes(t, request);
+    if (rc < 0)
+        return rc;
+    if (t->result.requests++ == 0)
+        t->result.first_us = request->time_us;
+    t->result.last_us = request->time_us;
+    pass_time(t, request->time_us);
+    t->load_drained = t->store_drained = false;
+    memset(t->fate, 0, request->count);
+    memset(t->place, NO_TIER, request->count);
+    if (request->kind != TIERCE__TRACE_WRITE)
+        rc = load(t, request, &own);
+    if (request->kind != TIERCE__TRACE_READ)
+        choose_stores(t, request);
+    for (size_t i = 0; i < t->opts.tier_count; i++) {
+        bool waterfall = t->opts.writes == TIERCE__TIERS_WATERFALL;
+        use_tier(t, waterfall ? t->opts.tier_count - 1 - i : i, blocks, request->count);
+    }
+    if (answer != NULL)
+        *answer = own;
+    return rc;
+}
+
+/* ---- create, destroy, read ------------------------------------------------------------------- */
+
+static bool are_good(const struct tierce__tiers_opts *opts)
+{
+    if (opts->tier_count == 0 || opts->tier_count > TIERCE__TIERS_MAX ||
+        opts->distinct > TIERCE__POLICY_SLOTS_MAX)
+        return false;
+    for (size_t i = 0; i < opts->tier_count; i++) {
+        const struct tierce__tier_spec *spec = &opts->tiers[i];
+        if ((spec->policy != NULL && spec->capacity == 0) || !(spec->read_bytes_per_s >= 0) ||
+            !(spec->write_bytes_per_s >= 0) || !(spec->endurance_bytes >= 0))
+            return false;
+    }
+    return true;
+}
+
+static int create_stores(struct tierce__tiers *t)
+{
+    for (size_t i = 0; i < t->opts.tier_count; i++) {
+        const struct tierce__tier_spec *spec = &t->specs[i];
+        int rc = tierce__tier_store_init(&t->stores[i], spec->policy,
+                                         &(struct tierce__policy_opts){
+                                             .size = sizeof(struct tierce__policy_opts),
+                                             .capacity = spec->capacity,
+                                             .seed = t->opts.seed,
+                                             .ttl = spec->ttl_us,
+                                         },
+                                         t->opts.distinct, t->opts.in_bytes);
+        if (rc < 0)
+            return rc;
+    }
+    if (t->opts.writes != TIERCE__TIERS_WATERFALL)
+        return 0;
+    t->parent_of = tierce__alloc(((size_t)t->opts.distinct + 1) * sizeof(*t->parent_of));
+    return t->parent_of != NULL ? 0 : -ENOMEM;
+}
+
+int tierce__tiers_create(struct tierce__tiers **out, const struct tierce__tiers_opts *opts)
+{
+    if (!are_good(opts))
+        return TIERCE_E_ARGUMENT;
+    struct tierce__tiers *t = tierce__calloc(1, sizeof(*t));
+    if (t == NULL)
+        return -ENOMEM;
+    t->opts = *opts;
+    memcpy(t->specs, opts->tiers, opts->tier_count * sizeof(t->specs[0]));
+    t->opts.tiers = t->specs;
+    t->result.tier_count = opts->tier_count;
+    int rc = create_stores(t);
+    if (rc < 0) {
+        tierce__tiers_destroy(t);
+        return rc;
+    }
+    *out = t;
+    return 0;
+}
+
+void tierce__tiers_destroy(struct tierce__tiers *tiers)
+{
+    if (tiers == NULL)
+        return;
+    for (size_t i = 0; i < tiers->opts.tier_count; i++)
+        tierce__tier_store_fini(&tiers->stores[i]);
+    tierce__free(tiers->parent_of);
+    tierce__free(tiers->bytes_of);
+    tierce__free(tiers->place);
+    tierce__free(tiers->fate);
+    tierce__free(tiers->act);
+    tierce__free(tiers->load_ns);
+    tierce__free(tiers);
+}
+
+const struct tierce__tiers_result *tierce__tiers_result(struct tierce__tiers *tiers)
+{
+    uint64_t asked = tiers->result.blocks;
+    for (size_t i = 0; i < tiers->opts.tier_count; i++) {
+        const struct tierce__tier_spec *spec = &tiers->specs[i];
+        struct tierce__tier_result *r = &tiers->result.tiers[i];
+        r->asked = asked;
+        asked -= r->hits;
+        r->read_s =
+            (double)r->loads * (double)spec->latency_ns / 1e9 +
+            (spec->read_bytes_per_s > 0 ? (double)r->read_bytes / spec->read_bytes_per_s : 0);
+        r->write_s =
+            spec->write_bytes_per_s > 0 ? (double)r->written_bytes / spec->write_bytes_per_s : 0;
+        r->worn = spec->endurance_bytes > 0 ? (double)r->written_bytes / spec->endurance_bytes : 0;
+    }
+    return &tiers->result;
+}
+
+bool tierce__tiers_has(const struct tierce__tiers *tiers, size_t tier, uint32_t block)
+{
+    TIERCE_ASSERT(tier < tiers->opts.tier_count && block < tiers->opts.distinct);
+    return tierce__tier_store_has(&tiers->stores[tier], block);
+}
+
+static int compare_times(const void *a, const void *b)
+{
+    uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+    return left < right ? -1 : left > right;
+}
+
+uint64_t tierce__tiers_load_ns(struct tierce__tiers *tiers, double share)
+{
+    size_t count = tiers->load_count;
+    if (count == 0)
+        return 0;
+    if (!tiers->loads_sorted)
+        qsort(tiers->load_ns, count, sizeof(*tiers->load_ns), compare_times);
+    tiers->loads_sorted = true;
+    double rank = share * (double)count;
+    size_t at = rank > 1 ? (size_t)rank : 1; /* the at-th, or the one after it if between */
+    at += (double)at < rank && at < count;
+    return tiers->load_ns[(at < count ? at : count) - 1];
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/log_repeat.h"
+#include "serve/grpc_socket_private.h"
+#include "serve/listen.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/*
+ * The first loop accepts; each socket goes to the loop that has the fewest. With one listening
+ * socket for each loop instead, a few connections often land on the same one.
+ */
+
+struct tierce__grpc_listener {
+    struct tierce__grpc_origin origin;
+    struct tierce__uv_loop *const *loops;
+    size_t loop_count;
+    uint32_t connections_max;
+    struct tierce__routes routes;
+    uint16_t port;
+    int fd, spare_fd;
+    uv_poll_t poll;
+    struct tierce__task start, close;
+    sem_t closed;
+    bool is_closed;
+};
+
+/* A socket on its way to its loop. */
+struct arrival {
+    struct tierce__task task;
+    struct tierce__grpc_listener *listener;
+    struct tierce__uv_loop *loop;
+    int fd;
+    char peer[TIERCE__PEER_BYTES];
+};
+
+static void arrive(struct tierce__task *task)
+{
+    struct arrival *arrival = TIERCE__CONTAINER_OF(task, struct arrival, task);
+    tierce__grpc_socket_open(arrival->loop, &arrival->listener->origin, arrival->fd, arrival->peer);
+    tierce__free(arrival);
+}
+
+static struct tierce__uv_loop *emptiest(const struct tierce__grpc_listener *listener)
+{
+    struct tierce__uv_loop *best = listener->loops[0];
+    for (size_t i = 1; i < listener->loop_count; i++)
+        if (atomic_load_explicit(&listener->loops[i]->socket_count, memory_order_relaxed) <
+            atomic_load_explicit(&best->socket_count, memory_order_relaxed))
+            best = listener->loops[i];
+    return best;
+}
+
+static void hand_on(struct tierce__grpc_listener *listener, int fd, const struct sockaddr *address)
+{
+    struct arrival *arrival = tierce__alloc(sizeof(*arrival));
+    uint32_t before = atomic_fetch_add_explicit(&listener->origin.sockets, 1, memory_order_relaxed);
+    if (arrival == NULL || before >= listener->connections_max) {
+        atomic_fetch_sub_explicit(&listener->origin.sockets, 1, memory_order_relaxed);
+        tierce__free(arrival);
+        close(fd);
+        tierce__log_repeated(TIERCE_LOG_WARN, "serve_connection_refused", "port=%u max=%u",
+                             listener->port, listener->connections_max);
+        return;
+    }
+    *arrival = (struct arrival){
+        .task = {.run = arrive}, .listener = listener, .loop = emptiest(listener), .fd = fd};
+    tierce__peer_print(arrival->peer, address);
+    atomic_fetch_add_explicit(&arrival->loop->socket_count, 1, memory_order_relaxed);
+    if (tierce__loop_is_here(&arrival->loop->base))
+        arrive(&arrival->task);
+    else
+        tierce__loop_post(&arrival->loop->base, &arrival->task);
+}
+
+/* Without a descriptor left, the waiting connection would keep the loop awake for nothing: the
+ * spare one lets it be taken and dropped. */
+static void drop_one(struct tierce__grpc_listener *listener)
+{
+    tierce__log_repeated(TIERCE_LOG_WARN, "serve_no_descriptor", "port=%u", listener->port);
+    if (listener->spare_fd >= 0)
+        close(listener->spare_fd);
+    int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
+    listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+#define ACCEPTED_AT_ONCE 64
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    struct tierce__grpc_listener *listener = poll->data;
+    for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
+        struct sockaddr_storage address;
+        socklen_t length = sizeof(address);
+        int fd = accept4(listener->fd, (struct sockaddr *)&address, &length,
+                         SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            hand_on(listener, fd, (const struct sockaddr *)&address);
+            continue;
+        }
+        if (errno == EMFILE || errno == ENFILE)
+            drop_one(listener);
+        if (errno != EINTR && errno != ECONNABORTED)
+            return;
+    }
+}
+
+static void start_accepting(struct tierce__task *task)
+{
+    struct tierce__grpc_listener *listener =
+        TIERCE__CONTAINER_OF(task, struct tierce__grpc_listener, start);
+    listener->poll.data = listener;
+    if (uv_poll_init(&listener->loops[0]->uv, &listener->poll, listener->fd) == 0)
+        uv_poll_start(&listener->poll, UV_READABLE, on_readable);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct tierce__grpc_listener *listener = handle->data;
+    close(listener->fd);
+    listener->fd = -1;
+    sem_post(&listener->closed);
+}
+
+static void stop_accepting(struct tierce__task *task)
+{
+    struct tierce__grpc_listener *listener =
+        TIERCE__CONTAINER_OF(task, struct tierce__grpc_listener, close);
+    uv_close((uv_handle_t *)&listener->poll, on_closed);
+}
+
+int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
+                                const struct tierce__grpc_listener_opts *opts, char why[256])
+{
+    const struct tierce__listener *config = opts->listener;
+    struct tierce__grpc_listener *listener = tierce__calloc(1, sizeof(*listener));
+    int rc = -ENOMEM;
+    snprintf(why, 256, "no memory");
+    if (listener == NULL)
+        return rc;
+    listener->fd = -1;
+    listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    listener->loops = opts->loops;
+    listener->loop_count = opts->loop_count;
+    listener->connections_max = opts->connections_max;
+    listener->port = config->port;
+    listener->start.run = start_accepting;
+    listener->close.run = stop_accepting;
+    listener->is_closed = true;
+    sem_init(&listener->closed, 0, 0);
+    listener->origin = (struct tierce__grpc_origin){.shared = opts->shared};
+    rc = tierce__routes_init(&listener->routes, config->routes, config->route_count);
+    listener->origin.routes = &listener->routes;
+    if (rc == 0 && config->tls.certificate != NULL)
+        rc = tierce__tls_server_context(&listener->origin.tls, &config->tls, why);
+    if (rc == 0)
+        rc = tierce__listen_tcp(&listener->fd, &listener->port, config->host, why);
+    if (rc != 0) {
+        tierce__grpc_listener_destroy(listener);
+        return rc;
+    }
+    listener->is_closed = false;
+    tierce__loop_post(&listener->loops[0]->base, &listener->start);
+    *out = listener;
+    return 0;
+}
+
+uint16_t tierce__grpc_listener_port(const struct tierce__grpc_listener *listener)
+{
+    return listener->port;
+}
+
+void tierce__grpc_listener_close(struct tierce__grpc_listener *listener)
+{
+    if (listener == NULL || listener->is_closed)
+        return;
+    listener->is_closed = true;
+    tierce__loop_post(&listener->loops[0]->base, &listener->close);
+    while (sem_wait(&listener->closed) != 0 && errno == EINTR) {
+    }
+}
+
+void tierce__grpc_listener_destroy(struct tierce__grpc_listener *listener)
+{
+    if (listener == NULL)
+        return;
+    if (listener->fd >= 0)
+        close(listener->fd);
+    if (listener->spare_fd >= 0)
+        close(listener->spare_fd);
+    tierce__tls_context_destroy(listener->origin.tls);
+    tierce__routes_fini(&listener->routes);
+    sem_destroy(&listener->closed);
+    tierce__free(listener);
+}

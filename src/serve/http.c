@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "serve/http_private.h"
+#include "serve/listen.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define HEADER_MEMORY (32u << 10) /* of a connection, for one request's headers */
+#define SILENCE_S     30u         /* of a client between or inside of requests */
+
+/* ---- deadlines --------------------------------------------------------------------------------
+ */
+
+/* A client that has not sent its request by then is cut off; one that waits gets an answer. */
+static void call_time(struct tierce__http *http, struct tierce__http_call *call, unsigned status,
+                      const char *why)
+{
+    atomic_store_explicit(&call->base.is_over, true, memory_order_relaxed);
+    if (!call->was_dispatched)
+        (void)shutdown(call->fd, SHUT_RDWR);
+    atomic_fetch_add_explicit(&call->base.holders, 1, memory_order_relaxed);
+    tierce__lock_drop(&http->lock);
+    tierce__http_settle(call, status, tierce__http_error(why));
+    tierce__call_drop(&call->base);
+    tierce__lock_take(&http->lock);
+}
+
+/* The first call moves to those that are late. */
+static void retire_first(struct tierce__http *http, unsigned status, const char *why)
+{
+    struct tierce__http_call *call =
+        TIERCE__CONTAINER_OF(http->calls.next, struct tierce__http_call, node);
+    tierce__list_remove(&call->node);
+    tierce__list_push_back(&http->late, &call->node);
+    call_time(http, call, status, why);
+}
+
+static void *keep_time(void *arg)
+{
+    struct tierce__http *http = arg;
+    tierce__lock_take(&http->lock);
+    while (!http->is_ending) {
+        uint64_t deadline_ns = TIERCE__DEADLINE_NEVER;
+        if (!tierce__list_empty(&http->calls)) {
+            const struct tierce__http_call *first =
+                TIERCE__CONTAINER_OF(http->calls.next, struct tierce__http_call, node);
+            deadline_ns = first->base.info.deadline_ns;
+        }
+        if (deadline_ns <= tierce__now_ns())
+            retire_first(http, 504, "deadline exceeded");
+        else
+            (void)tierce__cond_wait(&http->changed, &http->lock, deadline_ns);
+    }
+    tierce__lock_drop(&http->lock);
+    return NULL;
+}
+
+/* ---- life -------------------------------------------------------------------------------------
+ */
+
+static size_t tls_options(const struct tierce__http *http, struct MHD_OptionItem *options)
+{
+    size_t n = 0;
+    if (http->certificate != NULL) {
+        options[n++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_CERT, 0, http->certificate};
+        options[n++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_KEY, 0, http->key};
+    }
+    if (http->client_ca != NULL)
+        options[n++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_TRUST, 0, http->client_ca};
+    options[n] = (struct MHD_OptionItem){MHD_OPTION_END, 0, NULL};
+    return n;
+}
+
+static int start_daemon(struct tierce__http *http, uint32_t threads, uint32_t connections_max)
+{
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
+    struct MHD_OptionItem tls[4];
+    if (tls_options(http, tls) > 0)
+        flags |= MHD_USE_TLS;
+    if (threads > connections_max)
+        threads = connections_max;
+    /* clang-format off */
+    http->daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, tierce__http_call_access, http,
+        MHD_OPTION_LISTEN_SOCKET, http->fd,
+        MHD_OPTION_THREAD_POOL_SIZE, threads,
+        MHD_OPTION_CONNECTION_LIMIT, connections_max,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_MEMORY,
+        MHD_OPTION_CONNECTION_TIMEOUT, SILENCE_S,
+        MHD_OPTION_URI_LOG_CALLBACK, tierce__http_call_begin, http,
+        MHD_OPTION_NOTIFY_COMPLETED, tierce__http_call_completed, http,
+        MHD_OPTION_NOTIFY_CONNECTION, tierce__http_tls_connection, http,
+        MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        MHD_OPTION_ARRAY, tls,
+        MHD_OPTION_END);
+    /* clang-format on */
+    return http->daemon != NULL ? 0 : -EIO;
+}
+
+int tierce__http_start(struct tierce__http **out, const struct tierce__http_opts *opts,
+                       char why[256])
+{
+    const struct tierce__listener *config = opts->listener;
+    struct tierce__http *http = tierce__calloc(1, sizeof(*http));
+    snprintf(why, 256, "no memory");
+    if (http == NULL)
+        return -ENOMEM;
+    http->shared = opts->shared;
+    http->fd = -1;
+    http->port = config->port;
+    tierce__lock_init(&http->lock, TIERCE__LOCK_SERVE_HTTP);
+    tierce__cond_init(&http->changed);
+    tierce__list_init(&http->calls);
+    tierce__list_init(&http->late);
+    tierce__list_init(&http->streams);
+    int rc = tierce__routes_init(&http->routes, config->routes, config->route_count);
+    if (rc == 0 && config->tls.certificate != NULL)
+        rc = tierce__http_tls_read(http, &config->tls, why);
+    if (rc == 0)
+        rc = tierce__listen_tcp(&http->fd, &http->port, config->host, why);
+    if (rc != 0)
+        goto out;
+    rc = -pthread_create(&http->keeper, NULL, keep_time, http);
+    http->has_keeper = rc == 0;
+    if (rc == 0)
+        rc = start_daemon(http, opts->threads, opts->connections_max);
+    if (rc != 0)
+        snprintf(why, 256, "cannot start the HTTP server on port %u", http->port);
+out:
+    if (rc != 0)
+        tierce__http_stop(http);
+    else
+        *out = http;
+    return rc;
+}
+
+uint16_t tierce__http_port(const struct tierce__http *http)
+{
+    return http->port;
+}
+
+void tierce__http_drain(struct tierce__http *http)
+{
+    tierce__lock_take(&http->lock);
+    http->is_draining = true;
+    tierce__lock_drop(&http->lock);
+    if (http->daemon != NULL)
+        (void)MHD_quiesce_daemon(http->daemon);
+    tierce__http_streams_end(http);
+}
+
+uint32_t tierce__http_calls(struct tierce__http *http)
+{
+    tierce__lock_take(&http->lock);
+    uint32_t count = http->call_count;
+    tierce__lock_drop(&http->lock);
+    return count;
+}
+
+void tierce__http_give_up(struct tierce__http *http)
+{
+    tierce__lock_take(&http->lock);
+    while (!tierce__list_empty(&http->calls))
+        retire_first(http, 503, "the server ends");
+    tierce__lock_drop(&http->lock);
+    /* One may have become a stream meanwhile. */
+    tierce__http_streams_end(http);
+}
+
+void tierce__http_cut(struct tierce__http *http)
+{
+    tierce__lock_take(&http->lock);
+    TIERCE__LIST_FOR_EACH (node, &http->late)
+        (void)shutdown(TIERCE__CONTAINER_OF(node, struct tierce__http_call, node)->fd, SHUT_RDWR);
+    tierce__lock_drop(&http->lock);
+}
+
+void tierce__http_stop(struct tierce__http *http)
+{
+    if (http == NULL)
+        return;
+    if (http->daemon != NULL)
+        MHD_stop_daemon(http->daemon);
+    if (http->has_keeper) {
+        tierce__lock_take(&http->lock);
+        http->is_ending = true;
+        tierce__cond_signal(&http->changed);
+        tierce__lock_drop(&http->lock);
+        pthread_join(http->keeper, NULL);
+    }
+    if (http->fd >= 0)
+        close(http->fd);
+    TIERCE_ASSERT(tierce__list_empty(&http->calls) && tierce__list_empty(&http->late));
+    TIERCE_ASSERT(tierce__list_empty(&http->streams));
+    tierce__http_tls_fini(http);
+    tierce__routes_fini(&http->routes);
+    tierce__cond_fini(&http->changed);
+    tierce__lock_fini(&http->lock);
+    tierce__free(http);
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_SERVE_HTTP_H
+#define TIERCE_SERVE_HTTP_H
+
+#include "serve/call_private.h"
+#include "serve/routes.h"
+
+/* An HTTP/1.1 listener, by libmicrohttpd. */
+
+struct tierce__http;
+
+struct tierce__http_opts {
+    struct tierce__shared *shared;
+    const struct tierce__listener *listener;
+    uint32_t threads, connections_max;
+};
+
+/* Errors: negative errno, TIERCE_E_CONFIG (TLS files); `why` in words. */
+TIERCE_MUSTUSE int tierce__http_start(struct tierce__http **out,
+                                      const struct tierce__http_opts *opts, char why[256]);
+uint16_t tierce__http_port(const struct tierce__http *http);
+
+/* Accepts no more, and ends streams; calls go on. */
+void tierce__http_drain(struct tierce__http *http);
+
+/* Calls that still run; zero once all are answered. */
+uint32_t tierce__http_calls(struct tierce__http *http);
+
+/* Answers every call 503. */
+void tierce__http_give_up(struct tierce__http *http);
+
+/* Closes the connections of clients that have still not read their answers. */
+void tierce__http_cut(struct tierce__http *http);
+
+/* Once no handler runs any more. NULL is accepted. */
+void tierce__http_stop(struct tierce__http *http);
+
+#endif

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_SERVE_HTTP_PRIVATE_H
+#define TIERCE_SERVE_HTTP_PRIVATE_H
+
+#include <microhttpd.h>
+
+#include "serve/http.h"
+
+struct tierce__http {
+    struct tierce__shared *shared;
+    struct tierce__routes routes;
+    struct MHD_Daemon *daemon;
+    uint16_t port;
+    int fd; /* after quiesce it is ours again */
+    bool demands_certificate;
+    char *certificate, *key, *client_ca; /* their content */
+
+    struct tierce__lock lock;
+    struct tierce__cond changed;
+    struct tierce__list calls; /* by deadline: all have the same time */
+    struct tierce__list late;  /* those whose deadline has passed */
+    struct tierce__list streams;
+    uint32_t call_count; /* on both lists */
+    bool is_draining, is_ending;
+    pthread_t keeper;
+    bool has_keeper;
+};
+
+/* Where a call stands between libmicrohttpd's thread and the one that replies. */
+enum tierce__http_state {
+    TIERCE__HTTP_RUNNING,   /* libmicrohttpd's thread will look for the answer */
+    TIERCE__HTTP_SUSPENDED, /* whoever answers resumes the connection */
+    TIERCE__HTTP_ANSWERED,
+};
+
+struct tierce__http_call {
+    struct tierce__call base;
+    struct tierce__http *http;
+    struct MHD_Connection *connection; /* good while it is on a list of http, or suspended */
+    struct tierce__list node;          /* on no list: it came too late to be served */
+    int fd;
+    bool has_begun; /* its headers are there */
+    bool was_dispatched;
+    bool is_too_large;
+    char *uri; /* path, NUL, query */
+    char *body;
+    size_t bytes, capacity, discarded;
+    atomic_bool is_claimed;                /* acq_rel: whoever sets it answers */
+    _Atomic enum tierce__http_state state; /* acq_rel: hands the answer over */
+    struct MHD_Response *response;
+    unsigned status;
+};
+
+/* http_call.c */
+void *tierce__http_call_begin(void *http, const char *uri, struct MHD_Connection *connection);
+enum MHD_Result tierce__http_call_access(void *http, struct MHD_Connection *connection,
+                                         const char *url, const char *method, const char *version,
+                                         const char *data, size_t *count, void **context);
+void tierce__http_call_completed(void *http, struct MHD_Connection *connection, void **context,
+                                 enum MHD_RequestTerminationCode code);
+/* A response of the server itself, {"error": why}; NULL: no memory. */
+struct MHD_Response *tierce__http_error(const char *why);
+/* The answer, unless there is one. [transfer] response; NULL closes the connection. */
+void tierce__http_settle(struct tierce__http_call *call, unsigned status,
+                         struct MHD_Response *response);
+
+/* http_stream.c: ends every stream. */
+void tierce__http_streams_end(struct tierce__http *http);
+
+/* http_tls.c */
+/* Reads and checks the files. Errors: TIERCE_E_CONFIG, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__http_tls_read(struct tierce__http *http, const struct tierce__tls *files,
+                                         char why[256]);
+void tierce__http_tls_fini(struct tierce__http *http);
+void tierce__http_tls_connection(void *http, struct MHD_Connection *connection, void **context,
+                                 enum MHD_ConnectionNotificationCode code);
+/* Whether the client may be served; *name is its certificate's, or NULL. */
+bool tierce__http_tls_accepts(const struct tierce__http *http, struct MHD_Connection *connection,
+                              const char **name);
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_SERVE_LOOP_H
+#define TIERCE_SERVE_LOOP_H
+
+#include <stdbool.h>
+
+#include "base/list.h"
+#include "base/lock.h"
+#include "serve/deadlines.h"
+
+/*
+ * The thread that owns connections, as those see it: their deadlines, and the way in for other
+ * threads. What turns it (uv_loop.c, or a test) is not their business.
+ */
+
+struct tierce__task {
+    struct tierce__list node;
+    void (*run)(struct tierce__task *task);
+};
+
+struct tierce__loop {
+    struct tierce__deadlines deadlines; /* owner only */
+    struct tierce__lock lock;           /* the inbox */
+    struct tierce__list inbox;
+    void (*wake)(struct tierce__loop *loop); /* Thread: any */
+};
+
+void tierce__loop_init(struct tierce__loop *loop, void (*wake)(struct tierce__loop *loop));
+void tierce__loop_fini(struct tierce__loop *loop);
+
+/* The calling thread owns the loop from now on. NULL: none any more. */
+void tierce__loop_enter(struct tierce__loop *loop);
+bool tierce__loop_is_here(const struct tierce__loop *loop);
+
+/* Has `run` called by the owner. Thread: any. */
+void tierce__loop_post(struct tierce__loop *loop, struct tierce__task *task);
+
+/* Runs what was posted. Owner only. */
+void tierce__loop_run_inbox(struct tierce__loop *loop);
+
+#endif

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_SERVE_H
+#define TIERCE_SERVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * A server of calls over gRPC (unary, HTTP/2 by nghttp2 on libuv loops) and HTTP/1.1
+ * (libmicrohttpd). What a call means is the business of whoever gives the routes.
+ *
+ *     static void echo(void *arg, struct tierce__call *call)
+ *     {
+ *         const struct tierce__call_info *info = tierce__call_info(call);
+ *         tierce__call_reply(call, &(struct tierce__reply){
+ *             .status = 200, .type = "text/plain", .body = info->body, .bytes = info->body_bytes});
+ *     }
+ *
+ *     rc = tierce__server_start(&server, &(struct tierce__server_opts){...}, why);
+ *     ...
+ *     tierce__server_stop(server, 5000);
+ *
+ * Threads: handlers run on the loop of their connection and must not block there; one that has to
+ * wait calls tierce__call_defer once, returns, and is called again on a worker. A call is replied
+ * to exactly once, from any thread. Unknown paths are answered UNIMPLEMENTED or 404, a call whose
+ * deadline has passed DEADLINE_EXCEEDED or 504, one too many RESOURCE_EXHAUSTED or 503.
+ */
+
+enum tierce__serve_protocol {
+    TIERCE__SERVE_GRPC,
+    TIERCE__SERVE_HTTP,
+};
+
+/* ---- a call ---------------------------------------------------------------------------------- */
+
+struct tierce__call;
+
+struct tierce__call_info {
+    enum tierce__serve_protocol protocol;
+    const char *method; /* "POST", "GET", ... */
+    const char *path;   /* "/package.Service/Method", "/api/startWriteCache" */
+    const char *query;  /* after the '?', or "" */
+    const void *body;   /* the message, uncompressed; of no alignment */
+    size_t body_bytes;
+    uint64_t deadline_ns;    /* clock.h; TIERCE__DEADLINE_NEVER */
+    const char *peer;        /* "127.0.0.1:4711", "[::1]:4711" */
+    const char *certificate; /* common name of the client's verified certificate, or NULL */
+    bool is_deferred;        /* on a worker: may block */
+};
+
+/* [borrow until the reply] */
+const struct tierce__call_info *tierce__call_info(const struct tierce__call *call);
+
+/* A header by its lower-case name, or NULL. [borrow until the reply] */
+const char *tierce__call_header(const struct tierce__call *call, const char *name);
+
+/* Has the handler called again on a worker; to be called at most once, and then nothing else. A
+ * call that is over before its turn comes is dropped: its handler is not called again. */
+void tierce__call_defer(struct tierce__call *call);
+
+/* Whether nobody waits for the answer any more: cancelled, gone, or too late. It is replied to all
+ * the same. Thread: any. */
+bool tierce__call_is_over(const struct tierce__call *call);
+
+/* Codes of grpc-status; a server maps them to HTTP where it makes a reply itself. */
+enum tierce__grpc_status {
+    TIERCE__GRPC_OK = 0,
+    TIERCE__GRPC_CANCELLED = 1,
+    TIERCE__GRPC_UNKNOWN = 2,
+    TIERCE__GRPC_INVALID_ARGUMENT = 3,
+    TIERCE__GRPC_DEADLINE_EXCEEDED = 4,
+    TIERCE__GRPC_NOT_FOUND = 5,
+    TIERCE__GRPC_ALREADY_EXISTS = 6,
+    TIERCE__GRPC_PERMISSION_DENIED = 7,
+    TIERCE__GRPC_RESOURCE_EXHAUSTED = 8,
+    TIERCE__GRPC_FAILED_PRECONDITION = 9,
+    TIERCE__GRPC_ABORTED = 10,
+    TIERCE__GRPC_OUT_OF_RANGE = 11,
+    TIERCE__GRPC_UNIMPLEMENTED = 12,
+    TIERCE__GRPC_INTERNAL = 13,
+    TIERCE__GRPC_UNAVAILABLE = 14,
+    TIERCE__GRPC_DATA_LOSS = 15,
+    TIERCE__GRPC_UNAUTHENTICATED = 16,
+};
+
+struct tierce__reply {
+    uint32_t status;     /* gRPC: enum tierce__grpc_status; HTTP: 200, 400, ... */
+    const char *message; /* gRPC: grpc-message, or NULL; any UTF-8 */
+    const char *type;    /* HTTP: content type; NULL: application/json */
+    const char *header_name, *header_value; /* HTTP: one more header, or NULL */
+    const void *body;
+    size_t bytes;
+    void (*release)(void *body); /* NULL: the body is copied; else [transfer], called once it is
+                                    sent or dropped, on any thread */
+};
+
+/* The one answer. [borrow] reply for the call. The call is gone afterwards. Thread: any. */
+void tierce__call_reply(struct tierce__call *call, const struct tierce__reply *reply);
+
+/*
+ * HTTP only: an answer without an end, for events. Takes the call's place; NULL (no memory, or a
+ * call of gRPC) leaves the call to be replied to.
+ * tierce__stream_write copies; it returns false when the client is gone, does not keep up (more
+ * than the server's stream_buffer_max waiting), or the server stops: then only tierce__stream_end
+ * may follow. A stream may outlive its server. Thread: any, one at a time.
+ */
+struct tierce__stream;
+struct tierce__stream *tierce__call_stream(struct tierce__call *call, const char *type);
+bool tierce__stream_write(struct tierce__stream *stream, const void *bytes, size_t count);
+void tierce__stream_end(struct tierce__stream *stream);
+
+/* ---- a server -------------------------------------------------------------------------------- */
+
+typedef void (*tierce__serve_fn)(void *arg, struct tierce__call *call);
+
+struct tierce__route {
+    const char *path;   /* whole, or up to a final '*'. [borrow until stop] */
+    const char *method; /* HTTP: "POST", "GET"; NULL: any */
+    tierce__serve_fn serve;
+    void *arg;
+};
+
+struct tierce__tls {
+    const char *certificate, *key; /* PEM files; NULL: no TLS */
+    const char *client_ca;         /* PEM: clients must show a certificate of it; or NULL */
+};
+
+/* Several listeners may share a server: its loops, workers and routes may differ. */
+struct tierce__listener {
+    enum tierce__serve_protocol protocol;
+    const char *host; /* "127.0.0.1", "::", a name */
+    uint16_t port;    /* 0: any; see tierce__server_port */
+    struct tierce__tls tls;
+    const struct tierce__route *routes; /* [borrow until stop] */
+    size_t route_count;
+};
+
+struct tierce__server_opts {
+    size_t size;
+    const struct tierce__listener *listeners;
+    size_t listener_count;
+    uint32_t loops;           /* gRPC loops, and threads of an HTTP listener; 0: one a processor */
+    uint32_t workers;         /* 0: 4 */
+    uint32_t queue_max;       /* calls that wait for a worker; 0: 4096 */
+    size_t message_bytes_max; /* of a request, also uncompressed; 0: 64 MiB */
+    size_t held_bytes_max;    /* of all requests that are being received or served; 0: 1 GiB */
+    size_t stream_buffer_max; /* 0: 4 MiB */
+    uint32_t connections_max; /* of each listener; 0: 4096 */
+    uint32_t streams_max;     /* gRPC calls at a time on one connection; 0: 4096 */
+    uint32_t http_timeout_ms; /* an HTTP call's deadline, from its first byte on; 0: 60 s */
+    const void *descriptors;  /* FileDescriptorSet for gRPC reflection, or NULL. [borrow] */
+    size_t descriptor_bytes;
+    /* Asked by gRPC's health service with its service name ("" for the whole server); NULL: always
+     * true. On a loop. */
+    bool (*is_serving)(void *arg, const char *service);
+    void *is_serving_arg;
+};
+
+struct tierce__server;
+
+/*
+ * Listens and serves. Errors, *out untouched and `why` filled in words: negative errno (a port
+ * that is taken, a file), TIERCE_E_CONFIG (a certificate), -ENOMEM.
+ */
+TIERCE_MUSTUSE int tierce__server_start(struct tierce__server **out,
+                                        const struct tierce__server_opts *opts, char why[256]);
+
+/* The port of a listener by its index. */
+uint16_t tierce__server_port(const struct tierce__server *server, size_t listener);
+
+/* Takes no new call, lets those that run end for at most drain_ms, closes and frees. Calls that
+ * are late are answered UNAVAILABLE or 503, and their handlers' replies waited for and dropped. */
+void tierce__server_stop(struct tierce__server *server, uint32_t drain_ms);
+
+#endif

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "serve/grpc_socket.h"
+#include "serve/http.h"
+#include "serve/reflection.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SERVER_MAGIC  0x74727372u
+#define LAST_WORDS_MS 1000u
+
+/* One listener of either protocol; the other is NULL. */
+struct entrance {
+    struct tierce__grpc_listener *grpc;
+    struct tierce__http *http;
+};
+
+struct tierce__server {
+    uint32_t magic;
+    struct tierce__shared shared;
+    struct tierce__reflection *reflection;
+    struct tierce__uv_loop **loops;
+    uint32_t loop_count;
+    struct entrance *entrances;
+    size_t entrance_count;
+};
+
+static size_t or_else(size_t value, size_t otherwise)
+{
+    return value > 0 ? value : otherwise;
+}
+
+static uint32_t processors(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (uint32_t)n : 1;
+}
+
+static void share(struct tierce__shared *shared, const struct tierce__server_opts *opts)
+{
+    shared->message_bytes_max = or_else(opts->message_bytes_max, (size_t)64 << 20);
+    shared->held_bytes_max = or_else(opts->held_bytes_max, (size_t)1 << 30);
+    shared->stream_buffer_max = or_else(opts->stream_buffer_max, (size_t)4 << 20);
+    shared->streams_max = (uint32_t)or_else(opts->streams_max, 4096);
+    shared->http_timeout_ms = (uint32_t)or_else(opts->http_timeout_ms, 60000);
+    shared->is_serving = opts->is_serving;
+    shared->is_serving_arg = opts->is_serving_arg;
+}
+
+static int start_loops(struct tierce__server *server, uint32_t count)
+{
+    server->loops = tierce__calloc(count, sizeof(*server->loops));
+    if (server->loops == NULL)
+        return -ENOMEM;
+    while (server->loop_count < count) {
+        int rc = tierce__uv_loop_start(&server->loops[server->loop_count]);
+        if (rc != 0)
+            return rc;
+        server->loop_count++;
+    }
+    return 0;
+}
+
+static int open_entrance(struct tierce__server *server, const struct tierce__listener *listener,
+                         const struct tierce__server_opts *opts, char why[256])
+{
+    struct entrance *entrance = &server->entrances[server->entrance_count++];
+    uint32_t threads = (uint32_t)or_else(opts->loops, processors());
+    uint32_t connections_max = (uint32_t)or_else(opts->connections_max, 4096);
+    if (listener->protocol == TIERCE__SERVE_HTTP)
+        return tierce__http_start(&entrance->http,
+                                  &(struct tierce__http_opts){.shared = &server->shared,
+                                                              .listener = listener,
+                                                              .threads = threads,
+                                                              .connections_max = connections_max},
+                                  why);
+    int rc = server->loop_count == 0 ? start_loops(server, threads) : 0;
+    if (rc != 0) {
+        snprintf(why, 256, "cannot start a loop: %s", tierce_strerror(rc));
+        return rc;
+    }
+    return tierce__grpc_listener_start(
+        &entrance->grpc,
+        &(struct tierce__grpc_listener_opts){.shared = &server->shared,
+                                             .loops = server->loops,
+                                             .loop_count = server->loop_count,
+                                             .listener = listener,
+                                             .connections_max = connections_max},
+        why);
+}
+
+static int start(struct tierce__server *server, const struct tierce__server_opts *opts,
+                 char why[256])
+{
+    snprintf(why, 256, "no memory");
+    share(&server->shared, opts);
+    server->entrances = tierce__calloc(opts->listener_count, sizeof(*server->entrances));
+    if (server->entrances == NULL)
+        return -ENOMEM;
+    int rc = tierce__workers_create(&server->shared.workers, (uint32_t)or_else(opts->workers, 4),
+                                    (uint32_t)or_else(opts->queue_max, 4096));
+    if (rc != 0)
+        return rc;
+    if (opts->descriptors != NULL) {
+        rc = tierce__reflection_create(&server->reflection, opts->descriptors,
+                                       opts->descriptor_bytes);
+        if (rc != 0) {
+            snprintf(why, 256, "the descriptors are no FileDescriptorSet");
+            return rc;
+        }
+        server->shared.reflection = server->reflection;
+    }
+    for (size_t i = 0; rc == 0 && i < opts->listener_count; i++)
+        rc = open_entrance(server, &opts->listeners[i], opts, why);
+    return rc;
+}
+
+int tierce__server_start(struct tierce__server **out, const struct tierce__server_opts *opts,
+                         char why[256])
+{
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
+    struct tierce__server *server = tierce__calloc(1, sizeof(*server));
+    if (server == NULL) {
+        snprintf(why, 256, "no memory");
+        return -ENOMEM;
+    }
+    server->magic = SERVER_MAGIC;
+    int rc = start(server, opts, why);
+    if (rc != 0) {
+        tierce__server_stop(server, 0);
+        return rc;
+    }
+    why[0] = '\0';
+    *out = server;
+    return 0;
+}
+
+uint16_t tierce__server_port(const struct tierce__server *server, size_t listener)
+{
+    TIERCE_CHECK_MAGIC(server, SERVER_MAGIC);
+    TIERCE_ASSERT(listener < server->entrance_count);
+    const struct entrance *entrance = &server->entrances[listener];
+    return entrance->http != NULL ? tierce__http_port(entrance->http)
+                                  : tierce__grpc_listener_port(entrance->grpc);
+}
+
+/* ---- the end ----------------------------------------------------------------------------------
+ */
+
+/* Connections, calls and handlers that are left. */
+static uint64_t left(const struct tierce__server *server)
+{
+    uint64_t count = atomic_load_explicit(&server->shared.handlers, memory_order_acquire);
+    for (uint32_t i = 0; i < server->loop_count; i++)
+        count += atomic_load_explicit(&server->loops[i]->socket_count, memory_order_acquire);
+    for (size_t i = 0; i < server->entrance_count; i++)
+        if (server->entrances[i].http != NULL)
+            count += tierce__http_calls(server->entrances[i].http);
+    return count;
+}
+
+/* The last to leave must touch nothing of the server behind it, so nobody wakes this thread. */
+static void wait_until_empty(const struct tierce__server *server, uint64_t deadline_ns)
+{
+    while (left(server) > 0 && tierce__now_ns() < deadline_ns)
+        usleep(1000);
+}
+
+static void begin_drain(struct tierce__server *server)
+{
+    atomic_store(&server->shared.stopping, true);
+    for (size_t i = 0; i < server->entrance_count; i++) {
+        tierce__grpc_listener_close(server->entrances[i].grpc);
+        if (server->entrances[i].http != NULL)
+            tierce__http_drain(server->entrances[i].http);
+    }
+    for (uint32_t i = 0; i < server->loop_count; i++)
+        tierce__grpc_sockets_drain(server->loops[i]);
+}
+
+static void give_up(struct tierce__server *server)
+{
+    for (size_t i = 0; i < server->entrance_count; i++)
+        if (server->entrances[i].http != NULL)
+            tierce__http_give_up(server->entrances[i].http);
+    for (uint32_t i = 0; i < server->loop_count; i++)
+        tierce__grpc_sockets_give_up(server->loops[i]);
+}
+
+void tierce__server_stop(struct tierce__server *server, uint32_t drain_ms)
+{
+    if (server == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(server, SERVER_MAGIC);
+    begin_drain(server);
+    wait_until_empty(server, tierce__deadline_in_ms(drain_ms));
+    give_up(server);
+    wait_until_empty(server, tierce__deadline_in_ms(LAST_WORDS_MS));
+    for (size_t i = 0; i < server->entrance_count; i++)
+        if (server->entrances[i].http != NULL)
+            tierce__http_cut(server->entrances[i].http);
+    wait_until_empty(server, TIERCE__DEADLINE_NEVER);
+    tierce__workers_destroy(server->shared.workers);
+    for (uint32_t i = 0; i < server->loop_count; i++)
+        tierce__uv_loop_stop(server->loops[i]);
+    for (size_t i = 0; i < server->entrance_count; i++) {
+        tierce__http_stop(server->entrances[i].http);
+        tierce__grpc_listener_destroy(server->entrances[i].grpc);
+    }
+    tierce__reflection_destroy(server->reflection);
+    tierce__free(server->entrances);
+    tierce__free(server->loops);
+    server->magic = 0;
+    tierce__free(server);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_WIRE_PROTO_H
+#define TIERCE_WIRE_PROTO_H
+
+#include <stddef.h>
+
+#include <protobuf-c/protobuf-c.h>
+
+#include <tierce/status.h>
+
+/*
+ * Messages in memory of their own: one that was read here, or made by tierce__proto_create, holds
+ * everything below it, and goes at once. A message that the caller put together otherwise can be
+ * packed and printed as well.
+ *
+ *     reply = tierce__proto_create(&meta__get_cache_location_response__descriptor);
+ *     locations = tierce__proto_alloc(reply, count * sizeof(*locations));
+ *     ...
+ *     rc = tierce__proto_pack(&wire, &bytes, reply);
+ *     tierce__proto_free(reply);
+ *
+ * Strings are UTF-8 without a NUL in both directions; what is not is refused.
+ *
+ * Thread: any; a message one at a time until it is only read.
+ */
+
+#define TIERCE__PROTO_WHY_BYTES 160u
+
+/* What a message that was read may take: so much, and so many times its bytes. */
+#define TIERCE__PROTO_MEMORY_MIN   (1u << 20)
+#define TIERCE__PROTO_MEMORY_TIMES 32u
+
+/* A message with its defaults, or NULL for no memory. */
+ProtobufCMessage *tierce__proto_create(const ProtobufCMessageDescriptor *descriptor);
+
+/* Zeroed memory that goes with the message, which tierce__proto_create or a reader below gave;
+ * NULL if there is none, and ever after. */
+void *tierce__proto_alloc(ProtobufCMessage *message, size_t bytes);
+
+/* NULL is accepted. Not for messages that lie within others. */
+void tierce__proto_free(ProtobufCMessage *message);
+
+/* A message from wire bytes, [borrow] for the call. Fields that are not known stay with it, as
+ * protobuf-c does it. Errors, *out untouched and `why` filled: TIERCE_E_FORMAT, TIERCE_E_LIMIT
+ * (more memory than said above), -ENOMEM. */
+TIERCE_MUSTUSE int tierce__proto_unpack(ProtobufCMessage **out,
+                                        const ProtobufCMessageDescriptor *descriptor,
+                                        const void *wire, size_t bytes,
+                                        char why[TIERCE__PROTO_WHY_BYTES]);
+
+/* Wire bytes on the heap (tierce__free). Errors: -ENOMEM, TIERCE_E_FORMAT (not UTF-8). */
+TIERCE_MUSTUSE int tierce__proto_pack(void **out, size_t *bytes, const ProtobufCMessage *message);
+
+#endif

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TESTS_META_CONFORMANCE_H
+#define TIERCE_TESTS_META_CONFORMANCE_H
+
+#include "manager/meta_store.h"
+
+#include <check.h>
+
+/* What every store of records must do, whatever it is. */
+struct meta_factory {
+    const char *name;
+    const struct tierce__meta_store_ops *ops;
+    bool is_durable;
+    void (*begin)(void);      /* of each test: an empty place */
+    const char *(*uri)(void); /* of that place */
+    void (*end)(void);
+};
+
+Suite *meta_conformance(const struct meta_factory *factory);
+
+#endif

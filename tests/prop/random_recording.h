@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TESTS_RANDOM_RECORDING_H
+#define TIERCE_TESTS_RANDOM_RECORDING_H
+
+#include <check.h>
+
+#include "optimizer/recording.h"
+#include "test_random.h"
+
+/* Random recordings of chains of a tree, for properties of what replays them. */
+
+enum { RECORDING_DEPTH = 12 };
+
+struct recording_shape {
+    uint32_t requests;
+    uint32_t blocks;    /* of the tree, for each instance */
+    uint32_t instances; /* 0: one */
+    uint32_t gap_us;    /* between two requests, at most; may be 0 */
+    bool reads_and_writes;
+    bool internal;
+    bool bytes;
+    bool sessions;
+};
+
+/* A block's parent is fixed, so that ids are prefix ids: the children of b are 2b + 2, 2b + 3. */
+static inline uint32_t random_chain(struct test_random *random, uint32_t blocks, uint64_t *ids)
+{
+    uint64_t path[RECORDING_DEPTH];
+    uint32_t count = 0;
+    for (uint64_t b = test_random_below(random, blocks);; b = (b - 2) / 2) {
+        path[count++] = b;
+        if (b < 2)
+            break;
+        ck_assert_uint_lt(count, RECORDING_DEPTH);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        ids[i] = path[count - 1 - i];
+    return test_random_below(random, 8) > 0 ? count : test_random_below(random, count + 1);
+}
+
+static inline struct tierce__recording *random_recording(struct test_random *random,
+                                                         const struct recording_shape *shape)
+{
+    struct tierce__recording *recording;
+    int64_t now_us = test_random_below(random, 1000);
+    ck_assert_int_eq(tierce__recording_create(&recording, NULL), 0);
+    for (uint32_t i = 0; i < shape->requests; i++) {
+        uint64_t ids[RECORDING_DEPTH], bytes[RECORDING_DEPTH];
+        uint8_t internal[RECORDING_DEPTH];
+        now_us += test_random_below(random, shape->gap_us + 1);
+        struct tierce__trace_request request = {
+            .time_us = now_us, .kind = TIERCE__TRACE_TURN, .blocks = ids};
+        request.count = request.read_count = random_chain(random, shape->blocks, ids);
+        if (shape->reads_and_writes) {
+            request.kind = (enum tierce__trace_kind)test_random_below(random, 3);
+            request.read_count = test_random_below(random, request.count + 1);
+        }
+        uint32_t held = test_random_below(random, request.count + 1);
+        for (uint32_t k = 0; k < request.count; k++) {
+            internal[k] = k < held;
+            bytes[k] = 1 + (ids[k] * 7) % 5;
+        }
+        request.internal = shape->internal ? internal : NULL;
+        request.bytes = shape->bytes ? bytes : NULL;
+        request.instance = shape->instances > 0 ? test_random_below(random, shape->instances) : 0;
+        request.session = shape->sessions ? 1 + test_random_below(random, 40) : 0;
+        ck_assert_int_eq(tierce__recording_add(recording, &request), 0);
+    }
+    ck_assert_int_eq(tierce__recording_seal(recording), 0);
+    return recording;
+}
+
+#endif

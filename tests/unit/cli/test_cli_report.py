@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tierce optimize --html, --svg and --png, from outside. What a browser makes of the page is told
+by tests/python/test_report.py."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import struct
+import unittest
+import xml.etree.ElementTree as ElementTree
+import zlib
+
+from cli_case import CliCase
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def record(time, ids):
+    return f'{{"timestamp": {time}, "hash_ids": [{", ".join(map(str, ids))}]}}\n'
+
+
+class Report(CliCase):
+    def setUp(self):
+        super().setUp()
+        self.trace = self.write("trace.jsonl", "".join(
+            record(i, [0, 1 + i % 7, 10 + i % 49, 100 + i % 49]) for i in range(400)))
+
+    def made(self, option, *args, name="out", trace=None):
+        path = os.path.join(self.folder, name)
+        self.check(0, "optimize", trace or self.trace, *args, option, path)
+        with open(path, "rb") as file:
+            return file.read()
+
+    def data(self, page):
+        text = page.decode().split('id="data">', 1)[1].split("</script>", 1)[0]
+        self.assertNotRegex(text, "[<>&\u2028\u2029]")
+        return json.loads(text)
+
+    def test_the_page_holds_the_rows(self):
+        rows = self.check(0, "optimize", self.trace, "--order", "rev,fwd", "--policy",
+                          "lru,infinite,belady", "--capacity", "3,60,unlimited", "--csv", "-")
+        page = self.made("--html", "--order", "rev,fwd", "--policy", "lru,infinite,belady",
+                         "--capacity", "3,60,unlimited")
+        data = self.data(page)
+        got = {",".join(map(str, ["trace", c["policy"], c["order"] or "-", c["match"],
+                                  "unlimited" if size is None else size, c["requests"],
+                                  c["blocks"], hits, f"{hits / c['blocks']:.6f}"]))
+               for c in data["curves"] for size, hits in zip(c["capacity"], c["hits"])}
+        self.assertEqual(got, set(rows.stdout.splitlines()[1:]))
+        self.assertEqual(data["trace"]["requests"], 400)
+        self.assertEqual([c["label"] for c in data["curves"]],
+                         ["lru/rev", "lru/fwd", "infinite", "belady"])
+
+    def test_only_its_own_script_may_run(self):
+        page = self.made("--html").decode()
+        policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
+        self.assertTrue(policy.startswith("default-src 'none';"), policy)
+        self.assertNotIn("unsafe", policy)
+        for name, rule in (("script", "script-src"), ("style", "style-src")):
+            bodies = re.findall(f"<{name}>(.*?)</{name}>", page, re.DOTALL)
+            self.assertEqual(len(bodies), 1)
+            digest = base64.b64encode(hashlib.sha256(bodies[0].encode()).digest()).decode()
+            self.assertIn(f"{rule} 'sha256-{digest}'", policy)
+        self.assertNotRegex(page, r'(src|href)="(?!data:,|#)')
+        self.assertNotRegex(page, r"@import|url\(|innerHTML =|fetch\(|XMLHttp")
+        self.assertNotIn("<!--tierce:", page)
+
+    def test_texts_that_are_no_texts(self):
+        """Bytes that are no UTF-8, in a name of a file and of an instance."""
+        turn = ('{"instance_id":"%s","timestamp_us":%d,"keys":[1],"query_type":"prefix_match",'
+                '"block_mask":[]}\n')
+        trace = self.write("\udcff\udcc3<é\u2028🙂>&.jsonl", (
+            turn % ("\\u2028</script>\\ud83d\\ude42", 1) + turn % ("b", 2)).encode())
+        data = self.data(self.made("--html", "--format", "kvcm-schema", trace=trace))
+        self.assertEqual(data["trace"]["name"], "\ufffd\ufffd<é\u2028🙂>&")
+        self.assertEqual(data["trace"]["instances"], ["\u2028</script>🙂", "b"])
+        root = ElementTree.fromstring(self.made("--svg", trace=trace))
+        self.assertEqual(root.find(SVG + "title").text,
+                         "\ufffd\ufffd<é\u2028🙂>&: hits against capacity")
+
+    def test_the_drawing(self):
+        svg = self.made("--svg", "--match", "prefix,any", "--policy", "lru,leaf-lru,mru,belady",
+                        "--block-bytes", "1MiB")
+        self.assertEqual(svg, self.made("--svg", "--match", "prefix,any", "--policy",
+                                        "lru,leaf-lru,mru,belady", "--block-bytes", "1MiB",
+                                        "--threads", "1"))
+        root = ElementTree.fromstring(svg)
+        width, height = float(root.get("width")), float(root.get("height"))
+        texts = [t.text for t in root.iter(SVG + "text")]
+        for wanted in ("lru, leaf-lru", "mru", "belady", "capacity in blocks", "0 %", "1.0 MiB"):
+            self.assertIn(wanted, texts)
+        for wanted in ("Hits (prefix), of the blocks looked up",
+                       "Hits (any), of the blocks looked up"):
+            self.assertEqual(texts.count(wanted), 1)
+        for line in root.iter(SVG + "polyline"):
+            for point in line.get("points").split():
+                x, y = map(float, point.split(","))
+                self.assertTrue(0 <= x <= width and 0 <= y <= height, point)
+        for text in root.iter(SVG + "text"):
+            self.assertTrue(0 <= float(text.get("x")) <= width, text.text)
+
+    def test_a_drawing_of_many_lines_has_a_legend(self):
+        policies = "lru,fifo,mru,lfu,sieve,s3fifo,arc,leaf-lru,infinite,belady"
+        root = ElementTree.fromstring(self.made("--svg", "--policy", policies, "--order", "rev,fwd",
+                                                "--capacity", "5,20,60,100"))
+        texts = [(t.text, float(t.get("y"))) for t in root.iter(SVG + "text")]
+        axis = next(y for text, y in texts if text == "capacity in blocks")
+        named = ", ".join(text for text, y in texts if y > axis).split(", ")
+        self.assertEqual(set(named), {f"{p}/{o}" for p in policies.split(",")[:7]
+                                      for o in ("rev", "fwd")} | {"leaf-lru", "infinite", "belady"})
+        self.assertLess(max(y for _, y in texts), float(root.get("height")))
+
+    def test_drawings_of_little(self):
+        """One capacity, one request, nothing but the unlimited, no hits at all."""
+        one = self.write("one.jsonl", record(0, [1, 2]))
+        for args in (["--capacity", "5"], ["--policy", "infinite"], ["--policy", "lru,infinite"],
+                     ["--policy", "lru", "--capacity", "unlimited"], []):
+            for trace in (one, self.trace):
+                root = ElementTree.fromstring(self.made("--svg", *args, trace=trace))
+                self.assertNotRegex(ElementTree.tostring(root, "unicode"), "nan|inf[^i]")
+                self.data(self.made("--html", *args, trace=trace))
+                self.made("--png", *args, trace=trace)
+
+    def test_pixels(self):
+        png = self.made("--png")
+        self.assertEqual(png, self.made("--png", name="again"))
+        self.assertEqual(png[:8], b"\x89PNG\r\n\x1a\n")
+        self.assertEqual(struct.unpack(">II", png[16:24]), (1280, 800))
+        at, packed = 8, b""
+        while at < len(png):
+            length, kind = struct.unpack(">I4s", png[at:at + 8])
+            packed += png[at + 8:at + 8 + length] if kind == b"IDAT" else b""
+            at += 12 + length
+        self.assertGreater(len(set(zlib.decompress(packed))), 20)  # something is drawn
+
+    def test_what_cannot_be(self):
+        for option in ("--html", "--svg", "--png"):
+            self.check(1, "optimize", self.trace, option, "/nonexistent/x", err=["/nonexistent/x"])
+            if os.path.exists("/dev/full"):
+                self.check(1, "optimize", self.trace, option, "/dev/full", err=["/dev/full"])
+            config = self.write("kvcm.json", "{}")
+            self.check(2, "optimize", "--kvcm-config", config, option, "x", err=["--html"])
+        page = self.check(0, "optimize", self.trace, "--html", "-").stdout
+        self.assertTrue(page.startswith("<!DOCTYPE html>") and page.endswith("</html>\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "check_main.h"
+#include "manager_harness.h"
+
+#include <errno.h>
+
+static const int64_t chain[] = {11, 22, 33, 44, 55, 66, 77, 88};
+
+START_TEST(what_was_written_is_found)
+{
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){0});
+    struct tierce__started started = harness_start(&h, chain, 4);
+    ck_assert_uint_eq(strlen(started.session), TIERCE__SESSION_ID_BYTES);
+    ck_assert(!started.mask.is_values);
+    ck_assert_int_eq(started.mask.offset, 0);
+    ck_assert_uint_eq(started.count, 4);
+    ck_assert_uint_eq(started.locations[0].spec_count, 2);
+    ck_assert_str_eq(started.locations[0].specs[0].name, "a");
+    ck_assert_uint_eq(harness_prefix(&h, chain, 4), 0); /* not before it is finished */
+    harness_finish(&h, &started);
+    struct tierce__got got = harness_get(&h, TIERCE__QUERY_PREFIX, chain, 8, 0);
+    ck_assert_uint_eq(got.count, 4);
+    for (size_t i = 0; i < 4; i++) {
+        ck_assert_uint_eq(got.found[i].type, TIERCE__STORAGE_NFS);
+        ck_assert_str_eq(got.found[i].specs[1].uri, started.locations[i].specs[1].uri);
+    }
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(every_place_is_another_one)
+{
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){.keys_per_file = 3});
+    struct tierce__started started = harness_start(&h, chain, 8);
+    for (size_t i = 0; i < 16; i++) {
+        for (size_t j = 0; j < i; j++)
+            ck_assert_str_ne(started.locations[i / 2].specs[i % 2].uri,
+                             started.locations[j / 2].specs[j % 2].uri);
+    }
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(batches_have_an_entry_for_each_key)
+{
+    static const int64_t asked[] = {22, 1, 11, 2};
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){0});
+    harness_store(&h, chain, 2);
+    struct tierce__got got = harness_get(&h, TIERCE__QUERY_BATCH, asked, 4, 0);
+    ck_assert_uint_eq(got.count, 4);
+    ck_assert_uint_eq(got.hits, 2);
+    ck_assert_uint_eq(got.found[0].type, TIERCE__STORAGE_NFS);
+    ck_assert_uint_eq(got.found[1].type, 0);
+    ck_assert_uint_eq(got.found[1].spec_count_all, 2);
+    ck_assert_str_eq(got.found[1].specs[0].name, "a");
+    ck_assert_str_eq(got.found[1].specs[0].uri, "");
+    harness_close(&h);
+}
+END_TEST
+
+/* The last run of `window` keys that serve, by trying all. */
+static size_t model_window(const bool *served, size_t count, size_t window)
+{
+    for (size_t base = count - window + 1; base-- > 0;) {
+        size_t n = 0;
+        while (n < window && served[base + n])
+            n++;
+        if (n == window)
+            return base;
+    }
+    return SIZE_MAX;
+}
+
+START_TEST(windows_are_found_from_the_end)
+{
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){0});
+    for (unsigned set = 0; set < 256; set++) {
+        int64_t keys[8];
+        bool served[8];
+        for (int i = 0; i < 8; i++) {
+            keys[i] = (int64_t)(set * 8 + (unsigned)i + 1000);
+            served[i] = (set >> i & 1) != 0;
+            if (served[i])
+                harness_store(&h, &keys[i], 1);
+        }
+        for (int32_t window = 1; window <= 8; window++) {
+            struct tierce__got got = harness_get(&h, TIERCE__QUERY_WINDOW, keys, 8, window);
+            size_t base = model_window(served, 8, (size_t)window);
+            for (size_t i = 0; i < 8; i++) {
+                bool in = base != SIZE_MAX && i >= base && i < base + (size_t)window;
+                ck_assert_msg((got.found[i].type != 0) == in, "set %u window %d key %zu", set,
+                              window, i);
+            }
+        }
+        tierce__arena_clear(&h.arena);
+    }
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(a_window_of_no_size_or_too_large_is_refused)
+{
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){0});
+    for (int32_t window = -1; window <= 9; window += 1) {
+        struct tierce__got got;
+        int rc = tierce__locator_get(h.locator,
+                                     &(struct tierce__get_request){.instance_id = "i",
+                                                                   .query = TIERCE__QUERY_WINDOW,
+                                                                   .keys = chain,
+                                                                   .count = 8,
+                                                                   .window = window},
+                                     &h.arena, &got, h.why);
+        ck_assert_int_eq(rc, window >= 1 && window <= 8 ? 0 : TIERCE_E_ARGUMENT);
+    }
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(masks_say_what_need_not_be_written)
+{
+    static const int64_t mixed[] = {1, 11, 2, 22, 3, 3};
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){0});
+    harness_store(&h, chain, 2);
+    struct tierce__started started = harness_start(&h, chain, 5);
+    ck_assert(!started.mask.is_values);
+    ck_assert_int_eq(started.mask.offset, 2);
+    ck_assert_uint_eq(started.count, 3);
+    harness_finish(&h, &started);
+    started = harness_start(&h, chain, 5);
+    ck_assert_int_eq(started.mask.offset, 5);
+    ck_assert_uint_eq(started.count, 0);
+    harness_finish(&h, &started);
+    started = harness_start(&h, mixed, 6);
+    ck_assert(started.mask.is_values);
+    static const uint8_t expected[] = {0, 1, 0, 1, 0, 1}; /* the same key twice counts once */
+    ck_assert_mem_eq(started.mask.values, expected, 6);
+    ck_assert_uint_eq(started.count, 3);
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(nobody_writes_what_another_is_writing)
+{
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){0});
+    struct tierce__started first = harness_start(&h, chain, 4);
+    struct tierce__started second = harness_start(&h, chain, 6);
+    ck_assert_int_eq(second.mask.offset, 4);
+    ck_assert_uint_eq(second.count, 2);
+    harness_finish(&h, &second);
+    harness_finish(&h, &first);
+    ck_assert_uint_eq(harness_prefix(&h, chain, 8), 6);
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(a_mask_of_another_length_leaves_the_session)
+{
+    struct harness h;
+    uint8_t values[5] = {1, 1, 1, 1, 1};
+    harness_open(&h, &(struct harness_opts){0});
+    struct tierce__started started = harness_start(&h, chain, 4);
+    const struct tierce__mask wrong[] = {
+        {.offset = 5},
+        {.offset = -1},
+        {.is_values = true, .values = values, .count = 5},
+        {.is_values = true, .values = values, .count = 3},
+    };
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_int_eq(
+            tierce__locator_finish_write(h.locator, "i", started.session, &wrong[i], h.why),
+            TIERCE_E_ARGUMENT);
+    values[1] = 0;
+    struct tierce__mask good = {.is_values = true, .values = values, .count = 4};
+    ck_assert_int_eq(tierce__locator_finish_write(h.locator, "i", started.session, &good, h.why),
+                     0);
+    ck_assert_int_eq(tierce__locator_finish_write(h.locator, "i", started.session, &good, h.why),
+                     -ESRCH);
+    ck_assert_uint_eq(harness_prefix(&h, chain, 4), 1);
+    ck_assert_uint_eq(harness_get(&h, TIERCE__QUERY_BATCH, chain, 4, 0).hits, 3);
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(a_session_ends_by_its_time)
+{
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){0});
+    struct tierce__started started = harness_start(&h, chain, 3);
+    harness_write_files(started.locations, started.count);
+    ck_assert_int_eq(tierce__locator_next_expiry(h.locator), h.now_us + 30000000);
+    h.now_us += 29999999;
+    ck_assert_uint_eq(tierce__locator_expire(h.locator), 0);
+    h.now_us += 1;
+    ck_assert_uint_eq(tierce__locator_expire(h.locator), 1);
+    struct tierce__mask all = {.offset = 3};
+    ck_assert_int_eq(tierce__locator_finish_write(h.locator, "i", started.session, &all, h.why),
+                     -ESRCH);
+    ck_assert_uint_eq(harness_usage(&h).deleting_bytes, 3 * BLOCK_BYTES);
+    struct tierce__started again = harness_start(&h, chain, 3); /* at once, at other places */
+    ck_assert_str_ne(again.locations[0].specs[0].uri, started.locations[0].specs[0].uri);
+    ck_assert_uint_eq(harness_count_files(&h), 6);
+    ck_assert_uint_eq(tierce__deleter_step(h.locator->deleter, 10), 1);
+    ck_assert_uint_eq(harness_count_files(&h), 0);
+    ck_assert_uint_eq(harness_usage(&h).deleting_bytes, 0);
+    /* Who was late writes after all: the files are swept away once more. */
+    harness_write_files(started.locations, started.count);
+    h.now_us += 600 * 1000000LL;
+    ck_assert_uint_eq(tierce__deleter_step(h.locator->deleter, 10), 1);
+    ck_assert_uint_eq(harness_count_files(&h), 0);
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(what_is_removed_is_gone_and_its_files_go)
+{
+    struct harness h;
+    struct tierce__mask none = {0}, first = {.offset = 1};
+    struct tierce__looked *looked;
+    size_t count;
+    harness_open(&h, &(struct harness_opts){0});
+    struct tierce__started started = harness_start(&h, chain, 3);
+    harness_write_files(started.locations, started.count);
+    harness_finish(&h, &started);
+    ck_assert_int_eq(tierce__locator_remove(h.locator, "i", chain, 3, &first, h.why), 0);
+    ck_assert_uint_eq(harness_prefix(&h, chain, 3), 1); /* the mask is honoured */
+    ck_assert_int_eq(
+        tierce__locator_look(h.locator, "i", chain, 4, &none, &h.arena, &looked, &count, h.why), 0);
+    ck_assert_uint_eq(count, 4);
+    ck_assert_int_eq(looked[0].state, TIERCE__LOOK_SERVING);
+    ck_assert_int_eq(looked[1].state, TIERCE__LOOK_DELETING);
+    ck_assert_uint_eq(strlen(looked[1].id), TIERCE__LOCATION_ID_BYTES);
+    ck_assert_int_eq(looked[3].state, TIERCE__LOOK_NOT_FOUND);
+    ck_assert_str_eq(looked[3].id, "");
+    ck_assert_uint_eq(harness_count_files(&h), 6);
+    ck_assert_uint_eq(tierce__deleter_step(h.locator->deleter, 10), 1);
+    ck_assert_uint_eq(harness_count_files(&h), 2);
+    ck_assert_int_eq(
+        tierce__locator_look(h.locator, "i", chain, 3, &none, &h.arena, &looked, &count, h.why), 0);
+    ck_assert_int_eq(looked[1].state, TIERCE__LOOK_NOT_FOUND);
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(what_is_removed_while_it_is_written_does_not_serve)
+{
+    struct harness h;
+    struct tierce__mask none = {0};
+    harness_open(&h, &(struct harness_opts){0});
+    struct tierce__started started = harness_start(&h, chain, 3);
+    ck_assert_int_eq(tierce__locator_remove(h.locator, "i", &chain[1], 1, &none, h.why), 0);
+    harness_finish(&h, &started);
+    ck_assert_uint_eq(harness_get(&h, TIERCE__QUERY_BATCH, chain, 3, 0).hits, 2);
+    ck_assert_uint_eq(harness_usage(&h).deleting_bytes, BLOCK_BYTES);
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(quotas_are_hard)
+{
+    struct harness h;
+    struct tierce__mask none = {0};
+    struct tierce__started started;
+    harness_open(&h, &(struct harness_opts){.capacity = 5 * BLOCK_BYTES + 1});
+    started = harness_start(&h, chain, 3);
+    harness_finish(&h, &started);
+    started = harness_start(&h, chain, 8); /* two more fit; the rest need not be written */
+    ck_assert_uint_eq(started.count, 2);
+    ck_assert(started.mask.is_values);
+    ck_assert_uint_eq(harness_usage(&h).writing_bytes, 2 * BLOCK_BYTES);
+    int rc = tierce__locator_start_write(
+        h.locator,
+        &(struct tierce__write_request){
+            .instance_id = "i", .keys = &chain[5], .count = 3, .timeout_s = 30},
+        &h.arena, &started, h.why);
+    ck_assert_int_eq(rc, TIERCE_E_FULL);
+    ck_assert_ptr_nonnull(strstr(h.why, "group"));
+    ck_assert_int_eq(tierce__locator_remove(h.locator, "i", chain, 1, &none, h.why), 0);
+    rc = tierce__locator_start_write(
+        h.locator,
+        &(struct tierce__write_request){
+            .instance_id = "i", .keys = &chain[5], .count = 3, .timeout_s = 30},
+        &h.arena, &started, h.why);
+    ck_assert_int_eq(rc, TIERCE_E_FULL); /* its bytes are still there */
+    tierce__deleter_step(h.locator->deleter, 10);
+    started = harness_start(&h, &chain[5], 3);
+    ck_assert_uint_eq(started.count, 1);
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(an_index_has_a_largest_number_of_keys)
+{
+    struct harness h;
+    struct tierce__started started;
+    harness_open(&h, &(struct harness_opts){.keys_max = 4});
+    harness_store(&h, chain, 4);
+    int rc = tierce__locator_start_write(
+        h.locator,
+        &(struct tierce__write_request){
+            .instance_id = "i", .keys = &chain[4], .count = 1, .timeout_s = 30},
+        &h.arena, &started, h.why);
+    ck_assert_int_eq(rc, TIERCE_E_FULL);
+    ck_assert_uint_eq(harness_usage(&h).writing_bytes, 0);
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(spec_groups_choose_the_parts)
+{
+    struct harness h;
+    const char *groups[] = {"A", "AB", "A"}, *wrong[] = {"A", "C", "A"};
+    struct tierce__write_request request = {
+        .instance_id = "i", .keys = chain, .count = 3, .timeout_s = 30, .spec_groups = wrong};
+    struct tierce__started started;
+    harness_open(&h, &(struct harness_opts){0});
+    ck_assert_int_eq(tierce__locator_start_write(h.locator, &request, &h.arena, &started, h.why),
+                     TIERCE_E_ARGUMENT);
+    request.spec_groups = groups;
+    ck_assert_int_eq(tierce__locator_start_write(h.locator, &request, &h.arena, &started, h.why),
+                     0);
+    ck_assert_uint_eq(started.locations[0].spec_count, 1);
+    ck_assert_uint_eq(started.locations[1].spec_count, 2);
+    ck_assert_uint_eq(harness_usage(&h).writing_bytes, 3 * PART_A_BYTES + PART_B_BYTES);
+    harness_finish(&h, &started);
+    const char *asked[] = {"b"};
+    struct tierce__got got;
+    ck_assert_int_eq(tierce__locator_get(h.locator,
+                                         &(struct tierce__get_request){.instance_id = "i",
+                                                                       .query = 2,
+                                                                       .keys = chain,
+                                                                       .count = 3,
+                                                                       .spec_names = asked,
+                                                                       .spec_name_count = 1},
+                                         &h.arena, &got, h.why),
+                     0);
+    ck_assert_uint_eq(got.count, 3);
+    ck_assert_uint_eq(got.found[0].spec_count, 0);
+    ck_assert_uint_eq(got.found[1].spec_count, 1);
+    ck_assert_uint_eq(got.found[1].spec_count_all, 2);
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(an_instance_leaves_nothing_behind)
+{
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){.keys_per_file = 4});
+    struct tierce__started started = harness_start(&h, chain, 6);
+    harness_write_files(started.locations, started.count);
+    harness_finish(&h, &started);
+    started = harness_start(&h, &chain[6], 2);
+    harness_write_files(started.locations, started.count);
+    int rc = tierce__locator_remove_instance(h.locator, "i", h.why);
+    ck_assert_msg(rc == 0, "%s", h.why);
+    ck_assert_uint_eq(harness_count_files(&h), 0);
+    struct tierce__usage usage = harness_usage(&h);
+    ck_assert_uint_eq(usage.serving_bytes + usage.writing_bytes + usage.deleting_bytes, 0);
+    struct tierce__got got;
+    ck_assert_int_eq(
+        tierce__locator_get(h.locator,
+                            &(struct tierce__get_request){
+                                .instance_id = "i", .query = 2, .keys = chain, .count = 1},
+                            &h.arena, &got, h.why),
+        -ENOENT);
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(a_trim_takes_what_was_stored_in_its_time)
+{
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){0});
+    int64_t start_s = h.now_us / 1000000;
+    for (size_t i = 0; i < 5; i++) {
+        harness_store(&h, &chain[i], 1);
+        h.now_us += 10000000;
+    }
+    ck_assert_int_eq(
+        tierce__locator_trim(h.locator, "i", TIERCE__TRIM_TIME, start_s + 10, start_s + 30, h.why),
+        0);
+    struct tierce__got got = harness_get(&h, TIERCE__QUERY_BATCH, chain, 5, 0);
+    for (size_t i = 0; i < 5; i++)
+        ck_assert_int_eq(got.found[i].type != 0, i == 0 || i == 4);
+    ck_assert_int_eq(tierce__locator_trim(h.locator, "i", TIERCE__TRIM_META, 0, 0, h.why), 0);
+    ck_assert_uint_eq(harness_usage(&h).keys, 0);
+    ck_assert_uint_eq(harness_usage(&h).deleting_bytes, 3 * BLOCK_BYTES);
+    ck_assert_int_eq(tierce__locator_trim(h.locator, "i", 0, 0, 0, h.why), TIERCE_E_ARGUMENT);
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(a_disabled_storage_is_not_written_to_nor_chosen)
+{
+    struct harness h;
+    struct tierce__started started;
+    harness_open(&h, &(struct harness_opts){0});
+    harness_store(&h, chain, 2);
+    ck_assert_int_eq(tierce__registry_enable_storage(h.registry, "s", false, h.why), 0);
+    ck_assert_uint_eq(harness_prefix(&h, chain, 2), 0);
+    int rc = tierce__locator_start_write(
+        h.locator,
+        &(struct tierce__write_request){
+            .instance_id = "i", .keys = &chain[4], .count = 1, .timeout_s = 30},
+        &h.arena, &started, h.why);
+    ck_assert_int_eq(rc, TIERCE_E_DOWN);
+    ck_assert_int_eq(tierce__registry_enable_storage(h.registry, "s", true, h.why), 0);
+    ck_assert_uint_eq(harness_prefix(&h, chain, 2), 2);
+    harness_close(&h);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("locator");
+    TCase *t = tcase_create("locator");
+    tcase_add_test(t, what_was_written_is_found);
+    tcase_add_test(t, every_place_is_another_one);
+    tcase_add_test(t, batches_have_an_entry_for_each_key);
+    tcase_add_test(t, windows_are_found_from_the_end);
+    tcase_add_test(t, a_window_of_no_size_or_too_large_is_refused);
+    tcase_add_test(t, masks_say_what_need_not_be_written);
+    tcase_add_test(t, nobody_writes_what_another_is_writing);
+    tcase_add_test(t, a_mask_of_another_length_leaves_the_session);
+    tcase_add_test(t, a_session_ends_by_its_time);
+    tcase_add_test(t, what_is_removed_is_gone_and_its_files_go);
+    tcase_add_test(t, what_is_removed_while_it_is_written_does_not_serve);
+    tcase_add_test(t, quotas_are_hard);
+    tcase_add_test(t, an_index_has_a_largest_number_of_keys);
+    tcase_add_test(t, spec_groups_choose_the_parts);
+    tcase_add_test(t, an_instance_leaves_nothing_behind);
+    tcase_add_test(t, a_trim_takes_what_was_stored_in_its_time);
+    tcase_add_test(t, a_disabled_storage_is_not_written_to_nor_chosen);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/record.h"
+
+#include "base/alloc.h"
+#include "base/arena.h"
+#include "base/bytes.h"
+#include "check_main.h"
+#include "test_random.h"
+
+#include <errno.h>
+#include <string.h>
+
+static struct tierce__arena arena;
+
+static void teardown(void)
+{
+    tierce__arena_clear(&arena);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static uint8_t *compact(const struct tierce__record *record, size_t *bytes)
+{
+    *bytes = tierce__record_size(record);
+    uint8_t *out = tierce__arena_alloc(&arena, *bytes);
+    tierce__record_write(record, out);
+    return out;
+}
+
+static struct tierce__record sample(void)
+{
+    static const struct tierce__spec_place first[] = {
+        {.spec = 0, .file = 0x1234567890, .slot = 3, .bytes = 4096},
+        {.spec = 65535, .file = UINT64_MAX, .slot = UINT32_MAX, .bytes = UINT64_MAX / 4}};
+    static const struct tierce__spec_place second[] = {
+        {.spec = 1, .bytes = 100, .uri = "hf3fs://store/a?size=100"}, {.spec = 2}};
+    static const struct tierce__location locations[] = {
+        {.id = "0az9bbbb", .storage = 7, .type = 4, .place_count = 2, .places = first},
+        {.id = "zzzzzzzz", .storage = 65535, .type = 101, .place_count = 2, .places = second},
+        {.id = "00000000"}};
+    return (struct tierce__record){.used_us = 1700000000000001,
+                                   .stored_us = -1,
+                                   .uses = UINT32_MAX - 1,
+                                   .children = 4,
+                                   .has_parent = true,
+                                   .parent = INT64_MIN,
+                                   .key_text = "a\0b",
+                                   .key_text_bytes = 3,
+                                   .location_count = 3,
+                                   .locations = locations};
+}
+
+START_TEST(comes_back_as_it_was)
+{
+    struct tierce__record in = sample(), out;
+    size_t bytes;
+    const uint8_t *form = compact(&in, &bytes);
+    ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), 0);
+    ck_assert_int_eq(out.used_us, in.used_us);
+    ck_assert_int_eq(out.stored_us, -1);
+    ck_assert_uint_eq(out.uses, UINT32_MAX - 1);
+    ck_assert_uint_eq(out.children, 4);
+    ck_assert(out.has_parent);
+    ck_assert_int_eq(out.parent, INT64_MIN);
+    ck_assert_uint_eq(out.key_text_bytes, 3);
+    ck_assert_mem_eq(out.key_text, "a\0b", 4);
+    ck_assert_uint_eq(out.location_count, 3);
+    ck_assert_mem_eq(out.locations[1].id, "zzzzzzzz", 8);
+    ck_assert_uint_eq(out.locations[1].storage, 65535);
+    ck_assert_uint_eq(out.locations[1].type, 101);
+    ck_assert_uint_eq(out.locations[0].places[1].file, UINT64_MAX);
+    ck_assert_uint_eq(out.locations[0].places[1].slot, UINT32_MAX);
+    ck_assert_uint_eq(out.locations[0].places[1].spec, 65535);
+    ck_assert_ptr_null(out.locations[0].places[0].uri);
+    ck_assert_str_eq(out.locations[1].places[0].uri, "hf3fs://store/a?size=100");
+    ck_assert_ptr_null(out.locations[1].places[1].uri);
+    ck_assert_uint_eq(out.locations[2].place_count, 0);
+    ck_assert_uint_eq(tierce__record_bytes(&out), 4096 + UINT64_MAX / 4 + 100);
+    ck_assert_uint_eq(tierce__location_bytes(&out.locations[1]), 100);
+}
+END_TEST
+
+START_TEST(an_empty_record_and_text)
+{
+    struct tierce__record out;
+    size_t bytes;
+    const uint8_t *form = compact(&(struct tierce__record){.key_text = ""}, &bytes);
+    ck_assert_uint_eq(bytes, 29);
+    ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), 0);
+    ck_assert_str_eq(out.key_text, "");
+    form = compact(&(struct tierce__record){.used_us = 1}, &bytes);
+    ck_assert_uint_eq(bytes, 28);
+    ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), 0);
+    ck_assert_ptr_null(out.key_text);
+    ck_assert_ptr_null(out.locations);
+}
+END_TEST
+
+START_TEST(every_cut_is_refused)
+{
+    struct tierce__record in = sample(), out = {.uses = 99};
+    size_t bytes;
+    const uint8_t *form = compact(&in, &bytes);
+    for (size_t cut = 0; cut < bytes; cut++) {
+        /* On the heap of its own, so that a read beyond it is seen. */
+        uint8_t *part = tierce__alloc(cut);
+        memcpy(part, form, cut);
+        ck_assert_int_eq(tierce__record_read(&out, &arena, part, cut), TIERCE_E_FORMAT);
+        tierce__free(part);
+    }
+    uint8_t *more = tierce__arena_alloc(&arena, bytes + 1);
+    memcpy(more, form, bytes);
+    more[bytes] = 0;
+    ck_assert_int_eq(tierce__record_read(&out, &arena, more, bytes + 1), TIERCE_E_FORMAT);
+    ck_assert_uint_eq(out.uses, 99);
+}
+END_TEST
+
+/* One byte of the form of `sample` changed. */
+static int changed(size_t at, uint8_t to)
+{
+    struct tierce__record in = sample(), out;
+    size_t bytes;
+    uint8_t *form = compact(&in, &bytes);
+    form[at] = to;
+    return tierce__record_read(&out, &arena, form, bytes);
+}
+
+START_TEST(each_field_is_checked)
+{
+    enum { KEY_TEXT = 36, LOCATION = KEY_TEXT + 4 };
+    ck_assert_int_eq(changed(0, 2), TIERCE_E_VERSION);
+    ck_assert_int_eq(changed(0, 0), TIERCE_E_VERSION);
+    ck_assert_int_eq(changed(1, 7), TIERCE_E_FORMAT);
+    ck_assert_int_eq(changed(2, 4), TIERCE_E_FORMAT);
+    ck_assert_int_eq(changed(2, 2), TIERCE_E_FORMAT);
+    ck_assert_int_eq(changed(3, 255), TIERCE_E_FORMAT);
+    ck_assert_int_eq(changed(KEY_TEXT, 127), TIERCE_E_FORMAT);
+    ck_assert_int_eq(changed(LOCATION, 'A'), TIERCE_E_FORMAT);
+    ck_assert_int_eq(changed(LOCATION, 0), TIERCE_E_FORMAT);
+    ck_assert_int_eq(changed(LOCATION, 'b'), 0);
+    ck_assert_int_eq(changed(LOCATION + 8, 0x87), TIERCE_E_FORMAT);
+    ck_assert_int_eq(changed(LOCATION + 10, 3), TIERCE_E_FORMAT);
+}
+END_TEST
+
+START_TEST(a_touch_in_place)
+{
+    struct tierce__record in = sample(), out;
+    size_t bytes;
+    uint8_t *form = compact(&in, &bytes);
+    tierce__record_touch(form, bytes, in.used_us - 1, 1);
+    ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), 0);
+    ck_assert_int_eq(out.used_us, in.used_us);
+    ck_assert_uint_eq(out.uses, UINT32_MAX);
+    tierce__record_touch(form, bytes, in.used_us + 5, 1);
+    ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), 0);
+    ck_assert_int_eq(out.used_us, in.used_us + 5);
+    ck_assert_uint_eq(out.uses, UINT32_MAX);
+    uint8_t other[3] = {1, 0, 0};
+    tierce__record_touch(other, sizeof(other), 5, 1);
+}
+END_TEST
+
+START_TEST(no_memory_is_told)
+{
+    struct tierce__record in = sample(), out = {.uses = 99};
+    size_t bytes;
+    const uint8_t *form = compact(&in, &bytes);
+    struct tierce__arena empty = {0};
+    tierce__alloc_fail_nth(1);
+    ck_assert_int_eq(tierce__record_read(&out, &empty, form, bytes), -ENOMEM);
+    tierce__alloc_fail_nth(0);
+    ck_assert_uint_eq(out.uses, 99);
+    tierce__arena_clear(&empty);
+}
+END_TEST
+
+START_TEST(random_bytes_do_no_harm)
+{
+    struct test_random random = test_random_start("random_bytes_do_no_harm");
+    struct tierce__record in = sample(), out;
+    size_t bytes;
+    const uint8_t *form = compact(&in, &bytes);
+    for (unsigned i = 0; i < 20000 * test_scale(); i++) {
+        uint8_t bad[256];
+        memcpy(bad, form, bytes);
+        for (unsigned n = test_random_below(&random, 4); n-- > 0;)
+            bad[test_random_below(&random, (uint32_t)bytes)] = (uint8_t)test_random_u64(&random);
+        struct tierce__arena scratch = {0};
+        if (tierce__record_read(&out, &scratch, bad, bytes) == 0) {
+            uint8_t again[256];
+            ck_assert_uint_eq(tierce__record_size(&out), bytes);
+            tierce__record_write(&out, again);
+            ck_assert_mem_eq(again, bad, bytes);
+        }
+        tierce__arena_clear(&scratch);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("record");
+    TCase *tcase = tcase_create("record");
+    tcase_add_checked_fixture(tcase, NULL, teardown);
+    tcase_add_test(tcase, comes_back_as_it_was);
+    tcase_add_test(tcase, an_empty_record_and_text);
+    tcase_add_test(tcase, every_cut_is_refused);
+    tcase_add_test(tcase, each_field_is_checked);
+    tcase_add_test(tcase, a_touch_in_place);
+    tcase_add_test(tcase, no_memory_is_told);
+    tcase_add_test(tcase, random_bytes_do_no_harm);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "optimizer/trust.h"
+#include "test_recording.h"
+
+#include <math.h>
+
+/* What a row's number does not show, and intervals, on traces small enough to see it. */
+
+struct run {
+    struct tierce__cache caches[4];
+    struct tierce__sweep sweep;
+    struct tierce__trust trust;
+};
+
+static void run(struct run *out, const struct tierce__recording *recording, const char *cache,
+                const uint64_t *capacities, size_t count, uint32_t rounds)
+{
+    static const struct tierce__match match = {.kind = TIERCE__MATCH_PREFIX};
+    static const enum tierce__touch_order order = TIERCE__TOUCH_REV;
+    struct tierce__sessions *sessions = NULL;
+    struct tierce__watch watch;
+    *out = (struct run){0};
+    ck_assert_int_eq(tierce__cache_find(&out->caches[0], cache), 0);
+    if (rounds > 0) {
+        ck_assert_int_eq(tierce__sessions_create(&sessions, recording), 0);
+        watch = tierce__sessions_watch(sessions);
+    }
+    ck_assert_int_eq(tierce__sweep_run(&out->sweep, recording,
+                                       &(struct tierce__sweep_opts){
+                                           .size = sizeof(struct tierce__sweep_opts),
+                                           .caches = out->caches,
+                                           .cache_count = 1,
+                                           .orders = &order,
+                                           .order_count = 1,
+                                           .matches = &match,
+                                           .match_count = 1,
+                                           .capacities = capacities,
+                                           .capacity_count = count,
+                                           .threads = 1,
+                                           .watches = &watch,
+                                           .watch_count = rounds > 0,
+                                       }),
+                     0);
+    ck_assert_int_eq(tierce__trust_run(&out->trust, &out->sweep, recording, sessions, rounds, 7),
+                     0);
+    tierce__sessions_destroy(sessions);
+}
+
+static void clear(struct run *run)
+{
+    tierce__trust_clear(&run->trust);
+    tierce__sweep_clear(&run->sweep);
+}
+
+static bool has(const struct run *run, size_t row, enum tierce__finding finding)
+{
+    return (run->trust.rows[row].findings & 1u << finding) != 0;
+}
+
+/* Ten requests of one block each, of which 5 are different, the last new one comes as the 8th. */
+static const struct test_request ten[] = {
+    {.chain = "a"}, {.chain = "b"}, {.chain = "a"}, {.chain = "c"}, {.chain = "b"},
+    {.chain = "d"}, {.chain = "a"}, {.chain = "e"}, {.chain = "a"}, {.chain = "b"},
+};
+
+static void check_ten(const char *cache)
+{
+    static const uint64_t capacities[] = {1, 2, 4, 5};
+    struct tierce__recording *recording = test_record(ten, 10);
+    struct run r;
+    run(&r, recording, cache, capacities, 4, 0);
+    /* More than one block is stored from the 2nd request on, more than 2 from the 4th, more than 4
+     * from the 8th; 5 never. */
+    static const double shares[] = {0.1, 0.3, 0.7, 1};
+    for (size_t i = 0; i < 4; i++) {
+        uint64_t missed = r.sweep.rows[i].blocks - r.sweep.rows[i].hits;
+        ck_assert_double_eq(r.trust.rows[i].warm_up_share, shares[i]);
+        ck_assert_double_eq(r.trust.rows[i].compulsory, 5.0 / (double)missed);
+        ck_assert_int_eq(has(&r, i, TIERCE__FINDING_WARM_UP), i == 2);
+        ck_assert_int_eq(has(&r, i, TIERCE__FINDING_UNEXERCISED), i == 3);
+        /* 4 blocks: one left. */
+        ck_assert_int_eq(has(&r, i, TIERCE__FINDING_BARELY), i == 2);
+        ck_assert_int_eq(has(&r, i, TIERCE__FINDING_COMPULSORY), missed == 5);
+        ck_assert(!r.trust.rows[i].has_interval);
+    }
+    clear(&r);
+    tierce__recording_destroy(recording);
+}
+
+START_TEST(findings_of_the_curve)
+{
+    check_ten("lru");
+}
+END_TEST
+
+START_TEST(findings_of_a_replay)
+{
+    check_ten("leaf-lru");
+}
+END_TEST
+
+/* Reads store nothing: what is read first and never written misses each time, for want of a
+ * write. */
+START_TEST(reads_fill_nothing)
+{
+    static const struct test_request requests[] = {
+        {.chain = "ab", .kind = TIERCE__TRACE_READ},
+        {.chain = "ab", .kind = TIERCE__TRACE_READ},
+        {.chain = "ab", .kind = TIERCE__TRACE_WRITE},
+        {.chain = "ab", .kind = TIERCE__TRACE_READ},
+    };
+    static const uint64_t capacities[] = {1, 2};
+    struct tierce__recording *recording = test_record(requests, 4);
+    struct run r;
+    run(&r, recording, "lru", capacities, 2, 0);
+    ck_assert_double_eq(r.trust.rows[0].warm_up_share, 0.5);
+    ck_assert(has(&r, 1, TIERCE__FINDING_UNEXERCISED));
+    ck_assert_uint_eq(r.sweep.rows[1].hits, 2);
+    ck_assert_double_eq(r.trust.rows[1].compulsory, 1); /* 4 of 4 */
+    clear(&r);
+    tierce__recording_destroy(recording);
+}
+END_TEST
+
+/* SIEVE with 2 slots. Newest first: "b' a" means that b was used. */
+START_TEST(the_hand)
+{
+    static const struct test_request requests[] = {
+        {.chain = "a"}, {.chain = "b"}, {.chain = "a"}, /* b a' */
+        {.chain = "c"},                                 /* passes a, takes b: c a */
+        {.chain = "d"},                                 /* takes a: d c */
+    };
+    static const uint64_t capacity = 2;
+    struct tierce__recording *recording = test_record(requests, 4);
+    struct run r;
+    run(&r, recording, "sieve", &capacity, 1, 0);
+    ck_assert(r.sweep.rows[0].has_hand);
+    ck_assert_uint_eq(r.sweep.rows[0].evicted, 1);
+    ck_assert_uint_eq(r.sweep.rows[0].wraps, 0);
+    ck_assert(has(&r, 0, TIERCE__FINDING_NO_WRAP));
+    clear(&r);
+    tierce__recording_destroy(recording);
+    /* b was the newest when it left, so that the hand begins again at a. */
+    recording = test_record(requests, 5);
+    run(&r, recording, "sieve", &capacity, 1, 0);
+    ck_assert_uint_eq(r.sweep.rows[0].evicted, 2);
+    ck_assert_uint_eq(r.sweep.rows[0].wraps, 1);
+    ck_assert(!has(&r, 0, TIERCE__FINDING_NO_WRAP));
+    clear(&r);
+    tierce__recording_destroy(recording);
+}
+END_TEST
+
+START_TEST(a_policy_without_a_hand_has_no_finding_about_it)
+{
+    static const uint64_t capacity = 2;
+    struct tierce__recording *recording = test_record(ten, 10);
+    struct run r;
+    run(&r, recording, "lfu", &capacity, 1, 0);
+    ck_assert(!r.sweep.rows[0].has_hand && !has(&r, 0, TIERCE__FINDING_NO_WRAP));
+    clear(&r);
+    tierce__recording_destroy(recording);
+}
+END_TEST
+
+/* ---- intervals ------------------------------------------------------------------------------- */
+
+/* Session 1 hits always after its start, session 2 never: a draw of two sessions has both of one or
+ * one of each, so that the rate is 0, one third or two thirds. */
+START_TEST(sessions_of_the_trace)
+{
+    static const struct test_request requests[] = {
+        {.chain = "a", .session = 1}, {.chain = "x", .session = 2}, {.chain = "a", .session = 1},
+        {.chain = "y", .session = 2}, {.chain = "a", .session = 1}, {.chain = "z", .session = 2},
+    };
+    static const uint64_t capacity = 100;
+    struct tierce__recording *recording = test_record(requests, 6);
+    struct run r;
+    run(&r, recording, "lru", &capacity, 1, 1000);
+    ck_assert_int_eq(r.trust.kind, TIERCE__SESSIONS_TRACE);
+    ck_assert_uint_eq(r.trust.sessions, 2);
+    ck_assert_uint_eq(r.trust.clusters, 2);
+    ck_assert_uint_eq(r.trust.seed, 7);
+    ck_assert(r.trust.rows[0].has_interval);
+    ck_assert_double_eq(r.trust.rows[0].low, 0);
+    ck_assert_double_eq(r.trust.rows[0].high, 2 / 3.0);
+    struct run again;
+    run(&again, recording, "lru", &capacity, 1, 1000);
+    ck_assert_double_eq(r.trust.rows[0].high, again.trust.rows[0].high);
+    clear(&again);
+    clear(&r);
+    tierce__recording_destroy(recording);
+}
+END_TEST
+
+/* All go through s, which so tells nothing; a, b and c do. */
+START_TEST(a_subtree_stands_for_a_session)
+{
+    static const struct test_request requests[] = {
+        {.chain = "sa"}, {.chain = "sb"},   {.chain = "sap"}, {.chain = "sbq"},
+        {.chain = "sc"}, {.chain = "sapr"}, {.chain = "s"},
+    };
+    struct test_request many[700];
+    static const uint64_t capacity = 100;
+    for (size_t i = 0; i < 700; i++)
+        many[i] = i < 7 ? requests[i] : (struct test_request){.chain = "st"};
+    struct tierce__recording *recording = test_record(many, 700);
+    struct run r;
+    run(&r, recording, "arc", &capacity, 1, 10);
+    ck_assert_int_eq(r.trust.kind, TIERCE__SESSIONS_SUBTREE);
+    /* a, b, c; and t and s, which are the last of their requests. */
+    ck_assert_uint_eq(r.trust.sessions, 5);
+    clear(&r);
+    tierce__recording_destroy(recording);
+}
+END_TEST
+
+/* One session: nothing can be drawn but itself. */
+START_TEST(one_session_is_no_interval_at_all)
+{
+    static const struct test_request requests[] = {
+        {.chain = "a", .session = 1}, {.chain = "a", .session = 1}, {.chain = "b", .session = 1}};
+    static const uint64_t capacity = 100;
+    struct tierce__recording *recording = test_record(requests, 3);
+    struct run r;
+    run(&r, recording, "belady", &capacity, 1, 50);
+    ck_assert_double_eq(r.trust.rows[0].low, 1 / 3.0);
+    ck_assert_double_eq(r.trust.rows[0].high, 1 / 3.0);
+    clear(&r);
+    tierce__recording_destroy(recording);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("trust");
+    TCase *tcase = tcase_create("trust");
+    tcase_add_test(tcase, findings_of_the_curve);
+    tcase_add_test(tcase, findings_of_a_replay);
+    tcase_add_test(tcase, reads_fill_nothing);
+    tcase_add_test(tcase, the_hand);
+    tcase_add_test(tcase, a_policy_without_a_hand_has_no_finding_about_it);
+    tcase_add_test(tcase, sessions_of_the_trace);
+    tcase_add_test(tcase, a_subtree_stands_for_a_session);
+    tcase_add_test(tcase, one_session_is_no_interval_at_all);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}

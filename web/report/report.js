@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/* The page. Each section looks whether its data is there, and leaves itself out if it is not. */
+
+const data = JSON.parse(document.getElementById('data').textContent);
+
+function rate(curve, index) {
+  return curve.blocks > 0 ? curve.hits[index] / curve.blocks : 0;
+}
+
+function isLimit(curve) {
+  return curve.kind === 'belady' || curve.kind === 'infinite';
+}
+
+/* Colors by a curve's place among those that differ; equal ones share theirs. */
+const places = new Map();
+for (const match of new Set(data.curves.map(c => c.match))) {
+  const seen = [];
+  for (const curve of data.curves.filter(c => c.match === match && !isLimit(c))) {
+    const text = JSON.stringify([curve.capacity, curve.hits]);
+    if (!seen.includes(text)) seen.push(text);
+    places.set(curve, seen.indexOf(text));
+  }
+}
+
+function colorOf(curve) {
+  return isLimit(curve) ? 'cx' : 'c' + places.get(curve) % 8;
+}
+
+function isDashed(curve) {
+  return isLimit(curve) || places.get(curve) >= 8;
+}
+
+/* A section of its own below what is there. */
+function section(id, title, ...children) {
+  const out = h('section', {id}, h('h2', null, title), children);
+  document.getElementById('main').append(out);
+  return out;
+}
+
+function showHead() {
+  const trace = data.trace;
+  const span = (trace.last_us - trace.first_us) / 1e6;
+  const facts = [
+    ['Requests', count(trace.requests), span > 0 ? 'over ' + seconds(span) : 'all at one time'],
+    ['Blocks', count(trace.blocks), trace.read_blocks !== trace.blocks
+      ? count(trace.read_blocks) + ' looked up' : 'all looked up'],
+    ['Different blocks', count(trace.distinct), percent(trace.distinct / trace.blocks, 1) + ' of them'],
+    ['Longest request', count(trace.longest), 'blocks'],
+  ];
+  if (trace.block_bytes) {
+    facts.push(['All different blocks', bytes(trace.distinct * trace.block_bytes),
+      bytes(trace.block_bytes) + ' each']);
+  }
+  const names = [...new Set(data.curves.map(c => c.label))];
+  const sizes = new Set(data.curves.flatMap(c => c.capacity));
+  const list = trace.instances.filter(name => name !== '');
+  document.getElementById('head').append(
+    h('dl', {class: 'facts'}, facts.map(([name, value, note]) =>
+      h('div', null, h('dt', null, name), h('dd', null, value, h('small', null, note))))),
+    h('p', {class: 'lead', id: 'simulated'},
+      `Simulated: ${names.join(', ')}; ${sizes.size} ${sizes.size === 1 ? 'capacity' : 'capacities'}.`,
+      list.length > 1 && ` Instances, each with blocks of its own: ${list.slice(0, 8).join(', ')}` +
+        (list.length > 8 ? ` and ${count(list.length - 8)} more.` : '.'),
+      trace.internal_blocks > 0 && ` The engine itself held ${count(trace.internal_blocks)} of the blocks looked up.`),
+    trace.bad_lines > 0 ? h('p', {class: 'note'},
+      `${count(trace.bad_lines)} ${trace.bad_lines === 1 ? 'line' : 'lines'} of the file could not be read and are left out.`) : '');
+}
+
+function showContents() {
+  const links = [...document.querySelectorAll('main > section')].map(s =>
+    h('a', {href: '#' + s.id}, s.querySelector('h2').textContent));
+  if (links.length > 2) document.getElementById('head').append(h('nav', {'aria-label': 'Sections'}, links));
+}
+
+showHead();
+showRates();
+showTime();
+showTiers();
+showEconomy();
+showWaits();
+showLife();
+showPrefixes();
+showTrust();
+showLimits();
+showContents();

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/* Tiers behind each other. */
+
+const tierTerms = [
+  ['Hits of a tier', 'Blocks that this tier had and no faster one. Those of all tiers together, of the blocks looked up, are the stacked bar.'],
+  ['Hit rate of a tier', 'Its hits, of the blocks that it was asked for: those that the faster tiers did not have.'],
+  ['Load time', 'Latency of the tier and bytes over its bandwidth; a request waits for the slowest of the tiers that it loads from.'],
+  ['Worn', 'Bytes written, of those that the device may be written in its life.'],
+];
+
+function stackBar(parts, total) {
+  let x = 0;
+  return h('div', {class: 'stack', role: 'img', 'aria-label': parts.map(p => `${p.name} ${percent(p.value / total, 1)}`).join(', ')},
+    svg('svg', {viewBox: '0 0 1000 28', preserveAspectRatio: 'none'}, parts.map(part => {
+      const width = 1000 * part.value / total;
+      const rect = svg('rect', {class: part.color, x, y: 0, width, height: 28}, svg('title', null, `${part.name}: ${count(part.value)}`));
+      x += width;
+      return rect;
+    })));
+}
+
+function tierRow(tier, i, block) {
+  const size = tier.capacity === null ? 'unlimited' : tier.in_bytes ? bytes(tier.capacity)
+    : block ? bytes(tier.capacity * block) : count(tier.capacity) + ' blocks';
+  const full = tier.capacity === null ? '\u2013' : percent(tier.used_max / tier.capacity, 0);
+  return h('tr', null,
+    h('th', {class: 'left', scope: 'row'}, h('span', {class: 'key c' + i % 8, 'aria-hidden': 'true'}), tier.name),
+    [size, full, count(tier.hits), percent(tier.asked > 0 ? tier.hits / tier.asked : 0, 1),
+      tier.read_bytes ? bytes(tier.read_bytes) : count(tier.read_blocks) + ' blocks',
+      tier.written_bytes ? bytes(tier.written_bytes) : count(tier.written_blocks) + ' blocks',
+      count(tier.evicted + tier.expired), seconds(tier.read_s), seconds(tier.write_s),
+      tier.worn > 0 ? percent(tier.worn, 3) : '\u2013'].map(text => h('td', null, text)));
+}
+
+function showTiers() {
+  const run = data.tiers;
+  if (!run || !run.tiers.length) return;
+  const parts = [...run.tiers.map((tier, i) => ({name: tier.name, value: tier.hits, color: 'c' + i % 8})),
+    {name: 'computed', value: run.blocks - run.hits, color: 'cwash'}].filter(p => p.value > 0);
+  const heads = ['Capacity', 'Full at most', 'Hits', 'Hit rate', 'Read', 'Written', 'Left', 'Reading', 'Writing', 'Worn'];
+  section('tiers', 'Tiers',
+    h('p', {class: 'lead'}, `Together ${percent(run.hits / run.blocks)} of ${count(run.blocks)} blocks looked up; writes: ${run.writes}, promotion: ${run.promote}.`),
+    what(tierTerms, 'Tiers'), stackBar(parts, run.blocks),
+    h('ul', {class: 'legend'}, parts.map(p => h('li', null, h('span', {class: 'key ' + p.color, 'aria-hidden': 'true'}),
+      `${p.name} ${percent(p.value / run.blocks, 1)}`))),
+    h('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Tiers'}, h('table', null,
+      h('thead', null, h('tr', null, h('th', {class: 'left', scope: 'col'}, 'Tier'), heads.map(t => h('th', {scope: 'col'}, t)))),
+      h('tbody', null, run.tiers.map((tier, i) => tierRow(tier, i, data.trace.block_bytes))))),
+    run.load && run.load.loads > 0 && h('p', null, `${count(run.load.loads)} requests load something, for ${seconds(run.load.mean_s)} on average; ` +
+      `half of them within ${seconds(run.load.p50_s)}, 90\u00a0% within ${seconds(run.load.p90_s)}, 99\u00a0% within ${seconds(run.load.p99_s)}.`),
+    run.failed > 0 && h('p', {class: 'note'}, `${count(run.failed)} hits could not be loaded: the first tier had no room.`));
+}
