@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "cli/cli.h"
 #include "cli/optimize.h"
+#include "cli/optimize_live.h"
 #include "cli/progress.h"
 
 #include <errno.h>
@@ -25,6 +26,10 @@ const char tierce__cli_optimize_help[] =
     "  --csv FILE        one line a combination, to a file or to standard output (-)\n"
     "  --html FILE       all of it as one page for a browser, which needs nothing else\n"
     "  --svg FILE, --png FILE  the plot of hits against capacity\n"
+    "  --live URL        follows what is still being written and shows LRU as it becomes:\n"
+    "                    tcp://HOST:PORT, ipc://PATH: vLLM's KV events over ZMQ; http://...: a\n"
+    "                    response of lines; a path: a file that grows. Ctrl-C ends it\n"
+    "  --every TIME      of --live: between two pages (1s) or, where no terminal is, lines (10s)\n"
     "  --format NAME     the trace's format, where it cannot be told from the trace\n"
     "  --bad-lines SHARE more bad lines than this share of all end the run (0.01)\n"
     "  --seed N          for policies that draw (0)\n"
@@ -138,10 +143,8 @@ out:
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Sizes with equal factors between them, from one that hardly holds a request to one that holds
- * all. */
-static void choose_capacities(struct tierce__optimize *request,
-                              const struct tierce__recording_totals *totals)
+void tierce__optimize_choose_capacities(struct tierce__optimize *request,
+                                        const struct tierce__recording_totals *totals)
 {
     double most = totals->distinct > 0 ? totals->distinct : 1;
     double least = fmin(most, fmax(1, most / 1000));
@@ -248,7 +251,7 @@ static int run(struct tierce__optimize *request, const struct tierce__optimize_t
     struct tierce__progress progress;
     struct tierce__optimize_findings findings;
     if (request->capacity_count == 0)
-        choose_capacities(request, &totals);
+        tierce__optimize_choose_capacities(request, &totals);
     tierce__progress_begin(&progress, "replaying", 1);
     struct tierce__sweep_opts opts = {
         .size = sizeof(struct tierce__sweep_opts),
@@ -291,6 +294,8 @@ int tierce__cli_optimize(int argc, char **argv)
     struct tierce__optimize_trace trace = {0};
     char name[256];
     int status = tierce__optimize_read_args(&request, argc, argv);
+    if (status == TIERCE__CLI_OK && request.live != NULL)
+        return tierce__optimize_follow(&request);
     if (status == TIERCE__CLI_OK)
         status = read_trace(&trace, &request);
     if (status == TIERCE__CLI_OK)
