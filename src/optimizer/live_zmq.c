@@ -18,9 +18,8 @@
 #define FRAMES      3
 #define NUMBER_AT   1
 #define BATCH_AT    2
-#define WAITING_MAX 100000 /* messages that wait inside ZMQ; what comes beyond is lost, and seen   \
-                            */
-#define BYTES_MAX ((int64_t)64 << 20)
+#define WAITING_MAX 100000 /* messages inside ZMQ; what comes beyond is lost, and seen */
+#define BYTES_MAX   ((int64_t)64 << 20)
 
 struct live_zmq {
     struct tierce__live_source base;
