@@ -265,7 +265,6 @@ int main(int argc, char **argv)
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    signal(SIGPIPE, SIG_IGN);
     struct tierce__server *server;
     char why[256];
     int rc = tierce__server_start(&server, &s.opts, why);

@@ -109,15 +109,17 @@ void tierce__arena_clear(struct tierce__arena *arena)
 
 void tierce__arena_reset(struct tierce__arena *arena)
 {
-    struct tierce__arena_block *kept = arena->blocks;
-    if (kept == NULL) {
-        tierce__arena_clear(arena);
-        return;
+    struct tierce__arena_block *oldest = arena->blocks;
+    while (oldest != NULL && oldest->older != NULL) {
+        struct tierce__arena_block *newer = oldest;
+        oldest = oldest->older;
+        tierce__free(newer);
     }
-    free_blocks(kept->older);
-    kept->older = NULL;
-    *arena = (struct tierce__arena){
-        .blocks = kept, .capacity = kept->bytes, .limit = arena->limit};
+    *arena = (struct tierce__arena){.blocks = oldest,
+                                    .used = arena->start,
+                                    .capacity = oldest != NULL ? oldest->bytes : 0,
+                                    .limit = arena->limit,
+                                    .start = arena->start};
 }
 
 struct tierce__arena *tierce__arena_create(size_t bytes, size_t limit)
@@ -128,8 +130,11 @@ struct tierce__arena *tierce__arena_create(size_t bytes, size_t limit)
     if (block == NULL)
         return NULL;
     struct tierce__arena *arena = (struct tierce__arena *)(void *)block->memory;
-    *arena = (struct tierce__arena){
-        .blocks = block, .used = sizeof(*arena), .capacity = block->bytes, .limit = limit};
+    *arena = (struct tierce__arena){.blocks = block,
+                                    .used = sizeof(*arena),
+                                    .capacity = block->bytes,
+                                    .limit = limit,
+                                    .start = sizeof(*arena)};
     return arena;
 }
 

@@ -24,7 +24,8 @@ struct tierce__arena {
     size_t used, capacity;              /* of the newest */
     size_t taken;                       /* bytes of all pieces */
     size_t limit;                       /* to them; 0: none */
-    int status; /* -ENOMEM or TIERCE_E_LIMIT after a failure; then every piece is refused */
+    unsigned start; /* of the oldest block's pieces: behind an arena that lies in it */
+    int status;     /* -ENOMEM or TIERCE_E_LIMIT after a failure; then every piece is refused */
 };
 
 /* `bytes` uninitialised bytes aligned for any type, or NULL. */
@@ -39,12 +40,12 @@ char *tierce__arena_copy(struct tierce__arena *arena, const char *text, size_t b
 /* Gives all of it back; the arena is as zeroed. */
 void tierce__arena_clear(struct tierce__arena *arena);
 
-/* Gives the pieces back, but keeps the newest block for the next request. */
+/* Gives the pieces back and forgets a failure, but keeps the oldest block for the next request. */
 void tierce__arena_reset(struct tierce__arena *arena);
 
 /*
- * An arena on the heap, in its own first block, which has room for `bytes`: for what is handed on as
- * one object. Its first piece leads back to it. NULL for no memory.
+ * An arena on the heap, in its own first block, which has room for `bytes`: for what is handed on
+ * as one object. Its first piece leads back to it. NULL for no memory.
  */
 struct tierce__arena *tierce__arena_create(size_t bytes, size_t limit);
 struct tierce__arena *tierce__arena_of(void *first);

@@ -26,10 +26,11 @@
 struct tierce__bench {
     double seconds;        /* for each case, preparations aside */
     uint64_t memory_bytes; /* at most, roughly */
-    const char *dir;       /* an empty folder for files */
-    const char *name;      /* of the benchmark that runs */
-    const char *trace;     /* file for benchmarks that replay one, or NULL */
-    const char *python;    /* that has the packages of peers, or NULL for none in particular */
+    uint64_t blocks;    /* of the manager's index; 0: as many as memory allows, 1,000,000 at most */
+    const char *dir;    /* an empty folder for files */
+    const char *name;   /* of the benchmark that runs */
+    const char *trace;  /* file for benchmarks that replay one, or NULL */
+    const char *python; /* that has the packages of peers, or NULL for none in particular */
     bool csv;
 };
 

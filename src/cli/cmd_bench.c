@@ -30,6 +30,7 @@ const char tierce__cli_bench_help[] =
     "  --list         names the benchmarks\n"
     "  --seconds N    for each case, preparations aside (default 3)\n"
     "  --memory SIZE  use about that much at most (default 5GiB, or half of what is free)\n"
+    "  --blocks N     of the manager's index (default 1000000, or what --memory allows)\n"
     "  --dir DIR      where files go (default: a folder of its own in the current one)\n"
     "  --trace FILE   what optimize replays (default: Mooncake's conversation trace below\n"
     "                 TIERCE_TEST_DATA, or one that is made up)\n"
@@ -166,6 +167,16 @@ static bool read_seconds(double *out, const char *text)
     return true;
 }
 
+static bool read_blocks(uint64_t *out, const char *text)
+{
+    char *end;
+    unsigned long long blocks = strtoull(text, &end, 10);
+    if (end == text || *end != '\0' || blocks < 1024 || blocks > 1000000000)
+        return false;
+    *out = blocks;
+    return true;
+}
+
 static const struct entry *find_entry(const char *name)
 {
     for (size_t i = 0; i < ENTRY_COUNT; i++) {
@@ -194,7 +205,7 @@ static uint64_t memory_by_default(void)
 
 static int read_option(struct arguments *a, int option, const char *word)
 {
-    static const char *const known[] = {"--csv", "--list",  "--seconds", "--memory",
+    static const char *const known[] = {"--csv", "--list",  "--seconds", "--memory", "--blocks",
                                         "--dir", "--trace", "--python",  NULL};
     switch (option) {
     case 'c':
@@ -212,6 +223,10 @@ static int read_option(struct arguments *a, int option, const char *word)
             a->bench.memory_bytes < MEMORY_MIN)
             return usage("--memory takes 64MiB and more", optarg);
         return 0;
+    case 'b':
+        return read_blocks(&a->bench.blocks, optarg)
+                   ? 0
+                   : usage("--blocks takes a number from 1024 to 1000000000", optarg);
     case 'd':
         a->bench.dir = optarg;
         return 0;
@@ -230,11 +245,15 @@ static int read_option(struct arguments *a, int option, const char *word)
 
 static int read_arguments(struct arguments *a, int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"csv", no_argument, NULL, 'c'},           {"list", no_argument, NULL, 'l'},
-        {"seconds", required_argument, NULL, 's'}, {"memory", required_argument, NULL, 'm'},
-        {"dir", required_argument, NULL, 'd'},     {"trace", required_argument, NULL, 't'},
-        {"python", required_argument, NULL, 'p'},  {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"csv", no_argument, NULL, 'c'},
+                                            {"list", no_argument, NULL, 'l'},
+                                            {"seconds", required_argument, NULL, 's'},
+                                            {"memory", required_argument, NULL, 'm'},
+                                            {"blocks", required_argument, NULL, 'b'},
+                                            {"dir", required_argument, NULL, 'd'},
+                                            {"trace", required_argument, NULL, 't'},
+                                            {"python", required_argument, NULL, 'p'},
+                                            {NULL, 0, NULL, 0}};
     *a = (struct arguments){
         .bench = {.seconds = SECONDS_DEFAULT, .memory_bytes = memory_by_default()}};
     int option, rc = 0;

@@ -16,20 +16,19 @@ const char tierce__cli_optimize_help[] =
     "Replays a trace in caches that were not there, and says what they would have hit.\n"
     "\n"
     "  --policy LIST     what leaves first; see below (lru,leaf-lru,lfu,sieve,s3fifo,arc,belady)\n"
-    "  --capacity LIST   blocks (10000), bytes (64GiB, with --block-bytes), unlimited\n"
+    "  --capacity LIST   blocks (10000), bytes (64GiB, with --model or --block-bytes) or\n"
+    "                    unlimited\n"
     "                    (16 sizes up to all different blocks of the trace)\n"
     "  --match LIST      prefix, any, stream, window:N (prefix)\n"
     "  --order LIST      rev: a request's last block is touched first, fwd: its first (rev)\n"
     "  --block-bytes N   how large a block is, where --model does not say "
-    "it\n" TIERCE__OPTIMIZE_MONEY_HELP
+    "it\n" TIERCE__OPTIMIZE_MONEY_HELP TIERCE__OPTIMIZE_SIM_HELP
     "  --ttl LIST        of --policy ttl: how long a block is kept after its last use\n"
     "  --csv FILE        one line a combination, to a file or to standard output (-)\n"
     "  --html FILE       all of it as one page for a browser, which needs nothing else\n"
     "  --svg FILE, --png FILE  the plot of hits against capacity\n"
-    "  --live URL        follows what is still being written and shows LRU as it becomes:\n"
-    "                    tcp://HOST:PORT, ipc://PATH: vLLM's KV events over ZMQ; http://...: a\n"
-    "                    response of lines; a path: a file that grows. Ctrl-C ends it\n"
-    "  --every TIME      of --live: between two pages (1s) or, where no terminal is, lines (10s)\n"
+    "  --live URL        shows LRU of what is being written: vLLM's KV events (tcp://, ipc://),\n"
+    "                    http://, a file; each --every TIME (1s, 10s where no terminal is)\n"
     "  --format NAME     the trace's format, where it cannot be told from the trace\n"
     "  --bad-lines SHARE more bad lines than this share of all end the run (0.01)\n"
     "  --seed N          for policies that draw (0)\n"
@@ -143,10 +142,8 @@ out:
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-void tierce__optimize_choose_capacities(struct tierce__optimize *request,
-                                        const struct tierce__recording_totals *totals)
+void tierce__optimize_choose_capacities(struct tierce__optimize *request, double most)
 {
-    double most = totals->distinct > 0 ? totals->distinct : 1;
     double least = fmin(most, fmax(1, most / 1000));
     for (int i = 0; i < TIERCE__OPTIMIZE_POINTS; i++) {
         double share = (double)i / (TIERCE__OPTIMIZE_POINTS - 1);
@@ -155,6 +152,42 @@ void tierce__optimize_choose_capacities(struct tierce__optimize *request,
             request->capacities[request->capacity_count - 1] != capacity)
             request->capacities[request->capacity_count++] = capacity;
     }
+}
+
+/* A budget is one of the capacities, before the first that is larger. */
+static void add_budget(struct tierce__optimize *request)
+{
+    uint64_t budget = request->sim.budget.amount, *capacities = request->capacities;
+    size_t at = 0, count = request->capacity_count;
+    for (size_t i = 0; i < count; i++) {
+        if (capacities[i] == budget)
+            return;
+    }
+    if (!request->sim.has_budget || count == TIERCE__OPTIMIZE_LIST_MAX)
+        return;
+    while (at < count && capacities[at] < budget)
+        at++;
+    memmove(capacities + at + 1, capacities + at, (count - at) * sizeof(capacities[0]));
+    capacities[at] = budget;
+    request->capacity_count++;
+}
+
+static int fit_sizes(struct tierce__optimize *request, const struct tierce__recording *recording)
+{
+    struct tierce__recording_totals totals = tierce__recording_totals(recording);
+    uint64_t most = totals.distinct;
+    request->has_capacities = request->capacity_count > 0;
+    int status = tierce__optimize_fit_sizes(request, &totals);
+    if (status == TIERCE__CLI_OK && !request->has_capacities && request->in_bytes) {
+        int rc = tierce__recording_bytes(recording, &most);
+        if (rc < 0)
+            return tierce__cli_fail(COMMAND, "%s", tierce_strerror(rc));
+    }
+    if (status == TIERCE__CLI_OK && !request->has_capacities)
+        tierce__optimize_choose_capacities(request, most > 0 ? (double)most : 1);
+    if (status == TIERCE__CLI_OK)
+        add_budget(request);
+    return status;
 }
 
 static void tell_progress(void *arg, uint64_t done, uint64_t total)
@@ -224,9 +257,10 @@ static void print_results(const struct tierce__optimize *request,
         is_piped(request->png))
         return;
     tierce__optimize_print_table(stdout, request, totals, sweep);
+    tierce__optimize_print_budget(stdout, request, sweep);
     tierce__optimize_print_curve(stdout, request, sweep);
     tierce__optimize_print_money(stdout, findings, sweep);
-    tierce__optimize_print_trust(stdout, findings, sweep);
+    tierce__optimize_print_trust(stdout, request, findings, sweep);
 }
 
 static int write_results(const struct tierce__optimize *request,
@@ -242,16 +276,13 @@ static int write_results(const struct tierce__optimize *request,
     return status;
 }
 
-static int run(struct tierce__optimize *request, const struct tierce__optimize_trace *trace,
+static int run(const struct tierce__optimize *request, const struct tierce__optimize_trace *trace,
                const char *name)
 {
     const struct tierce__recording *recording = trace->recording;
-    struct tierce__recording_totals totals = tierce__recording_totals(recording);
     struct tierce__sweep sweep;
     struct tierce__progress progress;
     struct tierce__optimize_findings findings;
-    if (request->capacity_count == 0)
-        tierce__optimize_choose_capacities(request, &totals);
     tierce__progress_begin(&progress, "replaying", 1);
     struct tierce__sweep_opts opts = {
         .size = sizeof(struct tierce__sweep_opts),
@@ -263,6 +294,7 @@ static int run(struct tierce__optimize *request, const struct tierce__optimize_t
         .match_count = request->match_count,
         .capacities = request->capacities,
         .capacity_count = request->capacity_count,
+        .in_bytes = request->in_bytes,
         .seed = request->seed,
         .ttls = request->ttls,
         .ttl_count = request->ttl_count,
@@ -272,6 +304,11 @@ static int run(struct tierce__optimize *request, const struct tierce__optimize_t
         .progress = tell_progress,
         .progress_arg = &progress,
     };
+    if (request->sim.scale > 0) {
+        int scaled = tierce__optimize_run_scaled(request, recording, name, &opts);
+        tierce__progress_end(&progress);
+        return scaled;
+    }
     int status = tierce__optimize_begin_findings(&findings, &opts, &request->money, recording);
     int rc = status == TIERCE__CLI_OK ? tierce__sweep_run(&sweep, recording, &opts) : 0;
     tierce__progress_end(&progress);
@@ -286,6 +323,18 @@ static int run(struct tierce__optimize *request, const struct tierce__optimize_t
 out:
     tierce__optimize_clear_findings(&findings);
     return status;
+}
+
+/* What else was asked for. */
+static int run_beside(const struct tierce__optimize *request,
+                      const struct tierce__optimize_trace *trace)
+{
+    int status = tierce__optimize_run_life(request, trace);
+    if (status == TIERCE__CLI_OK)
+        status = tierce__optimize_write_timeline(request, trace->recording);
+    if (status == TIERCE__CLI_OK)
+        status = tierce__optimize_run_tiers(request, trace->recording);
+    return status == TIERCE__CLI_OK ? tierce__optimize_run_groups(request, trace) : status;
 }
 
 int tierce__cli_optimize(int argc, char **argv)
@@ -305,9 +354,13 @@ int tierce__cli_optimize(int argc, char **argv)
     } else if (status == TIERCE__CLI_OK) {
         status = tierce__optimize_fit_money(&request.money, &request.block_bytes, &trace);
         if (status == TIERCE__CLI_OK)
-            status = tierce__optimize_fit_capacities(&request);
+            status = fit_sizes(&request, trace.recording);
+        if (status == TIERCE__CLI_OK)
+            status = tierce__optimize_check_groups(&request, &trace);
         if (status == TIERCE__CLI_OK)
             status = run(&request, &trace, name);
+        if (status == TIERCE__CLI_OK)
+            status = run_beside(&request, &trace);
         if (status == TIERCE__CLI_OK && request.kvcm_csv != NULL)
             status = tierce__optimize_write_kvcm(&request, &trace);
     }

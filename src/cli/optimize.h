@@ -5,6 +5,7 @@
 #include "optimizer/report.h"
 #include "cli/kvcm_config.h"
 #include "cli/optimize_money.h"
+#include "cli/optimize_sim.h"
 
 #include <stdio.h>
 
@@ -16,6 +17,7 @@
  *     optimize_print.c    the table and the CSV
  *     optimize_curve.c    the table drawn with characters
  *     optimize_money.h    what hits are worth, and how far to trust them
+ *     optimize_sim.h      tiers, groups, the life of blocks
  *     optimize_report.c   the page and the plots
  *     optimize_live.c     following a source
  *     cmd_optimize.c      reading the trace, running the sweep
@@ -44,11 +46,16 @@ struct tierce__optimize {
     size_t order_count;
     struct tierce__match matches[TIERCE__OPTIMIZE_LIST_MAX];
     size_t match_count;
-    uint64_t capacities[TIERCE__OPTIMIZE_LIST_MAX]; /* blocks, once the trace is read */
-    bool are_bytes[TIERCE__OPTIMIZE_LIST_MAX];      /* until then: some are bytes */
+    bool usual_caches; /* nothing was said of them */
+    struct tierce__optimize_size
+        capacity_sizes[TIERCE__OPTIMIZE_LIST_MAX];  /* as they were written */
+    uint64_t capacities[TIERCE__OPTIMIZE_LIST_MAX]; /* once the trace is read: blocks, or bytes */
     size_t capacity_count;                          /* 0: chosen from the trace */
+    bool has_capacities;                            /* they were named */
+    bool in_bytes;                                  /* by the sizes that the trace gives */
     uint64_t block_bytes;                           /* 0: not known */
     struct tierce__optimize_money money;
+    struct tierce__optimize_sim sim;
     uint64_t seed;
     uint64_t ttls[TIERCE__OPTIMIZE_LIST_MAX]; /* microseconds */
     size_t ttl_count;
@@ -70,13 +77,9 @@ struct tierce__optimize_trace {
  * not TIERCE__CLI_OK, why was printed. Whatever it returns, the config is to be cleared. */
 int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **argv);
 
-/* Sizes with equal factors between them, from one that hardly holds a request to one that holds
- * all, behind those that there are. */
-void tierce__optimize_choose_capacities(struct tierce__optimize *request,
-                                        const struct tierce__recording_totals *totals);
-
-/* Capacities that were given in bytes become blocks. Returns an exit status. */
-int tierce__optimize_fit_capacities(struct tierce__optimize *request);
+/* Sizes with equal factors between them, from one that hardly holds a request to `most`, which
+ * holds all, behind those that there are. */
+void tierce__optimize_choose_capacities(struct tierce__optimize *request, double most);
 
 /* One line a row under tierce__optimize_csv_header and the columns of the findings, or NULL;
  * `trace` is the first column. */

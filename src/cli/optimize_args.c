@@ -89,49 +89,16 @@ static int add_match(struct tierce__optimize *out, const char *name)
     return TIERCE__CLI_OK;
 }
 
-/* A number of blocks, or bytes with a unit, which become blocks once it is known how large one is.
- */
 static int add_capacity(struct tierce__optimize *out, const char *text)
 {
-    uint64_t capacity;
-    size_t at = out->capacity_count;
-    if (at == TIERCE__OPTIMIZE_LIST_MAX)
+    if (out->capacity_count == TIERCE__OPTIMIZE_LIST_MAX)
         return too_many("--capacity");
-    out->are_bytes[at] = false;
-    if (strcmp(text, "unlimited") == 0) {
-        capacity = TIERCE__CAPACITY_UNLIMITED;
-    } else if (!tierce__parse_count(&capacity, text)) {
-        if (!tierce__parse_size(&capacity, text))
-            return tierce__cli_usage(
-                COMMAND,
-                "--capacity takes blocks (10000), bytes with a unit (64GiB) or "
-                "unlimited; not \"%s\"",
-                text);
-        out->are_bytes[at] = true;
-    }
-    if (capacity == 0)
-        return tierce__cli_usage(COMMAND, "--capacity %s is less than one block", text);
-    out->capacities[at] = capacity;
+    if (!tierce__optimize_read_size(&out->capacity_sizes[out->capacity_count], text))
+        return tierce__cli_usage(COMMAND,
+                                 "--capacity takes blocks (10000), bytes with a unit (64GiB) or "
+                                 "unlimited, and not less than one block; not \"%s\"",
+                                 text);
     out->capacity_count++;
-    return TIERCE__CLI_OK;
-}
-
-int tierce__optimize_fit_capacities(struct tierce__optimize *request)
-{
-    for (size_t i = 0; i < request->capacity_count; i++) {
-        if (!request->are_bytes[i])
-            continue;
-        if (request->block_bytes == 0)
-            return tierce__cli_usage(COMMAND, "--capacity in bytes needs --block-bytes SIZE or "
-                                              "--model NAME: how large a block of the trace is");
-        if (request->capacities[i] < request->block_bytes)
-            return tierce__cli_usage(COMMAND,
-                                     "--capacity %llu bytes is less than one block of %llu",
-                                     (unsigned long long)request->capacities[i],
-                                     (unsigned long long)request->block_bytes);
-        request->capacities[i] /= request->block_bytes;
-        request->are_bytes[i] = false;
-    }
     return TIERCE__CLI_OK;
 }
 
@@ -282,6 +249,8 @@ static int read_option(struct tierce__optimize *out, int option)
     default:
         if (option >= TIERCE__OPTIMIZE_MONEY_FIRST && option < TIERCE__OPTIMIZE_MONEY_END)
             return tierce__optimize_read_money(&out->money, option, optarg);
+        if (option >= TIERCE__OPTIMIZE_SIM_FIRST && option < TIERCE__OPTIMIZE_SIM_END)
+            return tierce__optimize_read_sim(&out->sim, option, optarg);
         return TIERCE__CLI_USAGE; /* getopt has said why */
     }
 }
@@ -291,7 +260,8 @@ static int add_defaults(struct tierce__optimize *out)
 {
     static const char policies[] = "lru,leaf-lru,lfu,sieve,s3fifo,arc,belady";
     int status = TIERCE__CLI_OK;
-    if (out->cache_count == 0)
+    out->usual_caches = out->cache_count == 0;
+    if (out->usual_caches)
         status = for_each_part(policies, add_policy, out);
     if (status == TIERCE__CLI_OK && out->order_count == 0)
         status = add_order(out, "rev");
@@ -309,8 +279,8 @@ static int add_defaults(struct tierce__optimize *out)
                                             "capacity");
     if (status == TIERCE__CLI_OK)
         status = tierce__optimize_check_money(&out->money);
-    if (status == TIERCE__CLI_OK && (out->block_bytes > 0 || !out->money.has_model))
-        status = tierce__optimize_fit_capacities(out);
+    if (status == TIERCE__CLI_OK)
+        status = tierce__optimize_check_sim(out);
     return status;
 }
 
@@ -331,6 +301,10 @@ static int read_config(struct tierce__optimize *out)
                                           "--svg and --png do not go with it");
     if (out->money.model != NULL || out->money.rounds > 0)
         return tierce__cli_usage(COMMAND, "--model and --bootstrap do not go with --kvcm-config");
+    if (tierce__optimize_asks_sim(&out->sim))
+        return tierce__cli_usage(COMMAND,
+                                 "--kvcm-config does not go with --life, --timeline, --tier, "
+                                 "--quota, --split, --budget and --scale");
     int rc = tierce__kvcm_config_read(&out->kvcm_config, out->kvcm_config_path, why);
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "%.300s: %s", out->kvcm_config_path, why);
@@ -339,6 +313,17 @@ static int read_config(struct tierce__optimize *out)
     if (out->format == NULL)
         out->format = out->kvcm_config.format;
     return TIERCE__CLI_OK;
+}
+
+/* Anything but the hit rates of caches. */
+static bool asks_for_more(const struct tierce__optimize *out)
+{
+    const struct tierce__optimize_sim *sim = &out->sim;
+    return out->csv != NULL || out->html != NULL || out->svg != NULL || out->png != NULL ||
+           out->kvcm_csv != NULL || out->kvcm_config_path != NULL || out->money.model != NULL ||
+           out->money.rounds > 0 || sim->life || sim->timeline != NULL || sim->tier_count > 0 ||
+           sim->group_count > 0 || sim->quota_count > 0 || sim->has_split || sim->has_budget ||
+           sim->scale > 0;
 }
 
 /* What is followed has no end: only what is known at any time can be shown. */
@@ -350,9 +335,7 @@ static int read_live(struct tierce__optimize *out, int paths)
         out->order_count == 0 || (out->order_count == 1 && out->orders[0] == TIERCE__TOUCH_REV);
     if (paths > 0)
         return tierce__cli_usage(COMMAND, "--live names what is read; there is no TRACE beside it");
-    if (!lru || !rev || out->ttl_count > 0 || out->csv != NULL || out->html != NULL ||
-        out->svg != NULL || out->png != NULL || out->kvcm_csv != NULL ||
-        out->kvcm_config_path != NULL || out->money.model != NULL || out->money.rounds > 0)
+    if (!lru || !rev || out->ttl_count > 0 || asks_for_more(out))
         return tierce__cli_usage(COMMAND, "--live shows lru and goes with --capacity, --match, "
                                           "--block-bytes, --format, --bad-lines and --every");
     return add_defaults(out);
@@ -384,6 +367,7 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
         {"live", required_argument, NULL, OPTION_LIVE},
         {"every", required_argument, NULL, OPTION_EVERY},
         TIERCE__OPTIMIZE_MONEY_OPTIONS,
+        TIERCE__OPTIMIZE_SIM_OPTIONS,
         {NULL, 0, NULL, 0},
     };
     *out = (struct tierce__optimize){0};

@@ -33,7 +33,8 @@ struct line {
 
 struct drawing {
     const struct tierce__sweep *sweep;
-    uint64_t block_bytes;
+    bool in_bytes;
+    uint64_t block_bytes; /* of what capacities count; 0: not known */
     struct line lines[LINES_MAX];
     size_t line_count;
     double least, most; /* logarithms of capacities */
@@ -247,14 +248,16 @@ struct ticks {
     int count;
 };
 
-/* Powers of ten, or, where there are not two of them, also 2 and 5 times these, or both ends. */
+/* Powers of ten, or, where there are not two of them, also 2 and 5 times these; of bytes, of 4 and
+ * of 2; or both ends. */
 static void find_ticks(const struct drawing *d, struct ticks *out)
 {
-    static const double steps[2][4] = {{1, 0}, {1, 2, 5, 0}};
+    static const double decimal[2][4] = {{1, 0}, {1, 2, 5, 0}}, binary[2][4] = {{1, 0}, {1, 2, 0}};
+    const double(*steps)[4] = d->in_bytes ? binary : decimal;
     double least = exp(d->least) * (1 - 1e-9), most = exp(d->most) * (1 + 1e-9);
     for (int pass = 0; pass < 2; pass++) {
         out->count = 0;
-        for (double power = 1; power <= most && out->count < 60; power *= 10) {
+        for (double power = 1; power <= most && out->count < 60; power *= d->in_bytes ? 4 : 10) {
             for (int i = 0; steps[pass][i] > 0; i++) {
                 double at = power * steps[pass][i];
                 if (at >= least && at <= most)
@@ -318,7 +321,8 @@ static void print_axis(FILE *file, const struct drawing *d)
         fputs(d->is_utf8 ? is_tick ? "┬" : "─" : is_tick ? "+" : "-", file);
     }
     fputc('\n', file);
-    print_numbers(file, d, &ticks, false);
+    if (!d->in_bytes)
+        print_numbers(file, d, &ticks, false);
     if (d->block_bytes > 0)
         print_numbers(file, d, &ticks, true);
 }
@@ -346,7 +350,8 @@ void tierce__optimize_print_curve(FILE *file, const struct tierce__optimize *req
                                   const struct tierce__sweep *sweep)
 {
     struct drawing d = {.sweep = sweep,
-                        .block_bytes = request->block_bytes,
+                        .in_bytes = sweep->in_bytes,
+                        .block_bytes = sweep->in_bytes ? 1 : request->block_bytes,
                         .width = find_width(file) - MARGIN - 1,
                         .is_colour = wants_colour(file),
                         .is_utf8 = wants_utf8()};

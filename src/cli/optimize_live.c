@@ -48,7 +48,7 @@ static int make_sweep(struct follow *f, struct tierce__sweep *sweep,
     *totals = tierce__live_curve_totals(f->curve);
     if (f->chooses) {
         f->request->capacity_count = 0;
-        tierce__optimize_choose_capacities(f->request, totals);
+        tierce__optimize_choose_capacities(f->request, totals->distinct > 0 ? totals->distinct : 1);
     }
     return tierce__live_curve_sweep(f->curve, sweep, f->request->capacities,
                                     f->request->capacity_count);
@@ -195,6 +195,9 @@ int tierce__optimize_follow(struct tierce__optimize *request)
                        .chooses = request->capacity_count == 0};
     f.every_ms = request->every_ms > 0 ? request->every_ms : f.terminal ? TERMINAL_MS : LINES_MS;
     f.next_ns = tierce__deadline_in_ms(f.every_ms);
+    int status = tierce__optimize_fit_sizes(request, &(struct tierce__recording_totals){0});
+    if (status != TIERCE__CLI_OK)
+        return status;
     int rc = tierce__live_curve_create(&f.curve, request->matches, request->match_count);
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "%s", tierce_strerror(rc));
@@ -204,7 +207,7 @@ int tierce__optimize_follow(struct tierce__optimize *request)
         &(struct tierce__live_opts){
             .size = sizeof(struct tierce__live_opts), .tick = tick, .tick_arg = &f, .stop = &stop},
         why);
-    int status = rc == 0 ? run(&f) : tierce__cli_fail(COMMAND, "%.300s: %s", request->live, why);
+    status = rc == 0 ? run(&f) : tierce__cli_fail(COMMAND, "%.300s: %s", request->live, why);
     sigaction(SIGINT, &before[0], NULL);
     sigaction(SIGTERM, &before[1], NULL);
     tierce__trace_close(f.trace);

@@ -3,6 +3,7 @@
 #include "base/config_parse.h"
 #include "cli/cli.h"
 #include "cli/optimize.h"
+#include "optimizer/life.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -96,8 +97,10 @@ static uint32_t tokens_of_whole_blocks(const struct tierce__recording *recording
     return tokens <= BLOCK_TOKENS_MAX ? (uint32_t)tokens : 0;
 }
 
+/* Of the format, or as each request says, or else as all of them together suggest. */
 static uint32_t block_tokens_of(const struct tierce__optimize_trace *trace)
 {
+    uint64_t tokens = tokens_of_whole_blocks(trace->recording);
     static const struct {
         const char *format;
         uint32_t tokens;
@@ -106,7 +109,9 @@ static uint32_t block_tokens_of(const struct tierce__optimize_trace *trace)
         if (strcmp(trace->format, known[i].format) == 0)
             return known[i].tokens;
     }
-    return tokens_of_whole_blocks(trace->recording);
+    if (tokens == 0)
+        tokens = tierce__block_tokens(trace->recording);
+    return tokens <= BLOCK_TOKENS_MAX ? (uint32_t)tokens : 0;
 }
 
 /* Says so if the tokens of the requests are not those of their blocks: a last block may be a part

@@ -119,7 +119,8 @@ void tierce__optimize_print_money(FILE *file, const struct tierce__optimize_find
                                   const struct tierce__sweep *sweep);
 
 /* Intervals, if there are any, and what the rates do not show. */
-void tierce__optimize_print_trust(FILE *file, const struct tierce__optimize_findings *findings,
+void tierce__optimize_print_trust(FILE *file, const struct tierce__optimize *request,
+                                  const struct tierce__optimize_findings *findings,
                                   const struct tierce__sweep *sweep);
 
 #endif

@@ -264,19 +264,23 @@ static void print_basis(FILE *file, const struct tierce__setup *setup)
                 weights / 1e9, gpu->count.value, gpu->name);
 }
 
-static void print_break_even(FILE *file, const struct tierce__economy *e, size_t row)
+static void print_break_even(FILE *file, const struct tierce__economy *e,
+                             const struct tierce__sweep *sweep, size_t row)
 {
     const struct tierce__economy_row *r = &e->rows[row];
     const struct tierce__storage *s = &e->setup.storage;
     char text[32];
+    if (r->hit_tokens <= 0 && sweep->rows[row].hits > 0)
+        fputs("the engine held all that hit itself, says the trace: nothing more is saved\n", file);
     if (r->hit_tokens <= 0)
         return;
     format_seconds(text, r->break_even_residency);
     fprintf(file,
-            "a load is faster than computing from %.2f GB/s on for one GPU (%s: %.2f, %s);\n"
+            "a load is faster than computing from %.2f GB/s on for one GPU (%s: %.2f, %s%s);\n"
             "a token that is used again within %s is cheaper kept than computed\n",
             r->break_even_bandwidth / 1e9, s->name, s->bandwidth.value / 1e9,
-            tierce__mark_text(s->bandwidth.mark), text);
+            tierce__mark_text(s->bandwidth.mark),
+            s->bandwidth.value < r->break_even_bandwidth ? ": too slow" : "", text);
 }
 
 void tierce__optimize_print_money(FILE *file, const struct tierce__optimize_findings *findings,
@@ -300,7 +304,7 @@ void tierce__optimize_print_money(FILE *file, const struct tierce__optimize_find
     }
     print_first_line(file, findings, sweep, first);
     print_without(file, findings);
-    print_break_even(file, e, last);
+    print_break_even(file, e, sweep, last);
     print_wear(file, e, last);
     print_lines(file, e, sweep);
     print_basis(file, &e->setup);

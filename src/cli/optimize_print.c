@@ -25,6 +25,7 @@ static const char *order_name(const struct tierce__sweep_row *row)
     return !row->has_order ? "-" : row->order == TIERCE__TOUCH_REV ? "rev" : "fwd";
 }
 
+/* As it is read again: a number, whose unit the user knows. */
 static void print_capacity(char text[32], uint64_t capacity)
 {
     if (capacity == TIERCE__CAPACITY_UNLIMITED)
@@ -53,7 +54,8 @@ void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tier
                                 const struct tierce__optimize_findings *findings)
 {
     fputs(tierce__optimize_csv_header, file);
-    tierce__optimize_print_columns(file, findings);
+    if (findings != NULL)
+        tierce__optimize_print_columns(file, findings);
     fputc('\n', file);
     for (size_t i = 0; i < sweep->row_count; i++) {
         const struct tierce__sweep_row *row = &sweep->rows[i];
@@ -64,7 +66,8 @@ void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tier
         fprintf(file, "%s,%s,%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.6f", trace, cache,
                 order_name(row), match, capacity, row->requests, row->blocks, row->hits,
                 rate(row->hits, row->blocks));
-        tierce__optimize_print_cells(file, findings, i);
+        if (findings != NULL)
+            tierce__optimize_print_cells(file, findings, i);
         fputc('\n', file);
     }
 }
@@ -116,11 +119,11 @@ static void print_head(FILE *file, const struct tierce__optimize *request,
 {
     char text[TIERCE__MATCH_TEXT_BYTES];
     tierce__match_print(match, text);
-    fprintf(file, "\nhits by %s, of the blocks looked up, in a cache of so many blocks:\n%-16s",
-            text, "");
+    fprintf(file, "\nhits by %s, of the blocks looked up, in a cache of so many %s:\n%-16s", text,
+            request->in_bytes ? "bytes" : "blocks", "");
     for (size_t c = 0; c < request->capacity_count; c++) {
         char capacity[32];
-        print_capacity(capacity, request->capacities[c]);
+        tierce__optimize_capacity(capacity, request, request->capacities[c]);
         fprintf(file, "%*s", COLUMN, capacity);
     }
     fputc('\n', file);

@@ -12,6 +12,9 @@ struct extras {
     struct tierce__life life;
     struct tierce__timeline timeline;
     struct tierce__match match; /* of the timeline */
+    struct tierce__tiers *tiers;
+    struct tierce__tiers_opts tiers_opts;
+    struct tierce__report_tiers tiers_report;
 };
 
 /* Of what was asked for: a size in the upper middle, where policies differ if they do. */
@@ -35,6 +38,7 @@ static struct tierce__match choose_match(const struct tierce__optimize *request)
 }
 
 static int run_timeline(struct extras *out, const struct tierce__optimize *request,
+                        const struct tierce__sweep *sweep,
                         const struct tierce__recording *recording)
 {
     struct tierce__sim_point points[TIERCE__OPTIMIZE_LIST_MAX];
@@ -48,6 +52,7 @@ static int run_timeline(struct extras *out, const struct tierce__optimize *reque
             .cache = cache,
             .order = request->orders[0],
             .capacity = infinite ? TIERCE__CAPACITY_UNLIMITED : choose_capacity(request),
+            .in_bytes = sweep->in_bytes,
             .ttl_us = tierce__cache_expires(cache) && request->ttl_count > 0 ? request->ttls[0] : 0,
             .seed = request->seed,
         };
@@ -67,17 +72,35 @@ static int run_timeline(struct extras *out, const struct tierce__optimize *reque
                                 });
 }
 
+static int run_tiers(struct extras *out, const struct tierce__optimize *request,
+                     const struct tierce__recording *recording)
+{
+    static const double shares[] = {0.5, 0.9, 0.99};
+    if (request->sim.tier_count == 0)
+        return TIERCE__CLI_OK;
+    out->tiers_opts = tierce__optimize_tiers(request, recording);
+    int status = tierce__optimize_replay_tiers(&out->tiers, &out->tiers_opts, recording);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    out->tiers_report.opts = &out->tiers_opts;
+    out->tiers_report.result = tierce__tiers_result(out->tiers);
+    for (size_t i = 0; i < 3; i++)
+        out->tiers_report.load_ns[i] = tierce__tiers_load_ns(out->tiers, shares[i]);
+    return TIERCE__CLI_OK;
+}
+
 static int run_extras(struct extras *out, const struct tierce__optimize *request,
-                      const struct tierce__recording *recording)
+                      const struct tierce__sweep *sweep, const struct tierce__recording *recording)
 {
     int rc = tierce__life_scan(&out->life, recording,
                                &(struct tierce__life_opts){
                                    .size = sizeof(struct tierce__life_opts),
                                });
     if (rc == 0)
-        rc = run_timeline(out, request, recording);
-    return rc < 0 ? tierce__cli_fail(COMMAND, "the page cannot be made: %s", tierce_strerror(rc))
-                  : TIERCE__CLI_OK;
+        rc = run_timeline(out, request, sweep, recording);
+    if (rc < 0)
+        return tierce__cli_fail(COMMAND, "the page cannot be made: %s", tierce_strerror(rc));
+    return run_tiers(out, request, recording);
 }
 
 static int write_one(const char *path, const struct tierce__report *report,
@@ -99,14 +122,16 @@ static int write_page(const struct tierce__optimize *request,
     struct extras extras = {0};
     if (request->html == NULL)
         return TIERCE__CLI_OK;
-    int status = run_extras(&extras, request, recording);
+    int status = run_extras(&extras, request, report.sweep, recording);
     report.life = &extras.life;
     report.timeline = extras.timeline.line_count > 0 ? &extras.timeline : NULL;
     report.timeline_match = extras.match;
+    report.tiers = extras.tiers != NULL ? &extras.tiers_report : NULL;
     if (status == TIERCE__CLI_OK)
         status = write_one(request->html, &report, tierce__report_html);
     tierce__life_clear(&extras.life);
     tierce__timeline_clear(&extras.timeline);
+    tierce__tiers_destroy(extras.tiers);
     return status;
 }
 

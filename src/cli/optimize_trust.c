@@ -12,8 +12,8 @@ static double rate(const struct tierce__sweep_row *row)
     return row->blocks > 0 ? (double)row->hits / (double)row->blocks : 0;
 }
 
-static void print_intervals(FILE *file, const struct tierce__trust *trust,
-                            const struct tierce__sweep *sweep)
+static void print_intervals(FILE *file, const struct tierce__optimize *request,
+                            const struct tierce__trust *trust, const struct tierce__sweep *sweep)
 {
     fprintf(file,
             "\nhit rates between which 95 %% of %" PRIu32 " draws of %" PRIu32
@@ -22,16 +22,15 @@ static void print_intervals(FILE *file, const struct tierce__trust *trust,
     if (trust->clusters < trust->sessions)
         fprintf(file, "sessions are drawn %" PRIu32 " at a time, always the same together\n",
                 trust->sessions / trust->clusters);
-    fprintf(file, "%s; what is drawn are their hits as they were.\n%-24s%12s%10s%20s\n",
+    fprintf(file, "%s;\nwhat is drawn are their hits as they were\n%-24s%12s%10s%20s\n",
             tierce__session_kind_text(trust->kind), "", "capacity", "hits", "interval");
     for (size_t i = 0; i < sweep->row_count; i++) {
         const struct tierce__sweep_row *row = &sweep->rows[i];
         const struct tierce__trust_row *t = &trust->rows[i];
-        char capacity[32] = "unlimited", label[TIERCE__OPTIMIZE_LABEL_BYTES];
+        char capacity[32], label[TIERCE__OPTIMIZE_LABEL_BYTES];
         if (!t->has_interval)
             continue;
-        if (row->capacity != TIERCE__CAPACITY_UNLIMITED)
-            snprintf(capacity, sizeof(capacity), "%" PRIu64, row->capacity);
+        tierce__optimize_capacity(capacity, request, row->capacity);
         tierce__optimize_label(label, sweep, row);
         fprintf(file, "%-24s%12s%9.2f%%%9.2f%% -%7.2f%%\n", label, capacity, 100 * rate(row),
                 100 * t->low, 100 * t->high);
@@ -70,8 +69,9 @@ static void widen(struct span *span, uint64_t capacity)
     span->most = capacity > span->most ? capacity : span->most;
 }
 
-static void find_where(struct line *line, const struct tierce__trust *trust,
-                       const struct tierce__sweep *sweep, int finding)
+static void find_where(struct line *line, const struct tierce__optimize *request,
+                       const struct tierce__trust *trust, const struct tierce__sweep *sweep,
+                       int finding)
 {
     struct span with = {.least = UINT64_MAX}, without = {.least = UINT64_MAX};
     size_t size = sizeof(line->where);
@@ -80,18 +80,21 @@ static void find_where(struct line *line, const struct tierce__trust *trust,
             widen((trust->rows[i].findings & 1u << finding) != 0 ? &with : &without,
                   sweep->rows[i].capacity);
     }
+    char least[32], most[32];
+    tierce__optimize_capacity(least, request, with.least);
+    tierce__optimize_capacity(most, request, with.most);
     if (with.most == 0)
         snprintf(line->where, size, "%s", "");
     else if (without.most == 0)
         snprintf(line->where, size, "everywhere");
     else if (without.most < with.least)
-        snprintf(line->where, size, "from %" PRIu64 " on", with.least);
+        snprintf(line->where, size, "from %s on", least);
     else if (without.least > with.most)
-        snprintf(line->where, size, "up to %" PRIu64, with.most);
+        snprintf(line->where, size, "up to %s", most);
     else if (with.least == with.most)
-        snprintf(line->where, size, "at %" PRIu64, with.least);
+        snprintf(line->where, size, "at %s", least);
     else
-        snprintf(line->where, size, "from %" PRIu64 " to %" PRIu64, with.least, with.most);
+        snprintf(line->where, size, "from %s to %s", least, most);
 }
 
 /* Lines that have it in the same places share one. */
@@ -120,7 +123,8 @@ static void print_finding(FILE *file, const struct tierce__sweep *sweep, const s
     }
 }
 
-void tierce__optimize_print_trust(FILE *file, const struct tierce__optimize_findings *findings,
+void tierce__optimize_print_trust(FILE *file, const struct tierce__optimize *request,
+                                  const struct tierce__optimize_findings *findings,
                                   const struct tierce__sweep *sweep)
 {
     const struct tierce__trust *trust = &findings->trust;
@@ -128,15 +132,15 @@ void tierce__optimize_print_trust(FILE *file, const struct tierce__optimize_find
     for (size_t i = 0; i < trust->row_count; i++)
         all |= trust->rows[i].findings;
     if (trust->rounds > 0)
-        print_intervals(file, trust, sweep);
+        print_intervals(file, request, trust, sweep);
     struct line *lines = all != 0 ? tierce__calloc(sweep->row_count, sizeof(*lines)) : NULL;
     if (lines == NULL)
         return;
     size_t count = list_lines(lines, sweep);
-    fputs("\nwhat these rates do not show (of capacities, in blocks):\n", file);
+    fputs("\nwhat these rates do not show, by capacity:\n", file);
     for (int f = 0; f < TIERCE__FINDINGS; f++) {
         for (size_t i = 0; i < count; i++)
-            find_where(&lines[i], trust, sweep, f);
+            find_where(&lines[i], request, trust, sweep, f);
         print_finding(file, sweep, lines, count, f);
     }
     tierce__free(lines);

@@ -26,9 +26,10 @@ static const struct tierce__param params[] = {
 
 /* Variables that share the prefix and are no parameters of an engine. */
 static const char *const other_variables[] = {
-    "TIERCE_CONFIG", /* path of the file that the adapters and the command line read first */
-    "TIERCE_TEST_*", /* of the tests */
-    "TIERCE_VENV",   /* where tools/setup puts the Python environment */
+    "TIERCE_CONFIG",    /* path of the file that the adapters and the command line read first */
+    "TIERCE_MANAGER_*", /* of the manager */
+    "TIERCE_TEST_*",    /* of the tests */
+    "TIERCE_VENV",      /* where tools/setup puts the Python environment */
     NULL,
 };
 

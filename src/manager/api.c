@@ -101,7 +101,8 @@ static void escape(char *out, size_t size, const char *text)
 static void say_not_leader(struct tierce__api_call *api)
 {
     struct tierce__elector_state state;
-    if (atomic_load_explicit(&api->manager->state, memory_order_acquire) == TIERCE__MANAGER_LOADS) {
+    int own = atomic_load_explicit(&api->manager->state, memory_order_acquire);
+    if (own == TIERCE__MANAGER_STARTS || own == TIERCE__MANAGER_LOADS) {
         tierce__api_say(api, META__ERROR_CODE__SERVICE_NOT_READY,
                         "Server is not ready: the index is being loaded");
         return;
@@ -249,7 +250,8 @@ void tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id m
 static const struct tierce__api_row *row_of(enum tierce__rpc_id id)
 {
     static const struct tierce__api_row *const tables[] = {
-        tierce__api_meta_rows, tierce__api_admin_rows, tierce__api_kv_rows, tierce__api_debug_rows};
+        tierce__api_meta_rows, tierce__api_admin_rows, tierce__api_cluster_rows,
+        tierce__api_kv_rows, tierce__api_debug_rows};
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
         if (tables[i][id].run != NULL)
             return &tables[i][id];
@@ -348,11 +350,13 @@ static bool is_allowed(const struct tierce__api_target *target, struct tierce__c
 static void run(struct tierce__api_call *api, const struct tierce__fault *fault)
 {
     const struct tierce__rpc *rpc = &tierce__rpcs[api->id];
+    int state = atomic_load_explicit(&api->manager->state, memory_order_acquire);
     if (fault->kind == TIERCE__FAULT_INTERNAL_ERROR)
         tierce__api_say(api, INTERNAL_ERROR, "%s fail due to fault injection", rpc->method);
     else if (fault->kind == TIERCE__FAULT_ERROR_CODE)
         tierce__api_say(api, fault->code, "%s fail due to fault injection", rpc->method);
-    else if (rpc->is_leader_only && !tierce__manager_leads(api->manager))
+    else if (state == TIERCE__MANAGER_STARTS ||
+             (rpc->is_leader_only && !tierce__manager_leads(api->manager)))
         say_not_leader(api);
     else
         row_of(api->id)->run(api);

@@ -37,6 +37,7 @@ struct tierce__api_row {
 /* By RPC; NULL for those of other files. */
 extern const struct tierce__api_row tierce__api_meta_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_admin_rows[TIERCE__RPC_COUNT];
+extern const struct tierce__api_row tierce__api_cluster_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_kv_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_debug_rows[TIERCE__RPC_COUNT];
 
@@ -92,8 +93,7 @@ void tierce__later_reply(struct tierce__later *later, struct tierce__call *call,
                          const ProtobufCMessage *message, int32_t delay_ms);
 
 /* access_log.c: KVCM's line of this call. */
-struct tierce__access_log;
-void tierce__access_log_write(struct tierce__access_log *log, const struct tierce__api_call *api,
+void tierce__access_log_write(struct tierce__line_log *log, const struct tierce__api_call *api,
                               const struct tierce__call *call, const char *name, uint64_t took_us);
 
 /* ---- parts of messages ------------------------------------------------------------------------

@@ -330,8 +330,8 @@ static int find_empty(struct doing *d, struct part *part, bool *is_empty)
 {
     if (!d->deletion->is_sweep) {
         int rc = tierce__places_give(d->deletion->live->places, part->number, part->places,
-                                     part->count, d->deletion->reusable_us, is_empty, d->notes,
-                                     &d->note_count, d->notes_max, &d->arena);
+                                     part->count, d->deletion->reusable_us, d->deletion, is_empty,
+                                     d->notes, &d->note_count, d->notes_max, &d->arena);
         part->is_given = rc == 0;
         return rc;
     }

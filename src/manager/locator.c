@@ -271,6 +271,8 @@ static int open_index(struct tierce__live *live, const struct tierce__group *gro
     if (rc < 0)
         return rc;
     rc = store->ops->space_open(&live->space, store, live->instance.number, live->instance.id);
+    if (rc == 0 && store->ops->space_names != NULL)
+        rc = store->ops->space_names(live->space, live->locator->opts.registry, &live->instance);
     if (rc == 0)
         rc = tierce__meta_index_open(
             &live->index, live->space,

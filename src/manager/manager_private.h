@@ -6,6 +6,7 @@
 #include "manager/elector.h"
 #include "manager/events.h"
 #include "manager/faults.h"
+#include "manager/line_log.h"
 #include "manager/locator.h"
 #include "manager/manager.h"
 #include "manager/reclaimer.h"
@@ -15,9 +16,12 @@
 
 #include <stdatomic.h>
 
+#include <tierce/log.h>
+
 /* What a manager is made of; manager.c puts it together, api*.c and page.c use it. */
 
 enum tierce__manager_state {
+    TIERCE__MANAGER_STARTS, /* listens, and has no elector yet */
     TIERCE__MANAGER_FOLLOWS,
     TIERCE__MANAGER_LOADS, /* has won the lease, and reads registry and notes */
     TIERCE__MANAGER_LEADS,
@@ -43,20 +47,24 @@ struct tierce__manager {
     struct tierce__locator *locator;
     struct tierce__reclaimer *reclaimer;
     struct tierce__elector *elector;
-    struct tierce__events *events;
+    struct tierce__line_log *events;
     struct tierce__faults *faults;
     struct tierce__auth *auth;
-    struct tierce__access_log *access_log;
+    struct tierce__line_log *access_log;
     struct tierce__later *later; /* replies that faults put off */
     struct tierce__server *server;
     _Atomic int state; /* enum tierce__manager_state */
     struct tierce__api_target targets[TIERCE__RPC_COUNT];
     struct tierce__rpc_stats rpcs[TIERCE__RPC_COUNT];
+    char node_id[128];
     int64_t started_us;
 };
 
 /* Wall clock. */
 int64_t tierce__manager_now_us(const struct tierce__manager *manager);
+
+/* The lowest level of events that are logged, from now on. */
+void tierce__manager_set_log_level(struct tierce__manager *manager, enum tierce_log_level level);
 
 /* Leads, and the lease is still ours. */
 bool tierce__manager_leads(const struct tierce__manager *manager);

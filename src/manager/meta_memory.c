@@ -541,6 +541,13 @@ static uint64_t memory_memory(struct tierce__meta_space *base)
     return bytes;
 }
 
+/* They were written by this process. */
+static uint64_t memory_unreadable(struct tierce__meta_space *space)
+{
+    (void)space;
+    return 0;
+}
+
 const struct tierce__meta_store_ops tierce__meta_memory = {
     .name = "memory",
     .open = memory_open,
@@ -558,4 +565,5 @@ const struct tierce__meta_store_ops tierce__meta_memory = {
     .note = memory_note,
     .counters = memory_counters,
     .memory = memory_memory,
+    .unreadable = memory_unreadable,
 };

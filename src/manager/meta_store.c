@@ -20,8 +20,12 @@ uint32_t tierce__meta_type_slot(uint8_t storage_type)
 
 const struct tierce__meta_store_ops *tierce__meta_store_find(const char *type, const char *uri)
 {
-    if (strcmp(type, "local") == 0 && uri[0] == '\0')
-        return &tierce__meta_memory;
+    if (strcmp(type, "local") == 0)
+        return uri[0] == '\0' ? &tierce__meta_memory : &tierce__meta_rocksdb;
+    if (strcmp(type, "rocksdb") == 0)
+        return &tierce__meta_rocksdb;
+    if (strcmp(type, "redis") == 0)
+        return &tierce__meta_redis;
     return NULL;
 }
 

@@ -60,6 +60,8 @@ struct tierce__meta_batch {
     int64_t added[TIERCE__META_COUNTERS];
 };
 
+struct tierce__instance;
+struct tierce__registry;
 struct tierce__meta_store;
 struct tierce__meta_space;
 
@@ -79,6 +81,12 @@ struct tierce__meta_store_ops {
     TIERCE_MUSTUSE int (*space_open)(struct tierce__meta_space **out,
                                      struct tierce__meta_store *store, uint32_t number,
                                      const char *instance_id);
+    /* Whose space it is, by which names: called after space_open, or NULL where nothing else reads
+     * what the store writes. Redis: locations are written as KVCM writes them too, and what KVCM
+     * left is taken over. [borrow until space_close] Errors: as get. */
+    TIERCE_MUSTUSE int (*space_names)(struct tierce__meta_space *space,
+                                      struct tierce__registry *registry,
+                                      const struct tierce__instance *instance);
     void (*space_close)(struct tierce__meta_space *space);
     /* Everything in it, for an instance that is gone. */
     TIERCE_MUSTUSE int (*space_drop)(struct tierce__meta_space *space);
@@ -119,6 +127,8 @@ struct tierce__meta_store_ops {
                                    int64_t out[TIERCE__META_COUNTERS]);
     /* Bytes of memory that the space takes, for metrics; 0 where it is not known. */
     uint64_t (*memory)(struct tierce__meta_space *space);
+    /* Records of the store that could not be read since it was opened. */
+    uint64_t (*unreadable)(struct tierce__meta_space *space);
 };
 
 /* First members of every implementation. */

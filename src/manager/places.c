@@ -39,6 +39,8 @@ struct file {
     uint32_t slots, used;
     uint32_t leaving; /* slots of a give that has not ended */
     bool is_taking, is_noted;
+    const void *batch; /* of the give, and the place of the file's note in it, counted from 1 */
+    size_t note_place;
     uint8_t bits[]; /* used slots, then leaving ones */
 };
 
@@ -540,20 +542,20 @@ static bool has_slots(const struct tierce__spec_place *place)
     return place->uri == NULL && tierce__place_slots(place->file) > 1;
 }
 
-/* Whether a file is in a take, or in another give, one that does not hold this slot too. */
-static bool is_busy(const struct tierce__places *places, const struct tierce__spec_place *place)
+/* Whether a file is in a take, or in a give for another batch. */
+static bool is_busy(const struct tierce__places *places, const struct tierce__spec_place *place,
+                    const void *batch)
 {
     struct file *file = has_slots(place) ? find_file(places, place->file) : NULL;
-    return file != NULL && place->slot < file->slots &&
-           (file->is_taking || (file->leaving > 0 && !has_bit(leaving_bits(file), place->slot)));
+    return file != NULL && (file->is_taking || (file->leaving > 0 && file->batch != batch));
 }
 
 static int wait_for_others(struct tierce__places *places, const struct tierce__spec_place *given,
-                           size_t count)
+                           size_t count, const void *batch)
 {
     uint64_t deadline_ns = tierce__deadline_in_ms(GIVE_WAIT_MS);
     for (size_t i = 0; i < count;) {
-        if (!is_busy(places, &given[i])) {
+        if (!is_busy(places, &given[i], batch)) {
             i++;
             continue;
         }
@@ -584,7 +586,8 @@ static struct file *find_or_fill(struct tierce__places *places, uint16_t storage
 
 /* Marks the slots as leaving. On an error some are; end_give undoes it. */
 static int leave(struct tierce__places *places, uint16_t storage,
-                 const struct tierce__spec_place *given, size_t count, int64_t reusable_us)
+                 const struct tierce__spec_place *given, size_t count, int64_t reusable_us,
+                 const void *batch)
 {
     for (size_t i = 0; i < count; i++) {
         if (!has_slots(&given[i]))
@@ -603,6 +606,7 @@ static int leave(struct tierce__places *places, uint16_t storage,
             file->leaving++;
         }
         file->is_noted = false;
+        file->batch = batch;
     }
     return 0;
 }
@@ -611,6 +615,17 @@ static int leave(struct tierce__places *places, uint16_t storage,
 static bool is_text_alone(const char *uri)
 {
     return strstr(uri, "?blkid=") == NULL && strstr(uri, "&blkid=") == NULL;
+}
+
+/* In place of the note that an earlier give made for the batch, if it did. */
+static int note_again(struct take *give, struct file *file)
+{
+    size_t at = file->note_place;
+    if (at > 0 && at <= give->note_count && give->notes[at - 1].kind == TIERCE__NOTE_FILE &&
+        give->notes[at - 1].number == file->number)
+        return note_file(&give->notes[at - 1], file, give->arena);
+    file->note_place = give->note_count + 1;
+    return add_note(give, file);
 }
 
 /* What is empty, and the notes: one a file, at the last of its places. */
@@ -626,7 +641,7 @@ static int write_notes(struct take *give, const struct tierce__spec_place *given
             continue;
         file->is_noted = true;
         is_empty[i] = file->leaving == file->used;
-        int rc = add_note(give, file);
+        int rc = note_again(give, file);
         if (rc != 0)
             return rc;
     }
@@ -648,6 +663,8 @@ static void end_give(struct tierce__places *places, const struct tierce__spec_pl
             flip_bit(used_bits(file), given[i].slot);
             file->used--;
         }
+        if (file->leaving == 0)
+            file->note_place = 0;
     }
     for (size_t i = 0; i < count; i++) {
         struct file *file = has_slots(&given[i]) ? find_file(places, given[i].file) : NULL;
@@ -660,8 +677,8 @@ static void end_give(struct tierce__places *places, const struct tierce__spec_pl
 
 int tierce__places_give(struct tierce__places *places, uint16_t storage,
                         const struct tierce__spec_place *given, size_t count, int64_t reusable_us,
-                        bool *is_empty, struct tierce__meta_note *notes, size_t *note_count,
-                        size_t notes_max, struct tierce__arena *arena)
+                        const void *batch, bool *is_empty, struct tierce__meta_note *notes,
+                        size_t *note_count, size_t notes_max, struct tierce__arena *arena)
 {
     TIERCE_CHECK_MAGIC(places, PLACES_MAGIC);
     struct take give = {.places = places,
@@ -672,9 +689,9 @@ int tierce__places_give(struct tierce__places *places, uint16_t storage,
     tierce__lock_take(&places->lock);
     int rc = load(places);
     if (rc == 0)
-        rc = wait_for_others(places, given, count);
+        rc = wait_for_others(places, given, count, batch);
     if (rc == 0) {
-        rc = leave(places, storage, given, count, reusable_us);
+        rc = leave(places, storage, given, count, reusable_us, batch);
         if (rc == 0)
             rc = write_notes(&give, given, count, is_empty);
         if (rc == 0)

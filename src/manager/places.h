@@ -21,7 +21,8 @@
  * none.
  *
  * The notes of a take or give go into the batch that makes it durable. Until that is decided its
- * files are busy: other takes pass them over, and a give that needs one waits a while for it.
+ * files are busy: other takes pass them over, and a give for another batch that needs one waits a
+ * while for it. (The notes of two batches about one file have to reach the store in order.)
  *
  * One object an instance. Threads: any.
  */
@@ -74,14 +75,15 @@ void tierce__places_untake(struct tierce__places *places, const struct tierce__s
  * before tierce__places_given says that the notes are written. is_empty[i]: its file has no block
  * left, and is to be removed from the storage before the notes are written; where several of
  * `given` lie in it, only the last of them says so. A slot that is free already stays so; a give
- * that was not ended may be begun again. Places with a text have nothing to give; their file is
- * their own, and so empty, where the text has no blkid.
- * Errors, nothing given: -ENOMEM, TIERCE_E_LIMIT (notes_max), -EBUSY (a file is in another give
- * that has not ended for a second: try later), TIERCE_E_ARGUMENT (no such slot), of the store.
+ * that was not ended may be begun again. Several gives may go into one batch: `batch` is any
+ * pointer that stands for it, and they share `notes`, in which a file has one. Places with a text
+ * have nothing to give; their file is their own, and so empty, where the text has no blkid. Errors,
+ * nothing given: -ENOMEM, TIERCE_E_LIMIT (notes_max), -EBUSY (a file is in another give that has
+ * not ended for a second: try later), TIERCE_E_ARGUMENT (no such slot), of the store.
  */
 TIERCE_MUSTUSE int tierce__places_give(struct tierce__places *places, uint16_t storage,
                                        const struct tierce__spec_place *given, size_t count,
-                                       int64_t reusable_us, bool *is_empty,
+                                       int64_t reusable_us, const void *batch, bool *is_empty,
                                        struct tierce__meta_note *notes, size_t *note_count,
                                        size_t notes_max, struct tierce__arena *arena);
 

@@ -312,3 +312,22 @@ const struct tierce__intern *tierce__recording_intern(const struct tierce__recor
 {
     return recording->intern;
 }
+
+int tierce__recording_bytes(const struct tierce__recording *recording, uint64_t *out)
+{
+    uint32_t distinct = tierce__intern_count(recording->intern);
+    uint64_t *size_of = tierce__calloc((size_t)distinct + 1, sizeof(*size_of)), sum = 0;
+    if (size_of == NULL)
+        return -ENOMEM;
+    for (const struct tierce__recorded *r = tierce__recording_first(recording); r != NULL;
+         r = tierce__recording_next(recording, r)) {
+        const uint64_t *bytes = tierce__recorded_bytes(r);
+        for (uint32_t i = 0; bytes != NULL && i < r->count; i++)
+            size_of[tierce__recorded_blocks(r)[i]] = bytes[i];
+    }
+    for (uint32_t b = 0; b < distinct; b++)
+        sum += size_of[b];
+    tierce__free(size_of);
+    *out = sum;
+    return 0;
+}

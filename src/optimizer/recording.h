@@ -134,6 +134,10 @@ static inline uint64_t tierce__recorded_tokens(const struct tierce__recorded *re
 
 struct tierce__recording_totals tierce__recording_totals(const struct tierce__recording *recording);
 
+/* The bytes of all different blocks, each as it was last given. -ENOMEM, *out untouched. */
+TIERCE_MUSTUSE int tierce__recording_bytes(const struct tierce__recording *recording,
+                                           uint64_t *out);
+
 /* The numbers of the blocks that were recorded. [borrow until destroy] */
 const struct tierce__intern *tierce__recording_intern(const struct tierce__recording *recording);
 

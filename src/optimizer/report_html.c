@@ -113,32 +113,52 @@ static void put_count(FILE *file, uint64_t value)
     }
 }
 
-static void put_bytes(FILE *file, uint64_t blocks, uint64_t block_bytes)
+static void put_bytes(FILE *file, double value)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    double value = (double)blocks * (double)block_bytes;
     size_t unit = 0;
     while (value >= 1023.95 && unit + 1 < sizeof(units) / sizeof(units[0])) {
         value /= 1024;
         unit++;
     }
-    fprintf(file, "<td>%.*f&#160;%s</td>", unit == 0 ? 0 : 1, value, units[unit]);
+    fprintf(file, "%.*f&#160;%s", unit == 0 ? 0 : 1, value, units[unit]);
+}
+
+/* Of blocks, or bytes where capacities are bytes. */
+static bool has_blocks(const struct page *page)
+{
+    return !page->report->sweep->in_bytes;
+}
+
+static bool has_sizes(const struct page *page)
+{
+    return !has_blocks(page) || page->report->block_bytes > 0;
+}
+
+static void put_capacity(const struct page *page, uint64_t capacity)
+{
+    uint64_t each = has_blocks(page) ? page->report->block_bytes : 1;
+    if (capacity == TIERCE__CAPACITY_UNLIMITED) {
+        fputs("<tr data-capacity=\"null\"><th scope=\"row\">unlimited</th>", page->file);
+        if (has_blocks(page) && has_sizes(page))
+            fputs("<td></td>", page->file);
+        return;
+    }
+    fprintf(page->file, "<tr data-capacity=\"%" PRIu64 "\"><th scope=\"row\">", capacity);
+    if (has_blocks(page)) {
+        put_count(page->file, capacity);
+        fputs(has_sizes(page) ? "</th><td>" : "</th>", page->file);
+    }
+    if (has_sizes(page)) {
+        put_bytes(page->file, (double)capacity * (double)each);
+        fputs(has_blocks(page) ? "</td>" : "</th>", page->file);
+    }
 }
 
 static void put_row(const struct page *page, const struct tierce__report_curve *head,
                     uint64_t capacity)
 {
-    if (capacity == TIERCE__CAPACITY_UNLIMITED) {
-        fputs("<tr data-capacity=\"null\"><th scope=\"row\">unlimited</th>", page->file);
-        if (page->report->block_bytes > 0)
-            fputs("<td></td>", page->file);
-    } else {
-        fprintf(page->file, "<tr data-capacity=\"%" PRIu64 "\"><th scope=\"row\">", capacity);
-        put_count(page->file, capacity);
-        fputs("</th>", page->file);
-        if (page->report->block_bytes > 0)
-            put_bytes(page->file, capacity, page->report->block_bytes);
-    }
+    put_capacity(page, capacity);
     for (size_t c = 0; c < page->curves.count; c++) {
         const struct tierce__report_curve *curve = &page->curves.curves[c];
         if (!tierce__report_same_match(head, curve))
@@ -161,9 +181,11 @@ static void put_table(const struct page *page, size_t first)
         page->file,
         "<div class=\"scroll more\" tabindex=\"0\" role=\"region\" aria-label=\"Hit rates, match "
         "%s\"><table class=\"rates\" data-match=\"%s\">\n<caption>Hits (%s), of the blocks "
-        "looked up, by policy and capacity</caption>\n<thead><tr><th scope=\"col\">Blocks</th>",
+        "looked up, by policy and capacity</caption>\n<thead><tr>",
         match, match, match);
-    if (page->report->block_bytes > 0)
+    if (has_blocks(page))
+        fputs("<th scope=\"col\">Blocks</th>", page->file);
+    if (has_sizes(page))
         fputs("<th scope=\"col\">Size</th>", page->file);
     for (size_t c = first; c < page->curves.count; c++) {
         if (!tierce__report_same_match(head, &page->curves.curves[c]))

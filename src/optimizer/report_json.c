@@ -118,6 +118,7 @@ int tierce__report_json(FILE *file, const struct tierce__report *report)
     tierce__json_write_open(&json, NULL, '{');
     tierce__json_write_count(&json, "report", REPORT_VERSION);
     tierce__json_write_text(&json, "tierce", TIERCE_VERSION);
+    tierce__json_write_text(&json, "unit", report->sweep->in_bytes ? "bytes" : "blocks");
     write_trace(&json, report);
     write_curves(&json, report, &curves);
     tierce__report_json_economy(&json, report);

@@ -91,7 +91,7 @@ static void print_bytes(char text[16], double value)
         value /= 1024;
         unit++;
     }
-    snprintf(text, 16, value < 9.95 ? "%.1f%s" : "%.0f%s", value, units[unit]);
+    snprintf(text, 16, value < 99.5 ? "%.2g%s" : "%.0f%s", value, units[unit]);
 }
 
 /* ---- axes ------------------------------------------------------------------------------------ */
@@ -120,7 +120,10 @@ static void draw_tick(const struct panel *panel, const struct tierce__report *re
         return;
     *last = x;
     char text[16];
-    print_blocks(text, capacity);
+    if (report->sweep->in_bytes)
+        print_bytes(text, capacity);
+    else
+        print_blocks(text, capacity);
     draw_text(panel, x, panel->frame.bottom + 18, TIERCE__PLOT_MIDDLE, INK, text);
     if (report->block_bytes > 0) {
         print_bytes(text, capacity * (double)report->block_bytes);
@@ -135,6 +138,11 @@ static void draw_x_axis(const struct panel *panel, const struct tierce__report *
     double least = panel->x_least, most = panel->x_most;
     if (most <= least) {
         draw_tick(panel, report, least, &last);
+    } else if (report->sweep->in_bytes) {
+        double step = exp2(ceil(log2((most - least) / 8)));
+        for (double at = panel->is_log ? exp2(ceil(log2(least))) : ceil(least / step) * step;
+             at <= most; at = panel->is_log ? 2 * at : at + step)
+            draw_tick(panel, report, at, &last);
     } else if (panel->is_log) {
         static const double parts[] = {1, 2, 5};
         for (double power = pow(10, floor(log10(least))); power <= most; power *= 10) {
@@ -148,9 +156,9 @@ static void draw_x_axis(const struct panel *panel, const struct tierce__report *
         for (double at = ceil(least / step) * step; at <= most; at += step)
             draw_tick(panel, report, at, &last);
     }
-    draw_text(panel, middle,
-              panel->frame.bottom + 38 + (report->block_bytes > 0 ? BYTES_HEIGHT : 0),
-              TIERCE__PLOT_MIDDLE, INK, "capacity in blocks");
+    draw_text(
+        panel, middle, panel->frame.bottom + 38 + (report->block_bytes > 0 ? BYTES_HEIGHT : 0),
+        TIERCE__PLOT_MIDDLE, INK, report->sweep->in_bytes ? "capacity" : "capacity in blocks");
 }
 
 static void draw_y_axis(const struct panel *panel)

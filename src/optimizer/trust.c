@@ -300,7 +300,7 @@ static bool count_left(const struct tierce__sweep_row *row, uint64_t *left)
             (row->match.kind == TIERCE__MATCH_ANY || row->order == TIERCE__TOUCH_REV));
 }
 
-static void find(struct tierce__trust_row *out, const struct tierce__sweep_row *row,
+static void find(struct tierce__trust_row *out, const struct tierce__sweep_row *row, bool in_bytes,
                  uint64_t compulsory)
 {
     uint64_t missed = row->blocks - row->hits, left;
@@ -313,9 +313,9 @@ static void find(struct tierce__trust_row *out, const struct tierce__sweep_row *
         return;
     if (out->compulsory >= COMPULSORY_MOST)
         out->findings |= 1u << TIERCE__FINDING_COMPULSORY;
-    if (row->is_replayed ? left == 0 : never_full)
+    if (row->is_replayed ? left == 0 && row->refused == 0 : never_full)
         out->findings |= 1u << TIERCE__FINDING_UNEXERCISED;
-    else if (is_known && left < row->capacity && !is_bound)
+    else if (is_known && left < row->capacity && !is_bound && !in_bytes)
         out->findings |= 1u << TIERCE__FINDING_BARELY;
     if (row->has_hand && row->wraps == 0 && left > 0)
         out->findings |= 1u << TIERCE__FINDING_NO_WRAP;
@@ -336,7 +336,7 @@ int tierce__trust_run(struct tierce__trust *out, const struct tierce__sweep *swe
     trust.rows = tierce__calloc(sweep->row_count + 1, sizeof(*trust.rows));
     int rc = trust.rows != NULL ? scan_recording(&scan, &trust, sweep, recording) : -ENOMEM;
     for (size_t i = 0; rc == 0 && i < trust.row_count; i++)
-        find(&trust.rows[i], &sweep->rows[i], scan.compulsory);
+        find(&trust.rows[i], &sweep->rows[i], sweep->in_bytes, scan.compulsory);
     if (rc == 0 && sessions != NULL && rounds > 0) {
         TIERCE_ASSERT(sessions->hits != NULL && sessions->row_count == sweep->row_count);
         trust.kind = sessions->kind;
@@ -392,8 +392,8 @@ const char *tierce__session_kind_text(enum tierce__session_kind kind)
         [TIERCE__SESSIONS_NONE] = "",
         [TIERCE__SESSIONS_TRACE] = "sessions are those of the trace",
         [TIERCE__SESSIONS_SUBTREE] =
-            "the trace names no sessions: requests count as one session if they share the first "
-            "of their blocks that at most one request in a hundred goes through",
+            "the trace names no sessions: requests that share a block are one, if at most one "
+            "request in\na hundred goes through it",
     };
     return texts[kind];
 }

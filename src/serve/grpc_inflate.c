@@ -46,7 +46,7 @@ static int output_grow(struct output *out, size_t bytes_max)
 static int inflate_all(z_stream *stream, struct output *out, size_t bytes_max)
 {
     for (;;) {
-        uint8_t beyond;
+        uint8_t beyond = 0;
         int grown = out->bytes == out->capacity ? output_grow(out, bytes_max) : 0;
         if (grown == -ENOMEM)
             return grown;

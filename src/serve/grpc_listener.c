@@ -26,7 +26,7 @@ struct tierce__grpc_listener {
     uv_poll_t poll;
     struct tierce__task start, close;
     sem_t closed;
-    bool is_closed;
+    bool is_polling, is_closed;
 };
 
 /* A socket on its way to its loop. */
@@ -118,8 +118,14 @@ static void start_accepting(struct tierce__task *task)
     struct tierce__grpc_listener *listener =
         TIERCE__CONTAINER_OF(task, struct tierce__grpc_listener, start);
     listener->poll.data = listener;
-    if (uv_poll_init(&listener->loops[0]->uv, &listener->poll, listener->fd) == 0)
-        uv_poll_start(&listener->poll, UV_READABLE, on_readable);
+    int rc = uv_poll_init(&listener->loops[0]->uv, &listener->poll, listener->fd);
+    if (rc != 0) {
+        tierce__log(TIERCE_LOG_ERROR, "serve_cannot_accept", "port=%u err=\"%s\"", listener->port,
+                    tierce_strerror(rc));
+        return;
+    }
+    listener->is_polling = true;
+    uv_poll_start(&listener->poll, UV_READABLE, on_readable);
 }
 
 static void on_closed(uv_handle_t *handle)
@@ -134,7 +140,10 @@ static void stop_accepting(struct tierce__task *task)
 {
     struct tierce__grpc_listener *listener =
         TIERCE__CONTAINER_OF(task, struct tierce__grpc_listener, close);
-    uv_close((uv_handle_t *)&listener->poll, on_closed);
+    if (listener->is_polling)
+        uv_close((uv_handle_t *)&listener->poll, on_closed);
+    else
+        sem_post(&listener->closed);
 }
 
 int tierce__grpc_listener_start(struct tierce__grpc_listener **out,

@@ -49,6 +49,7 @@ struct tierce__grpc_call {
     size_t body_bytes, body_capacity; /* capacity: of a talk's */
     size_t sent;                      /* the prefix of a unary answer included */
     void (*release)(void *body);
+    size_t held; /* of the server's limit, for the body */
 
     const struct tierce__grpc_talk *talk; /* NULL: unary */
     bool has_headers;                     /* of the answer */

@@ -37,6 +37,8 @@ void tierce__grpc_call_free_reply(struct tierce__grpc_call *call)
     else
         tierce__free(call->body);
     tierce__free(call->message);
+    tierce__shared_give_back(call->base.shared, call->held);
+    call->held = 0;
     call->body = NULL;
     call->release = NULL;
     call->message = NULL;
@@ -139,33 +141,36 @@ static void deliver_posted(struct tierce__task *task)
     tierce__call_drop(&call->base);
 }
 
-static void copy_body(struct tierce__grpc_call *call, const struct tierce__reply *reply)
+/* Clients that ask and do not read come to the limit too. */
+static bool hold_body(struct tierce__grpc_call *call, const struct tierce__reply *reply)
 {
-    if (reply->bytes == 0)
-        return;
+    if (reply->bytes > UINT32_MAX || !tierce__shared_hold(call->base.shared, reply->bytes))
+        return false;
+    call->held = call->body_bytes = reply->bytes;
+    if (reply->release != NULL || reply->bytes == 0)
+        return true;
     call->body = tierce__alloc(reply->bytes);
     if (call->body != NULL)
         memcpy(call->body, reply->body, reply->bytes);
-    else
-        call->status = TIERCE__GRPC_RESOURCE_EXHAUSTED;
+    return call->body != NULL;
 }
 
 void tierce__grpc_call_reply(struct tierce__call *base, const struct tierce__reply *reply)
 {
     struct tierce__grpc_call *call = TIERCE__CONTAINER_OF(base, struct tierce__grpc_call, base);
     char message[MESSAGE_BYTES_MAX];
+    const char *why = reply->message;
     call->status = reply->status;
-    call->body_bytes = reply->bytes;
     if (reply->release != NULL) {
         call->release = reply->release;
         call->body = (void *)(uintptr_t)reply->body;
-    } else if (reply->status == TIERCE__GRPC_OK) {
-        copy_body(call, reply);
     }
-    if (call->body_bytes > UINT32_MAX)
+    if (reply->status == TIERCE__GRPC_OK && !hold_body(call, reply)) {
         call->status = TIERCE__GRPC_RESOURCE_EXHAUSTED;
-    if (call->status != TIERCE__GRPC_OK && reply->message != NULL) {
-        tierce__grpc_message_encode(message, sizeof(message), reply->message);
+        why = "no memory for the answer";
+    }
+    if (call->status != TIERCE__GRPC_OK && why != NULL) {
+        tierce__grpc_message_encode(message, sizeof(message), why);
         call->message = tierce__strdup(message); /* without it the status still tells */
     }
     if (tierce__loop_is_here(call->loop)) {

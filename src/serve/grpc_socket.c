@@ -7,6 +7,7 @@
 #include "serve/listen.h"
 
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #define OPENING_MS     10000u /* for TLS and HTTP/2's preface */
 #define CLOSING_MS     1000u  /* for the last words to a client that does not read */
 #define KEEPALIVE_S    60u
+#define STALLED_MS     60000u /* of a client that takes no byte of what waits for it */
 #define WRITES_AT_ONCE 16
 
 struct socket {
@@ -281,6 +283,7 @@ void tierce__grpc_socket_open(struct tierce__uv_loop *loop, struct tierce__grpc_
     }
     uv_tcp_nodelay(&socket->tcp, 1);
     uv_tcp_keepalive(&socket->tcp, 1, KEEPALIVE_S);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &(unsigned){STALLED_MS}, sizeof(unsigned));
     if (prepare(socket) != 0 ||
         uv_read_start((uv_stream_t *)&socket->tcp, give_buffer, on_read) != 0) {
         close_socket(socket);

@@ -144,10 +144,23 @@ uint16_t tierce__http_port(const struct tierce__http *http)
     return http->port;
 }
 
+/* libmicrohttpd may not notice that a client has left in the middle of a request until it has been
+ * silent for SILENCE_S: the end waits for no such. */
+static void cut_those_that_left(struct tierce__http *http)
+{
+    TIERCE__LIST_FOR_EACH (node, &http->calls) {
+        const struct tierce__http_call *call =
+            TIERCE__CONTAINER_OF(node, struct tierce__http_call, node);
+        if (!call->was_dispatched && call->base.ops->is_gone(&call->base))
+            (void)shutdown(call->fd, SHUT_RDWR);
+    }
+}
+
 void tierce__http_drain(struct tierce__http *http)
 {
     tierce__lock_take(&http->lock);
     http->is_draining = true;
+    cut_those_that_left(http);
     tierce__lock_drop(&http->lock);
     if (http->daemon != NULL)
         (void)MHD_quiesce_daemon(http->daemon);

@@ -26,7 +26,7 @@ static bool is_gone(const struct tierce__call *base)
 static void destroy(struct tierce__call *base)
 {
     struct tierce__http_call *call = TIERCE__CONTAINER_OF(base, struct tierce__http_call, base);
-    tierce__shared_give_back(base->shared, call->capacity);
+    tierce__shared_give_back(base->shared, call->capacity + call->held);
     if (call->response != NULL)
         MHD_destroy_response(call->response);
     tierce__free(call->body);
@@ -88,7 +88,16 @@ static struct MHD_Response *make_response(const struct tierce__reply *reply)
 static void reply(struct tierce__call *base, const struct tierce__reply *reply)
 {
     struct tierce__http_call *call = TIERCE__CONTAINER_OF(base, struct tierce__http_call, base);
-    tierce__http_settle(call, reply->status, make_response(reply));
+    struct MHD_Response *response = make_response(reply);
+    /* Clients that ask and do not read come to the limit too. */
+    if (!tierce__shared_hold(base->shared, reply->bytes)) {
+        if (response != NULL)
+            MHD_destroy_response(response);
+        tierce__http_settle(call, 503, tierce__http_error("no memory for the answer"));
+        return;
+    }
+    call->held = reply->bytes;
+    tierce__http_settle(call, reply->status, response);
 }
 
 /* ---- a request --------------------------------------------------------------------------------
@@ -119,7 +128,8 @@ void *tierce__http_call_begin(void *arg, const char *uri, struct MHD_Connection 
     call->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
     tierce__list_init(&call->node);
     tierce__lock_take(&http->lock);
-    if (!http->is_draining) {
+    call->came_too_late = http->is_draining;
+    if (!call->came_too_late) {
         call->base.info.deadline_ns = tierce__deadline_in_ms(http->shared->http_timeout_ms);
         if (tierce__list_empty(&http->calls))
             tierce__cond_signal(&http->changed);
@@ -142,7 +152,7 @@ void tierce__http_call_completed(void *arg, struct MHD_Connection *connection, v
         return;
     atomic_store_explicit(&call->base.is_over, true, memory_order_relaxed);
     tierce__lock_take(&http->lock);
-    if (!tierce__list_empty(&call->node)) {
+    if (!call->came_too_late) {
         tierce__list_remove(&call->node);
         http->call_count--;
     }
@@ -225,7 +235,7 @@ static void take_headers(struct tierce__http_call *call, const char *method)
     call->base.info.method = tierce__texts_find(&call->base.headers, " method");
     if (!accepted)
         tierce__http_settle(call, 403, tierce__http_error("a client certificate is needed"));
-    else if (tierce__list_empty(&call->node))
+    else if (call->came_too_late)
         tierce__http_settle(call, 503, tierce__http_error("the server ends"));
     else if (announces_too_much(call))
         call->is_too_large = true;

@@ -37,7 +37,8 @@ struct tierce__http_call {
     struct tierce__call base;
     struct tierce__http *http;
     struct MHD_Connection *connection; /* good while it is on a list of http, or suspended */
-    struct tierce__list node;          /* on no list: it came too late to be served */
+    struct tierce__list node;          /* of http, under its lock */
+    bool came_too_late;                /* the server ends: on no list, not to be served */
     int fd;
     bool has_begun; /* its headers are there */
     bool was_dispatched;
@@ -49,6 +50,7 @@ struct tierce__http_call {
     _Atomic enum tierce__http_state state; /* acq_rel: hands the answer over */
     struct MHD_Response *response;
     unsigned status;
+    size_t held; /* of the server's limit, for the answer */
 };
 
 /* http_call.c */

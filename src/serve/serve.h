@@ -146,7 +146,7 @@ struct tierce__server_opts {
     uint32_t workers;         /* 0: 4 */
     uint32_t queue_max;       /* calls that wait for a worker; 0: 4096 */
     size_t message_bytes_max; /* of a request, also uncompressed; 0: 64 MiB */
-    size_t held_bytes_max;    /* of all requests that are being received or served; 0: 1 GiB */
+    size_t held_bytes_max;    /* of all requests and answers that are held; 0: 1 GiB */
     size_t stream_buffer_max; /* 0: 4 MiB */
     uint32_t connections_max; /* of each listener; 0: 4096 */
     uint32_t streams_max;     /* gRPC calls at a time on one connection; 0: 4096 */
@@ -171,8 +171,9 @@ TIERCE_MUSTUSE int tierce__server_start(struct tierce__server **out,
 /* The port of a listener by its index. */
 uint16_t tierce__server_port(const struct tierce__server *server, size_t listener);
 
-/* Takes no new call, lets those that run end for at most drain_ms, closes and frees. Calls that
- * are late are answered UNAVAILABLE or 503, and their handlers' replies waited for and dropped. */
+/* Not to be called by a handler. Takes no new call, lets those that run end for at most drain_ms,
+ * closes and frees. Calls that are late are answered UNAVAILABLE or 503, and their handlers'
+ * replies waited for and dropped. */
 void tierce__server_stop(struct tierce__server *server, uint32_t drain_ms);
 
 #endif

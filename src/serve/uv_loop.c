@@ -6,6 +6,7 @@
 #include "serve/grpc_socket.h"
 
 #include <errno.h>
+#include <signal.h>
 
 static void wake(struct tierce__loop *base)
 {
@@ -42,18 +43,27 @@ static void on_prepare(uv_prepare_t *prepare)
     uv_timer_start(&loop->timer, on_timer, wait_ms, 0);
 }
 
+static void close_handles(struct tierce__uv_loop *loop)
+{
+    uv_close((uv_handle_t *)&loop->async, NULL);
+    uv_close((uv_handle_t *)&loop->timer, NULL);
+    uv_close((uv_handle_t *)&loop->prepare, NULL);
+    uv_run(&loop->uv, UV_RUN_DEFAULT);
+}
+
 static void *turn(void *arg)
 {
     struct tierce__uv_loop *loop = arg;
+    /* Signals are for the application's threads; SIGPIPE is for none. */
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
     tierce__loop_enter(&loop->base);
     while (!loop->is_ending)
         uv_run(&loop->uv, UV_RUN_ONCE);
     tierce__loop_run_inbox(&loop->base);
     tierce__grpc_sockets_close(loop);
-    uv_close((uv_handle_t *)&loop->async, NULL);
-    uv_close((uv_handle_t *)&loop->timer, NULL);
-    uv_close((uv_handle_t *)&loop->prepare, NULL);
-    uv_run(&loop->uv, UV_RUN_DEFAULT);
+    close_handles(loop);
     tierce__loop_enter(NULL);
     return NULL;
 }
@@ -84,8 +94,7 @@ int tierce__uv_loop_start(struct tierce__uv_loop **out)
     uv_prepare_start(&loop->prepare, on_prepare);
     rc = -pthread_create(&loop->thread, NULL, turn, loop);
     if (rc != 0) {
-        loop->is_ending = true;
-        turn(loop);
+        close_handles(loop);
         TIERCE_ASSERT(uv_loop_close(&loop->uv) == 0);
         tierce__loop_fini(&loop->base);
         tierce__free(loop);

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 
 #include <errno.h>
+#include <signal.h>
 
 struct tierce__workers {
     struct tierce__lock lock;
@@ -19,6 +20,9 @@ struct tierce__workers {
 static void *work(void *arg)
 {
     struct tierce__workers *workers = arg;
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals are for the application's threads */
     tierce__lock_take(&workers->lock);
     for (;;) {
         if (tierce__list_empty(&workers->queue)) {

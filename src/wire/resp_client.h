@@ -8,12 +8,14 @@
 
 #include <tierce/status.h>
 
+#include "wire/resp_parse.h"
+
 /*
  * A client of Redis and Valkey, protocol RESP2: one connection, pipelined, every wait bounded.
  *
  *     rc = tierce__resp_open(&client, &(struct tierce__resp_opts){.host = "127.0.0.1", ...}, why);
- *     tierce__resp_begin(client);
- *     tierce__resp_append(client, (const char *[]){"GET", "key"}, (size_t[]){3, 3}, 2);
+ *     rc = tierce__resp_begin(client);
+ *     rc = tierce__resp_append(client, (const char *[]){"GET", "key"}, (size_t[]){3, 3}, 2);
  *     rc = tierce__resp_flush(client, deadline_ns);
  *     rc = tierce__resp_read(client, &value, deadline_ns);
  *
@@ -23,6 +25,13 @@
  *
  * Large bulk strings can be read straight into the caller's memory (tierce__resp_read_into) and
  * written from it without a copy (tierce__resp_append_borrowed).
+ *
+ * Deadlines are of clock.h; 0 is opts.call_timeout_ms from now. (The system's resolver, which looks
+ * a name up, has limits of its own.)
+ *
+ * Errors of all calls: -ENOMEM; other negative errno, TIERCE_E_DEADLINE, TIERCE_E_FORMAT and
+ * TIERCE_E_LIMIT for a connection that has failed, after which -ENOTCONN until begin. In words:
+ * tierce__resp_why.
  *
  * Thread: one at a time; resp_pool.h for several.
  */
@@ -36,61 +45,66 @@ struct tierce__resp_opts {
     bool tls;
     const char *ca_file; /* PEM, or NULL for the system's */
     const char *client_certificate, *client_key;
-    uint32_t connect_timeout_ms; /* 0: 1000 */
+    uint32_t connect_timeout_ms; /* with authentication; 0: 1000 */
     uint32_t call_timeout_ms;    /* 0: 1000; where a call says no deadline */
-    uint64_t bulk_bytes_max;     /* 0: 512 MiB */
-};
-
-enum tierce__resp_type {
-    TIERCE__RESP_NIL,
-    TIERCE__RESP_STRING, /* simple or bulk */
-    TIERCE__RESP_ERROR,
-    TIERCE__RESP_INTEGER,
-    TIERCE__RESP_ARRAY,
-};
-
-/* [borrow until the next begin] */
-struct tierce__resp_value {
-    enum tierce__resp_type type;
-    int64_t integer;
-    const char *text; /* NUL behind it */
-    size_t bytes;
-    const struct tierce__resp_value *items;
-    size_t count;
+    uint32_t retry_interval_ms;  /* between two attempts to connect; 0: 100 */
+    uint64_t bulk_bytes_max;     /* 0: 512 MiB; see resp_parse.h */
 };
 
 struct tierce__resp;
 
-/* "redis://user:password@host:port/db?timeout_ms=..", "rediss://": parsed by
- * tierce__resp_parse_uri. Errors of open: negative errno, TIERCE_E_CONFIG (TLS files),
- * TIERCE_E_REFUSED (authentication), TIERCE_E_DEADLINE; `why` in words, never with the password. */
+#define TIERCE__RESP_WHY_BYTES 256u
+
+/* A client that is not connected yet: its first begin does it. [borrow] opts for the call. Errors:
+ * -ENOMEM, TIERCE_E_CONFIG (TLS files) with `why` in words. */
+TIERCE_MUSTUSE int tierce__resp_create(struct tierce__resp **out,
+                                       const struct tierce__resp_opts *opts,
+                                       char why[TIERCE__RESP_WHY_BYTES]);
+
+/* A client that is connected. Errors: as create; those of a connection; -EACCES (authentication);
+ * `why` in words, never with the password. */
 TIERCE_MUSTUSE int tierce__resp_open(struct tierce__resp **out,
-                                     const struct tierce__resp_opts *opts, char why[256]);
+                                     const struct tierce__resp_opts *opts,
+                                     char why[TIERCE__RESP_WHY_BYTES]);
 void tierce__resp_close(struct tierce__resp *resp);
 
-/* Forgets the values of the pipeline before, and connects again where needed. */
+/* Forgets the values and commands of the pipeline before, and connects again where needed; answers
+ * that were not read cost the connection. Errors: as open; while it is too early for another
+ * attempt that of the last one. */
 TIERCE_MUSTUSE int tierce__resp_begin(struct tierce__resp *resp);
 
 /* One more command; copied, except in _borrowed, whose last argument stays the caller's until
- * flush has returned. Errors: -ENOMEM. */
+ * flush has returned. Errors: -ENOMEM, -ENOTCONN. */
 TIERCE_MUSTUSE int tierce__resp_append(struct tierce__resp *resp, const char *const *arguments,
                                        const size_t *bytes, size_t count);
 TIERCE_MUSTUSE int tierce__resp_append_borrowed(struct tierce__resp *resp,
                                                 const char *const *arguments, const size_t *bytes,
                                                 size_t count);
 
-/* Sends what was appended. Errors: negative errno, TIERCE_E_DEADLINE. */
+/* Sends what was appended. */
 TIERCE_MUSTUSE int tierce__resp_flush(struct tierce__resp *resp, uint64_t deadline_ns);
 
-/* The next answer, in order. An error reply is a value. Errors: negative errno, TIERCE_E_DEADLINE,
- * TIERCE_E_FORMAT, TIERCE_E_LIMIT. */
+/* The next answer, in order; [borrow until begin]. An error reply is a value. TIERCE_E_ARGUMENT if
+ * none is awaited. */
 TIERCE_MUSTUSE int tierce__resp_read(struct tierce__resp *resp, struct tierce__resp_value *out,
                                      uint64_t deadline_ns);
 
-/* The same for an answer that is expected to be a bulk string, into the caller's memory; *bytes =
- * its length, of which at most `capacity` are written. Anything else comes as `out`. */
+/* The same for an answer that is expected to be a bulk string, into the caller's memory: *out is
+ * then a STRING without text, of whose bytes at most `capacity` were written. Anything else comes
+ * as it is. */
 TIERCE_MUSTUSE int tierce__resp_read_into(struct tierce__resp *resp, void *memory, size_t capacity,
-                                          size_t *bytes, struct tierce__resp_value *out,
-                                          uint64_t deadline_ns);
+                                          struct tierce__resp_value *out, uint64_t deadline_ns);
+
+/* A pipeline of one command: begin, append, flush, read. */
+TIERCE_MUSTUSE int tierce__resp_call(struct tierce__resp *resp, const char *const *arguments,
+                                     const size_t *bytes, size_t count,
+                                     struct tierce__resp_value *out, uint64_t deadline_ns);
+
+/* What failed last, in words, never with the password; "" for nothing. [borrow until the next
+ * call] */
+const char *tierce__resp_why(const struct tierce__resp *resp);
+
+/* Whether a value is an error with that first word: "MOVED", "NOSCRIPT". */
+bool tierce__resp_is_error(const struct tierce__resp_value *value, const char *code);
 
 #endif

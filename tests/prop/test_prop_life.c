@@ -363,9 +363,75 @@ END_TEST
 
 /* ---- over time ------------------------------------------------------------------------------- */
 
-START_TEST(slices_add_up_to_the_replay)
+enum { LINES = 5, REPLAYS = 4 }; /* the last is KVCM's, no replay */
+
+static void check_line(const struct tierce__recording *recording,
+                       const struct tierce__timeline *timeline, size_t line)
 {
     static const struct tierce__match prefix = {TIERCE__MATCH_PREFIX, 0};
+    struct tierce__timeline_slice sum = {0};
+    const struct tierce__timeline_slice *slices = timeline->lines[line].slices;
+    for (uint32_t s = 0; s < timeline->slice_count; s++) {
+        int64_t from = timeline->start_us + (int64_t)(s * timeline->slice_us);
+        uint64_t requests = 0;
+        for (uint32_t r = 0; line == 0 && r < REQUESTS; r++)
+            requests += at(recording, r)->time_us >= from &&
+                        at(recording, r)->time_us < from + (int64_t)timeline->slice_us;
+        if (line == 0)
+            ck_assert_uint_eq(slices[s].requests, requests);
+        sum.requests += slices[s].requests;
+        sum.blocks += slices[s].blocks;
+        sum.internal_blocks += slices[s].internal_blocks;
+        sum.hits += slices[s].hits;
+        sum.internal_hits += slices[s].internal_hits;
+        sum.stored += slices[s].stored;
+        sum.evicted += slices[s].evicted;
+        sum.expired += slices[s].expired;
+        sum.used = slices[s].used;
+    }
+    if (line >= REPLAYS)
+        return;
+    struct tierce__replay_result r = replay(recording, &timeline->lines[line].point, &prefix, 1);
+    ck_assert_uint_eq(sum.requests, r.requests);
+    ck_assert_uint_eq(sum.blocks, r.blocks);
+    ck_assert_uint_eq(sum.internal_blocks, r.internal_blocks);
+    ck_assert_uint_eq(sum.hits, r.hits[0]);
+    ck_assert_uint_eq(sum.internal_hits, r.internal_hits[0]);
+    ck_assert_uint_eq(sum.stored, r.stored);
+    ck_assert_uint_eq(sum.evicted, r.evicted);
+    ck_assert_uint_eq(sum.expired, r.expired);
+    ck_assert_uint_eq(sum.used, r.used);
+}
+
+static void check_timeline(const struct tierce__recording *recording, uint32_t slices_max)
+{
+    static const char *const names_of[] = {"lru", "ttl", "infinite", "leaf-lru", "kvcm-lru"};
+    struct tierce__cache caches[LINES];
+    struct tierce__sim_point points[LINES];
+    struct tierce__timeline timeline;
+    for (size_t p = 0; p < LINES; p++) {
+        ck_assert_int_eq(tierce__cache_find(&caches[p], names_of[p]), 0);
+        points[p] =
+            (struct tierce__sim_point){.cache = &caches[p], .capacity = 10 + p, .ttl_us = 500};
+    }
+    struct tierce__timeline_opts opts = {.size = sizeof(opts),
+                                         .points = points,
+                                         .point_count = LINES,
+                                         .match = {TIERCE__MATCH_PREFIX, 0},
+                                         .slices_max = slices_max};
+    ck_assert_int_eq(tierce__timeline_run(&timeline, recording, &opts), 0);
+    ck_assert_uint_eq(timeline.line_count, LINES);
+    ck_assert_uint_ge(timeline.slice_count, 1);
+    ck_assert_uint_le(timeline.slice_count, slices_max);
+    ck_assert_int_gt(timeline.start_us + (int64_t)(timeline.slice_us * timeline.slice_count),
+                     tierce__recording_totals(recording).last_us);
+    for (size_t line = 0; line < LINES; line++)
+        check_line(recording, &timeline, line);
+    tierce__timeline_clear(&timeline);
+}
+
+START_TEST(slices_add_up_to_the_replay)
+{
     struct test_random random = test_random_start("test_prop_life");
     for (unsigned i = 0; i < 10 * test_scale(); i++) {
         struct recording_shape shape = {.requests = REQUESTS,
@@ -374,70 +440,24 @@ START_TEST(slices_add_up_to_the_replay)
                                         .reads_and_writes = i % 2 == 1,
                                         .internal = i % 3 == 1};
         struct tierce__recording *recording = random_recording(&random, &shape);
-        struct tierce__recording_totals totals = tierce__recording_totals(recording);
-        static const char *const names_of[] = {"lru", "ttl", "infinite", "leaf-lru", "kvcm-lru"};
-        struct tierce__cache caches[5];
-        struct tierce__sim_point points[5];
-        for (size_t p = 0; p < 5; p++) {
-            ck_assert_int_eq(tierce__cache_find(&caches[p], names_of[p]), 0);
-            points[p] =
-                (struct tierce__sim_point){.cache = &caches[p], .capacity = 10 + p, .ttl_us = 500};
-        }
-        struct tierce__timeline timeline;
-        ck_assert_int_eq(
-            tierce__timeline_run(
-                &timeline, recording,
-                &(struct tierce__timeline_opts){.size = sizeof(struct tierce__timeline_opts),
-                                                .points = points,
-                                                .point_count = 5,
-                                                .match = prefix,
-                                                .kvcm = {.mode = TIERCE__KVCM_INSTANCE_PRECISE,
-                                                         .batch = 1,
-                                                         .used_share = 1,
-                                                         .sample_rate = 1},
-                                                .slices_max = 1 + test_random_below(&random, 300)}),
-            0);
-        ck_assert_uint_eq(timeline.line_count, 5);
-        ck_assert_uint_gt(timeline.slice_count, 0);
-        ck_assert_int_ge(timeline.start_us + (int64_t)(timeline.slice_us * timeline.slice_count),
-                         totals.last_us + 1);
-        for (size_t p = 0; p < 5; p++) {
-            struct tierce__timeline_slice sum = {0};
-            const struct tierce__timeline_slice *slices = timeline.lines[p].slices;
-            for (uint32_t s = 0; s < timeline.slice_count; s++) {
-                int64_t from = timeline.start_us + (int64_t)(s * timeline.slice_us);
-                uint64_t requests = 0;
-                for (uint32_t r = 0; p == 0 && r < REQUESTS; r++)
-                    requests += at(recording, r)->time_us >= from &&
-                                at(recording, r)->time_us < from + (int64_t)timeline.slice_us;
-                if (p == 0)
-                    ck_assert_uint_eq(slices[s].requests, requests);
-                sum.requests += slices[s].requests;
-                sum.blocks += slices[s].blocks;
-                sum.internal_blocks += slices[s].internal_blocks;
-                sum.hits += slices[s].hits;
-                sum.internal_hits += slices[s].internal_hits;
-                sum.stored += slices[s].stored;
-                sum.evicted += slices[s].evicted;
-                sum.expired += slices[s].expired;
-                sum.used = slices[s].used;
-            }
-            if (p == 4)
-                continue; /* no replay */
-            struct tierce__replay_result r = replay(recording, &points[p], &prefix, 1);
-            ck_assert_uint_eq(sum.requests, r.requests);
-            ck_assert_uint_eq(sum.blocks, r.blocks);
-            ck_assert_uint_eq(sum.internal_blocks, r.internal_blocks);
-            ck_assert_uint_eq(sum.hits, r.hits[0]);
-            ck_assert_uint_eq(sum.internal_hits, r.internal_hits[0]);
-            ck_assert_uint_eq(sum.stored, r.stored);
-            ck_assert_uint_eq(sum.evicted, r.evicted);
-            ck_assert_uint_eq(sum.expired, r.expired);
-            ck_assert_uint_eq(sum.used, r.used);
-        }
-        tierce__timeline_clear(&timeline);
+        check_timeline(recording, 1 + test_random_below(&random, 300));
         tierce__recording_destroy(recording);
     }
+}
+END_TEST
+
+START_TEST(belady_has_no_timeline)
+{
+    struct test_random random = test_random_start("test_prop_life");
+    struct recording_shape shape = {.requests = 30, .blocks = BLOCKS};
+    struct tierce__recording *recording = random_recording(&random, &shape);
+    struct tierce__cache belady;
+    struct tierce__timeline timeline;
+    ck_assert_int_eq(tierce__cache_find(&belady, "belady"), 0);
+    struct tierce__sim_point point = {.cache = &belady, .capacity = 9};
+    struct tierce__timeline_opts opts = {.size = sizeof(opts), .points = &point, .point_count = 1};
+    ck_assert_int_eq(tierce__timeline_run(&timeline, recording, &opts), TIERCE_E_ARGUMENT);
+    tierce__recording_destroy(recording);
 }
 END_TEST
 
@@ -518,6 +538,7 @@ int main(void)
     tcase_add_test(tcase, every_time_to_live_is_that_of_a_replay);
     tcase_add_test(tcase, a_trace_that_reads_has_no_curve_of_times);
     tcase_add_test(tcase, slices_add_up_to_the_replay);
+    tcase_add_test(tcase, belady_has_no_timeline);
     tcase_add_test(tcase, the_tokens_of_a_block_are_found);
     tcase_add_test(tcase, bins_double);
     return check_main(suite);

@@ -12,7 +12,7 @@
  * publish, write to all, touch), for LRU; and what must hold for every policy.
  */
 
-enum { BLOCKS = 60, REQUESTS = 150, ROUNDS = 60, TIERS = 3, DEPTH = RECORDING_DEPTH };
+enum { BLOCKS = 60, REQUESTS = 150, ROUNDS = 20, TIERS = 3, DEPTH = RECORDING_DEPTH };
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
@@ -331,7 +331,7 @@ static void check_one_tier(const struct tierce__recording *recording, const char
 START_TEST(one_tier_is_a_replay)
 {
     struct test_random random = test_random_start("test_prop_tiers");
-    for (unsigned i = 0; i < 10 * test_scale(); i++) {
+    for (unsigned i = 0; i < 4 * test_scale(); i++) {
         struct recording_shape shape = {
             .requests = REQUESTS, .blocks = BLOCKS, .internal = i % 2 == 1, .bytes = i % 3 == 1};
         struct tierce__recording *recording = random_recording(&random, &shape);
@@ -351,7 +351,7 @@ START_TEST(a_tier_without_a_bound_is_the_infinite_cache)
 {
     struct test_random random = test_random_start("test_prop_tiers");
     const struct tierce__policy_ops *ops;
-    for (unsigned i = 0; i < 10 * test_scale(); i++) {
+    for (unsigned i = 0; i < 4 * test_scale(); i++) {
         struct recording_shape shape = {.requests = REQUESTS,
                                         .blocks = BLOCKS,
                                         .reads_and_writes = i % 2 == 1,
@@ -462,7 +462,7 @@ START_TEST(nothing_gets_lost)
     size_t policies = 0;
     while (tierce__policy_at(policies) != NULL)
         policies++;
-    for (unsigned i = 0; i < 40 * test_scale(); i++) {
+    for (unsigned i = 0; i < 20 * test_scale(); i++) {
         struct recording_shape shape = {.requests = REQUESTS,
                                         .blocks = BLOCKS,
                                         .gap_us = 10,

@@ -73,8 +73,10 @@ def report(tmp_path_factory):
 
 EVERYTHING = ("--match", "prefix,any", "--order", "rev,fwd", "--policy",
               "lru,lfu,sieve,infinite,belady", "--model", "llama-3.1-8b", "--gpu", "h100",
-              "--cost-tier", "nvme,writes=30", "--block-tokens", "16", "--bootstrap", "40")
-SECTIONS = ["rates", "time", "savings", "waits", "life", "prefixes", "trust", "limits"]
+              "--cost-tier", "nvme,price=4e5,writes=2e7", "--block-tokens", "16", "--bootstrap", "40",
+              "--tier", "memory:40MiB,read=20GB/s",
+              "--tier", "disk:1GiB,read=2GB/s,write=1GB/s,latency=1ms,endurance=1TB")
+SECTIONS = ["rates", "time", "tiers", "savings", "waits", "life", "prefixes", "trust", "limits"]
 
 
 @pytest.mark.parametrize("width", [1280, 360])
@@ -212,6 +214,22 @@ def check_money(page, rows):
         assert cells["Pays most at"].replace(",", "") == row["capacity"]
 
 
+def check_read_out(page, rows, key, capacity):
+    """Of the smallest capacity, where what is written wears the tier out, and of the largest, which
+    is replaced when its years are over; with prices at which a cent is little."""
+    page.run("document.querySelector('#savings .chart').focus()")
+    page.call("Input.dispatchKeyEvent", type="keyDown", key=key)
+    shown = page.run("[...document.querySelectorAll('#savings .readout tbody tr')].map(r =>"
+                     " [...r.cells].map(c => c.textContent))")
+    wanted = {r["policy"] + (f"/{r['order']}" if r["order"] != "-" else ""): r for r in rows
+              if r["match"] == "prefix" and r["capacity"] == str(capacity)}
+    assert {cells[0] for cells in shown} == set(wanted)
+    for label, *cells in shown:
+        for cell, column in zip(cells, ("saved_per_hour", "cost_per_hour", "net_per_hour")):
+            assert dollars(cell) == pytest.approx(float(wanted[label][column]), rel=2e-5,
+                                                  abs=0.0051), (label, column)
+
+
 def slide(page, name, value, log=True):
     """Moves a slider as a hand would: what is shown comes from the event."""
     page.run(f"""(s => {{ s.value = {f'Math.log({value})' if log else value};
@@ -225,16 +243,20 @@ def test_sliders_compute_what_the_command_computes(browser, report, tmp_path):
     line = page.run("document.querySelector('#savings .line').getAttribute('d')")
     slide(page, "price", 7.5)
     slide(page, "mfu", 0.3, log=False)
-    slide(page, "storage", 0.9)
+    slide(page, "storage", 9e5)
     slide(page, "years", 2)
     table = tmp_path / "table.csv"
     given = dict(zip(EVERYTHING[::2], EVERYTHING[1::2]))
     given.update({"--gpu": "h100,price=7.5,mfu=0.3",
-                  "--cost-tier": "nvme,writes=30,price=0.9,years=2"})
+                  "--cost-tier": "nvme,writes=2e7,price=9e5,years=2"})
     optimize(report[0].parent / "trace.jsonl", *(x for pair in given.items() for x in pair),
              "--csv", table)
     with open(table, encoding="utf-8") as file:
-        check_money(page, list(csv.DictReader(file)))
+        rows = list(csv.DictReader(file))
+    check_money(page, rows)
+    sizes = sorted(int(r["capacity"]) for r in rows if r["capacity"] != "unlimited")
+    check_read_out(page, rows, "Home", sizes[0])
+    check_read_out(page, rows, "End", sizes[-1])
     assert page.run("document.querySelector('#savings .line').getAttribute('d')") != line
     saved = {k: dollars(v["Saved"]) for k, v in money(page).items()}
     slide(page, "scale", 10)
@@ -292,6 +314,15 @@ def test_what_got_into_the_page_could_not_run(browser, report, tmp_path):
     assert len(page.requests) == 1 + page.blocked
 
 
+def test_what_it_points_to_is_there(browser, report):
+    page = Page(browser).open(report[0])
+    text = page.run("[...document.querySelectorAll('details.what')].map(d => d.textContent).join()")
+    named = set(re.findall("docs/optimizer.md, \u201c(.*?)\u201d", text))
+    assert len(named) >= 4
+    document = (ROOT / "docs" / "optimizer.md").read_text(encoding="utf-8")
+    assert named <= set(re.findall("^## (.*)$", document, re.MULTILINE))
+
+
 def test_it_can_be_printed(browser, report):
     page = Page(browser).open(report[0])
     printed = page.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"]
@@ -319,6 +350,9 @@ LITTLE = {
     "nothing but the unlimited": (sessions(40), ["--policy", "lru", "--capacity", "unlimited"]),
     "nothing is looked up": (WRITES, ["--format", "kvcm-schema"]),
     "all at one time": (ONE * 9, []),
+    "blocks with sizes": ("time,key,size\n" + "".join(
+        f"{i},{i * i % 61},{4096 + i * i % 61}\n" for i in range(400)), ["--tier", "m:64KiB"]),
+    "times to live": (sessions(80), ["--policy", "ttl,lru", "--ttl", "2s,1min"]),
     "every policy": (sessions(200), ["--policy", "lru,fifo,mru,lfu,sieve,s3fifo,s3fifo-lcs,arc,"
                                      "leaf-lru,sampled-lru,kvcm-lru,infinite,belady",
                                      "--order", "rev,fwd"]),

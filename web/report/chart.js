@@ -4,7 +4,8 @@
 
      lineChart(holder, {
        label,                            // for those who do not see it
-       x: {log, print, title, least},    // least: where it begins, if not with the first point
+       x: {log, print, title, least, binary},  // where it begins, if not with the first point;
+                                               // whether its round numbers are powers of two
        y: {most, print, title},
        series: [{name, color, dashed, flat, points: [[x, y], ...], band: [[x, low, high], ...],
                  exact: [[x, y], ...]}],  // the line between the points, where it is known
@@ -30,10 +31,13 @@ function scale(least, most, log, from, to) {
 }
 
 /* Round numbers from least to most: [value, whether there is room for its name]. */
-function ticks(least, most, log, place, room) {
+function ticks(least, most, log, place, room, binary) {
   const values = [];
   if (!(most > least)) return [[least, true]];
-  if (log && most / least > 8) {
+  if (binary) {
+    const step = 2 ** Math.ceil(Math.log2((most - least) / 7));
+    for (let v = log ? 2 ** Math.ceil(Math.log2(least)) : Math.ceil(least / step) * step; v <= most; v = log ? 2 * v : v + step) values.push(v);
+  } else if (log && most / least > 8) {
     for (let power = 10 ** Math.floor(Math.log10(least)); power <= most; power *= 10) {
       for (const part of [1, 2, 5]) values.push(power * part);
     }
@@ -126,7 +130,7 @@ function drawAxes(frame, spec, placeX, placeY, range) {
     parts.push(svg('line', {class: value === 0 ? 'axis' : 'grid', x1: frame.left, x2: frame.right, y1: y, y2: y}),
       svg('text', {x: frame.left - 8, y: y + 5, 'text-anchor': 'end'}, spec.y.print(value)));
   }
-  for (const [value, named] of ticks(range.least, range.most, spec.x.log, placeX, spec.x.room || 56)) {
+  for (const [value, named] of ticks(range.least, range.most, spec.x.log, placeX, spec.x.room || 56, spec.x.binary)) {
     const x = placeX(value);
     parts.push(svg('line', {class: 'axis', x1: x, x2: x, y1: frame.bottom, y2: frame.bottom + (named ? 6 : 3)}));
     if (named) parts.push(svg('text', {x, y: frame.bottom + 22, 'text-anchor': 'middle'}, spec.x.print(value)));
@@ -297,7 +301,7 @@ function barChart(holder, spec) {
       return svg('g', {class: bar.color || 'c0'},
         svg('rect', {class: 'bar', x: x + Math.min(1, each * 0.1), width: Math.max(1, each - Math.min(2, each * 0.2)),
           y: place(bar.value), height: frame.bottom - place(bar.value)}, svg('title', null, bar.note)),
-        (i % every === 0 || bar.name === '\u2026') && svg('text', {x: middle, y: frame.bottom + 20, 'text-anchor': 'middle'}, bar.name));
+        ((i % every === 0 && middle + bar.name.length * 3.9 < width + 4) || bar.name === '\u2026') && svg('text', {x: middle, y: frame.bottom + 20, 'text-anchor': 'middle'}, bar.name));
     }),
     svg('text', {x: frame.right, y: frame.bottom + 42, 'text-anchor': 'end'}, spec.title)));
   }

@@ -129,7 +129,7 @@ function showEconomy() {
     capacity = x;
     readout.replaceChildren(...worthTable(economy, setting, curves, capacity));
   }
-  const spec = () => ({mark: capacity, pick: choose, label: 'Net dollars an hour by capacity', x: {log: true, print: v => short(v), title: 'capacity in blocks'},
+  const spec = () => ({mark: capacity, pick: choose, label: 'Net dollars an hour by capacity', x: capacityAxis(),
     y: {print: v => (v < 0 ? '\u2212$' : '$') + trimmed(Math.abs(v), 3), title: 'net dollars an hour'},
     series: curves.map(curve => ({name: curve.label, color: colorOf(curve), dashed: isDashed(curve),
       points: valuedRows(curve).map(row => [row.capacity, worth(economy, setting, row).net])}))});
@@ -148,7 +148,7 @@ function showEconomy() {
   section('savings', 'Savings',
     h('p', null, `${economy.model.name} on ${economy.gpu.name}, the cache in ${economy.storage.name}: without a cache, prefill of this trace keeps ${trimmed(economy.prefill_gpus, 3)} GPUs busy. `,
       h('span', {class: 'lead'}, 'Prices are placeholders until you bring your own; a GPU-second saved counts as one that need not be bought.')),
-    what(moneyTerms, 'Money'), controls, h('button', {type: 'button', on: {click: reset}}, 'Back to the report\u2019s figures'),
+    what(moneyTerms, 'From hits to money'), controls, h('button', {type: 'button', on: {click: reset}}, 'Back to the report\u2019s figures'),
     h('div', {class: 'split'}, figure, readout), table, figuresUsed(economy));
   reset();
 }
@@ -167,11 +167,11 @@ function showWaits() {
   section('waits', 'Time to first token',
     h('p', {class: 'lead'}, `${data.economy.model.name} on ${data.economy.gpu.name}. Without a cache: ` +
       ['p50', 'p90', 'p99'].map(p => `${p} ${seconds(data.economy.ttft[p])}`).join(', ') + '.'),
-    what(waitTerms, 'Time to first token'), holder);
+    what(waitTerms, 'From hits to money'), holder);
   for (const p of ['p50', 'p90', 'p99']) {
     const slow = data.economy.ttft[p] >= 1;
     smallChart(holder, `${p} by capacity`, {
-      x: {log: true, print: v => short(v), title: 'capacity in blocks', say: c => `At ${count(c)} blocks`},
+      x: capacityAxis(),
       y: {say: v => seconds(v), print: slow ? v => trimmed(v, 3) + '\u00a0s' : v => trimmed(v * 1e3, 3) + '\u00a0ms'},
       series: curves.map(curve => ({name: curve.label, color: colorOf(curve), dashed: isDashed(curve),
         points: curve.capacity.map((c, i) => [c, curve.ttft[p][i]]).filter(q => q[0] !== null && q[1] !== null)}))

@@ -38,7 +38,7 @@ function count(value) {
 function scaled(value, base, units, digits) {
   let unit = 0;
   let size = Math.abs(value);
-  while (size >= base * 0.99995 && unit + 1 < units.length) {
+  while (size >= base - 0.5 && unit + 1 < units.length) {
     size /= base;
     unit++;
   }
@@ -101,5 +101,5 @@ function choice(title, options, chosen, change) {
 function what(terms, where) {
   return h('details', {class: 'what'}, h('summary', null, 'What is this?'),
     h('dl', null, terms.map(([term, meaning]) => [h('dt', null, term), h('dd', null, meaning)]),
-      h('dd', {class: 'unit'}, 'More: docs/optimizer.md' + (where ? ', \u201c' + where + '\u201d' : ''))));
+      h('dd', {class: 'unit'}, `More: docs/optimizer.md, \u201c${where}\u201d`)));
 }

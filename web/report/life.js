@@ -46,7 +46,7 @@ function showLife() {
   section('life', 'Reuse',
     h('p', null, `Of ${count(life.uses)} blocks looked up, ${count(life.reuses)} (${percent(life.reuses / life.uses, 1)}) had been named before. `,
       life.stored > 0 && `${count(life.dead)} of ${count(life.stored)} different blocks stored (${percent(life.dead / life.stored, 1)}) were never looked up again.`),
-    what(lifeTerms, 'Reuse'), holder);
+    what(lifeTerms, 'How blocks live'), holder);
   const us = v => v === 0 ? '0' : seconds(v / 1e6, 2).replace('\u00a0', '\u202f');
   showHistogram(holder, 'Reuse distance', 'reuses by different blocks since', life.distance, v => short(v, 2), 'blocks');
   showHistogram(holder, 'Time to the next use', 'reuses by time since the last request', life.gap_us, us, 'time');
@@ -101,7 +101,7 @@ function showPrefixes() {
   }
   const holder = section('prefixes', 'The hottest prefixes',
     h('p', {class: 'lead'}, `The ${count(nodes.length)} runs of blocks that most requests go through.`),
-    what(prefixTerms, 'Prefixes'));
+    what(prefixTerms, 'How blocks live'));
   for (const [instance, own] of roots) {
     const name = data.trace.instances[instance];
     holder.append(roots.size > 1 ? h('h3', null, name || 'without a name') : '',

@@ -11,24 +11,36 @@ const rateTerms = [
 ];
 
 function unitAxes() {
+  if (data.unit === 'bytes') return [['bytes', 'bytes', c => c, v => bytes(v), 'capacity', true]];
   const axes = [['blocks', 'blocks', c => c, v => short(v), 'capacity in blocks']];
   if (data.trace.block_bytes) {
     axes.push(['bytes', 'GiB', c => c * data.trace.block_bytes / 2 ** 30, v => trimmed(v, 3), 'capacity in GiB']);
   }
-  const economy = data.economy;
   const valued = data.curves.flatMap(valuedRows).find(row => row.bytes > 0);
-  if (economy && valued) {
+  if (valued) {
     const each = valued.bytes / valued.capacity;
-    axes.push(['money', '$ an hour', c => storageCost(economy, usualSetting(economy), c * each, 0),
-      v => '$' + trimmed(v, 3), `what the capacity costs an hour in ${economy.storage.name}, its wear apart`]);
+    axes.push(['money', '$ an hour', c => storageCost(data.economy, usualSetting(data.economy), c * each, 0),
+      v => '$' + trimmed(v, 3), `what the capacity costs an hour in ${data.economy.storage.name}, its wear apart`]);
   }
   return axes;
 }
 
+/* A capacity as a reader wants it: in its unit, and both where both are known. */
+function capacityName(capacity) {
+  return capacity === null ? 'unlimited' : data.unit === 'bytes' ? bytes(capacity) : count(capacity);
+}
+
 function capacityText(capacity) {
   if (capacity === null) return 'without a limit';
+  if (data.unit === 'bytes') return bytes(capacity);
   const size = data.trace.block_bytes ? `, ${bytes(capacity * data.trace.block_bytes)}` : '';
   return `${count(capacity)} ${capacity === 1 ? 'block' : 'blocks'}${size}`;
+}
+
+/* The axis of a chart that has no choice of units. */
+function capacityAxis() {
+  const [, , , print, title, binary] = unitAxes()[0];
+  return {log: true, print, title, binary, say: c => 'At ' + capacityText(c)};
 }
 
 /* [capacity, best of the others, Belady] where there is all of it. */
@@ -104,13 +116,13 @@ function showRates() {
     markTableRow(state.match, capacity);
   }
   function spec() {
-    const [, , convert, print, title] = state.axis;
+    const [, , convert, print, title, binary] = state.axis;
     const curves = ofMatch();
     const sizes = [...new Set(curves.flatMap(c => c.capacity).filter(c => c !== null))].sort((a, b) => a - b);
     const back = new Map(sizes.map(c => [convert(c), c]));
     if (!sizes.includes(state.capacity)) state.capacity = sizes[Math.floor(sizes.length * 0.6)] ?? null;
     return {label: `Hit rate by capacity, match ${state.match}`,
-      x: {log: state.log, print, title}, y: {most: 1, print: v => percent(v, v < 0.01 && v > 0 ? 1 : 0), title: 'hit rate'},
+      x: {log: state.log, print, title, binary}, y: {most: 1, print: v => percent(v, v < 0.01 && v > 0 ? 1 : 0), title: 'hit rate'},
       series: rateSeries(curves, convert),
       headroom: headroomOf(curves).map(([c, low, high]) => [convert(c), low, high]),
       mark: state.capacity === null ? null : convert(state.capacity), pick: x => choose(back.get(x))};
@@ -122,8 +134,10 @@ function showRates() {
     else chart = lineChart(figure, next);
     choose(state.capacity);
   }
+  const banded = data.curves.some(curve => curve.low);
   document.getElementById('rates-figure').append(
-    what(rateTerms, 'Hits'),
+    banded ? h('p', {class: 'lead'}, 'Bands are 95\u00a0% intervals over the sessions of the trace.') : '',
+    what(rateTerms, 'The table and the curve'),
     h('div', {class: 'controls'},
       matches.length > 1 && choice('Match', matches.map(m => [m, m]), state.match, match => redraw({match})),
       axes.length > 1 && choice('Capacity in', axes.map(a => [a[0], a[1]]), 'blocks',

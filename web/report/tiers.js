@@ -6,7 +6,8 @@ const tierTerms = [
   ['Hits of a tier', 'Blocks that this tier had and no faster one. Those of all tiers together, of the blocks looked up, are the stacked bar.'],
   ['Hit rate of a tier', 'Its hits, of the blocks that it was asked for: those that the faster tiers did not have.'],
   ['Load time', 'Latency of the tier and bytes over its bandwidth; a request waits for the slowest of the tiers that it loads from.'],
-  ['Worn', 'Bytes written, of those that the device may be written in its life.'],
+  ['Busy', 'Time that the reads or writes take at the bandwidth of the tier, of the time of the trace. Above 100\u00a0% it could not keep up.'],
+  ['Worn out in', 'When as many bytes are written as the device may be written in its life, if it goes on like this.'],
 ];
 
 function stackBar(parts, total) {
@@ -21,6 +22,8 @@ function stackBar(parts, total) {
 }
 
 function tierRow(tier, i, block) {
+  const span = (data.trace.last_us - data.trace.first_us) / 1e6;
+  const busy = s => s > 0 && span > 0 ? percent(s / span, 1) : '\u2013';
   const size = tier.capacity === null ? 'unlimited' : tier.in_bytes ? bytes(tier.capacity)
     : block ? bytes(tier.capacity * block) : count(tier.capacity) + ' blocks';
   const full = tier.capacity === null ? '\u2013' : percent(tier.used_max / tier.capacity, 0);
@@ -29,8 +32,8 @@ function tierRow(tier, i, block) {
     [size, full, count(tier.hits), percent(tier.asked > 0 ? tier.hits / tier.asked : 0, 1),
       tier.read_bytes ? bytes(tier.read_bytes) : count(tier.read_blocks) + ' blocks',
       tier.written_bytes ? bytes(tier.written_bytes) : count(tier.written_blocks) + ' blocks',
-      count(tier.evicted + tier.expired), seconds(tier.read_s), seconds(tier.write_s),
-      tier.worn > 0 ? percent(tier.worn, 3) : '\u2013'].map(text => h('td', null, text)));
+      count(tier.evicted + tier.expired), busy(tier.read_s), busy(tier.write_s),
+      tier.worn > 0 ? seconds(span / tier.worn) : '\u2013'].map(text => h('td', null, text)));
 }
 
 function showTiers() {
@@ -38,10 +41,10 @@ function showTiers() {
   if (!run || !run.tiers.length) return;
   const parts = [...run.tiers.map((tier, i) => ({name: tier.name, value: tier.hits, color: 'c' + i % 8})),
     {name: 'computed', value: run.blocks - run.hits, color: 'cwash'}].filter(p => p.value > 0);
-  const heads = ['Capacity', 'Full at most', 'Hits', 'Hit rate', 'Read', 'Written', 'Left', 'Reading', 'Writing', 'Worn'];
+  const heads = ['Capacity', 'Full at most', 'Hits', 'Hit rate', 'Read', 'Written', 'Left', 'Busy reading', 'Busy writing', 'Worn out in'];
   section('tiers', 'Tiers',
     h('p', {class: 'lead'}, `Together ${percent(run.hits / run.blocks)} of ${count(run.blocks)} blocks looked up; writes: ${run.writes}, promotion: ${run.promote}.`),
-    what(tierTerms, 'Tiers'), stackBar(parts, run.blocks),
+    what(tierTerms, 'Tiers behind each other'), stackBar(parts, run.blocks),
     h('ul', {class: 'legend'}, parts.map(p => h('li', null, h('span', {class: 'key ' + p.color, 'aria-hidden': 'true'}),
       `${p.name} ${percent(p.value / run.blocks, 1)}`))),
     h('div', {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'Tiers'}, h('table', null,

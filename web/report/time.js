@@ -32,7 +32,7 @@ function showTime() {
   const holder = h('div', {class: 'small'});
   section('time', 'Over time',
     h('p', {class: 'lead'}, `${limited ? 'In caches of ' + capacityText(limited.capacity) + ', match' : 'Match'} ${timeline.match}, in slices of ${seconds(slice)}.`),
-    what(timeTerms, 'Over time'), holder);
+    what(timeTerms, 'How blocks live'), holder);
   function plot(caption, values, y) {
     smallChart(holder, caption, {x, y,
       series: timeline.lines.map(line => ({name: line.policy, ...styleOf(line, timeline.match), dots: false,

@@ -13,7 +13,7 @@ function rangesOf(indexes, capacities) {
     if (last && last[1] === i - 1) last[1] = i;
     else ranges.push([i, i]);
   }
-  const name = i => capacities[i] === null ? 'unlimited' : count(capacities[i]);
+  const name = i => capacityName(capacities[i]);
   return ranges.map(([a, b]) => a === b ? name(a) : a === 0 && b === capacities.length - 1 ? 'all capacities' : `${name(a)}\u2013${name(b)}`).join(', ');
 }
 

@@ -89,6 +89,8 @@ START_TEST(the_first_piece_leads_back_to_its_arena)
     for (int i = 0; i < 10; i++)
         memset(tierce__arena_alloc(arena, 5000), 2, 5000);
     ck_assert_ptr_eq(tierce__arena_of(first), arena);
+    tierce__arena_reset(arena);
+    ck_assert_ptr_eq(tierce__arena_alloc(arena, 10), first);
     tierce__arena_destroy(arena);
     tierce__arena_destroy(NULL);
     ck_assert_uint_eq(tierce__alloc_live(), live);

@@ -27,17 +27,18 @@ class Bench(CliCase):
     def test_list_names_all(self):
         text = self.check(0, "bench", "--list").stdout
         names = [line.split()[0] for line in text.splitlines()]
-        self.assertEqual(names, ["memory", "lookup", "hash", "disk", "open", "policy", "optimize"])
+        self.assertEqual(names, ["memory", "lookup", "hash", "disk", "open", "policy", "manager",
+                                 "optimize"])
 
     def test_rows(self):
-        counts = {"memory": 6, "lookup": 6, "hash": 2, "open": 1, "optimize": 13}
+        counts = {"memory": 6, "lookup": 6, "hash": 2, "open": 1, "manager": 6, "optimize": 13}
         rows = self.rows(*counts, *SMALL, "--python", "missing/python3")
         self.assertEqual({n: sum(r["bench"] == n for r in rows) for n in counts}, counts)
         for row in rows:
             if row["unit"] in ("Mblocks/s", "B/block"):
                 continue
             value, limit, ratio = (float(row[k]) for k in ("value", "limit", "ratio"))
-            better = limit / value if row["unit"] in ("us", "ms") else value / limit
+            better = limit / value if row["unit"] in ("us", "ms", "bytes") else value / limit
             self.assertAlmostEqual(ratio / better, 1, delta=0.01, msg=str(row))
             self.assertGreater(float(row["goal"]), 0)
             self.assertNotIn(None, row, "a text holds a comma")

@@ -87,6 +87,28 @@ class Money(CliCase):
         for line in basis.split("\n")[1:]:
             self.assertTrue(re.match(marks, line) or re.match(r"  \w", line), line)
 
+    def test_lines_are_told_apart(self):
+        at = [self.story(), "--policy", "lru,ttl", "--ttl", "60s,2h", "--order", "rev,fwd",
+              "--match", "prefix,window:2", "--capacity", "3,4"]
+        out = self.check(0, "optimize", *at, "--model", MODEL, "--gpu", GPU).stdout
+        paying = out.split("where it stops paying")[1].split("\n\n")[0].split("\n")[2:]
+        labels = [line.split("  ")[0] for line in paying]
+        self.assertEqual(len(labels), 12)
+        self.assertEqual(len(set(labels)), 12, labels)
+        for label in ["lru/rev by prefix", "ttl:1min/fwd by window:2"]:
+            self.assertIn(label, labels)
+
+    def test_a_tier_that_is_too_slow_or_wears_out(self):
+        at = ["optimize", self.story(), "--policy", "lru", "--capacity", "4", "--model", MODEL,
+              "--gpu", GPU, "--block-tokens", "10", "--cost-tier"]
+        out = self.check(0, *at, TIER).stdout
+        self.assertNotIn("too slow", out)
+        self.assertNotIn("wears out", out)
+        # 50 tokens hit, which are 5000 bytes and save 5.65 s: 885 bytes/s.
+        self.check(0, *at, "price=1,bandwidth=880", out=["too slow"])
+        # 4000 bytes may be written 10 times; 4 blocks of 1000 bytes an hour missed.
+        self.check(0, *at, TIER + ",writes=10", out=["wears out", "stand for 10 h (10 times all of"])
+
     def test_a_h20_is_reported(self):
         self.check(0, "optimize", self.story(), "--model", "deepseek-v3", "--gpu", "h20",
                    out=["reported: flops 1.48e+14"])
@@ -117,6 +139,17 @@ class Money(CliCase):
                           '"block_mask":0,"sw_size":0,"location_spec_names":[]}\n')
         self.check(2, "optimize", kvcm, *at, err=["--block-tokens"])
         self.assertEqual(self.rows(kvcm, *at, "--block-tokens", "64")[0]["capacity"], "128")
+
+    def test_block_tokens_from_lengths(self):
+        """Blocks of 24: of 3 blocks for 60 tokens, 5 for 100 and 6 for 144, as of no rounder
+        number."""
+        lines = [f'{{"instance_id":"i","trace_id":"t","timestamp_us":{i},"tokens":[],'
+                 f'"keys":{list(range(n))},"query_type":"prefix_match","block_mask":0,'
+                 f'"sw_size":0,"location_spec_names":[],"input_len":{t},"output_len":1,'
+                 f'"total_keys":{list(range(n))}}}\n'
+                 for i, (n, t) in enumerate([(3, 60), (5, 100), (6, 144)])]
+        self.check(0, "optimize", self.write("k.jsonl", "".join(lines)), "--model", MODEL,
+                   "--gpu", GPU, "--capacity", "4800", out=["on blocks of 24 tokens"])
 
     def test_tokens_that_do_not_fit_are_told(self):
         path = self.trace([[1, 2, 3]] * 4, [30] * 4)
@@ -214,6 +247,16 @@ class Money(CliCase):
         rows = self.rows(path, "--policy", "lru", "--capacity", "2,4,5", "--bootstrap", "10")
         self.assertEqual([r["warm_up"] for r in rows], ["0.3000", "0.7000", "1.0000"])
         self.assertEqual(rows[2]["findings"], "unexercised;compulsory")
+
+    def test_sizes_of_a_trace(self):
+        """Blocks differ in size: all is in bytes, and there is no talk of blocks."""
+        path = self.write("sized.csv", "time,id,size\n" + "".join(
+            f"{i},{i * i % 31},{(i * i % 31 % 5 + 1) * 1000}\n" for i in range(500)))
+        out = self.check(0, "optimize", path, "--policy", "lru", "--capacity", "4KiB,16KiB,1MiB",
+                         "--bootstrap", "10", out=["from 1.0 MiB on: lru"]).stdout
+        self.assertNotIn("had little to do", out)
+        self.assertRegex(out, r"\n +4.0 KiB +16 KiB +64 KiB +256 KiB +1.0 MiB\n")
+        self.assertRegex(out, r"\nlru +4.0 KiB +\d")
 
     def test_nothing_to_say(self):
         # A working set of four in turns, in three: LRU hits nothing, and the cache is full at once.

@@ -53,6 +53,47 @@ class Report(CliCase):
         self.assertEqual([c["label"] for c in data["curves"]],
                          ["lru/rev", "lru/fwd", "infinite", "belady"])
 
+    def test_the_page_holds_what_else_was_found(self):
+        """Sums of the timeline, of the histograms and of the tiers, beside the rows."""
+        data = self.data(self.made("--html", "--policy", "lru,lfu,infinite,belady", "--capacity",
+                                   "10,40,60", "--tier", "a:20", "--tier", "b:50"))
+        curves = {c["policy"]: c for c in data["curves"]}
+        timeline = {line["policy"]: line for line in data["timeline"]["lines"]}
+        self.assertEqual(set(timeline), {"lru", "lfu", "infinite"})
+        for policy, line in timeline.items():
+            curve = curves[policy]
+            self.assertEqual(len(line["hits"]), data["timeline"]["slices"])
+            self.assertEqual(sum(line["hits"]),
+                             curve["hits"][curve["capacity"].index(line["capacity"])])
+            self.assertEqual(sum(line["blocks"]), curve["blocks"])
+        life = data["life"]
+        self.assertEqual((life["uses"], life["reuses"]), (1600, curves["infinite"]["hits"][0]))
+        for name in ("distance", "gap_us"):
+            self.assertEqual(sum(life[name]["bins"]), life["reuses"])
+        self.assertEqual(sum(life["uses_of"]["bins"]), data["trace"]["distinct"])
+        roots = [n for n in life["nodes"] if n["parent"] is None]
+        self.assertEqual([(n["requests"], n["depth"]) for n in roots], [(400, 0)])
+        tiers = data["tiers"]
+        self.assertEqual([t["name"] for t in tiers["tiers"]], ["a", "b"])
+        self.assertEqual(sum(t["hits"] for t in tiers["tiers"]), tiers["hits"])
+        self.assertGreater(tiers["hits"], curves["lru"]["hits"][0])
+
+    def test_capacities_in_bytes(self):
+        """Of blocks that differ in size."""
+        trace = self.write("sizes.csv", "time,key,size\n" + "".join(
+            f"{i},{i * i % 61},{4096 + i * i % 61}\n" for i in range(400)))
+        page = self.made("--html", "--capacity", "64KiB,96KiB", "--policy", "lru,sieve",
+                         trace=trace)
+        data = self.data(page)
+        self.assertEqual(data["unit"], "bytes")
+        self.assertEqual(data["curves"][0]["capacity"], [65536, 98304])
+        self.assertRegex(page.decode(), r'<th scope="row">64.0&#160;KiB</th><td>')
+        root = ElementTree.fromstring(self.made("--svg", "--capacity", "64KiB,4MiB", "--policy",
+                                                "lru,sieve", trace=trace))
+        texts = [t.text for t in root.iter(SVG + "text")]
+        for wanted in ("64 KiB", "1 MiB", "4 MiB", "capacity"):
+            self.assertIn(wanted, texts)
+
     def test_only_its_own_script_may_run(self):
         page = self.made("--html").decode()
         policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
@@ -89,7 +130,7 @@ class Report(CliCase):
         root = ElementTree.fromstring(svg)
         width, height = float(root.get("width")), float(root.get("height"))
         texts = [t.text for t in root.iter(SVG + "text")]
-        for wanted in ("lru, leaf-lru", "mru", "belady", "capacity in blocks", "0 %", "1.0 MiB"):
+        for wanted in ("lru, leaf-lru", "mru", "belady", "capacity in blocks", "0 %", "1 MiB"):
             self.assertIn(wanted, texts)
         for wanted in ("Hits (prefix), of the blocks looked up",
                        "Hits (any), of the blocks looked up"):

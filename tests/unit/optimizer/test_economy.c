@@ -105,7 +105,7 @@ START_TEST(break_even_of_known_models)
     static const struct {
         const char *model, *gpu, *us_per_token, *bandwidth;
     } known[] = {
-        {"llama-3.1-8b", "h100", "38.5", "3.40"},   {"llama-3.1-8b", "h20", "257", "0.51"},
+        {"llama-3.1-8b", "h100", "38.5", "3.40"}, {"llama-3.1-8b", "h20", "257", "0.51"},
         {"qwen3-32b", "h100", "163", "1.61"},     {"qwen3-32b", "h20", "1090", "0.24"},
         {"llama-3.1-70b", "h100", "336", "0.97"}, {"llama-3.1-70b", "h20", "2248", "0.15"},
         {"deepseek-v3", "h100", "106", "0.66"},   {"deepseek-v3", "h20", "709", "0.10"},

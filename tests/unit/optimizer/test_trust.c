@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "optimizer/latency.h"
 #include "optimizer/trust.h"
 #include "test_recording.h"
+
+#include <errno.h>
 
 #include <math.h>
 
@@ -231,6 +235,87 @@ START_TEST(one_session_is_no_interval_at_all)
 }
 END_TEST
 
+/* All that is found, with watches and curves; 0 or the first error. */
+static int find_all(const struct tierce__recording *recording, struct tierce__cache *caches)
+{
+    static const struct tierce__match match = {.kind = TIERCE__MATCH_PREFIX};
+    static const enum tierce__touch_order order = TIERCE__TOUCH_REV;
+    static const uint64_t capacities[] = {2, 3};
+    struct tierce__setup setup = {.block_tokens = 10};
+    struct tierce__profiles profiles;
+    char why[TIERCE__PROFILE_WHY_BYTES];
+    tierce__profiles_init(&profiles);
+    ck_assert_int_eq(tierce__model_read(&setup.model, &profiles, "qwen3-32b", why), 0);
+    ck_assert_int_eq(tierce__gpu_read(&setup.gpu, &profiles, "h20", why), 0);
+    ck_assert_int_eq(tierce__storage_read(&setup.storage, &profiles, "nvme", why), 0);
+    struct tierce__latencies *latencies = NULL;
+    struct tierce__sessions *sessions = NULL;
+    struct tierce__sweep sweep = {0};
+    struct tierce__economy economy = {0};
+    struct tierce__trust trust = {0};
+    int rc = tierce__latencies_create(&latencies, &setup, recording);
+    if (rc == 0)
+        rc = tierce__sessions_create(&sessions, recording);
+    struct tierce__watch watches[2];
+    if (rc == 0) {
+        watches[0] = tierce__latencies_watch(latencies);
+        watches[1] = tierce__sessions_watch(sessions);
+        rc = tierce__sweep_run(&sweep, recording,
+                               &(struct tierce__sweep_opts){
+                                   .size = sizeof(struct tierce__sweep_opts),
+                                   .caches = caches,
+                                   .cache_count = 2,
+                                   .orders = &order,
+                                   .order_count = 1,
+                                   .matches = &match,
+                                   .match_count = 1,
+                                   .capacities = capacities,
+                                   .capacity_count = 2,
+                                   .threads = 1,
+                                   .block_tokens = 10,
+                                   .keeps_curves = true,
+                                   .watches = watches,
+                                   .watch_count = 2,
+                               });
+    }
+    if (rc == 0)
+        rc = tierce__economy_run(&economy, &sweep, recording, &setup);
+    if (rc == 0)
+        rc = tierce__trust_run(&trust, &sweep, recording, sessions, 5, 0);
+    tierce__trust_clear(&trust);
+    tierce__economy_clear(&economy);
+    tierce__sweep_clear(&sweep);
+    tierce__latencies_destroy(latencies);
+    tierce__sessions_destroy(sessions);
+    return rc;
+}
+
+START_TEST(every_allocation_may_fail)
+{
+    static const struct test_request requests[] = {
+        {.time_s = 0, .chain = "abc", .session = 1},
+        {.time_s = 1, .chain = "abd"},
+        {.time_s = 2, .chain = "abc", .session = 1},
+    };
+    struct tierce__recording *recording = test_record(requests, 3);
+    struct tierce__cache caches[2];
+    ck_assert_int_eq(tierce__cache_find(&caches[0], "lru"), 0);
+    ck_assert_int_eq(tierce__cache_find(&caches[1], "sieve"), 0);
+    uint64_t live = tierce__alloc_live();
+    tierce__alloc_fail_nth(0);
+    ck_assert_int_eq(find_all(recording, caches), 0);
+    uint64_t count = tierce__alloc_fail_nth(0);
+    ck_assert_uint_gt(count, 20);
+    for (uint64_t nth = 1; nth <= count; nth++) {
+        tierce__alloc_fail_nth(nth);
+        ck_assert_int_eq(find_all(recording, caches), -ENOMEM);
+        ck_assert_uint_eq(tierce__alloc_live(), live);
+    }
+    tierce__alloc_fail_nth(0);
+    tierce__recording_destroy(recording);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("trust");
@@ -243,6 +328,7 @@ int main(void)
     tcase_add_test(tcase, sessions_of_the_trace);
     tcase_add_test(tcase, a_subtree_stands_for_a_session);
     tcase_add_test(tcase, one_session_is_no_interval_at_all);
+    tcase_add_test(tcase, every_allocation_may_fail);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
 }

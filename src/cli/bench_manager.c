@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/bench_manager.h"
+
+int tierce__bench_manager(const struct tierce__bench *bench)
+{
+    return tierce__bench_manager_meta(bench);
+}

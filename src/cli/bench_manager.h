@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CLI_BENCH_MANAGER_H
+#define TIERCE_CLI_BENCH_MANAGER_H
+
+#include "cli/bench.h"
+
+/* The parts of `tierce bench manager`, as tierce__bench_manager. */
+TIERCE_MUSTUSE int tierce__bench_manager_meta(const struct tierce__bench *bench);
+
+#endif

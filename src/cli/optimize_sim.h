@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CLI_OPTIMIZE_SIM_H
+#define TIERCE_CLI_OPTIMIZE_SIM_H
+
+#include "optimizer/sweep.h"
+#include "optimizer/tiers.h"
+
+#include <getopt.h>
+#include <stdio.h>
+
+/*
+ * Of `tierce optimize`: what is simulated beside the sweep, each only when it is asked for.
+ *
+ *     optimize_sim.c       the options
+ *     optimize_sizes.c     capacities, once the trace is read
+ *     optimize_life.c      --life, --timeline
+ *     optimize_tiers.c     --tier
+ *     optimize_groups.c    --group, --quota, --split
+ *     optimize_scale.c     --scale, --budget
+ */
+
+struct tierce__optimize;
+struct tierce__optimize_trace;
+
+enum { TIERCE__OPTIMIZE_GROUPS_MAX = 64 };
+
+/* A capacity as it was written. */
+struct tierce__optimize_size {
+    uint64_t amount; /* blocks, bytes, or TIERCE__CAPACITY_UNLIMITED */
+    bool is_bytes;
+};
+
+/* NAME=VALUE, [borrow]ed from the command line. */
+struct tierce__optimize_named {
+    const char *text;
+    size_t name_length;
+    const char *value;
+    struct tierce__optimize_size size; /* of a quota */
+};
+
+struct tierce__optimize_sim {
+    bool life;
+    const char *timeline; /* NULL, a file, or "-" */
+    struct tierce__tier_spec tiers[TIERCE__TIERS_MAX];
+    struct tierce__optimize_size tier_sizes[TIERCE__TIERS_MAX];
+    size_t tier_count;
+    enum tierce__tiers_writes writes;
+    enum tierce__tiers_promote promote;
+    struct tierce__optimize_named groups[TIERCE__OPTIMIZE_GROUPS_MAX];
+    struct tierce__optimize_named quotas[TIERCE__OPTIMIZE_GROUPS_MAX];
+    size_t group_count, quota_count;
+    bool has_split, has_budget;
+    struct tierce__optimize_size split, budget;
+    double scale; /* 0: the whole trace */
+};
+
+/* Rows of the options' table, and reading one of them. Return an exit status, as all below. */
+enum {
+    TIERCE__OPTIMIZE_SIM_FIRST = 2000,
+    TIERCE__OPTIMIZE_LIFE = TIERCE__OPTIMIZE_SIM_FIRST,
+    TIERCE__OPTIMIZE_TIMELINE,
+    TIERCE__OPTIMIZE_TIER,
+    TIERCE__OPTIMIZE_TIER_WRITES,
+    TIERCE__OPTIMIZE_TIER_PROMOTE,
+    TIERCE__OPTIMIZE_GROUP,
+    TIERCE__OPTIMIZE_QUOTA,
+    TIERCE__OPTIMIZE_SPLIT,
+    TIERCE__OPTIMIZE_BUDGET,
+    TIERCE__OPTIMIZE_SCALE,
+    TIERCE__OPTIMIZE_SIM_END,
+};
+
+#define TIERCE__OPTIMIZE_SIM_OPTIONS                                                               \
+    {"life", no_argument, NULL, TIERCE__OPTIMIZE_LIFE},                                            \
+        {"timeline", required_argument, NULL, TIERCE__OPTIMIZE_TIMELINE},                          \
+        {"tier", required_argument, NULL, TIERCE__OPTIMIZE_TIER},                                  \
+        {"tier-writes", required_argument, NULL, TIERCE__OPTIMIZE_TIER_WRITES},                    \
+        {"tier-promote", required_argument, NULL, TIERCE__OPTIMIZE_TIER_PROMOTE},                  \
+        {"group", required_argument, NULL, TIERCE__OPTIMIZE_GROUP},                                \
+        {"quota", required_argument, NULL, TIERCE__OPTIMIZE_QUOTA},                                \
+        {"split", required_argument, NULL, TIERCE__OPTIMIZE_SPLIT},                                \
+        {"budget", required_argument, NULL, TIERCE__OPTIMIZE_BUDGET},                              \
+    {                                                                                              \
+        "scale", required_argument, NULL, TIERCE__OPTIMIZE_SCALE                                   \
+    }
+
+#define TIERCE__OPTIMIZE_SIM_HELP                                                                  \
+    "  --budget SIZE     the best policy and capacity that is not larger\n"                        \
+    "  --life            how blocks live: reuse, time to next use, the hottest prefixes; and in\n" \
+    "                    each cache, where --capacity names some\n"                                \
+    "  --timeline FILE   CSV of what the caches of --policy and --capacity do over time\n"         \
+    "  --tier SPEC       tiers behind each other, the fastest first, once for each:\n"             \
+    "                    memory:64GiB,read=20GB/s\n"                                               \
+    "                    disk:1TiB,policy=lru,read=3GB/s,latency=100us,write=2GB/s,\n"             \
+    "                    ttl=1h,endurance=1PB (policy lru; what is not said takes no time)\n"      \
+    "  --tier-writes all|waterfall  what is stored goes to all tiers, or what one evicts to the\n" \
+    "                    next (all)\n"                                                             \
+    "  --tier-promote first|all|none  hits of slower tiers go into the first, into all that are\n" \
+    "                    faster, or nowhere (first)\n"                                             \
+    "  --quota NAME=SIZE  a cache of its own for a group of instances, once for each\n"            \
+    "  --group NAME=INSTANCE,...  what is in a group, where it is not the instance of that name\n" \
+    "  --split SIZE      how groups (or all instances) best share so much, by their LRU curves\n"  \
+    "  --scale SHARE     replays so much of the conversations, in caches smaller by as much\n"
+
+int tierce__optimize_read_sim(struct tierce__optimize_sim *out, int option, const char *value);
+
+/* Blocks (10000), bytes with a unit (64GiB) or unlimited. False: `text` is none of them, or 0. */
+bool tierce__optimize_read_size(struct tierce__optimize_size *out, const char *text);
+
+/* Whether any of them was given. */
+bool tierce__optimize_asks_sim(const struct tierce__optimize_sim *sim);
+
+/* All options are read: refuses what does not go together. */
+int tierce__optimize_check_sim(const struct tierce__optimize *request);
+
+/*
+ * The trace is read: what was given in bytes becomes blocks, or, where only the trace says how
+ * large blocks are, all is in bytes (request->in_bytes), which is also what is chosen for such a
+ * trace if nothing is said. Then all sizes have the unit of capacities.
+ */
+int tierce__optimize_fit_sizes(struct tierce__optimize *request,
+                               const struct tierce__recording_totals *totals);
+
+/* Refuses groups that do not fit the instances of the trace. */
+int tierce__optimize_check_groups(const struct tierce__optimize *request,
+                                  const struct tierce__optimize_trace *trace);
+
+/* ---- running and printing, each if it was asked for ------------------------------------------ */
+
+int tierce__optimize_run_life(const struct tierce__optimize *request,
+                              const struct tierce__optimize_trace *trace);
+int tierce__optimize_write_timeline(const struct tierce__optimize *request,
+                                    const struct tierce__recording *recording);
+int tierce__optimize_run_tiers(const struct tierce__optimize *request,
+                               const struct tierce__recording *recording);
+
+/* The tiers that were asked for [borrow the request], and a replay in them; *out is the caller's to
+ * destroy. */
+struct tierce__tiers_opts tierce__optimize_tiers(const struct tierce__optimize *request,
+                                                 const struct tierce__recording *recording);
+int tierce__optimize_replay_tiers(struct tierce__tiers **out, const struct tierce__tiers_opts *opts,
+                                  const struct tierce__recording *recording);
+
+int tierce__optimize_run_groups(const struct tierce__optimize *request,
+                                const struct tierce__optimize_trace *trace);
+void tierce__optimize_print_budget(FILE *file, const struct tierce__optimize *request,
+                                   const struct tierce__sweep *sweep);
+
+/* The sweep over a part of the trace (scale.h), and what it was worth. */
+int tierce__optimize_run_scaled(const struct tierce__optimize *request,
+                                const struct tierce__recording *recording, const char *name,
+                                const struct tierce__sweep_opts *opts);
+
+/* "1.2 ms"; 32 bytes suffice. */
+void tierce__optimize_time(char text[32], double seconds);
+
+/* "10000", or "64 GiB" where capacities are bytes. */
+void tierce__optimize_capacity(char text[32], const struct tierce__optimize *request,
+                               uint64_t capacity);
+
+#endif

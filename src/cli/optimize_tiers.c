@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+#include "cli/optimize.h"
+#include "cli/progress.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define COMMAND "optimize"
+
+static double share(uint64_t part, uint64_t all)
+{
+    return all > 0 ? 100 * (double)part / (double)all : 0;
+}
+
+static bool knows_time(const struct tierce__optimize *request)
+{
+    for (size_t i = 0; i < request->sim.tier_count; i++) {
+        if (request->sim.tiers[i].read_bytes_per_s > 0 || request->sim.tiers[i].latency_ns > 0)
+            return true;
+    }
+    return false;
+}
+
+static void print_bytes(FILE *file, bool known, uint64_t bytes)
+{
+    char text[32] = "-";
+    if (known)
+        tierce__human_bytes(text, sizeof(text), bytes);
+    fprintf(file, "%12s", text);
+}
+
+/* Of the time that the trace took. */
+static void print_busy(FILE *file, double seconds, double span_s)
+{
+    if (span_s > 0 && seconds > 0)
+        fprintf(file, "%9.2f%%", 100 * seconds / span_s);
+    else
+        fprintf(file, "%10s", "-");
+}
+
+static void print_tier(FILE *file, const struct tierce__optimize *request,
+                       const struct tierce__tiers_result *result, size_t index, bool knows_bytes)
+{
+    const struct tierce__tier_spec *spec = &request->sim.tiers[index];
+    const struct tierce__tier_result *t = &result->tiers[index];
+    double span_s = (double)(result->last_us - result->first_us) / 1e6;
+    char capacity[32], used[32];
+    tierce__optimize_capacity(capacity, request, spec->capacity);
+    tierce__optimize_capacity(used, request, t->used_max);
+    fprintf(file, "%-12s%12s%12s%11.2f%%%11.2f%%", spec->name, capacity, used,
+            share(t->hits, t->asked), share(t->hits, result->blocks));
+    print_bytes(file, knows_bytes, t->read_bytes);
+    print_bytes(file, knows_bytes, t->written_bytes);
+    print_busy(file, t->read_s, span_s);
+    print_busy(file, t->write_s, span_s);
+    if (t->worn > 0 && span_s > 0) {
+        char life[32];
+        tierce__human_seconds(life, sizeof(life), (uint64_t)(span_s / t->worn));
+        fprintf(file, "%14s", life);
+    } else {
+        fprintf(file, "%14s", "-");
+    }
+    fprintf(file, "  %s\n", spec->policy->name);
+}
+
+static void print_loads(FILE *file, const struct tierce__optimize *request,
+                        struct tierce__tiers *tiers)
+{
+    static const double shares[] = {0.5, 0.9, 0.99, 1};
+    const struct tierce__tiers_result *result = tierce__tiers_result(tiers);
+    char text[32];
+    if (!knows_time(request) || result->loads == 0)
+        return;
+    tierce__optimize_time(text, result->load_ns.sum / (double)result->loads / 1e9);
+    fprintf(file, "a load takes, in the %" PRIu64 " requests that have one: mean %s", result->loads,
+            text);
+    for (size_t i = 0; i < 4; i++) {
+        tierce__optimize_time(text, (double)tierce__tiers_load_ns(tiers, shares[i]) / 1e9);
+        fprintf(file, ", %s %s",
+                i == 0   ? "50 %"
+                : i == 1 ? "90 %"
+                : i == 2 ? "99 %"
+                         : "longest",
+                text);
+    }
+    fputc('\n', file);
+}
+
+static void print_tiers(FILE *file, const struct tierce__optimize *request,
+                        struct tierce__tiers *tiers, bool knows_bytes)
+{
+    static const char *const promote[] = {"into the first tier", "into all that are faster",
+                                          "nowhere"};
+    const struct tierce__tiers_result *result = tierce__tiers_result(tiers);
+    bool waterfall = request->sim.writes == TIERCE__TIERS_WATERFALL;
+    fprintf(file, "\ntiers: what is stored goes %s, hits of slower tiers go %s:\n",
+            waterfall ? "into the first, what one evicts into the next" : "into all",
+            promote[request->sim.promote]);
+    fprintf(file, "%-12s%12s%12s%12s%12s%12s%12s%10s%10s%14s  %s\n", "", "capacity", "used",
+            "of asked", "of all", "read", "written", "reading", "writing", "worn out in", "policy");
+    for (size_t i = 0; i < result->tier_count; i++)
+        print_tier(file, request, result, i, knows_bytes);
+    fprintf(file, "%-48s%11.2f%%\n", "all hits, by prefix", share(result->hits, result->blocks));
+    if (result->failed > 0)
+        fprintf(file, "%-48s%11.2f%%\n", "of these not loaded: the first tier has no room",
+                share(result->failed, result->blocks));
+    if (result->not_stored > 0)
+        fprintf(file, "%" PRIu64 " blocks were not stored: the first tier has no room for them\n",
+                result->not_stored);
+    print_loads(file, request, tiers);
+    if (!knows_bytes)
+        fputs("--block-bytes SIZE or --model NAME gives bytes and times\n", file);
+}
+
+struct tierce__tiers_opts tierce__optimize_tiers(const struct tierce__optimize *request,
+                                                 const struct tierce__recording *recording)
+{
+    return (struct tierce__tiers_opts){
+        .size = sizeof(struct tierce__tiers_opts),
+        .tiers = request->sim.tiers,
+        .tier_count = request->sim.tier_count,
+        .writes = request->sim.writes,
+        .promote = request->sim.promote,
+        .in_bytes = request->in_bytes,
+        .block_bytes = request->block_bytes,
+        .distinct = tierce__recording_totals(recording).distinct,
+        .seed = request->seed,
+    };
+}
+
+int tierce__optimize_replay_tiers(struct tierce__tiers **out, const struct tierce__tiers_opts *opts,
+                                  const struct tierce__recording *recording)
+{
+    struct tierce__tiers *tiers = NULL;
+    int rc = tierce__tiers_create(&tiers, opts);
+    for (const struct tierce__recorded *r = tierce__recording_first(recording);
+         rc == 0 && r != NULL; r = tierce__recording_next(recording, r))
+        rc = tierce__tiers_request(tiers, r, NULL);
+    if (rc < 0) {
+        tierce__tiers_destroy(tiers);
+        return tierce__cli_fail(COMMAND, "the replay in tiers failed: %s", tierce_strerror(rc));
+    }
+    *out = tiers;
+    return TIERCE__CLI_OK;
+}
+
+int tierce__optimize_run_tiers(const struct tierce__optimize *request,
+                               const struct tierce__recording *recording)
+{
+    struct tierce__tiers_opts opts = tierce__optimize_tiers(request, recording);
+    struct tierce__tiers *tiers;
+    if (request->sim.tier_count == 0)
+        return TIERCE__CLI_OK;
+    int status = tierce__optimize_replay_tiers(&tiers, &opts, recording);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    print_tiers(stdout, request, tiers,
+                request->block_bytes > 0 || tierce__recording_totals(recording).has_bytes);
+    tierce__tiers_destroy(tiers);
+    return TIERCE__CLI_OK;
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "manager/api_private.h"
+#include "manager/line_log.h"
+#include "wire/proto_json.h"
+
+#include <string.h>
+
+/* Passwords and snapshots, which hold hashes of them, are not for logs. */
+static bool is_secret(enum tierce__rpc_id id)
+{
+    return id == TIERCE__RPC_admin_add_account || id == TIERCE__RPC_admin_gen_config_snapshot ||
+           id == TIERCE__RPC_admin_load_config_snapshot;
+}
+
+static void put_message(struct tierce__line *line, const char *name,
+                        const ProtobufCMessage *message, bool is_hidden)
+{
+    enum { MESSAGE_BYTES_MAX = 64 * 1024 };
+    char *text = NULL;
+    size_t bytes = 0;
+    tierce__line_put(line, name);
+    bool shown = !is_hidden && tierce__proto_json_print(&text, &bytes, message) == 0 &&
+                 bytes <= MESSAGE_BYTES_MAX;
+    if (shown)
+        tierce__line_put_bytes(line, text, bytes);
+    else
+        tierce__line_put(line, "{}");
+    tierce__free(text);
+}
+
+static const char *text_of(const ProtobufCMessage *message, const char *name)
+{
+    const ProtobufCFieldDescriptor *field =
+        message != NULL ? protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name)
+                        : NULL;
+    return field != NULL ? *(char *const *)(const void *)((const char *)message + field->offset)
+                         : "";
+}
+
+static const ProtobufCMessage *header_of(const ProtobufCMessage *reply)
+{
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(reply->descriptor, "header");
+    return field != NULL
+               ? *(ProtobufCMessage *const *)(const void *)((const char *)reply + field->offset)
+               : NULL;
+}
+
+/* KVCM's fields in its order, and who it was. */
+void tierce__access_log_write(struct tierce__line_log *log, const struct tierce__api_call *api,
+                              const struct tierce__call *call, const char *name, uint64_t took_us)
+{
+    struct tierce__line line = {0};
+    if (!tierce__line_log_is_read(log))
+        return;
+    int64_t now_us = tierce__manager_now_us(api->manager);
+    tierce__line_put(&line, "{\"request_begin_time\":");
+    tierce__line_put_int(&line, now_us - (int64_t)took_us);
+    tierce__line_put(&line, ",\"client_ip\":");
+    tierce__line_put_string(&line, tierce__call_info(call)->peer);
+    tierce__line_put(&line, ",\"trace_id\":");
+    tierce__line_put_string(&line, text_of(api->request, "trace_id"));
+    tierce__line_put(&line, ",\"request_id\":");
+    tierce__line_put_string(&line, text_of(header_of(api->reply), "request_id"));
+    tierce__line_put(&line, ",\"api_name\":");
+    tierce__line_put_string(&line, tierce__rpcs[api->id].method);
+    tierce__line_put(&line, ",\"status_code\":");
+    tierce__line_put_int(&line, api->code);
+    tierce__line_put(&line, ",\"request_cost_time_us\":");
+    tierce__line_put_int(&line, (int64_t)took_us);
+    put_message(&line, ",\"request\":", api->request, is_secret(api->id));
+    put_message(&line, ",\"response\":", api->reply, is_secret(api->id));
+    if (name[0] != '\0') {
+        tierce__line_put(&line, ",\"account\":");
+        tierce__line_put_string(&line, name);
+    }
+    tierce__line_put(&line, "}");
+    tierce__line_end(&line, log);
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/admin_http.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "manager/metrics.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- who may --------------------------------------------------------------------------------- */
+
+/* Numbers and events are for those who may call at all; the page's own reading is, too. */
+static bool is_allowed(struct tierce__manager *manager, struct tierce__call *call)
+{
+    char name[64];
+    bool may_wait = tierce__call_info(call)->is_deferred;
+    enum tierce__auth_result result =
+        tierce__auth_check(manager->auth, call, false, may_wait, name);
+    if (result == TIERCE__AUTH_OK)
+        return true;
+    if (result == TIERCE__AUTH_WAITS)
+        tierce__call_defer(call);
+    else
+        tierce__call_reply(call, &(struct tierce__reply){
+                                     .status = 401,
+                                     .header_name = "WWW-Authenticate",
+                                     .header_value = "Basic realm=\"tierce\", Bearer",
+                                     .type = "text/plain; charset=utf-8",
+                                     .body = "a token, or a name and password, is needed\n",
+                                     .bytes = 43,
+                                 });
+    return false;
+}
+
+static void reply_text(struct tierce__call *call, uint32_t status, const char *text)
+{
+    tierce__call_reply(call, &(struct tierce__reply){.status = status,
+                                                     .type = "text/plain; charset=utf-8",
+                                                     .body = text,
+                                                     .bytes = strlen(text)});
+}
+
+static void release(void *body)
+{
+    tierce__free(body);
+}
+
+/* ---- alive and ready ------------------------------------------------------------------------- */
+
+static void serve_livez(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    reply_text(call, 200, "ok\n");
+}
+
+static void serve_readyz(void *arg, struct tierce__call *call)
+{
+    struct tierce__manager *manager = arg;
+    int state = atomic_load_explicit(&manager->state, memory_order_acquire);
+    if (tierce__manager_leads(manager))
+        reply_text(call, 200, "ok\n");
+    else
+        reply_text(call, 503,
+                   state == TIERCE__MANAGER_LOADS ? "the index is being loaded\n"
+                                                  : "another manager leads\n");
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+static void serve_metrics(void *arg, struct tierce__call *call)
+{
+    struct tierce__manager *manager = arg;
+    size_t bytes = 0;
+    if (!is_allowed(manager, call))
+        return;
+    char *text = tierce__metrics_text(manager, &bytes);
+    if (text == NULL) {
+        reply_text(call, 500, "no memory\n");
+        return;
+    }
+    tierce__call_reply(call, &(struct tierce__reply){.status = 200,
+                                                     .type = "text/plain; version=0.0.4",
+                                                     .body = text,
+                                                     .bytes = bytes,
+                                                     .release = release});
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+/* Whole lines to one client; with nothing to send, an empty line shows whether it is still there.
+ */
+static bool send_lines(void *arg, const char *lines, size_t bytes)
+{
+    struct tierce__stream *stream = arg;
+    bool ends = lines == NULL && bytes == 0;
+    if (!ends && tierce__stream_write(stream, bytes > 0 ? lines : "\n", bytes > 0 ? bytes : 1))
+        return true;
+    tierce__stream_end(stream);
+    return false;
+}
+
+static void serve_events(void *arg, struct tierce__call *call)
+{
+    struct tierce__manager *manager = arg;
+    if (!is_allowed(manager, call))
+        return;
+    struct tierce__stream *stream = tierce__call_stream(call, "application/x-ndjson");
+    if (stream == NULL)
+        return;
+    if (tierce__line_log_subscribe(manager->events, send_lines, stream) < 0)
+        tierce__stream_end(stream);
+}
+
+void tierce__admin_http_stop(struct tierce__manager *manager)
+{
+    tierce__line_log_end_subscribers(manager->events);
+}
+
+/* ---- what is served -------------------------------------------------------------------------- */
+
+static void put_path(struct tierce__line *line, const struct tierce__rpc *rpc, bool first)
+{
+    if (!first)
+        tierce__line_put(line, ",");
+    tierce__line_put_string(line, rpc->http_path);
+    tierce__line_put(line, ":{\"post\":{\"operationId\":");
+    tierce__line_put_string(line, rpc->http_path + strlen("/api/"));
+    tierce__line_put(line, ",\"requestBody\":{\"required\":true,\"content\":{\"application/json\":"
+                           "{\"schema\":{\"$ref\":\"#/components/schemas/");
+    tierce__line_put(line, rpc->request->name);
+    tierce__line_put(line, "\"}}}},\"responses\":{\"200\":{\"description\":\"header.status says "
+                           "how it went\",\"content\":{\"application/json\":{\"schema\":{\"$ref\":"
+                           "\"#/components/schemas/");
+    tierce__line_put(line, rpc->reply->name);
+    tierce__line_put(line, "\"}}}},\"400\":{\"description\":\"the body is no JSON\"}}}}");
+}
+
+static void put_enum(struct tierce__line *line, const ProtobufCEnumDescriptor *values)
+{
+    tierce__line_put(line, "{\"type\":\"string\",\"enum\":[");
+    for (unsigned i = 0; i < values->n_values; i++) {
+        tierce__line_put(line, i > 0 ? "," : "");
+        tierce__line_put_string(line, values->values[i].name);
+    }
+    tierce__line_put(line, "]}");
+}
+
+static void put_type(struct tierce__line *line, const ProtobufCFieldDescriptor *field)
+{
+    if (field->type == PROTOBUF_C_TYPE_MESSAGE) {
+        tierce__line_put(line, "{\"$ref\":\"#/components/schemas/");
+        tierce__line_put(line, ((const ProtobufCMessageDescriptor *)field->descriptor)->name);
+        tierce__line_put(line, "\"}");
+    } else if (field->type == PROTOBUF_C_TYPE_ENUM) {
+        put_enum(line, field->descriptor);
+    } else {
+        tierce__line_put(line, field->type == PROTOBUF_C_TYPE_BOOL ? "{\"type\":\"boolean\"}"
+                               : field->type == PROTOBUF_C_TYPE_INT32
+                                   ? "{\"type\":\"integer\",\"format\":\"int32\"}"
+                               : field->type == PROTOBUF_C_TYPE_INT64
+                                   ? "{\"type\":\"string\",\"format\":\"int64\"}"
+                               : field->type == PROTOBUF_C_TYPE_DOUBLE ? "{\"type\":\"number\"}"
+                                                                       : "{\"type\":\"string\"}");
+    }
+}
+
+/* Schemas of a message and of all below it, each once. */
+struct schemas {
+    struct tierce__line *line;
+    const ProtobufCMessageDescriptor *seen[128];
+    size_t count;
+};
+
+static void put_schema(struct schemas *s, const ProtobufCMessageDescriptor *message)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        if (s->seen[i] == message)
+            return;
+    }
+    if (s->count == sizeof(s->seen) / sizeof(s->seen[0]))
+        return;
+    s->seen[s->count++] = message;
+    tierce__line_put(s->line, s->count > 1 ? "," : "");
+    tierce__line_put_string(s->line, message->name);
+    tierce__line_put(s->line, ":{\"type\":\"object\",\"properties\":{");
+    for (unsigned f = 0; f < message->n_fields; f++) {
+        const ProtobufCFieldDescriptor *field = &message->fields[f];
+        bool repeated = field->label == PROTOBUF_C_LABEL_REPEATED;
+        tierce__line_put(s->line, f > 0 ? "," : "");
+        tierce__line_put_string(s->line, field->name);
+        tierce__line_put(s->line, repeated ? ":{\"type\":\"array\",\"items\":" : ":");
+        put_type(s->line, field);
+        tierce__line_put(s->line, repeated ? "}" : "");
+    }
+    tierce__line_put(s->line, "}}");
+    for (unsigned f = 0; f < message->n_fields; f++) {
+        if (message->fields[f].type == PROTOBUF_C_TYPE_MESSAGE)
+            put_schema(s, message->fields[f].descriptor);
+    }
+}
+
+static void serve_openapi(struct tierce__call *call, enum tierce__rpc_port port)
+{
+    struct tierce__line line = {0};
+    struct schemas schemas = {.line = &line};
+    bool first = true;
+    tierce__line_put(&line, "{\"openapi\":\"3.0.3\",\"info\":{\"title\":\"tierce manager\","
+                            "\"version\":\"1\"},\"paths\":{");
+    for (int i = 0; i < TIERCE__RPC_COUNT; i++) {
+        if (tierce__rpcs[i].port != port)
+            continue;
+        put_path(&line, &tierce__rpcs[i], first);
+        first = false;
+    }
+    tierce__line_put(&line, "},\"components\":{\"schemas\":{");
+    for (int i = 0; i < TIERCE__RPC_COUNT; i++) {
+        if (tierce__rpcs[i].port != port)
+            continue;
+        put_schema(&schemas, tierce__rpcs[i].request);
+        put_schema(&schemas, tierce__rpcs[i].reply);
+    }
+    tierce__line_put(&line, "}}}");
+    if (line.failed) {
+        tierce__line_clear(&line);
+        reply_text(call, 500, "no memory\n");
+        return;
+    }
+    tierce__call_reply(
+        call, &(struct tierce__reply){
+                  .status = 200, .body = line.text, .bytes = line.bytes, .release = release});
+}
+
+static void serve_meta_openapi(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    serve_openapi(call, TIERCE__RPC_PORT_META);
+}
+
+static void serve_admin_openapi(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    serve_openapi(call, TIERCE__RPC_PORT_ADMIN);
+}
+
+size_t tierce__admin_http_routes(struct tierce__manager *manager, bool is_admin,
+                                 struct tierce__route *out)
+{
+    size_t count = 0;
+    out[count++] = (struct tierce__route){"/livez", "GET", serve_livez, manager};
+    out[count++] = (struct tierce__route){"/readyz", "GET", serve_readyz, manager};
+    out[count++] = (struct tierce__route){
+        "/openapi.json", "GET", is_admin ? serve_admin_openapi : serve_meta_openapi, manager};
+    if (!is_admin)
+        return count;
+    out[count++] = (struct tierce__route){"/metrics", "GET", serve_metrics, manager};
+    out[count++] = (struct tierce__route){"/events", "GET", serve_events, manager};
+    return count;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_ADMIN_HTTP_H
+#define TIERCE_MANAGER_ADMIN_HTTP_H
+
+#include "manager/manager_private.h"
+#include "serve/serve.h"
+
+/*
+ * What an HTTP port serves beside the RPCs:
+ *
+ *   GET /livez         200: the process answers
+ *   GET /readyz        200: it leads and its index answers; 503 and why
+ *   GET /metrics       Prometheus (administrators' port)
+ *   GET /openapi.json  what the port serves
+ *   GET /events        the event log as it is written, without an end (administrators' port)
+ *
+ * and on the administrators' port the web page (page.h).
+ */
+
+enum { TIERCE__ADMIN_HTTP_ROUTES_MAX = 24 };
+
+/* Writes routes and returns how many. */
+size_t tierce__admin_http_routes(struct tierce__manager *manager, bool is_admin,
+                                 struct tierce__route *out);
+
+/* Ends streams; no new ones begin. */
+void tierce__admin_http_stop(struct tierce__manager *manager);
+
+#endif

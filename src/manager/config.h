@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_CONFIG_H
+#define TIERCE_MANAGER_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tierce/log.h>
+#include <tierce/status.h>
+
+#include "base/config.h"
+
+/*
+ * What a manager is started with, from whichever of two ways it was said in: Tierce's own
+ * (params.def: YAML, TIERCE_MANAGER_LISTEN_HOST, --listen.host=VALUE) or KVCM's
+ * (config_kvcm.h). Later sources override earlier ones:
+ *
+ *     defaults < YAML file < KVCM (file < -e < environment) < TIERCE_MANAGER_* < flags
+ *
+ * Thread: one at a time until it is only read.
+ */
+
+enum tierce__manager_param {
+#define TIERCE_PARAM(row, name, type, fallback, min, max, choices, text) TIERCE__MANAGER_##row,
+#include "manager/params.def"
+#undef TIERCE_PARAM
+    TIERCE__MANAGER_PARAMS
+};
+
+/* The table, TIERCE__MANAGER_PARAMS rows. Constant storage. */
+const struct tierce__param *tierce__manager_params(void);
+
+enum tierce__manager_action {
+    TIERCE__MANAGER_RUN,
+    TIERCE__MANAGER_HELP,
+    TIERCE__MANAGER_VERSION,
+};
+
+/* Texts are never NULL; what is not said is "". */
+struct tierce__manager_config {
+    struct tierce__config *values; /* owned: what the fields below are taken from */
+    enum tierce__manager_action action;
+    bool is_daemon;
+
+    const char *host;
+    uint16_t grpc_port, http_port, admin_http_port; /* 0: a free one */
+    bool shares_grpc;                               /* administration on grpc_port */
+    uint16_t admin_grpc_port;                       /* else: its own, never 0 */
+    bool has_debug;
+    uint16_t debug_http_port;
+    bool is_insecure;
+    const char *tls_certificate, *tls_key, *tls_client_ca;
+    bool requires_auth;
+    const char *auth_token_file;
+
+    uint32_t loops, workers, connections_max;
+    uint64_t message_bytes_max;
+    uint32_t drain_ms;
+
+    const char *registry_uri;
+    const char *startup_file;
+    const char *elector_uri;
+    const char *node_id; /* "": to be made */
+    uint32_t elector_lease_ms, elector_interval_ms;
+    uint32_t delete_threads;
+
+    enum tierce_log_level log_level;
+    const char *log_folder;
+    bool logs_to_console, logs_metrics;
+    uint32_t metrics_interval_ms;
+};
+
+/*
+ * From the arguments behind the subcommand's name and an environment (as `environ`). In warnings
+ * (NULL, or heap: tierce__free) come lines for people: keys that are not known or mean nothing
+ * here. Errors, *out untouched and `error` filled: TIERCE_E_CONFIG, negative errno (a file),
+ * -ENOMEM.
+ */
+TIERCE_MUSTUSE int tierce__manager_config_load(struct tierce__manager_config *out, int argc,
+                                               char *const *argv, char *const *env, char **warnings,
+                                               struct tierce__config_error *error);
+
+/* Accepts a zeroed one. */
+void tierce__manager_config_clear(struct tierce__manager_config *config);
+
+#endif

@@ -1,0 +1,510 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/manager.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/list.h"
+#include "base/lock.h"
+#include "base/log.h"
+#include "manager/admin_http.h"
+#include "manager/api_private.h"
+#include "manager/config.h"
+#include "manager/manager_private.h"
+#include "manager/metrics.h"
+#include "serve/serve.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+
+enum { LISTENERS_MAX = 5, ROUTES_MAX = TIERCE__RPC_COUNT + TIERCE__ADMIN_HTTP_ROUTES_MAX };
+
+/* What only this file needs. */
+struct whole {
+    struct tierce__manager manager;
+    struct tierce__listener listeners[LISTENERS_MAX];
+    struct tierce__route routes[LISTENERS_MAX][ROUTES_MAX];
+    size_t listener_count;
+    size_t meta_grpc, meta_http, admin_grpc, admin_http, debug_http; /* indexes; SIZE_MAX: none */
+    char *startup; /* JSON, or NULL for the built-in */
+    struct tierce__line_log *service_log, *metrics_log;
+    bool logs_to_console;
+    uint32_t drain_ms, metrics_interval_ms;
+    struct tierce__lock lock; /* TICKER */
+    struct tierce__cond wake;
+    bool is_ending, has_ticker, has_elector;
+    pthread_t ticker;
+};
+
+static struct whole *whole_of(struct tierce__manager *manager)
+{
+    return TIERCE__CONTAINER_OF(manager, struct whole, manager);
+}
+
+int64_t tierce__manager_now_us(const struct tierce__manager *manager)
+{
+    struct timespec now;
+    (void)manager;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+bool tierce__manager_leads(const struct tierce__manager *manager)
+{
+    return atomic_load_explicit(&manager->state, memory_order_acquire) == TIERCE__MANAGER_LEADS &&
+           tierce__elector_leads(manager->elector);
+}
+
+/* ---- logs ------------------------------------------------------------------------------------ */
+
+static void write_log(void *arg, enum tierce_log_level level, const char *event, const char *detail)
+{
+    static const char *const names[] = {"DEBUG", "INFO", "WARN", "ERROR"};
+    struct whole *whole = arg;
+    struct tierce__line line = {0};
+    char stamp[64];
+    struct timespec now;
+    struct tm parts;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &parts);
+    size_t bytes = strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%S", &parts);
+    snprintf(stamp + bytes, sizeof(stamp) - bytes, ".%03ldZ %s ", now.tv_nsec / 1000000,
+             names[level]);
+    tierce__line_put(&line, stamp);
+    tierce__line_put(&line, event);
+    tierce__line_put(&line, " ");
+    tierce__line_put(&line, detail);
+    if (whole->logs_to_console && !line.failed)
+        fprintf(stderr, "%.*s\n", (int)line.bytes, line.text);
+    tierce__line_end(&line, whole->service_log);
+}
+
+void tierce__manager_set_log_level(struct tierce__manager *manager, enum tierce_log_level level)
+{
+    tierce_set_log_fn(write_log, whole_of(manager), level);
+}
+
+static int open_log(struct tierce__line_log **out, const char *folder, const char *name,
+                    char why[256])
+{
+    char *path = folder[0] != '\0' ? tierce__join_path(folder, name) : NULL;
+    int rc = tierce__line_log_open(
+        out,
+        &(struct tierce__line_log_opts){.size = sizeof(struct tierce__line_log_opts), .path = path},
+        why);
+    tierce__free(path);
+    return rc;
+}
+
+static int open_logs(struct whole *whole, const struct tierce__manager_config *config,
+                     char why[256])
+{
+    const char *folder = config->log_folder;
+    if (folder[0] != '\0' && mkdir(folder, 0700) != 0 && errno != EEXIST) {
+        int rc = -errno;
+        snprintf(why, 256, "the folder of logs %.160s cannot be made: %s", folder,
+                 tierce_strerror(rc));
+        return rc;
+    }
+    whole->logs_to_console = config->logs_to_console;
+    int rc = open_log(&whole->service_log, folder, "kv_cache_manager.log", why);
+    if (rc == 0)
+        rc = open_log(&whole->manager.events, folder, "event_publisher.log", why);
+    if (rc == 0)
+        rc = open_log(&whole->manager.access_log, folder, "access.log", why);
+    if (rc == 0 && config->logs_metrics && folder[0] != '\0')
+        rc = open_log(&whole->metrics_log, folder, "metrics.log", why);
+    if (rc == 0)
+        tierce_set_log_fn(write_log, whole, config->log_level);
+    return rc;
+}
+
+static void close_logs(struct whole *whole)
+{
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+    tierce__line_log_close(whole->manager.events);
+    tierce__line_log_close(whole->manager.access_log);
+    tierce__line_log_close(whole->metrics_log);
+    tierce__line_log_close(whole->service_log);
+}
+
+/* ---- leading --------------------------------------------------------------------------------- */
+
+static void set_state(struct tierce__manager *manager, enum tierce__manager_state state)
+{
+    atomic_store_explicit(&manager->state, (int)state, memory_order_release);
+}
+
+/* The elector's thread may be faster than whoever starts it. */
+static void wait_for_elector(struct whole *whole)
+{
+    tierce__lock_take(&whole->lock);
+    while (!whole->has_elector && !whole->is_ending)
+        (void)tierce__cond_wait(&whole->wake, &whole->lock, TIERCE__DEADLINE_NEVER);
+    tierce__lock_drop(&whole->lock);
+}
+
+static int promote(void *arg, uint64_t fence)
+{
+    struct whole *whole = arg;
+    struct tierce__manager *manager = &whole->manager;
+    char why[256] = "";
+    wait_for_elector(whole);
+    set_state(manager, TIERCE__MANAGER_LOADS);
+    int rc = tierce__registry_load(manager->registry, fence, why);
+    if (rc >= 0)
+        rc = tierce__registry_startup(manager->registry, whole->startup, why);
+    if (rc >= 0)
+        rc = tierce__locator_recover(manager->locator, fence, why);
+    if (rc < 0) {
+        set_state(manager, TIERCE__MANAGER_FOLLOWS);
+        tierce__registry_drop(manager->registry);
+        tierce__log(TIERCE_LOG_ERROR, "manager.cannot_lead", "%s", why);
+        return rc;
+    }
+    tierce__reclaimer_resume(manager->reclaimer);
+    set_state(manager, TIERCE__MANAGER_LEADS);
+    tierce__log(TIERCE_LOG_INFO, "manager.leads", "fence=%llu", (unsigned long long)fence);
+    tierce__events_other(manager->events, tierce__manager_now_us(manager), manager->node_id,
+                         "leader_elector", "LeaderPromoted", "");
+    return 0;
+}
+
+static void demote(void *arg)
+{
+    struct whole *whole = arg;
+    struct tierce__manager *manager = &whole->manager;
+    set_state(manager, TIERCE__MANAGER_FOLLOWS);
+    tierce__reclaimer_pause(manager->reclaimer);
+    tierce__locator_drop(manager->locator);
+    tierce__registry_drop(manager->registry);
+    tierce__log(TIERCE_LOG_INFO, "manager.follows", "node=%s", manager->node_id);
+    tierce__events_other(manager->events, tierce__manager_now_us(manager), manager->node_id,
+                         "leader_elector", "LeaderDemoted", "");
+}
+
+static void tell_storage(void *arg, const char *storage, bool is_well, const char *why)
+{
+    struct whole *whole = arg;
+    struct tierce__line fields = {0};
+    tierce__log(is_well ? TIERCE_LOG_INFO : TIERCE_LOG_WARN,
+                is_well ? "manager.storage_well" : "manager.storage_unwell", "storage=%s %s",
+                storage, why);
+    tierce__line_put(&fields, ",\"reason\":");
+    tierce__line_put_string(&fields, why);
+    tierce__line_put_bytes(&fields, "", 1);
+    if (!fields.failed)
+        tierce__events_other(whole->manager.events, tierce__manager_now_us(&whole->manager),
+                             storage, "data_storage", is_well ? "StorageWell" : "StorageUnwell",
+                             fields.text);
+    tierce__line_clear(&fields);
+}
+
+static void tell_reclaim(void *arg, const char *instance_id, const int64_t *keys, size_t count,
+                         int64_t delay_us)
+{
+    struct whole *whole = arg;
+    tierce__events_reclaim(whole->manager.events, tierce__manager_now_us(&whole->manager),
+                           instance_id, keys, count, delay_us);
+}
+
+/* ---- the ticker ------------------------------------------------------------------------------ */
+
+static void log_metrics(struct whole *whole)
+{
+    size_t bytes;
+    char *text = tierce__metrics_text(&whole->manager, &bytes);
+    if (text != NULL)
+        (void)tierce__line_log_add(whole->metrics_log, text, bytes);
+    tierce__free(text);
+}
+
+/* Ends write sessions to the tenth of a second, and writes metrics now and then. */
+static void *tick(void *arg)
+{
+    enum { TICK_MS = 50 };
+    struct whole *whole = arg;
+    uint64_t metrics_ns = tierce__deadline_in_ms(whole->metrics_interval_ms);
+    tierce__lock_take(&whole->lock);
+    while (!whole->is_ending) {
+        (void)tierce__cond_wait(&whole->wake, &whole->lock, tierce__deadline_in_ms(TICK_MS));
+        tierce__lock_drop(&whole->lock);
+        (void)tierce__locator_expire(whole->manager.locator);
+        if (whole->metrics_log != NULL && tierce__now_ns() >= metrics_ns) {
+            log_metrics(whole);
+            metrics_ns = tierce__deadline_in_ms(whole->metrics_interval_ms);
+        }
+        tierce__lock_take(&whole->lock);
+    }
+    tierce__lock_drop(&whole->lock);
+    return NULL;
+}
+
+static void end_ticker(struct whole *whole)
+{
+    if (!whole->has_ticker)
+        return;
+    tierce__lock_take(&whole->lock);
+    whole->is_ending = true;
+    tierce__cond_broadcast(&whole->wake);
+    tierce__lock_drop(&whole->lock);
+    pthread_join(whole->ticker, NULL);
+}
+
+/* ---- listening ------------------------------------------------------------------------------- */
+
+static size_t add_listener(struct whole *whole, const struct tierce__manager_config *config,
+                           enum tierce__serve_protocol protocol, uint16_t port, unsigned ports,
+                           bool is_admin)
+{
+    size_t index = whole->listener_count++;
+    struct tierce__route *routes = whole->routes[index];
+    size_t count = tierce__api_routes(&whole->manager, protocol, ports, routes);
+    if (protocol == TIERCE__SERVE_HTTP)
+        count += tierce__admin_http_routes(&whole->manager, is_admin, routes + count);
+    whole->listeners[index] = (struct tierce__listener){
+        .protocol = protocol,
+        .host = config->host,
+        .port = port,
+        .tls = {.certificate = config->tls_certificate[0] != '\0' ? config->tls_certificate : NULL,
+                .key = config->tls_key[0] != '\0' ? config->tls_key : NULL,
+                .client_ca = config->tls_client_ca[0] != '\0' ? config->tls_client_ca : NULL},
+        .routes = routes,
+        .route_count = count,
+    };
+    return index;
+}
+
+static void plan_listeners(struct whole *whole, const struct tierce__manager_config *config)
+{
+    const unsigned meta = 1u << TIERCE__RPC_PORT_META, admin = 1u << TIERCE__RPC_PORT_ADMIN,
+                   debug = config->has_debug ? 1u << TIERCE__RPC_PORT_DEBUG : 0;
+    bool shares = config->shares_grpc;
+    whole->admin_grpc = whole->debug_http = SIZE_MAX;
+    whole->meta_grpc = add_listener(whole, config, TIERCE__SERVE_GRPC, config->grpc_port,
+                                    meta | (shares ? admin | debug : 0), false);
+    whole->meta_http =
+        add_listener(whole, config, TIERCE__SERVE_HTTP, config->http_port, meta, false);
+    if (!shares)
+        whole->admin_grpc = add_listener(whole, config, TIERCE__SERVE_GRPC, config->admin_grpc_port,
+                                         admin | debug, true);
+    whole->admin_http =
+        add_listener(whole, config, TIERCE__SERVE_HTTP, config->admin_http_port, admin, true);
+    if (config->has_debug)
+        whole->debug_http =
+            add_listener(whole, config, TIERCE__SERVE_HTTP, config->debug_http_port, debug, false);
+}
+
+static bool is_serving(void *arg, const char *service)
+{
+    const struct whole *whole = arg;
+    (void)service;
+    return tierce__manager_leads(&whole->manager);
+}
+
+static int listen_to(struct whole *whole, const struct tierce__manager_config *config,
+                     char why[256])
+{
+    plan_listeners(whole, config);
+    return tierce__server_start(&whole->manager.server,
+                                &(struct tierce__server_opts){
+                                    .size = sizeof(struct tierce__server_opts),
+                                    .listeners = whole->listeners,
+                                    .listener_count = whole->listener_count,
+                                    .loops = config->loops,
+                                    .workers = config->workers,
+                                    .message_bytes_max = config->message_bytes_max,
+                                    .connections_max = config->connections_max,
+                                    .descriptors = tierce__rpc_descriptors,
+                                    .descriptor_bytes = tierce__rpc_descriptor_bytes,
+                                    .is_serving = is_serving,
+                                    .is_serving_arg = whole,
+                                },
+                                why);
+}
+
+void tierce__manager_ports(const struct tierce__manager *manager, struct tierce__manager_ports *out)
+{
+    const struct whole *whole =
+        (const struct whole *)(const void *)((const char *)manager -
+                                             offsetof(struct whole, manager));
+    const size_t indexes[] = {whole->meta_grpc, whole->meta_http, whole->admin_grpc,
+                              whole->admin_http, whole->debug_http};
+    uint16_t *const ports[] = {&out->meta_grpc, &out->meta_http, &out->admin_grpc, &out->admin_http,
+                               &out->debug_http};
+    for (size_t i = 0; i < sizeof(ports) / sizeof(ports[0]); i++)
+        *ports[i] = indexes[i] == SIZE_MAX ? 0 : tierce__server_port(manager->server, indexes[i]);
+}
+
+/* ---- start and stop -------------------------------------------------------------------------- */
+
+static int open_registry(struct whole *whole, const struct tierce__manager_config *config,
+                         char why[256])
+{
+    enum { STARTUP_BYTES_MAX = 16 * 1024 * 1024 };
+    size_t bytes;
+    int rc = 0;
+    if (config->startup_file[0] != '\0')
+        rc = tierce__read_file(&whole->startup, &bytes, config->startup_file, STARTUP_BYTES_MAX);
+    if (rc < 0) {
+        snprintf(why, 256, "the startup file %.140s cannot be read: %s", config->startup_file,
+                 tierce_strerror(rc));
+        return rc;
+    }
+    return tierce__registry_open(
+        &whole->manager.registry,
+        &(struct tierce__registry_opts){.size = sizeof(struct tierce__registry_opts),
+                                        .uri = config->registry_uri},
+        why);
+}
+
+static int open_parts(struct whole *whole, const struct tierce__manager_config *config,
+                      char why[256])
+{
+    enum { PROBE_INTERVAL_MS = 5000 };
+    struct tierce__manager *m = &whole->manager;
+    int rc = open_registry(whole, config, why);
+    if (rc < 0)
+        return rc;
+    snprintf(why, 256, "no memory");
+    rc = tierce__storages_open(
+        &m->storages, &(struct tierce__storages_opts){.size = sizeof(struct tierce__storages_opts),
+                                                      .registry = m->registry,
+                                                      .probe_interval_ms = PROBE_INTERVAL_MS,
+                                                      .changed = tell_storage,
+                                                      .changed_arg = whole});
+    if (rc == 0)
+        rc = tierce__locator_open(
+            &m->locator, &(struct tierce__locator_opts){.size = sizeof(struct tierce__locator_opts),
+                                                        .registry = m->registry,
+                                                        .storages = m->storages,
+                                                        .delete_threads = config->delete_threads});
+    if (rc == 0)
+        rc = tierce__reclaimer_start(
+            &m->reclaimer,
+            &(struct tierce__reclaimer_opts){.size = sizeof(struct tierce__reclaimer_opts),
+                                             .locator = m->locator,
+                                             .registry = m->registry,
+                                             .seed = tierce__now_ns(),
+                                             .has_thread = true,
+                                             .submitted = tell_reclaim,
+                                             .submitted_arg = whole});
+    if (rc == 0)
+        rc = tierce__faults_create(&m->faults);
+    if (rc == 0)
+        rc = tierce__later_create(&m->later);
+    if (rc == 0)
+        rc = tierce__auth_create(
+            &m->auth,
+            &(struct tierce__auth_opts){.size = sizeof(struct tierce__auth_opts),
+                                        .registry = m->registry,
+                                        .is_on = config->requires_auth,
+                                        .token_file = config->auth_token_file},
+            why);
+    return rc;
+}
+
+/* What a manager is called: as it is told, or host, port and chance. */
+static int name_node(struct whole *whole, const struct tierce__manager_config *config)
+{
+    uint64_t chance;
+    struct tierce__manager_ports ports;
+    if (getrandom(&chance, sizeof(chance), 0) != (ssize_t)sizeof(chance))
+        return -EIO;
+    tierce__manager_ports(&whole->manager, &ports);
+    if (config->node_id[0] != '\0')
+        snprintf(whole->manager.node_id, sizeof(whole->manager.node_id), "%s", config->node_id);
+    else
+        snprintf(whole->manager.node_id, sizeof(whole->manager.node_id), "%.90s:%u_%016llx",
+                 config->host, ports.admin_http, (unsigned long long)chance);
+    return 0;
+}
+
+static int start_electing(struct whole *whole, const struct tierce__manager_config *config,
+                          char why[256])
+{
+    int rc = name_node(whole, config);
+    if (rc < 0)
+        return rc;
+    rc = tierce__elector_start(&whole->manager.elector,
+                               &(struct tierce__elector_opts){
+                                   .size = sizeof(struct tierce__elector_opts),
+                                   .uri = config->elector_uri,
+                                   .node_id = whole->manager.node_id,
+                                   .lease_ms = config->elector_lease_ms,
+                                   .interval_ms = config->elector_interval_ms,
+                                   .promote = promote,
+                                   .demote = demote,
+                                   .arg = whole,
+                               },
+                               why);
+    if (rc < 0)
+        return rc;
+    set_state(&whole->manager, TIERCE__MANAGER_FOLLOWS);
+    tierce__lock_take(&whole->lock);
+    whole->has_elector = true;
+    tierce__cond_broadcast(&whole->wake);
+    tierce__lock_drop(&whole->lock);
+    return 0;
+}
+
+int tierce__manager_start(struct tierce__manager **out, const struct tierce__manager_config *config,
+                          char why[256])
+{
+    struct whole *whole = tierce__calloc(1, sizeof(*whole));
+    if (whole == NULL) {
+        snprintf(why, 256, "no memory");
+        return -ENOMEM;
+    }
+    why[0] = '\0';
+    whole->drain_ms = config->drain_ms;
+    whole->metrics_interval_ms = config->metrics_interval_ms;
+    whole->manager.started_us = tierce__manager_now_us(&whole->manager);
+    tierce__lock_init(&whole->lock, TIERCE__LOCK_TICKER);
+    tierce__cond_init(&whole->wake);
+    int rc = open_logs(whole, config, why);
+    if (rc == 0)
+        rc = open_parts(whole, config, why);
+    /* The node's name has a port in it, so that the elector comes after the server; until then
+     * calls are told that it is not ready. */
+    if (rc == 0)
+        rc = listen_to(whole, config, why);
+    if (rc == 0)
+        rc = start_electing(whole, config, why);
+    if (rc == 0) {
+        rc = -pthread_create(&whole->ticker, NULL, tick, whole);
+        whole->has_ticker = rc == 0;
+    }
+    if (rc < 0)
+        tierce__manager_stop(&whole->manager);
+    else
+        *out = &whole->manager;
+    return rc;
+}
+
+void tierce__manager_stop(struct tierce__manager *manager)
+{
+    struct whole *whole = whole_of(manager);
+    /* Streams of events end first: their callers would wait for ever. */
+    tierce__admin_http_stop(manager);
+    tierce__later_destroy(manager->later);
+    if (manager->server != NULL)
+        tierce__server_stop(manager->server, whole->drain_ms);
+    end_ticker(whole);
+    tierce__elector_stop(manager->elector);
+    tierce__reclaimer_stop(manager->reclaimer);
+    tierce__locator_close(manager->locator);
+    tierce__storages_close(manager->storages);
+    tierce__auth_destroy(manager->auth);
+    tierce__faults_destroy(manager->faults);
+    tierce__registry_close(manager->registry);
+    close_logs(whole);
+    tierce__cond_fini(&whole->wake);
+    tierce__lock_fini(&whole->lock);
+    tierce__free(whole->startup);
+    tierce__free(whole);
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A data set that KVCM wrote has no sorted set of keys and no counters of bytes; or it has ours, of
+ * before. Its own count of keys, which our scripts write too, tells: where it is not the same as
+ * ours, all keys of the database are looked through once.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "manager/meta_redis_private.h"
+
+enum { SCAN_COUNT = 1000 };
+
+struct import {
+    struct tierce__redis_space *space;
+    char *pattern; /* of SCAN */
+    int64_t counters[TIERCE__META_COUNTERS];
+};
+
+static int call(struct tierce__redis *redis, const char *const *texts, size_t count,
+                int (*each)(void *arg, const struct tierce__resp_value *value), void *arg)
+{
+    struct tierce__resp *resp;
+    struct tierce__resp_value value;
+    struct tierce__arena arena = {0};
+    struct tierce__redis_command command = {.arena = &arena};
+    int rc = tierce__redis_begin(redis, &resp);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = tierce__redis_add_text(&command, texts[i]);
+    if (rc == 0)
+        rc = tierce__redis_call(resp, &command, &value);
+    if (rc == 0 && each != NULL)
+        rc = each(arg, &value);
+    tierce__redis_end(redis, resp);
+    tierce__arena_clear(&arena);
+    return rc;
+}
+
+/* 1: KVCM's count and ours differ. */
+static int compare_counts(void *arg, const struct tierce__resp_value *value)
+{
+    (void)arg;
+    if (value->type != TIERCE__RESP_ARRAY || value->count != 2)
+        return TIERCE_E_FORMAT;
+    const struct tierce__resp_value *theirs = &value->items[0], *ours = &value->items[1];
+    if (theirs->type != TIERCE__RESP_STRING)
+        return 0;
+    return ours->type != TIERCE__RESP_STRING || strcmp(theirs->text, ours->text) != 0;
+}
+
+/* The prefix with what is special in a pattern escaped, and a star. */
+static char *make_pattern(const char *prefix)
+{
+    char *pattern = tierce__alloc(2 * strlen(prefix) + 2), *to = pattern;
+    if (pattern == NULL)
+        return NULL;
+    for (; *prefix != '\0'; prefix++) {
+        if (strchr("*?[]\\^-", *prefix) != NULL)
+            *to++ = '\\';
+        *to++ = *prefix;
+    }
+    *to++ = '*';
+    *to = '\0';
+    return pattern;
+}
+
+/* What SCAN gave: where it goes on, and keys of records. */
+struct page {
+    const char *prefix;
+    char cursor[24];
+    int64_t *keys;
+    size_t count;
+};
+
+static int take_page(void *arg, const struct tierce__resp_value *value)
+{
+    struct page *page = (struct page *)arg;
+    if (value->type != TIERCE__RESP_ARRAY || value->count != 2 ||
+        value->items[0].type != TIERCE__RESP_STRING ||
+        value->items[0].bytes >= sizeof(page->cursor) || value->items[1].type != TIERCE__RESP_ARRAY)
+        return TIERCE_E_FORMAT;
+    memcpy(page->cursor, value->items[0].text, value->items[0].bytes + 1);
+    const struct tierce__resp_value *names = &value->items[1];
+    page->keys = tierce__calloc(names->count, sizeof(*page->keys));
+    if (page->keys == NULL)
+        return -ENOMEM;
+    size_t prefix_bytes = strlen(page->prefix);
+    for (size_t i = 0; i < names->count; i++) {
+        char *end, again[24];
+        if (names->items[i].type != TIERCE__RESP_STRING || names->items[i].bytes <= prefix_bytes)
+            continue;
+        const char *digits = names->items[i].text + prefix_bytes;
+        errno = 0;
+        long long key = strtoll(digits, &end, 10);
+        snprintf(again, sizeof(again), "%lld", key);
+        /* One way to write a number alone: others are not keys that could be asked for. */
+        if (errno == 0 && strcmp(again, digits) == 0)
+            page->keys[page->count++] = key;
+    }
+    return 0;
+}
+
+static void count_record(struct import *import, const struct tierce__record *record)
+{
+    import->counters[TIERCE__META_KEYS]++;
+    for (uint16_t i = 0; i < record->location_count; i++) {
+        const struct tierce__location *location = &record->locations[i];
+        import->counters[TIERCE__META_BYTES_FIRST + tierce__meta_type_slot(location->type)] +=
+            (int64_t)tierce__location_bytes(location);
+    }
+}
+
+/* Adds keys to the sorted set; SCAN may give one twice, which counts once. */
+static int add_keys(struct import *import, const int64_t *keys, size_t count,
+                    const struct tierce__record *records, const bool *found)
+{
+    struct tierce__redis_space *space = import->space;
+    struct tierce__resp *resp;
+    int rc = tierce__redis_begin(space->redis, &resp);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        char member[24];
+        if (!found[i])
+            continue;
+        snprintf(member, sizeof(member), "%016" PRIx64, tierce__meta_mix(keys[i]));
+        const char *texts[] = {"ZADD", space->keys->keys, "0", member};
+        size_t bytes[] = {4, strlen(space->keys->keys), 1, strlen(member)};
+        rc = tierce__resp_append(resp, texts, bytes, 4);
+    }
+    if (rc == 0)
+        rc = tierce__resp_flush(resp, 0);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        struct tierce__resp_value value;
+        if (!found[i])
+            continue;
+        rc = tierce__redis_read(resp, &value);
+        if (rc == 0 && value.type == TIERCE__RESP_INTEGER && value.integer == 1)
+            count_record(import, &records[i]);
+    }
+    tierce__redis_end(space->redis, resp);
+    return rc;
+}
+
+static int import_page(struct import *import, const int64_t *keys, size_t count)
+{
+    struct tierce__arena arena = {0};
+    struct tierce__record *records = tierce__arena_calloc(&arena, count, sizeof(*records));
+    bool *found = tierce__arena_calloc(&arena, count, sizeof(*found));
+    int rc = records == NULL || found == NULL ? -ENOMEM : 0;
+    if (rc == 0)
+        rc = tierce__redis_get(&import->space->base, keys, count, &arena, records, found);
+    if (rc == 0)
+        rc = add_keys(import, keys, count, records, found);
+    tierce__arena_clear(&arena);
+    return rc;
+}
+
+static int import_pages(struct import *import)
+{
+    struct tierce__redis_space *space = import->space;
+    char count[16];
+    snprintf(count, sizeof(count), "%d", SCAN_COUNT);
+    struct page page = {.prefix = space->keys->data, .cursor = "0"};
+    int rc;
+    do {
+        char cursor[24];
+        memcpy(cursor, page.cursor, sizeof(cursor));
+        const char *texts[] = {"SCAN", cursor, "MATCH", import->pattern, "COUNT", count};
+        page.count = 0;
+        rc = call(space->redis, texts, 6, take_page, &page);
+        if (rc == 0 && page.count > 0)
+            rc = import_page(import, page.keys, page.count);
+        tierce__free(page.keys);
+        page.keys = NULL;
+    } while (rc == 0 && strcmp(page.cursor, "0") != 0);
+    return rc;
+}
+
+/* All at once, KVCM's count with ours. */
+static int set_counters(struct import *import)
+{
+    struct tierce__redis_space *space = import->space;
+    struct tierce__resp *resp;
+    struct tierce__resp_value value;
+    struct tierce__arena arena = {0};
+    struct tierce__redis_command command = {.arena = &arena};
+    int rc = tierce__redis_begin(space->redis, &resp);
+    if (rc < 0)
+        return rc;
+    rc = tierce__redis_add_text(&command, "HSET");
+    if (rc == 0)
+        rc = tierce__redis_add_text(&command, space->keys->metadata);
+    if (rc == 0)
+        rc = tierce__redis_add_text(&command, "__key_count__");
+    if (rc == 0)
+        rc = tierce__redis_add_i64(&command, import->counters[TIERCE__META_KEYS]);
+    for (unsigned i = 0; rc == 0 && i < TIERCE__META_COUNTERS; i++) {
+        char *field = tierce__arena_alloc(&arena, 16);
+        if (field != NULL)
+            snprintf(field, 16, "tierce:%u", i);
+        rc = field != NULL ? tierce__redis_add_text(&command, field) : -ENOMEM;
+        if (rc == 0)
+            rc = tierce__redis_add_i64(&command, import->counters[i]);
+    }
+    if (rc == 0)
+        rc = tierce__redis_call(resp, &command, &value);
+    tierce__redis_end(space->redis, resp);
+    tierce__arena_clear(&arena);
+    return rc;
+}
+
+int tierce__redis_import(struct tierce__redis_space *space)
+{
+    struct import import = {.space = space};
+    const char *counts[] = {"HMGET", space->keys->metadata, "__key_count__", "tierce:0"};
+    int rc = call(space->redis, counts, 4, compare_counts, NULL);
+    if (rc <= 0)
+        return rc;
+    uint64_t start_ns = tierce__now_ns();
+    const char *forget[] = {"DEL", space->keys->keys};
+    import.pattern = make_pattern(space->keys->data);
+    rc = import.pattern == NULL ? -ENOMEM : call(space->redis, forget, 2, NULL, NULL);
+    if (rc == 0)
+        rc = import_pages(&import);
+    if (rc == 0)
+        rc = set_counters(&import);
+    tierce__free(import.pattern);
+    if (rc == 0)
+        tierce__log(TIERCE_LOG_INFO, "meta_redis_taken_over",
+                    "data=%s keys=%" PRId64 " ms=%" PRIu64, space->keys->data,
+                    import.counters[TIERCE__META_KEYS],
+                    (uint64_t)((tierce__now_ns() - start_ns) / TIERCE__MS_NS));
+    return rc;
+}

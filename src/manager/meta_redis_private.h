@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_META_REDIS_PRIVATE_H
+#define TIERCE_MANAGER_META_REDIS_PRIVATE_H
+
+#include <stdatomic.h>
+
+#include "base/lock.h"
+#include "manager/meta_store_private.h"
+#include "manager/meta_touches.h"
+#include "manager/registry.h"
+#include "wire/resp_pool.h"
+
+/* docs/format/meta.md has the keys and fields. */
+
+#define TIERCE__REDIS_TOKEN_BYTES                                                                  \
+    20u /* a fencing token in decimal, padded, so that texts compare */
+
+/* A script of the server, by the hash under which it knows it. */
+struct tierce__redis_script {
+    const char *text;
+    char sha[41];
+};
+
+enum tierce__redis_script_id {
+    TIERCE__REDIS_FENCE,
+    TIERCE__REDIS_WRITE,
+    TIERCE__REDIS_TOUCH,
+    TIERCE__REDIS_SCRIPTS,
+};
+
+/* Names of a space's keys; kept until the store is closed, as touches outlive spaces. */
+struct tierce__redis_keys {
+    struct tierce__redis_keys *next;
+    uint32_t number;
+    char *data;     /* prefix of the records' keys */
+    char *metadata; /* counters */
+    char *keys;     /* the sorted set of keys */
+    char *notes;    /* prefix; the kind follows */
+};
+
+struct tierce__redis {
+    struct tierce__meta_store base;
+    struct tierce__resp_pool *pool;
+    struct tierce__touches *touches;
+    struct tierce__redis_script scripts[TIERCE__REDIS_SCRIPTS];
+    struct tierce__lock lock;                  /* of what follows */
+    struct tierce__redis_keys *keys;           /* of all spaces that were opened */
+    char token[TIERCE__REDIS_TOKEN_BYTES + 1]; /* "": none */
+};
+
+struct tierce__redis_space {
+    struct tierce__meta_space base;
+    struct tierce__redis *redis;
+    const struct tierce__redis_keys *keys;
+    struct tierce__registry *registry;       /* or NULL: nothing is written for KVCM to read */
+    const struct tierce__instance *instance; /* or NULL */
+    _Atomic uint64_t unreadable;
+};
+
+/* ---- meta_redis_call.c: pipelines and scripts ------------------------------------------------ */
+
+/* Texts of one command, one after the other in memory of their own. */
+struct tierce__redis_command {
+    struct tierce__arena *arena;
+    const char **texts;
+    size_t *bytes;
+    size_t count, capacity;
+};
+
+TIERCE_MUSTUSE int tierce__redis_add(struct tierce__redis_command *command, const char *text,
+                                     size_t bytes);
+TIERCE_MUSTUSE int tierce__redis_add_text(struct tierce__redis_command *command, const char *text);
+TIERCE_MUSTUSE int tierce__redis_add_i64(struct tierce__redis_command *command, int64_t value);
+TIERCE_MUSTUSE int tierce__redis_add_hex(struct tierce__redis_command *command, uint64_t value);
+
+/* A client for a pipeline, begun. */
+TIERCE_MUSTUSE int tierce__redis_begin(struct tierce__redis *redis, struct tierce__resp **out);
+void tierce__redis_end(struct tierce__redis *redis, struct tierce__resp *resp);
+
+/* The next value of a pipeline; an error reply is -EIO, and logged. */
+TIERCE_MUSTUSE int tierce__redis_read(struct tierce__resp *resp, struct tierce__resp_value *out);
+
+/* One command, and its value, borrowed until the next begin of the client. */
+TIERCE_MUSTUSE int tierce__redis_call(struct tierce__resp *resp,
+                                      const struct tierce__redis_command *command,
+                                      struct tierce__resp_value *out);
+
+/* A script whose command begins with `EVALSHA sha key-count keys..`; loaded again where the server
+ * lost it. TIERCE_E_REFUSED: an older token. */
+TIERCE_MUSTUSE int tierce__redis_start_script(struct tierce__redis *redis,
+                                              enum tierce__redis_script_id id,
+                                              struct tierce__redis_command *command,
+                                              const struct tierce__redis_keys *keys);
+TIERCE_MUSTUSE int tierce__redis_run_script(struct tierce__redis *redis,
+                                            enum tierce__redis_script_id id,
+                                            struct tierce__redis_command *command);
+TIERCE_MUSTUSE int tierce__redis_load_scripts(struct tierce__redis *redis,
+                                              struct tierce__resp *resp);
+
+/* ---- meta_redis_form.c: records as fields -----------------------------------------------------
+ */
+
+/* Of HMGET, in this order. */
+enum {
+    TIERCE__REDIS_FORM, /* __tierce__ */
+    TIERCE__REDIS_URI,
+    TIERCE__REDIS_LRU,
+    TIERCE__REDIS_HITS,
+    TIERCE__REDIS_PREV,
+    TIERCE__REDIS_FIELDS,
+};
+extern const char *const tierce__redis_fields[TIERCE__REDIS_FIELDS];
+
+/* Adds the fields' values of a record. `catalog` may be NULL. */
+TIERCE_MUSTUSE int tierce__redis_add_record(struct tierce__redis_command *command,
+                                            const struct tierce__redis_space *space,
+                                            const struct tierce__catalog *catalog,
+                                            const struct tierce__record *record);
+
+/* A record from the fields' values, of ours or of KVCM's. *found false: there is none that serves;
+ * *is_unreadable: there is something. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__redis_read_record(struct tierce__record *out, bool *found,
+                                             bool *is_unreadable,
+                                             const struct tierce__redis_space *space,
+                                             const struct tierce__catalog *catalog,
+                                             const struct tierce__resp_value *values,
+                                             struct tierce__arena *arena);
+
+/* ---- meta_redis_import.c ----------------------------------------------------------------------
+ */
+
+/* Counts what KVCM left, if it wrote last. */
+TIERCE_MUSTUSE int tierce__redis_import(struct tierce__redis_space *space);
+
+/* Pieces of meta_redis.c that it uses. */
+TIERCE_MUSTUSE int tierce__redis_get(struct tierce__meta_space *base, const int64_t *keys,
+                                     size_t count, struct tierce__arena *arena,
+                                     struct tierce__record *records, bool *found);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_META_TOUCHES_H
+#define TIERCE_MANAGER_META_TOUCHES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * Uses of keys, kept back in memory of a fixed size, one entry a key, and handed on by a thread
+ * every few seconds or when there are many: a store that blocks is written once for all of them.
+ * What finds no room is dropped.
+ *
+ * Threads: any; `flush` runs on the thread alone, without a lock.
+ */
+
+struct tierce__touch {
+    uint32_t space;
+    uint32_t uses;
+    int64_t key;
+    int64_t used_us; /* the latest */
+};
+
+struct tierce__touches;
+
+typedef void (*tierce__touches_flush_fn)(void *arg, const struct tierce__touch *touches,
+                                         size_t count);
+
+/* Entries that come out together belong to no particular space. Errors: -ENOMEM, negative errno
+ * (thread). */
+TIERCE_MUSTUSE int tierce__touches_start(struct tierce__touches **out, uint32_t interval_ms,
+                                         tierce__touches_flush_fn flush, void *arg);
+
+/* Hands on what there is, and ends. NULL is accepted. */
+void tierce__touches_stop(struct tierce__touches *touches);
+
+/* As tierce__meta_store_ops.touch. */
+void tierce__touches_add(struct tierce__touches *touches, uint32_t space, const int64_t *keys,
+                         size_t count, int64_t now_us);
+
+#endif

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/metrics.h"
+
+#include "manager/deleter.h"
+#include "manager/locator_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef void (*each_fn)(void *arg, const struct tierce__metric *metric);
+
+struct telling {
+    struct tierce__manager *manager;
+    each_fn each;
+    void *arg;
+};
+
+static void tell(const struct telling *t, const char *name, const char *help, bool is_counter,
+                 double value, const struct tierce__metric_tag *tags, size_t tag_count)
+{
+    t->each(t->arg, &(struct tierce__metric){.name = name,
+                                             .help = help,
+                                             .is_counter = is_counter,
+                                             .value = value,
+                                             .tags = tags,
+                                             .tag_count = tag_count});
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+enum rpc_metric { QUERY_COUNTER, ERROR_COUNTER, ERROR_CODE, QUERY_RT, RPC_METRICS };
+
+static double rpc_value(const struct tierce__rpc_stats *stats, enum rpc_metric metric)
+{
+    uint64_t calls = atomic_load_explicit(&stats->calls, memory_order_relaxed);
+    switch (metric) {
+    case QUERY_COUNTER:
+        return (double)calls;
+    case ERROR_COUNTER:
+        return (double)atomic_load_explicit(&stats->errors, memory_order_relaxed);
+    case ERROR_CODE:
+        return atomic_load_explicit(&stats->last_code, memory_order_relaxed);
+    case QUERY_RT:
+        return (double)atomic_load_explicit(&stats->last_us, memory_order_relaxed);
+    case RPC_METRICS:
+        break;
+    }
+    return 0;
+}
+
+static void tell_calls(const struct telling *t)
+{
+    static const struct {
+        const char *name, *help;
+        bool is_counter;
+    } metrics[RPC_METRICS] = {
+        {"service.query_counter", "Calls of an API.", true},
+        {"service.error_counter", "Calls that were answered with another code than OK.", true},
+        {"service.error_code", "The code of the last call.", false},
+        {"service.query_rt_us", "How long the last call took, in microseconds.", false},
+    };
+    for (int m = 0; m < RPC_METRICS; m++) {
+        for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
+            const struct tierce__rpc_stats *stats = &t->manager->rpcs[id];
+            if (atomic_load_explicit(&stats->calls, memory_order_relaxed) == 0)
+                continue;
+            struct tierce__metric_tag tags[] = {
+                {"api_name", tierce__rpcs[id].method},
+                {"service", tierce__rpcs[id].service},
+            };
+            tell(t, metrics[m].name, metrics[m].help, metrics[m].is_counter,
+                 rpc_value(stats, (enum rpc_metric)m), tags, 2);
+        }
+    }
+}
+
+/* ---- groups, instances, storages ------------------------------------------------------------- */
+
+static void tell_groups(const struct telling *t, const struct tierce__catalog *catalog)
+{
+    static const struct {
+        const char *name, *help;
+    } metrics[] = {
+        {"cache_manager_group.usage_ratio", "Bytes in use, of the group's quota."},
+        {"cache_manager_group.serving_bytes", "Bytes of blocks that can be read."},
+        {"cache_manager_group.writing_bytes", "Bytes of blocks that are being written."},
+        {"cache_manager_group.deleting_bytes", "Bytes of blocks that are being deleted."},
+        {"cache_manager_group.key_count", "Blocks that can be read."},
+        {"cache_manager_group.write_sessions", "Write sessions that are open."},
+        {"cache_manager.write_location_expire_size", "Write sessions that ended by their time."},
+    };
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    for (size_t m = 0; m < sizeof(metrics) / sizeof(metrics[0]); m++) {
+        for (size_t i = 0; i < count; i++) {
+            struct tierce__usage usage;
+            struct tierce__metric_tag tag = {"instance_group", groups[i].name};
+            tierce__locator_group_usage(t->manager->locator, groups[i].name, &usage);
+            double all = (double)(usage.serving_bytes + usage.writing_bytes + usage.deleting_bytes);
+            double values[] = {
+                groups[i].capacity_bytes > 0 ? all / (double)groups[i].capacity_bytes : 0,
+                (double)usage.serving_bytes,
+                (double)usage.writing_bytes,
+                (double)usage.deleting_bytes,
+                (double)usage.keys,
+                (double)usage.sessions,
+                (double)usage.expired_sessions,
+            };
+            bool counter = m == sizeof(values) / sizeof(values[0]) - 1;
+            tell(t, metrics[m].name, metrics[m].help, counter, values[m], &tag, 1);
+        }
+    }
+}
+
+static void tell_instances(const struct telling *t, const struct tierce__catalog *catalog)
+{
+    static const char *const names[] = {"cache_manager_instance.key_count",
+                                        "cache_manager_instance.byte_size"};
+    static const char *const helps[] = {"Blocks of an instance that can be read.", "Their bytes."};
+    size_t count;
+    const struct tierce__instance *instances = tierce__catalog_instances(catalog, &count);
+    for (size_t m = 0; m < 2; m++) {
+        for (size_t i = 0; i < count; i++) {
+            struct tierce__usage usage;
+            struct tierce__metric_tag tags[] = {{"instance_group", instances[i].group_name},
+                                                {"instance_id", instances[i].id}};
+            if (tierce__locator_instance_usage(t->manager->locator, instances[i].id, &usage) < 0)
+                continue;
+            tell(t, names[m], helps[m], false,
+                 m == 0 ? (double)usage.keys : (double)usage.serving_bytes, tags, 2);
+        }
+    }
+}
+
+static void tell_storages(const struct telling *t, const struct tierce__catalog *catalog)
+{
+    static const char *const names[] = {"data_storage.healthy_status",
+                                        "data_storage.storage_usage_ratio",
+                                        "data_storage.byte_size"};
+    static const char *const helps[] = {
+        "1: enabled, and its last probes went well.",
+        "The used share of what it lies on; -1: not known.",
+        "Bytes of locations in it, in any state.",
+    };
+    size_t count;
+    const struct tierce__storage *storages = tierce__catalog_storages(catalog, &count);
+    for (size_t m = 0; m < 3; m++) {
+        for (size_t i = 0; i < count; i++) {
+            struct tierce__storage_state state;
+            struct tierce__usage usage;
+            struct tierce__metric_tag tags[] = {
+                {"type", tierce__storage_type_name(storages[i].type)},
+                {"unique_name", storages[i].name}};
+            tierce__storages_state(t->manager->storages, storages[i].name, &state);
+            tierce__locator_storage_usage(t->manager->locator, storages[i].number, &usage);
+            double values[] = {
+                state.is_enabled && state.is_well, state.used_share < 0 ? -1 : state.used_share,
+                (double)(usage.serving_bytes + usage.writing_bytes + usage.deleting_bytes)};
+            tell(t, names[m], helps[m], false, values[m], tags, 2);
+        }
+    }
+}
+
+/* ---- work in the background ------------------------------------------------------------------ */
+
+static void tell_background(const struct telling *t)
+{
+    struct tierce__reclaimer_stats reclaimer;
+    struct tierce__deleter_stats deleter;
+    uint64_t lines, dropped;
+    tierce__reclaimer_stats(t->manager->reclaimer, &reclaimer);
+    tierce__deleter_stats(t->manager->locator->deleter, &deleter);
+    tell(t, "cache_reclaimer.block_submit_count", "Blocks that were reclaimed.", true,
+         (double)reclaimer.submitted_blocks, NULL, 0);
+    tell(t, "cache_reclaimer.location_submit_count", "Their locations.", true,
+         (double)reclaimer.submitted_locations, NULL, 0);
+    tell(t, "cache_reclaimer.location_del_count", "Locations whose bytes are deleted.", true,
+         (double)deleter.done_locations, NULL, 0);
+    tell(t, "cache_reclaimer.orphaned_location_count",
+         "Locations whose bytes can only be deleted by their storage's owner.", true,
+         (double)deleter.orphaned_locations, NULL, 0);
+    tell(t, "schedule_plan_executor.waiting_task_count", "Deletions that wait.", false,
+         (double)deleter.waiting, NULL, 0);
+    tell(t, "schedule_plan_executor.executing_task_count", "Deletions in progress.", false,
+         (double)deleter.executing, NULL, 0);
+    tell(t, "schedule_plan_executor.failed_try_count", "Deletions that are tried again.", true,
+         (double)deleter.failed_tries, NULL, 0);
+    if (t->manager->events != NULL) {
+        tierce__line_log_counts(t->manager->events, &lines, &dropped);
+        tell(t, "event_publisher.dropped_count", "Events that did not fit into the queue.", true,
+             (double)dropped, NULL, 0);
+    }
+    tell(t, "manager.is_leader", "1: this manager leads.", false, tierce__manager_leads(t->manager),
+         NULL, 0);
+}
+
+void tierce__metrics_each(struct tierce__manager *manager, each_fn each, void *arg)
+{
+    struct telling t = {.manager = manager, .each = each, .arg = arg};
+    tell_calls(&t);
+    tell_background(&t);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
+    tell_groups(&t, catalog);
+    tell_instances(&t, catalog);
+    tell_storages(&t, catalog);
+    tierce__registry_release(manager->registry, catalog);
+}
+
+/* ---- Prometheus ------------------------------------------------------------------------------ */
+
+struct text {
+    struct tierce__line line;
+    const char *name; /* of the metric before */
+};
+
+static void put_name(struct tierce__line *line, const struct tierce__metric *metric)
+{
+    tierce__line_put(line, "tierce_");
+    for (const char *p = metric->name; *p != '\0'; p++)
+        tierce__line_put_bytes(line, *p == '.' ? "_" : p, 1);
+    if (metric->is_counter)
+        tierce__line_put(line, "_total");
+}
+
+static void put_value(struct tierce__line *line, const char *value)
+{
+    for (; *value != '\0'; value++) {
+        if (*value == '"' || *value == '\\')
+            tierce__line_put(line, "\\");
+        tierce__line_put_bytes(line, *value == '\n' ? " " : value, 1);
+    }
+}
+
+static void put_metric(void *arg, const struct tierce__metric *metric)
+{
+    struct text *text = arg;
+    struct tierce__line *line = &text->line;
+    if (text->name == NULL || strcmp(text->name, metric->name) != 0) {
+        tierce__line_put(line, "# HELP ");
+        put_name(line, metric);
+        tierce__line_put(line, " ");
+        tierce__line_put(line, metric->help);
+        tierce__line_put(line, "\n# TYPE ");
+        put_name(line, metric);
+        tierce__line_put(line, metric->is_counter ? " counter\n" : " gauge\n");
+    }
+    text->name = metric->name;
+    put_name(line, metric);
+    for (size_t i = 0; i < metric->tag_count; i++) {
+        tierce__line_put(line, i == 0 ? "{" : ",");
+        tierce__line_put(line, metric->tags[i].key);
+        tierce__line_put(line, "=\"");
+        put_value(line, metric->tags[i].value);
+        tierce__line_put(line, "\"");
+    }
+    tierce__line_put(line, metric->tag_count > 0 ? "} " : " ");
+    if (metric->is_counter)
+        tierce__line_put_int(line, (int64_t)metric->value);
+    else
+        tierce__line_put_double(line, metric->value);
+    tierce__line_put(line, "\n");
+}
+
+char *tierce__metrics_text(struct tierce__manager *manager, size_t *bytes)
+{
+    struct text text = {0};
+    tierce__metrics_each(manager, put_metric, &text);
+    if (text.line.failed) {
+        tierce__line_clear(&text.line);
+        return NULL;
+    }
+    *bytes = text.line.bytes;
+    return text.line.text;
+}

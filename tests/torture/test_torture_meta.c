@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/log.h"
+#include "check_main.h"
+#include "manager/meta_index.h"
+#include "meta_folder.h"
+#include "meta_records.h"
+
+#include <errno.h>
+
+/*
+ * Every allocation fails once, one after the other, over the life of a store and an index.
+ * Whatever fails: no crash, no leak, a call that failed for it did nothing, and the counters are
+ * those of a full scan.
+ */
+enum { KEYS = 40 };
+
+static struct tierce__meta_store *store;
+static struct tierce__meta_space *space;
+static struct tierce__meta_index *lookup;
+static struct test_record made[KEYS];
+
+static enum tierce__meta_action decide(void *arg, size_t i, int64_t key, bool found,
+                                       struct tierce__record *record, struct tierce__arena *arena)
+{
+    (void)arena;
+    const unsigned *round = arg;
+    if (found && key % 3 == 0)
+        return TIERCE__META_DELETE;
+    *record = *test_record(&made[i], key, *round);
+    record->has_parent = key > 0;
+    record->parent = key > 0 ? key / 2 : 0;
+    return TIERCE__META_PUT;
+}
+
+static int attach(void *arg, const size_t *indices, size_t count, struct tierce__meta_batch *batch,
+                  struct tierce__arena *arena)
+{
+    (void)indices;
+    struct tierce__meta_note *note = tierce__arena_alloc(arena, sizeof(*note));
+    if (note == NULL)
+        return -ENOMEM;
+    *note = (struct tierce__meta_note){TIERCE__NOTE_SESSION, *(unsigned *)arg + count, "s", 1};
+    batch->notes = note;
+    batch->note_count = 1;
+    return 0;
+}
+
+static int nothing(void *arg, const struct tierce__meta_note *note)
+{
+    (void)arg;
+    (void)note;
+    return 0;
+}
+
+/* Each call may fail for memory, for nothing else. */
+static void use(const struct tierce__meta_store_ops *ops, const char *uri)
+{
+    struct tierce__arena arena = {0};
+    char why[256];
+    int64_t keys[KEYS], counters[TIERCE__META_COUNTERS];
+    int status[KEYS];
+    struct tierce__record records[KEYS];
+    bool found[KEYS];
+    size_t count;
+    uint64_t cursor = 0, random = 1;
+    struct tierce__meta_index_opts opts = {.size = sizeof(opts), .shards = 4, .cache_bytes = 4096};
+    store = NULL;
+    space = NULL;
+    lookup = NULL;
+    int rc = ops->open(&store, uri, why);
+    if (rc == 0)
+        rc = ops->space_open(&space, store, 1, "i");
+    if (rc == 0)
+        rc = tierce__meta_index_open(&lookup, space, &opts);
+    ck_assert(rc == 0 || rc == -ENOMEM);
+    for (unsigned round = 0; rc == 0 && round < 4; round++) {
+        for (size_t i = 0; i < KEYS; i++)
+            keys[i] = (int64_t)i;
+        tierce__arena_clear(&arena); /* one that was refused memory refuses all */
+        int one = tierce__meta_index_modify(lookup, keys, KEYS, round == 2, decide, attach, &round,
+                                            &arena, status);
+        ck_assert(one == 0 || one == -ENOMEM);
+        one = tierce__meta_index_get(lookup, keys, KEYS, &arena, records, found);
+        ck_assert(one == 0 || one == -ENOMEM);
+        tierce__meta_index_touch(lookup, keys, KEYS, 1);
+        one = ops->sample(space, &random, 10, keys, &count);
+        ck_assert(one == 0 || one == -ENOMEM);
+        one = ops->scan(space, &cursor, 10, keys, &count);
+        ck_assert(one == 0 || one == -ENOMEM);
+        one = ops->notes(space, TIERCE__NOTE_SESSION, nothing, NULL);
+        ck_assert(one == 0 || one == -ENOMEM);
+        one = ops->counters(space, counters);
+        ck_assert(one == 0 || one == -ENOMEM);
+    }
+    tierce__arena_clear(&arena);
+}
+
+/* With memory again: what is there is counted. */
+static void verify(void)
+{
+    if (lookup == NULL)
+        return;
+    struct tierce__arena arena = {0};
+    int64_t keys[KEYS];
+    struct tierce__record records[KEYS];
+    bool found[KEYS];
+    size_t count;
+    uint64_t cursor = 0, bytes = 0;
+    ck_assert_int_eq(space->ops->scan(space, &cursor, KEYS, keys, &count), 0);
+    ck_assert_int_eq(space->ops->get(space, keys, count, &arena, records, found), 0);
+    for (size_t i = 0; i < count; i++) {
+        ck_assert(found[i]);
+        bytes += tierce__record_bytes(&records[i]);
+    }
+    struct tierce__meta_index_stats stats;
+    tierce__meta_index_stats(lookup, &stats);
+    ck_assert_uint_eq(stats.keys, count);
+    ck_assert_uint_eq(stats.bytes, bytes);
+    tierce__arena_clear(&arena);
+}
+
+static void end(void)
+{
+    tierce__meta_index_close(lookup);
+    if (space != NULL)
+        space->ops->space_close(space);
+    if (store != NULL)
+        store->ops->close(store);
+}
+
+static void silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
+{
+    (void)arg;
+    (void)level;
+    (void)event;
+    (void)detail;
+}
+
+static void torture(const struct tierce__meta_store_ops *ops, bool has_folder)
+{
+    tierce_set_log_fn(silent, NULL, TIERCE_LOG_ERROR);
+    uint64_t live = tierce__alloc_live(), allocations = UINT64_MAX;
+    for (uint64_t nth = 1; nth <= allocations + 2; nth++) {
+        if (has_folder)
+            meta_folder_make();
+        tierce__alloc_fail_nth(nth);
+        use(ops, has_folder ? meta_folder : "");
+        allocations = tierce__alloc_fail_nth(0);
+        verify();
+        end();
+        ck_assert_uint_eq(tierce__alloc_live(), live);
+        if (has_folder)
+            meta_folder_remove();
+    }
+    ck_assert_uint_gt(allocations, 100);
+}
+
+START_TEST(memory)
+{
+    torture(&tierce__meta_memory, false);
+}
+END_TEST
+
+START_TEST(rocksdb)
+{
+    torture(&tierce__meta_rocksdb, true);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("torture_meta");
+    TCase *tcase = tcase_create("torture_meta");
+    tcase_set_timeout(tcase, 300);
+    tcase_add_test(tcase, memory);
+    tcase_add_test(tcase, rocksdb);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tierce optimize, what it simulates beside the sweep: tiers, groups, life, times, parts, bytes."""
+
+import csv
+import json
+import os
+import random
+import re
+import unittest
+
+from cli_case import CliCase
+
+
+def rows_of(text):
+    return list(csv.DictReader(text.splitlines()))
+
+
+class OptimizeSim(CliCase):
+    def trace(self, requests, every_ms=1000, name="trace.jsonl"):
+        lines = [f'{{"timestamp": {i * every_ms}, "hash_ids": [{", ".join(map(str, ids))}]}}\n'
+                 for i, ids in enumerate(requests)]
+        return self.write(name, "".join(lines))
+
+    def conversations(self, count=300, seed=7):
+        draw, requests = random.Random(seed), []
+        for _ in range(count):
+            node, chain = draw.randrange(1, 40), [0]
+            for _ in range(draw.randrange(12)):
+                chain.append(node)
+                node = 3 * node + draw.randrange(2) + 8
+            requests.append(chain)
+        return requests
+
+    def rows(self, *args):
+        return rows_of(self.check(0, "optimize", *args, "--csv", "-").stdout)
+
+    def line(self, output, start):
+        """The columns of the line that begins so."""
+        found = [line.split() for line in output.splitlines() if line.startswith(start)]
+        self.assertEqual(len(found), 1, f"{start!r} in\n{output}")
+        return found[0]
+
+    # ---- times to live ----
+
+    def test_ttl_list(self):
+        """Without a limit from one scan; with one that is never reached from replays."""
+        path = self.trace(self.conversations())
+        at = [path, "--policy", "ttl,lru", "--ttl", "1s,3s,60s,1h", "--match", "prefix,any",
+              "--order", "rev,fwd"]
+        curve = self.rows(*at, "--capacity", "unlimited")
+        replay = self.rows(*at, "--capacity", "1000000")
+        self.assertEqual(len(curve), (4 + 1) * 2 * 2)
+        self.assertEqual([(r["policy"], r["order"], r["match"], r["hits"]) for r in curve],
+                         [(r["policy"], r["order"], r["match"], r["hits"]) for r in replay])
+        self.assertEqual({r["policy"] for r in curve}, {"ttl:1s", "ttl:3s", "ttl:1min", "ttl:1h",
+                                                        "lru"})
+        hits = [int(r["hits"]) for r in curve if r["match"] == "prefix" and r["order"] == "rev"]
+        self.assertEqual(hits[:4], sorted(hits[:4]))
+        self.assertEqual(hits[0], 0)  # a second later it has expired
+        self.assertEqual(hits[3], hits[4])
+        swept = self.rows(*at[:-4], "--capacity", "20,100")
+        self.assertEqual([(r["policy"], r["capacity"]) for r in swept[:8]],
+                         [(f"ttl:{t}", c) for c in ("20", "100")
+                          for t in ("1s", "3s", "1min", "1h")])
+        self.check(0, "optimize", *at[:-4], "--capacity", "20", out=["ttl:1min  ", "ttl:1h  "])
+        self.check(2, "optimize", path, "--policy", "ttl", "--ttl", "1s,soon", err=["--ttl"])
+
+    # ---- tiers ----
+
+    def test_tiers_by_hand(self):
+        """A memory of two blocks before a disk of four."""
+        path = self.trace([[1, 2], [3], [1, 2], [1, 2]])
+        out = self.check(0, "optimize", path, "--policy", "lru", "--capacity", "2", "--tier",
+                         "memory:2,read=1MB/s", "--tier", "disk:4,read=500KB/s,latency=100ms",
+                         "--block-bytes", "1MB").stdout
+        # [3] pushes 2 out of memory, which the third request reads from disk: 100 ms and 2 s.
+        memory, disk = self.line(out, "memory"), self.line(out, "disk")
+        self.assertEqual(memory[1:5], ["2", "2", "42.86%", "42.86%"])
+        self.assertEqual(disk[1:5], ["4", "3", "25.00%", "14.29%"])
+        self.assertIn("all hits, by prefix                                   57.14%", out)
+        self.assertIn("in the 2 requests that have one: mean 2.0 s, 50 % 2.0 s", out)
+        self.assertIn("longest 2.1 s", out)
+
+    def test_one_tier_is_the_row_of_its_policy(self):
+        path = self.trace(self.conversations())
+        for policy, capacity in (("lru", "50"), ("leaf-lru", "31")):
+            row, = self.rows(path, "--policy", policy, "--capacity", capacity)
+            out = self.check(0, "optimize", path, "--tier", f"memory:{capacity},policy={policy}",
+                             "--policy", policy, "--capacity", capacity).stdout
+            self.assertEqual(self.line(out, "memory")[4], f"{100 * float(row['hit_rate']):.2f}%")
+
+    def test_tiers_that_keep_all_are_the_infinite_cache(self):
+        path = self.trace(self.conversations())
+        row, = self.rows(path, "--policy", "infinite")
+        want = f"{100 * float(row['hit_rate']):.2f}%"
+        for writes in ("all", "waterfall"):
+            for promote in ("first", "all", "none"):
+                out = self.check(0, "optimize", path, "--policy", "lru", "--tier", "memory:20",
+                                 "--tier", "disk:40", "--tier", "remote", "--tier-writes", writes,
+                                 "--tier-promote", promote).stdout
+                self.assertEqual(self.line(out, "all hits")[-1], want)
+
+    def test_wrong_tiers(self):
+        path = self.trace([[1]])
+        for spec, said in [("", "NAME:SIZE"), (":5", "no name"), ("a:0", "not \"0\""),
+                           ("a:5,polcy=lru", '"polcy" is not known here ("policy"?)'),
+                           ("a:5,policy=belady", "no policy \"belady\""),
+                           ("a:5,read", '"read" lacks a value'), ("a:5,read=fast", "a rate like"),
+                           ("a:5,latency=x", "a time like"), ("a:5,ttl=0", "a time like"),
+                           ("a:5,endurance=-1", "a size like"), ("a" * 40, "no name"),
+                           ("a:5," + "x" * 200, "NAME:SIZE"),
+                           ("a:1GiB", "--block-bytes")]:
+            with self.subTest(spec=spec):
+                self.check(2, "optimize", path, "--tier", spec, err=[said])
+        self.check(2, "optimize", path, "--tier-writes", "waterfall", err=["need --tier"])
+        self.check(2, "optimize", path, "--tier", "a:1", "--tier-writes", "some", err=["all or"])
+        self.check(2, "optimize", path, *["--tier", "a:1"] * 9, err=["8 times"])
+
+    # ---- life and time ----
+
+    def test_life(self):
+        path = self.trace([[1, 2, 3], [1, 2, 4], [1, 5]], every_ms=2000)
+        out = self.check(0, "optimize", path, "--policy", "lru", "--capacity", "2", "--life",
+                         "--block-tokens", "16").stdout
+        self.assertIn("37.50% of the 8 blocks looked up had come before", out)
+        self.assertIn("60.00% of the 5 different blocks stored are never used again", out)
+        self.assertEqual(self.line(out, "  time until used again")[4:], ["3", "2.0", "s", "2.0",
+                                                                        "s", "2.0", "s", "2.0",
+                                                                        "s", "2.0", "s"])
+        tree = out[out.index("the prefixes"):].splitlines()[2:6]
+        self.assertEqual([line.split()[:6] for line in tree],
+                         [["3", "100.00%", "0", "1", "16", "2"],
+                          ["2", "66.67%", "1", "1", "16", "2"],
+                          ["1", "33.33%", "2", "1", "16", "0"],
+                          ["1", "33.33%", "2", "1", "16", "0"]])
+        lru = [line for line in out.splitlines() if line.startswith("lru ")][-1].split()
+        # Stored: 3 and what pushes 3 out, 1 and 2 of the first; then 4, 2, 1 once more; then 5.
+        self.assertEqual(lru[1], "2")
+        self.assertEqual(int(lru[2]) - int(lru[3]), 2)
+        self.assertNotIn("life of blocks in a cache",
+                         self.check(0, "optimize", path, "--life").stdout)
+
+    def test_timeline(self):
+        requests = self.conversations()
+        path, out = self.trace(requests), os.path.join(self.folder, "time.csv")
+        self.check(0, "optimize", path, "--policy", "lru,leaf-lru,infinite,belady,kvcm-lru",
+                   "--capacity", "30,60", "--timeline", out)
+        with open(out, encoding="utf-8") as file:
+            rows = rows_of(file.read())
+        lines = {}
+        for row in rows:
+            lines.setdefault((row["policy"], row["capacity"]), []).append(row)
+        self.assertEqual(set(lines), {("lru", "30"), ("lru", "60"), ("leaf-lru", "30"),
+                                      ("leaf-lru", "60"), ("infinite", "unlimited"),
+                                      ("kvcm-lru", "30"), ("kvcm-lru", "60")})
+        swept = {(r["policy"], r["capacity"]): r
+                 for r in self.rows(path, "--policy", "lru,leaf-lru,infinite,kvcm-lru",
+                                    "--capacity", "30,60")}
+        for key, slices in lines.items():
+            self.assertEqual(len(slices), 200)
+            self.assertEqual(sum(int(s["requests"]) for s in slices), len(requests))
+            self.assertEqual(sum(int(s["hits"]) for s in slices), int(swept[key]["hits"]))
+        self.check(2, "optimize", path, "--timeline", out, err=["--capacity"])
+        self.check(1, "optimize", path, "--capacity", "3", "--timeline", "/nonexistent/x",
+                   err=["/nonexistent/x"])
+
+    # ---- groups ----
+
+    def log(self):
+        """An event log of KVCM of three instances."""
+        draw, lines = random.Random(3), []
+        for i in range(200):
+            source, keys = f"i{draw.randrange(3)}", [draw.randrange(9)]
+            keys += [keys[0] * 10 + k for k in range(draw.randrange(4))]
+            event = {"source": source, "trigger_time_us": i, "keys": keys}
+            lines.append({**event, "type": "GetCacheLocation", "query_type": "prefix_match",
+                          "block_mask": 0})
+            lines.append({**event, "type": "StartWriteCache", "write_session_id": f"s{i}"})
+            lines.append({"source": source, "trigger_time_us": i, "type": "FinishWriteCache",
+                          "write_session_id": f"s{i}"})
+        return self.write("events.log", "".join(json.dumps(line) + "\n" for line in lines))
+
+    def quotas(self, *args):
+        """(group, policy) of each row, and its hits in percent."""
+        out = self.check(0, "optimize", self.log(), "--policy", "lru,sieve", "--capacity", "9",
+                         *args).stdout
+        table = out[out.index("groups with caches"):].splitlines()[2:]
+        return {(line.split()[0], line.split()[1]): line.split()[3:] for line in table if line}
+
+    def test_quotas(self):
+        rows = self.quotas("--quota", "i0=10", "--quota", "rest=20", "--group", "rest=i1,i2")
+        self.assertEqual(set(rows), {(g, p) for g in ("i0", "rest", "all")
+                                     for p in ("lru", "sieve")})
+        for policy in ("lru", "sieve"):
+            self.assertEqual([rows[g, policy][0] for g in ("i0", "rest", "all")],
+                             ["10", "20", "30"])
+            self.assertEqual(rows["all", policy][1], "400")
+        # One group of all is the sweep.
+        everything = self.quotas("--quota", "g=9", "--group", "g=i0,i1,i2")
+        row, = self.rows(self.log(), "--policy", "sieve", "--capacity", "9")
+        self.assertEqual(everything["g", "sieve"][3], f"{100 * float(row['hit_rate']):.2f}%")
+        self.assertEqual(everything["all", "sieve"], everything["g", "sieve"])
+        for args, said in [(["--quota", "i0"], "NAME="), (["--quota", "i0=0"], "--quota takes"),
+                           (["--quota", "i9=5"], 'no instance "i9" ("i0"?)'),
+                           (["--quota", "i0=5", "--quota", "i0=6"], "twice"),
+                           (["--group", "g=i0"], "needs --quota"),
+                           (["--group", "g=i0", "--quota", "i1=4"], "no --quota"),
+                           (["--quota", "g=1", "--quota", "i0=1", "--group", "g=i0"],
+                            "two groups")]:
+            with self.subTest(args=args):
+                self.check(2, "optimize", self.log(), *args, err=[said])
+        self.check(0, "optimize", self.log(), "--quota", "i0=5", out=["in no group"])
+
+    def test_split(self):
+        out = self.check(0, "optimize", self.log(), "--policy", "lru", "--capacity", "9",
+                         "--split", "40").stdout
+        parts = [self.line(out, f"i{i} ") for i in range(3)]
+        self.assertLessEqual(sum(int(p[1]) for p in parts), 40)
+        self.assertIn("no split has more than", out)
+        self.assertIn("only look up", out)
+        out = self.check(0, "optimize", self.log(), "--policy", "lru", "--capacity", "9", "--split",
+                         "40", "--group", "a=i0,i1", "--group", "b=i2").stdout
+        self.assertEqual(sum(int(self.line(out, g)[1]) for g in ("a  ", "b  ")) <= 40, True)
+
+    # ---- bytes, budgets, parts ----
+
+    def sized(self):
+        draw = random.Random(11)
+        keys = {k: 1 + draw.randrange(1000) for k in range(60)}
+        lines = [f"{i},{k},{keys[k]}\n" for i, k in
+                 enumerate(draw.choices(list(keys), k=600))]
+        return self.write("sized.csv", "time,key,size\n" + "".join(lines)), keys, lines
+
+    def test_bytes(self):
+        path, keys, lines = self.sized()
+        capacity, cache, hits = 5000, {}, 0
+        for line in lines:  # plain LRU in bytes
+            key = int(line.split(",")[1])
+            hits += key in cache
+            size = cache.pop(key, keys[key])
+            while sum(cache.values()) + size > capacity:
+                del cache[next(iter(cache))]
+            cache[key] = size
+        row, = self.rows(path, "--policy", "lru", "--capacity", "5000B")
+        self.assertEqual((int(row["hits"]), row["capacity"]), (hits, "5000"))
+        blocks, = self.rows(path, "--policy", "lru", "--capacity", "5000")
+        self.assertGreater(int(blocks["hits"]), hits)
+        # What is chosen for such a trace is bytes, up to all of them; belady knows blocks only.
+        rows = self.rows(path)
+        self.assertEqual(max(int(r["capacity"]) for r in rows), sum(keys.values()))
+        self.assertNotIn("belady", {r["policy"] for r in rows})
+        self.check(0, "optimize", path, out=["in a cache of so many bytes"])
+        self.check(0, "optimize", path, "--policy", "belady", out=["so many blocks"])
+        self.check(2, "optimize", path, "--policy", "belady", "--capacity", "1KiB",
+                   err=["counts blocks"])
+        self.check(2, "optimize", path, "--capacity", "1KiB,5", err=["of one kind"])
+        self.check(2, "optimize", path, "--capacity", "1KiB", "--split", "1KiB",
+                   err=["counts blocks"])
+        out = self.check(0, "optimize", path, "--policy", "lru", "--capacity", "5000B", "--tier",
+                         "memory:5000B,read=1KB/s").stdout
+        self.assertEqual(self.line(out, "memory")[4:6], ["KiB", self.line(out, "lru ")[-1]])
+
+    def test_budget(self):
+        path = self.trace(self.conversations())
+        rows = self.rows(path, "--policy", "lru,sieve,arc,belady,infinite", "--budget", "77")
+        self.assertIn("77", {r["capacity"] for r in rows})
+        best = max((int(r["hits"]), -int(r["capacity"])) for r in rows
+                   if r["policy"] not in ("belady", "infinite") and int(r["capacity"]) <= 77)
+        out = self.check(0, "optimize", path, "--policy", "lru,sieve,arc,belady,infinite",
+                         "--budget", "77").stdout
+        found = re.search(r"the best within 77: (\S+) at (\d+), with", out)
+        self.assertEqual([int(r["hits"]) for r in rows
+                          if (r["policy"], r["capacity"]) == found.groups()], [best[0]])
+        self.assertEqual(int(found.group(2)), -best[1])
+        self.check(0, "optimize", path, "--budget", "1MiB", "--block-bytes", "10KiB",
+                   out=["the best within 102: "])
+        self.check(2, "optimize", path, "--budget", "none", err=["--budget takes"])
+
+    def test_scale(self):
+        path = self.trace(self.conversations(2000))
+        at = [path, "--policy", "sieve,lru", "--capacity", "20,60,150"]
+        out = self.check(0, "optimize", *at, "--scale", "0.3",
+                         out=["lru, the whole", "lru, the part", "difference"]).stdout
+        found = re.search(r"(\d+) of 2000 requests were replayed, with (\S+)% of the blocks", out)
+        self.assertLess(int(found.group(1)), 1200)
+        self.assertGreater(int(found.group(1)), 100)
+        whole = [f"{100 * float(r['hit_rate']):.2f}%" for r in self.rows(*at)
+                 if r["policy"] == "lru"]
+        self.assertEqual(self.line(out, "lru, the whole")[3:], whole)
+        self.assertEqual([r["hits"] for r in self.rows(*at, "--scale", "1")],
+                         [r["hits"] for r in self.rows(*at)])
+        result = self.check(0, "optimize", *at, "--scale", "30%", "--csv", "-",
+                            err=["points in the mean"])
+        self.assertEqual([r["capacity"] for r in rows_of(result.stdout)], ["20", "60", "150"] * 2)
+        self.check(1, "optimize", *at, "--scale", "0.000000001", err=["nothing was drawn"])
+        for share in ("0", "1.5", "half"):
+            self.check(2, "optimize", *at, "--scale", share, err=["--scale takes"])
+        self.check(2, "optimize", *at, "--scale", "0.5", "--html", "x", err=["--html"])
+
+    def test_not_with_a_config_of_kvcm(self):
+        for args in (["--life"], ["--tier", "a:1"], ["--scale", "0.5"], ["--quota", "a=1"]):
+            self.check(2, "optimize", "--kvcm-config", "x.json", *args, err=["--kvcm-config"])
+
+
+if __name__ == "__main__":
+    unittest.main()

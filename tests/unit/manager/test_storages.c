@@ -1,0 +1,600 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Storages at work: files are deleted and nothing else; what is ill or hangs is left out. */
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "check_main.h"
+#include "manager/storages.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char folder[] = "/tmp/tierce-test-storages-XXXXXX";
+static char root[64], why[256];
+static struct tierce__registry *registry;
+static struct tierce__storages *storages;
+
+static void set_up(void)
+{
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(root, sizeof(root), "%s/root/", folder);
+    ck_assert_int_eq(mkdir(root, 0700), 0);
+    struct tierce__registry_opts opts = {.size = sizeof(opts), .uri = ""};
+    ck_assert_int_eq(tierce__registry_open(&registry, &opts, why), 0);
+    ck_assert_int_eq(tierce__registry_load(registry, 0, why), 0);
+}
+
+static void tear_down(void)
+{
+    char command[128];
+    tierce__storages_close(storages);
+    tierce__registry_close(registry);
+    snprintf(command, sizeof(command), "rm -r %s", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static struct tierce__storage nfs(void)
+{
+    return (struct tierce__storage){.number = 1,
+                                    .name = "nfs",
+                                    .type = TIERCE__STORAGE_NFS,
+                                    .is_enabled = true,
+                                    .root_path = root};
+}
+
+static void add(const struct tierce__storage *storage)
+{
+    ck_assert_msg(tierce__registry_add_storage(registry, storage, why) == 0, "%s", why);
+}
+
+static struct tierce__storage_state state_of(const char *name)
+{
+    struct tierce__storage_state state;
+    tierce__storages_state(storages, name, &state);
+    return state;
+}
+
+static bool is_available(const char *name)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
+    bool is = tierce__storages_is_available(storages, tierce__catalog_storage(catalog, name));
+    tierce__registry_release(registry, catalog);
+    return is;
+}
+
+/* Waits for something that comes about. */
+#define WAIT_FOR(condition)                                                                        \
+    do {                                                                                           \
+        uint64_t until_ns_ = tierce__deadline_in_ms(20000);                                        \
+        while (!(condition)) {                                                                     \
+            ck_assert_msg(tierce__now_ns() < until_ns_, "never: " #condition);                     \
+            usleep(1000);                                                                          \
+        }                                                                                          \
+    } while (0)
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static void open_quiet(void)
+{
+    struct tierce__storages_opts opts = {.size = sizeof(opts), .registry = registry};
+    ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
+}
+
+static const char *path_of(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof(path), "%s%s", root, name);
+    return path;
+}
+
+static void make_file(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof(path), "%s", path_of(name));
+    for (char *slash = path + strlen(root); (slash = strchr(slash, '/')) != NULL; slash++) {
+        *slash = '\0';
+        (void)mkdir(path, 0700);
+        *slash = '/';
+    }
+    int fd = open(path, O_CREAT | O_WRONLY, 0600);
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+}
+
+static bool is_there(const char *name)
+{
+    struct stat st;
+    return lstat(path_of(name), &st) == 0;
+}
+
+static int delete_path(const char *path)
+{
+    struct tierce__storage storage = nfs();
+    int status = 1;
+    ck_assert_int_eq(tierce__storages_delete(storages, &storage, &path, 1, &status), 0);
+    return status;
+}
+
+START_TEST(test_deletes_and_tidies)
+{
+    open_quiet();
+    make_file("i/tp0/a");
+    make_file("i/tp0/b");
+    make_file("i/tp1/c");
+    ck_assert_int_eq(delete_path(path_of("i/tp0/a")), 0);
+    ck_assert(!is_there("i/tp0/a"));
+    ck_assert(is_there("i/tp0/b"));
+    ck_assert_int_eq(delete_path(path_of("i/tp0/b")), 0);
+    ck_assert(!is_there("i/tp0"));
+    ck_assert(is_there("i/tp1/c"));
+    ck_assert_int_eq(delete_path(path_of("i/tp1/c")), 0);
+    ck_assert(!is_there("i"));
+    ck_assert(is_there(""));                              /* the root stays */
+    ck_assert_int_eq(delete_path(path_of("i/tp1/c")), 0); /* is not there */
+    make_file("top");
+    ck_assert_int_eq(delete_path(path_of("top")), 0);
+    ck_assert(!is_there("top"));
+}
+END_TEST
+
+START_TEST(test_never_leaves_the_root)
+{
+    char outside[128], link[256];
+    open_quiet();
+    snprintf(outside, sizeof(outside), "%s/outside", folder);
+    snprintf(link, sizeof(link), "%s", path_of("link"));
+    ck_assert_int_eq(mkdir(outside, 0700), 0);
+    snprintf(outside, sizeof(outside), "%s/outside/f", folder);
+    int fd = open(outside, O_CREAT | O_WRONLY, 0600);
+    close(fd);
+    make_file("d/f");
+    ck_assert_int_eq(symlink("../outside", link), 0);
+    static const char *const names[] = {
+        "../outside/f", "d/../../outside/f", "d/./f", "d//f", "", "d/", "link/f", "link", "d", "."};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        ck_assert_msg(delete_path(path_of(names[i])) == TIERCE_E_ARGUMENT, "%s", names[i]);
+    ck_assert_int_eq(delete_path(outside), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(delete_path("relative"), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(access(outside, F_OK), 0);
+    ck_assert(is_there("d/f"));
+    ck_assert(is_there("link"));
+    char deep[200] = "";
+    for (int i = 0; i < 40; i++)
+        strcat(deep, "d/");
+    ck_assert_int_eq(delete_path(path_of(strcat(deep, "f"))), 0); /* is not there */
+}
+END_TEST
+
+START_TEST(test_deletes_many)
+{
+    enum { COUNT = 50 };
+    char paths[COUNT][256];
+    const char *list[COUNT + 1];
+    int status[COUNT + 1];
+    struct tierce__storage storage = nfs();
+    open_quiet();
+    for (int i = 0; i < COUNT; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "i/%d/f", i % 7);
+        make_file(name);
+        snprintf(paths[i], sizeof(paths[i]), "%s", path_of(name));
+        list[i] = paths[i];
+    }
+    list[COUNT] = "/etc/passwd";
+    ck_assert_int_eq(tierce__storages_delete(storages, &storage, list, COUNT + 1, status), 0);
+    for (int i = 0; i < COUNT; i++)
+        ck_assert_int_eq(status[i], 0);
+    ck_assert_int_eq(status[COUNT], TIERCE_E_ARGUMENT);
+    ck_assert(!is_there("i"));
+}
+END_TEST
+
+START_TEST(test_others_are_not_reached)
+{
+    struct tierce__storage storage = {
+        .number = 9, .name = "m", .type = TIERCE__STORAGE_MOONCAKE, .is_enabled = true};
+    const char *path = "/x";
+    int status = 0;
+    open_quiet();
+    ck_assert_int_eq(tierce__storages_delete(storages, &storage, &path, 1, &status), 0);
+    ck_assert_int_eq(status, TIERCE_E_UNSUPPORTED);
+    ck_assert(tierce__storages_is_available(storages, &storage));
+    storage.is_enabled = false;
+    ck_assert(!tierce__storages_is_available(storages, &storage));
+    ck_assert(!state_of("m").is_enabled); /* there is no such storage */
+}
+END_TEST
+
+/* ---- probes of real folders ------------------------------------------------------------------ */
+
+static void open_probing(const struct tierce__storage_ops *(*find)(enum tierce__storage_type))
+{
+    struct tierce__storages_opts opts = {.size = sizeof(opts),
+                                         .registry = registry,
+                                         .probe_interval_ms = 20,
+                                         .probe_timeout_ms = 100,
+                                         .find_ops = find};
+    ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
+}
+
+START_TEST(test_probes_a_folder)
+{
+    struct tierce__storage storage = nfs();
+    add(&storage);
+    storage.name = "mooncake";
+    storage.type = TIERCE__STORAGE_MOONCAKE;
+    add(&storage);
+    open_probing(NULL);
+    WAIT_FOR(state_of("nfs").is_probed);
+    struct tierce__storage_state state = state_of("nfs");
+    ck_assert(state.is_well && state.is_enabled);
+    ck_assert_str_eq(state.why, "");
+    ck_assert(state.used_share >= 0 && state.used_share <= 1);
+    ck_assert(is_available("nfs") && is_available("mooncake"));
+    ck_assert(!state_of("mooncake").is_probed);
+    tierce__storages_close(storages);
+    storages = NULL;
+    ck_assert_int_eq(rmdir(root), 0); /* nothing of the probes was left */
+}
+END_TEST
+
+START_TEST(test_makes_the_root_but_not_above)
+{
+    struct tierce__storage storage = nfs();
+    char deep[96];
+    ck_assert_int_eq(rmdir(root), 0);
+    add(&storage);
+    snprintf(deep, sizeof(deep), "%s/mount/tierce/", folder);
+    storage.name = "deep";
+    storage.root_path = deep;
+    add(&storage);
+    open_probing(NULL);
+    WAIT_FOR(state_of("nfs").is_probed);
+    ck_assert(is_there(""));
+    WAIT_FOR(!is_available("deep"));
+    struct tierce__storage_state state = state_of("deep");
+    ck_assert(!state.is_well);
+    ck_assert_str_eq(state.why, "open the root: No such file or directory");
+    ck_assert(is_available("nfs"));
+    /* It comes back by itself. */
+    *strstr(deep, "tierce/") = '\0';
+    ck_assert_int_eq(mkdir(deep, 0700), 0);
+    WAIT_FOR(is_available("deep"));
+}
+END_TEST
+
+START_TEST(test_roots_that_cannot_be_written)
+{
+    struct tierce__storage storage = nfs();
+    char file[96];
+    make_file("f");
+    snprintf(file, sizeof(file), "%sf", root);
+    storage.root_path = file;
+    storage.name = "file";
+    add(&storage);
+    storage.root_path = "/proc/";
+    storage.name = "proc";
+    add(&storage);
+    open_probing(NULL);
+    WAIT_FOR(!is_available("file") && !is_available("proc"));
+    ck_assert_str_eq(state_of("file").why, "open the root: Not a directory");
+    ck_assert(strncmp(state_of("proc").why, "create: ", 8) == 0);
+    /* Given another root it is another storage, which is well until it is known not to be. */
+    storage.root_path = root;
+    ck_assert_int_eq(tierce__registry_update_storage(registry, &storage, why), 0);
+    WAIT_FOR(is_available("proc") && state_of("proc").is_probed);
+}
+END_TEST
+
+/* ---- an ill storage -------------------------------------------------------------------------- */
+
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
+static bool is_shut, fails;
+static unsigned inside, inside_max, opens, closes, probes, removes;
+
+static void enter(unsigned *count)
+{
+    pthread_mutex_lock(&gate);
+    ++*count;
+    inside++;
+    inside_max = inside > inside_max ? inside : inside_max;
+    while (is_shut)
+        pthread_cond_wait(&opened, &gate);
+    inside--;
+    pthread_mutex_unlock(&gate);
+}
+
+static void set_gate(bool shut, bool fail)
+{
+    pthread_mutex_lock(&gate);
+    is_shut = shut;
+    fails = fail;
+    pthread_cond_broadcast(&opened);
+    pthread_mutex_unlock(&gate);
+}
+
+static unsigned get(const unsigned *count)
+{
+    pthread_mutex_lock(&gate);
+    unsigned value = *count;
+    pthread_mutex_unlock(&gate);
+    return value;
+}
+
+static const struct tierce__storage_ops ill;
+
+static int ill_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
+                    char text[128])
+{
+    (void)storage;
+    (void)text;
+    *out = tierce__alloc(sizeof(**out));
+    if (*out == NULL)
+        return -ENOMEM;
+    (*out)->ops = &ill;
+    pthread_mutex_lock(&gate);
+    opens++;
+    pthread_mutex_unlock(&gate);
+    return 0;
+}
+
+static void ill_close(struct tierce__storage_driver *driver)
+{
+    tierce__free(driver);
+    pthread_mutex_lock(&gate);
+    closes++;
+    pthread_mutex_unlock(&gate);
+}
+
+static int ill_probe(struct tierce__storage_driver *driver, char text[128])
+{
+    (void)driver;
+    enter(&probes);
+    pthread_mutex_lock(&gate);
+    int rc = fails ? -EIO : 0;
+    pthread_mutex_unlock(&gate);
+    if (rc != 0)
+        snprintf(text, 128, "it is ill");
+    return rc;
+}
+
+static int ill_remove(struct tierce__storage_driver *driver, const char *path)
+{
+    (void)driver;
+    (void)path;
+    enter(&removes);
+    return 0;
+}
+
+static double ill_share(struct tierce__storage_driver *driver)
+{
+    (void)driver;
+    return 0.5;
+}
+
+static const struct tierce__storage_ops ill = {.name = "ill",
+                                               .is_reached = true,
+                                               .open = ill_open,
+                                               .close = ill_close,
+                                               .probe = ill_probe,
+                                               .remove = ill_remove,
+                                               .used_share = ill_share};
+
+static const struct tierce__storage_ops *find_ill(enum tierce__storage_type type)
+{
+    return type == TIERCE__STORAGE_NFS ? &ill : &tierce__storage_none;
+}
+
+START_TEST(test_ill_and_well_again)
+{
+    struct tierce__storage storage = nfs();
+    add(&storage);
+    open_probing(find_ill);
+    WAIT_FOR(state_of("nfs").is_probed);
+    ck_assert(is_available("nfs"));
+    ck_assert(state_of("nfs").used_share == 0.5);
+    set_gate(false, true);
+    WAIT_FOR(!is_available("nfs"));
+    ck_assert_str_eq(state_of("nfs").why, "it is ill");
+    ck_assert(state_of("nfs").is_enabled);
+    set_gate(false, false);
+    WAIT_FOR(is_available("nfs"));
+    /* Disabled, it is not asked; enabled, it begins anew. */
+    ck_assert_int_eq(tierce__registry_enable_storage(registry, "nfs", false, why), 0);
+    ck_assert(!is_available("nfs"));
+    WAIT_FOR(!state_of("nfs").is_probed);
+    ck_assert_int_eq(tierce__registry_enable_storage(registry, "nfs", true, why), 0);
+    WAIT_FOR(state_of("nfs").is_probed);
+    ck_assert_uint_eq(get(&opens), 1);
+}
+END_TEST
+
+START_TEST(test_a_probe_that_hangs)
+{
+    struct tierce__storage storage = nfs();
+    const char *path = "/x";
+    int status = 0;
+    set_gate(true, false);
+    add(&storage);
+    open_probing(find_ill);
+    WAIT_FOR(!is_available("nfs"));
+    ck_assert_str_eq(state_of("nfs").why, "it does not answer");
+    ck_assert_int_eq(tierce__storages_delete(storages, &storage, &path, 1, &status), 0);
+    ck_assert_int_eq(status, TIERCE_E_DOWN);
+    ck_assert_uint_eq(get(&probes), 1); /* one thread hangs, and no more */
+    ck_assert_uint_eq(get(&inside_max), 1);
+    set_gate(false, false);
+    WAIT_FOR(is_available("nfs"));
+    ck_assert_int_eq(tierce__storages_delete(storages, &storage, &path, 1, &status), 0);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
+START_TEST(test_a_delete_that_hangs)
+{
+    struct tierce__storage storage = nfs();
+    const char *paths[] = {"/x", "/y", "/z"};
+    int status[3];
+    struct tierce__storages_opts opts = {
+        .size = sizeof(opts), .registry = registry, .probe_timeout_ms = 50, .find_ops = find_ill};
+    ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
+    set_gate(true, false);
+    ck_assert_int_eq(tierce__storages_delete(storages, &storage, paths, 3, status), 0);
+    ck_assert_int_eq(status[0], TIERCE_E_DEADLINE);
+    ck_assert_int_eq(status[1], TIERCE_E_DOWN);
+    ck_assert_int_eq(status[2], TIERCE_E_DOWN);
+    ck_assert_int_eq(tierce__storages_delete(storages, &storage, paths, 1, status), 0);
+    ck_assert_int_eq(status[0], TIERCE_E_DOWN);
+    set_gate(false, false);
+    WAIT_FOR(get(&inside) == 0);
+    WAIT_FOR(tierce__storages_delete(storages, &storage, paths, 3, status) == 0 && status[2] == 0);
+    /* What nobody waited for was not done. */
+    ck_assert_uint_eq(get(&removes), 4);
+}
+END_TEST
+
+START_TEST(test_closes_beside_what_hangs)
+{
+    struct tierce__storage storage = nfs();
+    add(&storage);
+    ck_assert_int_eq(tierce__registry_remove_storage(registry, "nfs", why), 0);
+    uint64_t live = tierce__alloc_live();
+    set_gate(true, false);
+    add(&storage);
+    open_probing(find_ill);
+    WAIT_FOR(!is_available("nfs"));
+    tierce__storages_close(storages);
+    storages = NULL;
+    ck_assert_uint_eq(get(&closes), 0);
+    ck_assert_int_eq(tierce__registry_remove_storage(registry, "nfs", why), 0);
+    set_gate(false, false);
+    WAIT_FOR(get(&closes) == 1);
+    WAIT_FOR(tierce__alloc_live() <= live);
+}
+END_TEST
+
+START_TEST(test_changes_of_set_up)
+{
+    struct tierce__storage storage = nfs();
+    add(&storage);
+    open_probing(find_ill);
+    WAIT_FOR(state_of("nfs").is_probed);
+    storage.capacity_bytes = 7; /* nothing to its driver */
+    ck_assert_int_eq(tierce__registry_update_storage(registry, &storage, why), 0);
+    storage.root_path = "/other";
+    ck_assert_int_eq(tierce__registry_update_storage(registry, &storage, why), 0);
+    WAIT_FOR(get(&opens) == 2 && get(&closes) == 1);
+    ck_assert_int_eq(tierce__registry_remove_storage(registry, "nfs", why), 0);
+    WAIT_FOR(get(&closes) == 2);
+    ck_assert_uint_eq(get(&opens), 2);
+}
+END_TEST
+
+static struct {
+    unsigned count;
+    bool is_well;
+    char name[32], text[128];
+} told;
+
+static void note_change(void *arg, const char *name, bool is_well, const char *text)
+{
+    (void)arg;
+    pthread_mutex_lock(&gate);
+    told.count++;
+    told.is_well = is_well;
+    snprintf(told.name, sizeof(told.name), "%s", name);
+    snprintf(told.text, sizeof(told.text), "%s", text);
+    pthread_mutex_unlock(&gate);
+}
+
+START_TEST(test_changes_are_told)
+{
+    struct tierce__storage storage = nfs();
+    struct tierce__storages_opts opts = {.size = sizeof(opts),
+                                         .registry = registry,
+                                         .probe_interval_ms = 10,
+                                         .failures = 3,
+                                         .changed = note_change,
+                                         .find_ops = find_ill};
+    set_gate(false, true);
+    add(&storage);
+    ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
+    WAIT_FOR(get(&told.count) == 1);
+    ck_assert_uint_ge(get(&probes), 3);
+    pthread_mutex_lock(&gate);
+    ck_assert(!told.is_well);
+    ck_assert_str_eq(told.name, "nfs");
+    ck_assert_str_eq(told.text, "it is ill");
+    pthread_mutex_unlock(&gate);
+    set_gate(false, false);
+    WAIT_FOR(get(&told.count) == 2);
+    ck_assert(told.is_well);
+}
+END_TEST
+
+static void *delete_always(void *arg)
+{
+    struct tierce__storage storage = nfs();
+    const char *paths[] = {"/a", "/b", "/c"};
+    int status[3];
+    for (unsigned i = 0; i < *(unsigned *)arg; i++) {
+        ck_assert_int_eq(tierce__storages_delete(storages, &storage, paths, 3, status), 0);
+        for (int p = 0; p < 3; p++)
+            ck_assert(status[p] == 0 || status[p] == TIERCE_E_DOWN ||
+                      status[p] == TIERCE_E_DEADLINE);
+    }
+    return NULL;
+}
+
+START_TEST(test_threads)
+{
+    pthread_t threads[4];
+    unsigned rounds = 300;
+    struct tierce__storage storage = nfs();
+    add(&storage);
+    open_probing(find_ill);
+    for (size_t i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, delete_always, &rounds);
+    for (unsigned i = 0; i < 30; i++) {
+        char other[32];
+        snprintf(other, sizeof(other), "/r%u", i);
+        storage.root_path = other;
+        ck_assert_int_eq(tierce__registry_update_storage(registry, &storage, why), 0);
+        usleep(2000);
+    }
+    for (size_t i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    tierce__storages_close(storages);
+    storages = NULL;
+    ck_assert_uint_eq(get(&opens), get(&closes));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("storages");
+    TCase *tcase = tcase_create("storages");
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_set_timeout(tcase, 60);
+    tcase_add_test(tcase, test_deletes_and_tidies);
+    tcase_add_test(tcase, test_never_leaves_the_root);
+    tcase_add_test(tcase, test_deletes_many);
+    tcase_add_test(tcase, test_others_are_not_reached);
+    tcase_add_test(tcase, test_probes_a_folder);
+    tcase_add_test(tcase, test_makes_the_root_but_not_above);
+    tcase_add_test(tcase, test_roots_that_cannot_be_written);
+    tcase_add_test(tcase, test_ill_and_well_again);
+    tcase_add_test(tcase, test_a_probe_that_hangs);
+    tcase_add_test(tcase, test_a_delete_that_hangs);
+    tcase_add_test(tcase, test_closes_beside_what_hangs);
+    tcase_add_test(tcase, test_changes_of_set_up);
+    tcase_add_test(tcase, test_changes_are_told);
+    tcase_add_test(tcase, test_threads);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}

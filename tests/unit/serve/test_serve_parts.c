@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "check_main.h"
+#include "test_random.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "serve/deadlines.h"
+#include "serve/grpc_text.h"
+#include "serve/listen.h"
+#include "serve/protobuf.h"
+#include "serve/routes.h"
+#include "serve/workers.h"
+
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/* ---- texts ------------------------------------------------------------------------------------
+ */
+
+START_TEST(test_timeouts)
+{
+    static const struct {
+        const char *text;
+        uint64_t ns;
+    } good[] = {
+        {"0n", 0},
+        {"1n", 1},
+        {"20u", 20000},
+        {"100m", 100000000},
+        {"5S", 5000000000},
+        {"2M", 120000000000},
+        {"1H", 3600000000000},
+        {"00000001S", 1000000000},
+        {"0000001S", 1000000000},
+        {"99999999n", 99999999},
+        {"99999999H", UINT64_MAX},
+        {"5124095H", UINT64_C(18446742000000000000)},
+        {"5124096H", UINT64_MAX},
+    };
+    static const char *const bad[] = {"",           "n",          "5",   "5s",  "S5",
+                                      "-1S",        "+1S",        "1 S", " 1S", "1.5S",
+                                      "123456789n", "000000001S", "1SS", "1Sx", "0x1S"};
+    uint64_t ns;
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
+        ck_assert_msg(tierce__grpc_timeout_parse(&ns, good[i].text), "%s", good[i].text);
+        ck_assert_msg(ns == good[i].ns, "%s: %lu", good[i].text, (unsigned long)ns);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+        ck_assert_msg(!tierce__grpc_timeout_parse(&ns, bad[i]), "%s", bad[i]);
+}
+END_TEST
+
+START_TEST(test_timeouts_come_back)
+{
+    struct test_random random = test_random_start("timeouts");
+    char text[TIERCE__GRPC_TIMEOUT_BYTES];
+    for (int i = 0; i < 10000; i++) {
+        uint64_t ns = test_random_u64(&random) >> test_random_below(&random, 64), back;
+        tierce__grpc_timeout_print(text, ns);
+        ck_assert_msg(tierce__grpc_timeout_parse(&back, text), "%s", text);
+        /* Rounded up by less than a unit, which is at most 1/100000 of it. */
+        ck_assert_msg(back >= ns && (back - ns <= ns / 100000), "%lu: %s", (unsigned long)ns, text);
+    }
+}
+END_TEST
+
+START_TEST(test_messages)
+{
+    static const struct {
+        const char *plain, *encoded;
+    } same[] = {
+        {"", ""},
+        {"plain text ~!", "plain text ~!"},
+        {"100%", "100%25"},
+        {"a\nb\tc\x7f", "a%0Ab%09c%7F"},
+        {"f\xc3\xbcnf \xe2\x82\xac \xf0\x9f\x98\x80", "f%C3%BCnf %E2%82%AC %F0%9F%98%80"},
+        {"\xff\xc3", "%FF%C3"},
+    };
+    char out[200];
+    for (size_t i = 0; i < sizeof(same) / sizeof(*same); i++) {
+        size_t n = tierce__grpc_message_encode(out, sizeof(out), same[i].plain);
+        ck_assert_str_eq(out, same[i].encoded);
+        ck_assert_uint_eq(n, strlen(out));
+        n = tierce__grpc_message_decode(out, sizeof(out), same[i].encoded, strlen(same[i].encoded));
+        ck_assert_str_eq(out, same[i].plain);
+        ck_assert_uint_eq(n, strlen(out));
+    }
+    static const char odd[] = "%, %4, %zz %4z %41%";
+    tierce__grpc_message_decode(out, sizeof(out), odd, strlen(odd));
+    ck_assert_str_eq(out, "%, %4, %zz %4z A%");
+}
+END_TEST
+
+/* At every capacity: whole escapes and whole characters only. */
+START_TEST(test_messages_are_cut_between_characters)
+{
+    static const char plain[] = "a\xe2\x82\xac-\xc3\xbc%z";
+    static const char *const cuts[] = {"",
+                                       "a",
+                                       "a%E2%82%AC",
+                                       "a%E2%82%AC-",
+                                       "a%E2%82%AC-%C3%BC",
+                                       "a%E2%82%AC-%C3%BC%25",
+                                       "a%E2%82%AC-%C3%BC%25z"};
+    for (size_t capacity = 1; capacity < 40; capacity++) {
+        char out[40];
+        size_t longest = 0;
+        for (size_t i = 0; i < sizeof(cuts) / sizeof(*cuts); i++)
+            if (strlen(cuts[i]) < capacity)
+                longest = i;
+        memset(out, '#', sizeof(out));
+        tierce__grpc_message_encode(out, capacity, plain);
+        ck_assert_str_eq(out, cuts[longest]);
+    }
+}
+END_TEST
+
+START_TEST(test_content_types)
+{
+    ck_assert(tierce__grpc_is_content_type("application/grpc"));
+    ck_assert(tierce__grpc_is_content_type("application/grpc+proto"));
+    ck_assert(tierce__grpc_is_content_type("application/grpc;charset=utf-8"));
+    ck_assert(!tierce__grpc_is_content_type("application/grpc-web"));
+    ck_assert(!tierce__grpc_is_content_type("application/grp"));
+    ck_assert(!tierce__grpc_is_content_type(""));
+}
+END_TEST
+
+/* ---- deadlines --------------------------------------------------------------------------------
+ */
+
+struct item {
+    struct tierce__deadline deadline;
+    bool is_set, has_expired;
+};
+
+static void note(struct tierce__deadline *deadline)
+{
+    struct item *item = (struct item *)deadline;
+    ck_assert(item->is_set && !item->has_expired);
+    item->has_expired = true;
+    item->is_set = false;
+}
+
+START_TEST(test_deadlines_against_a_model)
+{
+    enum { COUNT = 50 };
+    struct test_random random = test_random_start("deadlines");
+    struct tierce__deadlines heap = {0};
+    static struct item items[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        items[i].deadline.expired = note;
+    uint64_t now = 0;
+    for (int step = 0; step < 5000; step++) {
+        struct item *item = &items[test_random_below(&random, COUNT)];
+        switch (test_random_below(&random, 3)) {
+        case 0:
+            ck_assert_int_eq(
+                tierce__deadline_set(&heap, &item->deadline, now + test_random_below(&random, 100)),
+                0);
+            item->is_set = true;
+            item->has_expired = false;
+            break;
+        case 1:
+            tierce__deadline_unset(&heap, &item->deadline);
+            item->is_set = false;
+            break;
+        default:
+            now += test_random_below(&random, 3);
+            for (int i = 0; i < COUNT; i++)
+                items[i].has_expired = false;
+            tierce__deadlines_expire(&heap, now);
+        }
+        uint64_t next = TIERCE__DEADLINE_NEVER;
+        for (int i = 0; i < COUNT; i++) {
+            ck_assert(items[i].is_set == (items[i].deadline.place != 0));
+            if (items[i].has_expired)
+                ck_assert(items[i].deadline.at_ns <= now);
+            if (items[i].is_set && items[i].deadline.at_ns < next)
+                next = items[i].deadline.at_ns;
+        }
+        ck_assert(tierce__deadlines_next(&heap) == next);
+    }
+    tierce__deadlines_expire(&heap, UINT64_MAX);
+    tierce__deadlines_fini(&heap);
+}
+END_TEST
+
+/* ---- routes -----------------------------------------------------------------------------------
+ */
+
+START_TEST(test_routes)
+{
+    static const struct tierce__route list[] = {
+        {.path = "/b", .method = "POST"},  {.path = "/a"},     {.path = "/a/*"},
+        {.path = "/b", .method = "GET"},   {.path = "/a/b/*"}, {.path = "/a/b/c"},
+        {.path = "/d/*", .method = "PUT"}, {.path = "/bb"},
+    };
+    static const struct {
+        const char *path, *method;
+        int wanted; /* -1: none */
+        const char *other;
+    } cases[] = {
+        {"/a", "GET", 1, NULL},     {"/a", NULL, 1, NULL},    {"/b", "POST", 0, NULL},
+        {"/b", "GET", 3, NULL},     {"/b", "PUT", -1, "any"}, {"/b", NULL, 0, NULL},
+        {"/bb", "X", 7, NULL},      {"/bbb", "X", -1, NULL},  {"/a/", "X", 2, NULL},
+        {"/a/x", "X", 2, NULL},     {"/a/b/c", "X", 5, NULL}, {"/a/b/cc", "X", 4, NULL},
+        {"/a/b/", "X", 4, NULL},    {"/a/b", "X", 2, NULL},   {"/d/x", "PUT", 6, NULL},
+        {"/d/x", "GET", -1, "PUT"}, {"", "GET", -1, NULL},    {"/", "GET", -1, NULL},
+    };
+    struct tierce__routes routes;
+    ck_assert_int_eq(tierce__routes_init(&routes, list, sizeof(list) / sizeof(*list)), 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        const char *other;
+        const struct tierce__route *found =
+            tierce__routes_find(&routes, &other, cases[i].path, cases[i].method);
+        if (cases[i].method == NULL && cases[i].wanted == 0)
+            ck_assert(found == &list[0] || found == &list[3]);
+        else
+            ck_assert_msg(found == (cases[i].wanted < 0 ? NULL : &list[cases[i].wanted]), "%s",
+                          cases[i].path);
+        if (found == NULL)
+            ck_assert((other != NULL) == (cases[i].other != NULL));
+    }
+    tierce__routes_fini(&routes);
+    ck_assert_int_eq(tierce__routes_init(&routes, NULL, 0), 0);
+    const char *other;
+    ck_assert_ptr_null(tierce__routes_find(&routes, &other, "/a", NULL));
+    tierce__routes_fini(&routes);
+}
+END_TEST
+
+/* ---- workers ----------------------------------------------------------------------------------
+ */
+
+static atomic_int ran;
+static atomic_bool gate;
+
+static void run(struct tierce__task *task)
+{
+    (void)task;
+    while (!atomic_load(&gate)) {
+    }
+    atomic_fetch_add(&ran, 1);
+}
+
+START_TEST(test_workers_have_a_limit_and_finish_what_waits)
+{
+    struct tierce__workers *workers;
+    static struct tierce__task tasks[100];
+    ck_assert_int_eq(tierce__workers_create(&workers, 2, 10), 0);
+    int taken = 0;
+    for (int i = 0; i < 100; i++) {
+        tasks[i].run = run;
+        taken += tierce__workers_submit(workers, &tasks[i]);
+    }
+    ck_assert_int_ge(taken, 10);
+    ck_assert_int_le(taken, 12); /* those that run wait no more */
+    atomic_store(&gate, true);
+    tierce__workers_destroy(workers);
+    ck_assert_int_eq(atomic_load(&ran), taken);
+}
+END_TEST
+
+/* ---- protobuf, addresses ----------------------------------------------------------------------
+ */
+
+START_TEST(test_protobuf_fields)
+{
+    static const uint8_t good[] = {0x08, 0x96, 0x01,                     /* 1: 150 */
+                                   0x12, 2,    'h',  'i',                /* 2: "hi" */
+                                   0x1d, 1,    2,    3,   4,             /* 3: fixed32 */
+                                   0x21, 1,    2,    3,   4, 5, 6, 7, 8, /* 4: fixed64 */
+                                   0xaa, 0x01, 0};                       /* 21: "" */
+    struct tierce__protobuf in = {good, sizeof(good)};
+    struct tierce__protobuf_field field;
+    uint32_t numbers[] = {1, 2, 3, 4, 21};
+    for (size_t i = 0; i < 5; i++) {
+        ck_assert_int_eq(tierce__protobuf_next(&in, &field), 1);
+        ck_assert_uint_eq(field.number, numbers[i]);
+        if (i == 0)
+            ck_assert_uint_eq(field.value, 150);
+        if (i == 1)
+            ck_assert(field.bytes == 2 && memcmp(field.data, "hi", 2) == 0);
+    }
+    ck_assert_int_eq(tierce__protobuf_next(&in, &field), 0);
+    static const struct {
+        size_t bytes;
+        uint8_t data[12];
+    } bad[] = {
+        {1, {0x08}},             /* no value */
+        {2, {0x08, 0x80}},       /* a value that goes on */
+        {3, {0x12, 2, 'h'}},     /* too short */
+        {2, {0x00, 0x00}},       /* field 0 */
+        {1, {0x0b}},             /* a group */
+        {4, {0x1d, 1, 2, 3}},    /* too short */
+        {5, {0x21, 1, 2, 3, 4}}, /* too short */
+        {11, {0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}}, /* 2^64-1 */
+        {12, {0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        in = (struct tierce__protobuf){bad[i].data, bad[i].bytes};
+        ck_assert_msg(tierce__protobuf_next(&in, &field) == TIERCE_E_FORMAT, "%zu", i);
+    }
+}
+END_TEST
+
+START_TEST(test_peers)
+{
+    char text[TIERCE__PEER_BYTES];
+    struct sockaddr_in in = {
+        .sin_family = AF_INET, .sin_port = htons(4711), .sin_addr.s_addr = htonl(0x7f000001)};
+    struct sockaddr_in6 in6 = {
+        .sin6_family = AF_INET6, .sin6_port = htons(4711), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    tierce__peer_print(text, (struct sockaddr *)&in);
+    ck_assert_str_eq(text, "127.0.0.1:4711");
+    tierce__peer_print(text, (struct sockaddr *)&in6);
+    ck_assert_str_eq(text, "[::1]:4711");
+    uint8_t mapped[16] = {[10] = 0xff, [11] = 0xff, [12] = 10, [15] = 1};
+    memcpy(&in6.sin6_addr, mapped, sizeof(mapped));
+    tierce__peer_print(text, (struct sockaddr *)&in6);
+    ck_assert_str_eq(text, "10.0.0.1:4711");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("serve parts");
+    TCase *tests = tcase_create("all");
+    tcase_add_test(tests, test_timeouts);
+    tcase_add_test(tests, test_timeouts_come_back);
+    tcase_add_test(tests, test_messages);
+    tcase_add_test(tests, test_messages_are_cut_between_characters);
+    tcase_add_test(tests, test_content_types);
+    tcase_add_test(tests, test_deadlines_against_a_model);
+    tcase_add_test(tests, test_routes);
+    tcase_add_test(tests, test_workers_have_a_limit_and_finish_what_waits);
+    tcase_add_test(tests, test_protobuf_fields);
+    tcase_add_test(tests, test_peers);
+    suite_add_tcase(suite, tests);
+    return check_main(suite);
+}
