@@ -9,18 +9,28 @@ import time
 
 import pytest
 
-from manager_process import Grpc, Http, Manager, executable
+from manager_process import Grpc, Http, Manager, Redis, executable, wait_until
 
 pytest.importorskip("grpc_tools")
 
 SPECS = [{"name": "tp0", "size": 1024}, {"name": "tp1", "size": 1024}]
 
 
-@pytest.fixture(scope="module")
-def manager(tmp_path_factory):
-    manager = Manager(tmp_path_factory.mktemp("manager"))
+@pytest.fixture(scope="module", params=["memory", "rocksdb", "redis"])
+def manager(request, tmp_path_factory):
+    """The same for every kind of index."""
+    folder = tmp_path_factory.mktemp("manager")
+    redis = Redis(folder / "redis") if request.param == "redis" else None
+    index = {"memory": ("local", ""), "rocksdb": ("rocksdb", f"{folder}/meta"),
+             "redis": ("redis", f"redis://127.0.0.1:{redis.port if redis else 0}")}[request.param]
+    startup = Manager.usual_startup(storage=folder / "nfs")
+    startup["instance_group"]["cache_config"]["meta_indexer_config"]["meta_storage_backend_config"] \
+        = {"storage_type": index[0], "storage_uri": index[1]}
+    manager = Manager(folder, startup=startup)
     yield manager
     assert manager.stop() == 0
+    if redis:
+        redis.stop()
 
 
 @pytest.fixture(params=[Http, Grpc], ids=["http", "grpc"])
@@ -266,13 +276,6 @@ def write_files(manager, locations):
                 file.truncate(8 * 1024)
             paths.add(path)
     return paths
-
-
-def wait_until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_what_is_removed_is_really_deleted(api, manager):
@@ -591,9 +594,7 @@ def test_another_address_needs_more(tmp_path):
 @pytest.mark.parametrize("kind", ["local", "rocksdb"])
 def test_blocks_survive_kill_9(tmp_path, kind):
     registry = f"--registry.uri=local://{tmp_path}/registry.json"
-    manager = Manager.__new__(Manager)
-    manager.storage = tmp_path / "nfs"
-    startup = Manager.usual_startup(manager)
+    startup = Manager.usual_startup(storage=tmp_path / "nfs")
     indexer = startup["instance_group"]["cache_config"]["meta_indexer_config"]
     indexer["meta_storage_backend_config"] = {"storage_type": kind,
                                               "storage_uri": f"{tmp_path}/meta"}
