@@ -161,9 +161,9 @@ END_TEST
 
 START_TEST(test_renewing_keeps_it)
 {
-    (void)take(a, 1000);
-    for (int i = 0; i < 40; i++) {
-        ck_assert_int_eq(a->ops->renew(a, 1000), 0);
+    (void)take(a, 2000);
+    for (int i = 0; i < 60; i++) {
+        ck_assert_int_eq(a->ops->renew(a, 2000), 0);
         ck_assert(is_refused(b));
         usleep(50000);
     }
