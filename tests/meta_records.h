@@ -41,7 +41,7 @@ static inline const struct tierce__record *test_record(struct test_record *out, 
                                           .uses = version,
                                           .children = version % 5,
                                           .has_parent = n % 4 != 0,
-                                          .parent = n % 4 != 0 ? key - 1 : 0,
+                                          .parent = n % 4 != 0 ? (int64_t)((uint64_t)key - 1) : 0,
                                           .location_count = n % 3 == 0 ? 2 : 1,
                                           .locations = out->locations};
     if (n % 7 == 0) {

@@ -16,7 +16,7 @@
  *
  *     serve_echo [--loops N] [--workers N] [--message-max BYTES] [--http-timeout MS] [--drain MS]
  *                [--cert F --key F [--ca F]] [--descriptors F] [--unhealthy SERVICE]
- *                [--connections-max N] [--streams-max N]
+ *                [--connections-max N] [--streams-max N] [--queue-max N] [--held-max N] [--host H]
  *
  * prints "grpc PORT http PORT" and serves until SIGTERM. gRPC methods of /test.Echo/ and HTTP paths
  * are the same words: Echo; Wait (on a worker, milliseconds in the header x-wait-ms; gives up when
@@ -229,6 +229,8 @@ static void set(struct settings *s, const char *name, const char *value)
         s->opts.connections_max = n;
     else if (strcmp(name, "--streams-max") == 0)
         s->opts.streams_max = n;
+    else if (strcmp(name, "--host") == 0)
+        s->listeners[0].host = s->listeners[1].host = value;
     else if (strcmp(name, "--drain") == 0)
         s->drain_ms = n;
     else if (strcmp(name, "--cert") == 0)

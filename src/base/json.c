@@ -103,10 +103,11 @@ static inline size_t plain_length(const char *at)
 
 bool tierce__json_quoted(struct tierce__json *json, struct tierce__text *out, bool *escaped)
 {
+    *escaped = false;
+    *out = (struct tierce__text){"", 0};
     if (!take(json, '"'))
         return tierce__json_fail(json, "is not a text");
     const char *at = json->at;
-    *escaped = false;
     for (;;) {
         at += plain_length(at);
         if (at >= json->end)
@@ -237,7 +238,7 @@ static ptrdiff_t unescape(char *out, size_t size, struct tierce__text text)
 
 bool tierce__json_member(struct tierce__json *json, struct tierce__text *name)
 {
-    bool escaped;
+    bool escaped = false;
     if (!next_item(json, '{', '}') || !tierce__json_quoted(json, name, &escaped))
         return false;
     if (escaped) {
@@ -442,6 +443,7 @@ static bool take_decimal(struct tierce__json *json, struct decimal *number)
 bool tierce__json_number(struct tierce__json *json, struct tierce__text *out)
 {
     struct decimal number;
+    *out = (struct tierce__text){"", 0};
     skip_space(json);
     out->at = json->at;
     if (!take_decimal(json, &number))

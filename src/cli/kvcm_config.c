@@ -312,19 +312,13 @@ static int read_config(struct reader *r, struct json_object *object)
     return rc < 0 ? rc : read_groups(r, values[GROUPS]);
 }
 
-int tierce__kvcm_config_read(struct tierce__kvcm_config *out, const char *path,
-                             char why[TIERCE__KVCM_CONFIG_WHY_BYTES])
+int tierce__kvcm_config_read_text(struct tierce__kvcm_config *out, const char *text,
+                                  char why[TIERCE__KVCM_CONFIG_WHY_BYTES])
 {
     struct reader r = {.why = why};
     enum json_tokener_error error = json_tokener_success;
-    char *text;
-    int rc = tierce__cli_read_text(&text, path, FILE_BYTES_MAX);
-    if (rc < 0) {
-        snprintf(why, TIERCE__KVCM_CONFIG_WHY_BYTES, "%s", tierce__cli_read_error(rc));
-        return rc;
-    }
     struct json_object *object = json_tokener_parse_verbose(text, &error);
-    tierce__free(text);
+    int rc;
     if (object == NULL || !is_of(object, OBJECT)) {
         snprintf(why, TIERCE__KVCM_CONFIG_WHY_BYTES, "no JSON object: %s",
                  json_tokener_error_desc(error));
@@ -339,6 +333,20 @@ int tierce__kvcm_config_read(struct tierce__kvcm_config *out, const char *path,
         *out = r.config;
     else
         tierce__kvcm_config_clear(&r.config);
+    return rc;
+}
+
+int tierce__kvcm_config_read(struct tierce__kvcm_config *out, const char *path,
+                             char why[TIERCE__KVCM_CONFIG_WHY_BYTES])
+{
+    char *text;
+    int rc = tierce__cli_read_text(&text, path, FILE_BYTES_MAX);
+    if (rc < 0) {
+        snprintf(why, TIERCE__KVCM_CONFIG_WHY_BYTES, "%s", tierce__cli_read_error(rc));
+        return rc;
+    }
+    rc = tierce__kvcm_config_read_text(out, text, why);
+    tierce__free(text);
     return rc;
 }
 

@@ -41,6 +41,10 @@ struct tierce__kvcm_config {
 TIERCE_MUSTUSE int tierce__kvcm_config_read(struct tierce__kvcm_config *out, const char *path,
                                             char why[TIERCE__KVCM_CONFIG_WHY_BYTES]);
 
+/* The same of a text that lies in memory. */
+TIERCE_MUSTUSE int tierce__kvcm_config_read_text(struct tierce__kvcm_config *out, const char *text,
+                                                 char why[TIERCE__KVCM_CONFIG_WHY_BYTES]);
+
 /* Accepts a zeroed config. */
 void tierce__kvcm_config_clear(struct tierce__kvcm_config *config);
 

@@ -106,9 +106,9 @@ static char letter_for(const struct drawing *d, const char *name)
         if (is_letter && !is_taken(d, *p))
             return *p;
     }
-    for (char c = 'A'; c <= 'Z'; c++) {
-        if (!is_taken(d, c))
-            return c;
+    for (const char *p = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"; *p != '\0'; p++) {
+        if (!is_taken(d, *p))
+            return *p;
     }
     return '?';
 }
@@ -190,7 +190,8 @@ static void draw_lines(const struct drawing *d, signed char *cells)
         signed char found[LINES_MAX], counts[ROWS] = {0};
         double at = d->least + (d->most - d->least) * x / (d->width - 1);
         for (size_t l = 0; l < d->line_count; l++) {
-            double r = rate_at(d, &d->lines[l], at);
+            /* KVCM's caches may hit more than they are asked for. */
+            double r = fmin(rate_at(d, &d->lines[l], at), d->rate_most);
             found[l] =
                 r < 0 ? (signed char)-1 : (signed char)lround((1 - r / d->rate_most) * (ROWS - 1));
             if (r >= 0)

@@ -4,6 +4,7 @@
 #include "cli/progress.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #define COMMAND "optimize"
@@ -56,7 +57,7 @@ static void print_tier(FILE *file, const struct tierce__optimize *request,
     print_busy(file, t->write_s, span_s);
     if (t->worn > 0 && span_s > 0) {
         char life[32];
-        tierce__human_seconds(life, sizeof(life), (uint64_t)(span_s / t->worn));
+        tierce__human_seconds(life, sizeof(life), (uint64_t)fmin(span_s / t->worn, 1e15));
         fprintf(file, "%14s", life);
     } else {
         fprintf(file, "%14s", "-");

@@ -53,8 +53,7 @@ int tierce__manager_warn(char **warnings, const char *format, ...)
     char *grown = tierce__realloc(*warnings, used + length + 2);
     if (grown == NULL)
         return -ENOMEM;
-    memcpy(grown + used, line, length);
-    memcpy(grown + used + length, "\n", 2);
+    snprintf(grown + used, length + 2, "%s\n", line);
     *warnings = grown;
     return 0;
 }
@@ -78,6 +77,7 @@ static const char *value_of(int *i, int argc, char *const *argv, char letter, co
     const char *arg = argv[*i];
     size_t length = strlen(name);
     const char *value = NULL;
+    TIERCE_ASSERT(arg != NULL);
     if (letter != '\0' && arg[0] == '-' && arg[1] == letter)
         value = arg + 2;
     else if (arg[0] == '-' && arg[1] == '-' && strncmp(arg + 2, name, length) == 0 &&

@@ -283,18 +283,10 @@ static void *call(void *arg)
 
 static int open_lease(struct tierce__elector *elector, const char *uri, char why[256])
 {
-    static const struct tierce__lease_ops *const all[] = {
-        &tierce__lease_memory,
-        &tierce__lease_file,
-    };
-    uint32_t timeout_ms = elector->lease_ms / TIMEOUTS;
-    if (uri == NULL || *uri == '\0')
-        return tierce__lease_alone.open(&elector->lease, "", elector->node_id, timeout_ms, why);
-    const char *end = strstr(uri, "://");
-    size_t n = end != NULL ? (size_t)(end - uri) : 0;
-    for (size_t i = 0; n > 0 && i < sizeof(all) / sizeof(all[0]); i++)
-        if (strlen(all[i]->scheme) == n && strncmp(all[i]->scheme, uri, n) == 0)
-            return all[i]->open(&elector->lease, end + 3, elector->node_id, timeout_ms, why);
+    uri = uri != NULL ? uri : "";
+    const struct tierce__lease_ops *ops = tierce__lease_find(uri);
+    if (ops != NULL)
+        return ops->open(&elector->lease, uri, elector->node_id, elector->lease_ms / TIMEOUTS, why);
     /* Not the URI itself, in which there may be a password. */
     snprintf(why, 256,
              "the URI of a lease begins with memory://, file://, redis:// or etcd://, or "

@@ -21,11 +21,11 @@
 struct tierce__lease;
 
 struct tierce__lease_ops {
-    const char *scheme; /* "memory", "file", "redis", "etcd"; "": alone */
-    /* `rest`: the URI behind "scheme://". `holder` [borrow until close]: what others see, and no
-     * two of them share. Errors: TIERCE_E_CONFIG, negative errno, -ENOMEM; `why` in words. The
-     * place itself need not be there yet. */
-    TIERCE_MUSTUSE int (*open)(struct tierce__lease **out, const char *rest, const char *holder,
+    const char *name; /* "alone", "memory", "file", "redis", "etcd" */
+    /* `holder` [borrow until close]: what others see, and no two of them share. Errors:
+     * TIERCE_E_CONFIG, negative errno, -ENOMEM; `why` in words. The place itself need not be there
+     * yet. */
+    TIERCE_MUSTUSE int (*open)(struct tierce__lease **out, const char *uri, const char *holder,
                                uint32_t timeout_ms, char why[256]);
     void (*close)(struct tierce__lease *lease); /* gives nothing back */
     /* Gets it for lease_ms from before the call on: 0, *token (0: alone, there is no need for one).
@@ -52,6 +52,9 @@ extern const struct tierce__lease_ops tierce__lease_memory;
 extern const struct tierce__lease_ops tierce__lease_file;
 extern const struct tierce__lease_ops tierce__lease_redis;
 extern const struct tierce__lease_ops tierce__lease_etcd;
+
+/* By the scheme of a URI; NULL: it has none that is known. */
+const struct tierce__lease_ops *tierce__lease_find(const char *uri);
 
 /* Microseconds of the wall clock; and the token after one. */
 uint64_t tierce__lease_wall_us(void);

@@ -54,9 +54,10 @@ static void read_boot(char out[BOOT_BYTES])
     out[strcspn(out, "\n")] = '\0';
 }
 
-static int file_open(struct tierce__lease **out, const char *rest, const char *holder,
+static int file_open(struct tierce__lease **out, const char *uri, const char *holder,
                      uint32_t timeout_ms, char why[256])
 {
+    const char *rest = uri + strlen("file://");
     if (rest[0] != '/') {
         snprintf(why, 256, "file:// needs an absolute folder");
         return TIERCE_E_CONFIG;
@@ -261,7 +262,7 @@ static int file_look(struct tierce__lease *base, char holder[TIERCE__LEASE_HOLDE
 }
 
 const struct tierce__lease_ops tierce__lease_file = {
-    .scheme = "file",
+    .name = "file",
     .open = file_open,
     .close = file_close,
     .take = file_take,

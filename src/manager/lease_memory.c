@@ -24,6 +24,25 @@ uint64_t tierce__lease_next_token(uint64_t before)
     return now > before ? now : before + 1;
 }
 
+const struct tierce__lease_ops *tierce__lease_find(const char *uri)
+{
+    static const struct {
+        const char *scheme;
+        const struct tierce__lease_ops *ops;
+    } all[] = {
+        {"memory://", &tierce__lease_memory},    {"file://", &tierce__lease_file},
+        {"redis://", &tierce__lease_redis},      {"rediss://", &tierce__lease_redis},
+        {"redis+unix://", &tierce__lease_redis}, {"etcd://", &tierce__lease_etcd},
+        {"etcds://", &tierce__lease_etcd},
+    };
+    if (*uri == '\0')
+        return &tierce__lease_alone;
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (strncmp(uri, all[i].scheme, strlen(all[i].scheme)) == 0)
+            return all[i].ops;
+    return NULL;
+}
+
 /* ---- by name --------------------------------------------------------------------------------- */
 
 /* One name. They are never freed: there are as many as a process has clusters. */
@@ -71,7 +90,7 @@ static struct cell *find_cell(const char *name)
     return cell;
 }
 
-static int memory_open(struct tierce__lease **out, const char *rest, const char *holder,
+static int memory_open(struct tierce__lease **out, const char *uri, const char *holder,
                        uint32_t timeout_ms, char why[256])
 {
     struct memory_lease *lease = tierce__calloc(1, sizeof(*lease));
@@ -81,7 +100,7 @@ static int memory_open(struct tierce__lease **out, const char *rest, const char 
         return -ENOMEM;
     pthread_once(&once, init_cells);
     tierce__lock_take(&cells_lock);
-    lease->cell = find_cell(rest);
+    lease->cell = find_cell(uri);
     tierce__lock_drop(&cells_lock);
     if (lease->cell == NULL) {
         tierce__free(lease);
@@ -154,7 +173,7 @@ static int memory_look(struct tierce__lease *base, char holder[TIERCE__LEASE_HOL
 }
 
 const struct tierce__lease_ops tierce__lease_memory = {
-    .scheme = "memory",
+    .name = "memory",
     .open = memory_open,
     .close = memory_close,
     .take = memory_take,
@@ -171,11 +190,11 @@ struct alone {
     bool is_held;
 };
 
-static int alone_open(struct tierce__lease **out, const char *rest, const char *holder,
+static int alone_open(struct tierce__lease **out, const char *uri, const char *holder,
                       uint32_t timeout_ms, char why[256])
 {
     struct alone *alone = tierce__calloc(1, sizeof(*alone));
-    (void)rest;
+    (void)uri;
     (void)timeout_ms;
     (void)why;
     if (alone == NULL)
@@ -216,7 +235,7 @@ static int alone_look(struct tierce__lease *lease, char holder[TIERCE__LEASE_HOL
 }
 
 const struct tierce__lease_ops tierce__lease_alone = {
-    .scheme = "",
+    .name = "alone",
     .open = alone_open,
     .close = memory_close,
     .take = alone_take,

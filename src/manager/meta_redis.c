@@ -29,8 +29,6 @@ enum {
     DRAWS = 256,    /* and random seeks */
     TOUCHES = 500,  /* of one script */
     DROPPED = 1000, /* records of one script */
-    NOTES = 64,     /* of one command */
-    HEX_BYTES = 16, /* of a member of the sorted set, and of a note's field */
 };
 
 static struct tierce__redis *redis_of(struct tierce__meta_store *store)
@@ -41,22 +39,6 @@ static struct tierce__redis *redis_of(struct tierce__meta_store *store)
 static struct tierce__redis_space *space_of(struct tierce__meta_space *space)
 {
     return (struct tierce__redis_space *)space;
-}
-
-/* Lower-case hexadecimal digits; false for what is none. */
-static bool read_hex(uint64_t *out, const struct tierce__resp_value *value)
-{
-    uint64_t number = 0;
-    if (value->type != TIERCE__RESP_STRING || value->bytes != HEX_BYTES)
-        return false;
-    for (unsigned i = 0; i < HEX_BYTES; i++) {
-        char c = value->text[i];
-        if (!(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f'))
-            return false;
-        number = number << 4 | (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
-    }
-    *out = number;
-    return true;
 }
 
 /* ---- stores --------------------------------------------------------------------------------- */
@@ -167,9 +149,8 @@ static int redis_fence(struct tierce__meta_store *base, uint64_t token)
     tierce__lock_drop(&redis->lock);
     struct tierce__arena arena = {0};
     struct tierce__redis_command command = {.arena = &arena};
-    int rc = tierce__redis_start_script(redis, TIERCE__REDIS_FENCE, &command, NULL);
-    if (rc == 0)
-        rc = tierce__redis_run_script(redis, TIERCE__REDIS_FENCE, &command);
+    tierce__redis_start_script(redis, TIERCE__REDIS_FENCE, &command, NULL);
+    int rc = tierce__redis_run_script(redis, TIERCE__REDIS_FENCE, &command);
     tierce__arena_clear(&arena);
     return rc;
 }
@@ -363,64 +344,55 @@ int tierce__redis_get(struct tierce__meta_space *base, const int64_t *keys, size
 
 /* ---- batches -------------------------------------------------------------------------------- */
 
-static int add_key(struct tierce__redis_command *command, int64_t key)
+static void add_key(struct tierce__redis_command *command, int64_t key)
 {
-    int rc = tierce__redis_add_i64(command, key);
-    return rc == 0 ? tierce__redis_add_hex(command, tierce__meta_mix(key)) : rc;
+    tierce__redis_addf(command, "%" PRId64, key);
+    tierce__redis_addf(command, "%016" PRIx64, tierce__meta_mix(key));
 }
 
-static int add_records(struct tierce__redis_command *command, struct tierce__redis_space *space,
-                       const struct tierce__meta_batch *batch)
+static void add_records(struct tierce__redis_command *command, struct tierce__redis_space *space,
+                        const struct tierce__meta_batch *batch)
 {
     const struct tierce__catalog *catalog =
         space->registry != NULL ? tierce__registry_acquire(space->registry) : NULL;
-    int rc = tierce__redis_add_i64(command, (int64_t)batch->put_count);
-    for (size_t i = 0; rc == 0 && i < batch->put_count; i++) {
-        rc = add_key(command, batch->puts[i].key);
-        if (rc == 0)
-            rc = tierce__redis_add_record(command, space, catalog, &batch->puts[i].record);
+    tierce__redis_addf(command, "%zu", batch->put_count);
+    for (size_t i = 0; command->rc == 0 && i < batch->put_count; i++) {
+        add_key(command, batch->puts[i].key);
+        tierce__redis_add_record(command, space, catalog, &batch->puts[i].record);
     }
     if (catalog != NULL)
         tierce__registry_release(space->registry, catalog);
-    if (rc == 0)
-        rc = tierce__redis_add_i64(command, (int64_t)batch->delete_count);
-    for (size_t i = 0; rc == 0 && i < batch->delete_count; i++)
-        rc = add_key(command, batch->deletes[i]);
-    return rc;
+    tierce__redis_addf(command, "%zu", batch->delete_count);
+    for (size_t i = 0; i < batch->delete_count; i++)
+        add_key(command, batch->deletes[i]);
 }
 
-static int add_notes(struct tierce__redis_command *command, const struct tierce__meta_batch *batch)
+static void add_notes(struct tierce__redis_command *command, const struct tierce__meta_batch *batch)
 {
-    int rc = tierce__redis_add_i64(command, (int64_t)batch->note_count);
-    for (size_t i = 0; rc == 0 && i < batch->note_count; i++) {
+    tierce__redis_addf(command, "%zu", batch->note_count);
+    for (size_t i = 0; i < batch->note_count; i++) {
         const struct tierce__meta_note *note = &batch->notes[i];
         bool stays = note->value != NULL;
-        rc = tierce__redis_add_i64(command, note->kind);
-        if (rc == 0)
-            rc = tierce__redis_add_hex(command, note->number);
-        if (rc == 0)
-            rc = tierce__redis_add_text(command, stays ? "1" : "0");
-        if (rc == 0)
-            rc = tierce__redis_add(command, stays ? note->value : "", stays ? note->bytes : 0);
+        tierce__redis_addf(command, "%u", note->kind);
+        tierce__redis_addf(command, "%016" PRIx64, note->number);
+        tierce__redis_add_text(command, stays ? "1" : "0");
+        tierce__redis_add(command, stays ? note->value : "", stays ? note->bytes : 0);
     }
-    return rc;
 }
 
-static int add_counters(struct tierce__redis_command *command,
-                        const struct tierce__meta_batch *batch)
+static void add_counters(struct tierce__redis_command *command,
+                         const struct tierce__meta_batch *batch)
 {
-    int64_t count = 0;
+    unsigned count = 0;
     for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++)
         count += batch->added[i] != 0;
-    int rc = tierce__redis_add_i64(command, count);
-    for (unsigned i = 0; rc == 0 && i < TIERCE__META_COUNTERS; i++) {
+    tierce__redis_addf(command, "%u", count);
+    for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++) {
         if (batch->added[i] == 0)
             continue;
-        rc = tierce__redis_add_i64(command, i);
-        if (rc == 0)
-            rc = tierce__redis_add_i64(command, batch->added[i]);
+        tierce__redis_addf(command, "%u", i);
+        tierce__redis_addf(command, "%" PRId64, batch->added[i]);
     }
-    return rc;
 }
 
 static int redis_write(struct tierce__meta_space *base, const struct tierce__meta_batch *batch)
@@ -430,19 +402,13 @@ static int redis_write(struct tierce__meta_space *base, const struct tierce__met
         return TIERCE_E_ARGUMENT;
     struct tierce__arena arena = {0};
     struct tierce__redis_command command = {.arena = &arena};
-    int rc = tierce__redis_start_script(space->redis, TIERCE__REDIS_WRITE, &command, space->keys);
-    if (rc == 0)
-        rc = tierce__redis_add_text(&command, space->keys->data);
-    if (rc == 0)
-        rc = tierce__redis_add_text(&command, space->keys->notes);
-    if (rc == 0)
-        rc = add_records(&command, space, batch);
-    if (rc == 0)
-        rc = add_notes(&command, batch);
-    if (rc == 0)
-        rc = add_counters(&command, batch);
-    if (rc == 0)
-        rc = tierce__redis_run_script(space->redis, TIERCE__REDIS_WRITE, &command);
+    tierce__redis_start_script(space->redis, TIERCE__REDIS_WRITE, &command, space->keys);
+    tierce__redis_add_text(&command, space->keys->data);
+    tierce__redis_add_text(&command, space->keys->notes);
+    add_records(&command, space, batch);
+    add_notes(&command, batch);
+    add_counters(&command, batch);
+    int rc = tierce__redis_run_script(space->redis, TIERCE__REDIS_WRITE, &command);
     tierce__arena_clear(&arena);
     return rc;
 }
@@ -467,21 +433,15 @@ static const struct tierce__redis_keys *keys_numbered(struct tierce__redis *redi
     return keys;
 }
 
-static int add_touch(struct tierce__redis_command *command, struct tierce__redis *redis,
-                     const struct tierce__touch *touch)
+static void add_touch(struct tierce__redis_command *command, struct tierce__redis *redis,
+                      const struct tierce__touch *touch)
 {
     const struct tierce__redis_keys *keys = keys_numbered(redis, touch->space);
     if (keys == NULL)
-        return 0;
-    size_t bytes = strlen(keys->data) + 24;
-    char *name = tierce__arena_alloc(command->arena, bytes);
-    if (name == NULL)
-        return -ENOMEM;
-    snprintf(name, bytes, "%s%" PRId64, keys->data, touch->key);
-    int rc = tierce__redis_add_text(command, name);
-    if (rc == 0)
-        rc = tierce__redis_add_i64(command, touch->used_us);
-    return rc == 0 ? tierce__redis_add_i64(command, touch->uses) : rc;
+        return;
+    tierce__redis_addf(command, "%s%" PRId64, keys->data, touch->key);
+    tierce__redis_addf(command, "%" PRId64, touch->used_us);
+    tierce__redis_addf(command, "%" PRIu32, touch->uses);
 }
 
 /* What cannot be written is lost, as the header allows; it was logged. */
@@ -492,58 +452,54 @@ static void flush_touches(void *arg, const struct tierce__touch *touches, size_t
     for (size_t done = 0; rc == 0 && done < count;) {
         struct tierce__arena arena = {0};
         struct tierce__redis_command command = {.arena = &arena};
-        rc = tierce__redis_start_script(redis, TIERCE__REDIS_TOUCH, &command, NULL);
-        for (size_t n = 0; rc == 0 && n < TOUCHES && done < count; n++, done++)
-            rc = add_touch(&command, redis, &touches[done]);
-        if (rc == 0)
-            rc = tierce__redis_run_script(redis, TIERCE__REDIS_TOUCH, &command);
+        tierce__redis_start_script(redis, TIERCE__REDIS_TOUCH, &command, NULL);
+        for (size_t n = 0; n < TOUCHES && done < count; n++, done++)
+            add_touch(&command, redis, &touches[done]);
+        rc = tierce__redis_run_script(redis, TIERCE__REDIS_TOUCH, &command);
         tierce__arena_clear(&arena);
     }
 }
 
 /* ---- scans and samples ---------------------------------------------------------------------- */
 
-/* ZRANGEBYLEX from a number on. */
-static int append_range(struct tierce__resp *resp, const struct tierce__redis_space *space,
-                        uint64_t from, size_t limit)
+/* A page of a scan: numbers in the keys' memory until they are keys. */
+struct page {
+    int64_t *keys;
+    size_t limit, count;
+};
+
+static int take_page(void *arg, const struct tierce__resp_value *value)
 {
-    char first[24], count[24];
-    snprintf(first, sizeof(first), "[%016" PRIx64, from);
-    snprintf(count, sizeof(count), "%zu", limit);
-    const char *texts[] = {"ZRANGEBYLEX", space->keys->keys, first, "+", "LIMIT", "0", count};
-    size_t bytes[7];
-    for (unsigned i = 0; i < 7; i++)
-        bytes[i] = strlen(texts[i]);
-    return tierce__resp_append(resp, texts, bytes, 7);
+    struct page *page = (struct page *)arg;
+    for (; page->count < value->count && page->count < page->limit; page->count++)
+        if (!tierce__redis_read_hex((uint64_t *)&page->keys[page->count],
+                                    &value->items[page->count]))
+            return TIERCE_E_FORMAT;
+    return 0;
 }
 
 static int redis_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t limit,
                       int64_t *keys, size_t *count)
 {
     struct tierce__redis_space *space = space_of(base);
-    struct tierce__resp *resp;
-    struct tierce__resp_value value;
-    int rc = tierce__redis_begin(space->redis, &resp);
+    struct tierce__arena arena = {0};
+    struct tierce__redis_command command = {.arena = &arena};
+    struct page page = {.keys = keys, .limit = limit};
+    tierce__redis_add_text(&command, "ZRANGEBYLEX");
+    tierce__redis_add_text(&command, space->keys->keys);
+    tierce__redis_addf(&command, "[%016" PRIx64, *cursor);
+    tierce__redis_add_text(&command, "+");
+    tierce__redis_add_text(&command, "LIMIT");
+    tierce__redis_add_text(&command, "0");
+    tierce__redis_addf(&command, "%zu", limit);
+    int rc = tierce__redis_ask(space->redis, &command, take_page, &page);
+    tierce__arena_clear(&arena);
     if (rc < 0)
         return rc;
-    rc = append_range(resp, space, *cursor, limit);
-    if (rc == 0)
-        rc = tierce__resp_flush(resp, 0);
-    if (rc == 0)
-        rc = tierce__redis_read(resp, &value);
-    uint64_t mixed = 0;
-    size_t n = 0;
-    for (; rc == 0 && n < value.count && n < limit; n++) {
-        if (!read_hex(&mixed, &value.items[n]))
-            rc = TIERCE_E_FORMAT;
-        else
-            keys[n] = tierce__meta_unmix(mixed);
-    }
-    tierce__redis_end(space->redis, resp);
-    if (rc < 0)
-        return rc;
-    *cursor = n == limit && n > 0 ? mixed + 1 : 0;
-    *count = n;
+    *cursor = page.count == limit && limit > 0 ? (uint64_t)keys[limit - 1] + 1 : 0;
+    *count = page.count;
+    for (size_t i = 0; i < page.count; i++)
+        keys[i] = tierce__meta_unmix((uint64_t)keys[i]);
     return 0;
 }
 
@@ -554,6 +510,19 @@ struct draws {
     size_t count, at;
 };
 
+/* One key from a number on. */
+static int append_seek(struct tierce__resp *resp, const struct tierce__redis_space *space,
+                       uint64_t from)
+{
+    char first[24];
+    snprintf(first, sizeof(first), "[%016" PRIx64, from);
+    const char *texts[] = {"ZRANGEBYLEX", space->keys->keys, first, "+", "LIMIT", "0", "1"};
+    size_t bytes[7];
+    for (unsigned i = 0; i < 7; i++)
+        bytes[i] = strlen(texts[i]);
+    return tierce__resp_append(resp, texts, bytes, 7);
+}
+
 static int draw_many(struct draws *draws, uint64_t random)
 {
     struct tierce__resp *resp;
@@ -562,14 +531,14 @@ static int draw_many(struct draws *draws, uint64_t random)
     if (rc < 0)
         return rc;
     for (unsigned i = 0; rc == 0 && i < DRAWS; i++)
-        rc = append_range(resp, draws->space, tierce__meta_mix((int64_t)(random + i)), 1);
+        rc = append_seek(resp, draws->space, tierce__meta_mix((int64_t)(random + i)));
     if (rc == 0)
         rc = tierce__resp_flush(resp, 0);
     draws->count = draws->at = 0;
     for (unsigned i = 0; rc == 0 && i < DRAWS; i++) {
         uint64_t mixed;
         rc = tierce__redis_read(resp, &value);
-        if (rc == 0 && value.count == 1 && read_hex(&mixed, &value.items[0]))
+        if (rc == 0 && value.count == 1 && tierce__redis_read_hex(&mixed, &value.items[0]))
             draws->keys[draws->count++] = tierce__meta_unmix(mixed);
     }
     tierce__redis_end(draws->space->redis, resp);
@@ -590,23 +559,19 @@ static int draw(void *arg, uint64_t random, int64_t *key)
     return 1;
 }
 
+static int take_count(void *arg, const struct tierce__resp_value *value)
+{
+    *(uint64_t *)arg = value->type == TIERCE__RESP_INTEGER ? (uint64_t)value->integer : 0;
+    return 0;
+}
+
 static int count_keys(struct tierce__redis_space *space, uint64_t *out)
 {
-    struct tierce__resp *resp;
-    struct tierce__resp_value value;
     struct tierce__arena arena = {0};
     struct tierce__redis_command command = {.arena = &arena};
-    int rc = tierce__redis_begin(space->redis, &resp);
-    if (rc < 0)
-        return rc;
-    rc = tierce__redis_add_text(&command, "ZCARD");
-    if (rc == 0)
-        rc = tierce__redis_add_text(&command, space->keys->keys);
-    if (rc == 0)
-        rc = tierce__redis_call(resp, &command, &value);
-    if (rc == 0)
-        *out = value.type == TIERCE__RESP_INTEGER ? (uint64_t)value.integer : 0;
-    tierce__redis_end(space->redis, resp);
+    tierce__redis_add_text(&command, "ZCARD");
+    tierce__redis_add_text(&command, space->keys->keys);
+    int rc = tierce__redis_ask(space->redis, &command, take_count, out);
     tierce__arena_clear(&arena);
     return rc;
 }
@@ -622,180 +587,44 @@ static int redis_sample(struct tierce__meta_space *base, uint64_t *random, size_
     return tierce__meta_sample(base, there, random, count, keys, found, draw, &draws);
 }
 
-/* ---- notes ---------------------------------------------------------------------------------- */
-
-/* The name of the hash of a kind, in the arena. */
-static char *notes_name(const struct tierce__redis_space *space, uint8_t kind,
-                        struct tierce__arena *arena)
-{
-    size_t bytes = strlen(space->keys->notes) + 4;
-    char *name = tierce__arena_alloc(arena, bytes);
-    if (name != NULL)
-        snprintf(name, bytes, "%s%u", space->keys->notes, kind);
-    return name;
-}
-
-/* HMGET of some notes; values in the arena, NULL for none. */
-static int read_notes(struct tierce__redis_space *space, uint8_t kind, const uint64_t *numbers,
-                      size_t count, struct tierce__arena *arena, struct tierce__meta_note *notes)
-{
-    struct tierce__resp *resp;
-    struct tierce__resp_value value;
-    struct tierce__redis_command command = {.arena = arena};
-    int rc = tierce__redis_begin(space->redis, &resp);
-    if (rc < 0)
-        return rc;
-    char *name = notes_name(space, kind, arena);
-    rc = name == NULL ? -ENOMEM : tierce__redis_add_text(&command, "HMGET");
-    if (rc == 0)
-        rc = tierce__redis_add_text(&command, name);
-    for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = tierce__redis_add_hex(&command, numbers[i]);
-    if (rc == 0)
-        rc = tierce__redis_call(resp, &command, &value);
-    if (rc == 0 && (value.type != TIERCE__RESP_ARRAY || value.count != count))
-        rc = TIERCE_E_FORMAT;
-    for (size_t i = 0; rc == 0 && i < count; i++) {
-        notes[i] = (struct tierce__meta_note){.kind = kind, .number = numbers[i]};
-        if (value.items[i].type != TIERCE__RESP_STRING)
-            continue;
-        notes[i].bytes = value.items[i].bytes;
-        notes[i].value = tierce__arena_copy(arena, value.items[i].text, notes[i].bytes);
-        if (notes[i].value == NULL)
-            rc = -ENOMEM;
-    }
-    tierce__redis_end(space->redis, resp);
-    return rc;
-}
-
-static int redis_note(struct tierce__meta_space *base, uint8_t kind, uint64_t number,
-                      struct tierce__arena *arena, const void **value, size_t *bytes)
-{
-    struct tierce__meta_note note;
-    int rc = read_notes(space_of(base), kind, &number, 1, arena, &note);
-    if (rc == 0 && note.value == NULL)
-        rc = -ENOENT;
-    if (rc < 0)
-        return rc;
-    *value = note.value;
-    *bytes = note.bytes;
-    return 0;
-}
-
-static int compare_numbers(const void *a, const void *b)
-{
-    const uint64_t *x = (const uint64_t *)a, *y = (const uint64_t *)b;
-    return (*x > *y) - (*x < *y);
-}
-
-/* Numbers of all notes of a kind, sorted, on the heap. */
-static int list_notes(struct tierce__redis_space *space, uint8_t kind, uint64_t **out,
-                      size_t *count)
-{
-    struct tierce__resp *resp;
-    struct tierce__resp_value value;
-    struct tierce__arena arena = {0};
-    struct tierce__redis_command command = {.arena = &arena};
-    int rc = tierce__redis_begin(space->redis, &resp);
-    if (rc < 0)
-        return rc;
-    char *name = notes_name(space, kind, &arena);
-    rc = name == NULL ? -ENOMEM : tierce__redis_add_text(&command, "HKEYS");
-    if (rc == 0)
-        rc = tierce__redis_add_text(&command, name);
-    if (rc == 0)
-        rc = tierce__redis_call(resp, &command, &value);
-    uint64_t *numbers = rc == 0 ? tierce__calloc(value.count, sizeof(*numbers)) : NULL;
-    if (rc == 0 && numbers == NULL)
-        rc = -ENOMEM;
-    *count = 0;
-    for (size_t i = 0; rc == 0 && i < value.count; i++)
-        if (read_hex(&numbers[*count], &value.items[i]))
-            ++*count;
-    tierce__redis_end(space->redis, resp);
-    tierce__arena_clear(&arena);
-    if (rc < 0)
-        return rc;
-    qsort(numbers, *count, sizeof(*numbers), compare_numbers);
-    *out = numbers;
-    return 0;
-}
-
-static int redis_notes(struct tierce__meta_space *base, uint8_t kind,
-                       int (*each)(void *arg, const struct tierce__meta_note *note), void *arg)
-{
-    uint64_t *numbers = NULL;
-    size_t count = 0;
-    int rc = list_notes(space_of(base), kind, &numbers, &count);
-    struct tierce__arena arena = {0};
-    for (size_t done = 0; rc == 0 && done < count; done += NOTES) {
-        struct tierce__meta_note notes[NOTES];
-        size_t n = count - done < NOTES ? count - done : NOTES;
-        tierce__arena_reset(&arena);
-        rc = read_notes(space_of(base), kind, numbers + done, n, &arena, notes);
-        for (size_t i = 0; rc == 0 && i < n; i++)
-            if (notes[i].value != NULL)
-                rc = each(arg, &notes[i]);
-    }
-    tierce__arena_clear(&arena);
-    tierce__free(numbers);
-    return rc;
-}
-
 /* ---- counters and the end of a space -------------------------------------------------------- */
+
+static int take_counters(void *arg, const struct tierce__resp_value *value)
+{
+    int64_t *out = (int64_t *)arg;
+    if (value->type != TIERCE__RESP_ARRAY || value->count != TIERCE__META_COUNTERS)
+        return TIERCE_E_FORMAT;
+    for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++)
+        out[i] = value->items[i].type == TIERCE__RESP_STRING
+                     ? strtoll(value->items[i].text, NULL, 10)
+                     : 0;
+    return 0;
+}
 
 static int redis_counters(struct tierce__meta_space *base, int64_t out[TIERCE__META_COUNTERS])
 {
     struct tierce__redis_space *space = space_of(base);
-    struct tierce__resp *resp;
-    struct tierce__resp_value value;
     struct tierce__arena arena = {0};
     struct tierce__redis_command command = {.arena = &arena};
-    int rc = tierce__redis_begin(space->redis, &resp);
-    if (rc < 0)
-        return rc;
-    rc = tierce__redis_add_text(&command, "HMGET");
-    if (rc == 0)
-        rc = tierce__redis_add_text(&command, space->keys->metadata);
-    for (unsigned i = 0; rc == 0 && i < TIERCE__META_COUNTERS; i++) {
-        char *field = tierce__arena_alloc(&arena, 16);
-        if (field != NULL)
-            snprintf(field, 16, "tierce:%u", i);
-        rc = field != NULL ? tierce__redis_add_text(&command, field) : -ENOMEM;
-    }
-    if (rc == 0)
-        rc = tierce__redis_call(resp, &command, &value);
-    if (rc == 0 && (value.type != TIERCE__RESP_ARRAY || value.count != TIERCE__META_COUNTERS))
-        rc = TIERCE_E_FORMAT;
-    for (unsigned i = 0; rc == 0 && i < TIERCE__META_COUNTERS; i++)
-        out[i] =
-            value.items[i].type == TIERCE__RESP_STRING ? strtoll(value.items[i].text, NULL, 10) : 0;
-    tierce__redis_end(space->redis, resp);
+    tierce__redis_add_text(&command, "HMGET");
+    tierce__redis_add_text(&command, space->keys->metadata);
+    for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++)
+        tierce__redis_addf(&command, "tierce:%u", i);
+    int rc = tierce__redis_ask(space->redis, &command, take_counters, out);
     tierce__arena_clear(&arena);
     return rc;
 }
 
 static int drop_rest(struct tierce__redis_space *space)
 {
-    struct tierce__resp *resp;
-    struct tierce__resp_value value;
     struct tierce__arena arena = {0};
     struct tierce__redis_command command = {.arena = &arena};
-    int rc = tierce__redis_begin(space->redis, &resp);
-    if (rc < 0)
-        return rc;
-    rc = tierce__redis_add_text(&command, "DEL");
-    if (rc == 0)
-        rc = tierce__redis_add_text(&command, space->keys->metadata);
-    if (rc == 0)
-        rc = tierce__redis_add_text(&command, space->keys->keys);
-    for (uint8_t kind = 1; rc == 0 && kind < TIERCE__NOTE_KINDS; kind++) {
-        char *name = notes_name(space, kind, &arena);
-        rc = name != NULL ? tierce__redis_add_text(&command, name) : -ENOMEM;
-    }
-    if (rc == 0)
-        rc = tierce__redis_call(resp, &command, &value);
-    tierce__redis_end(space->redis, resp);
+    tierce__redis_add_text(&command, "DEL");
+    tierce__redis_add_text(&command, space->keys->metadata);
+    tierce__redis_add_text(&command, space->keys->keys);
+    for (unsigned kind = 1; kind < TIERCE__NOTE_KINDS; kind++)
+        tierce__redis_addf(&command, "%s%u", space->keys->notes, kind);
+    int rc = tierce__redis_ask(space->redis, &command, NULL, NULL);
     tierce__arena_clear(&arena);
     return rc;
 }
@@ -848,8 +677,8 @@ const struct tierce__meta_store_ops tierce__meta_redis = {
     .touch = redis_touch,
     .scan = redis_scan,
     .sample = redis_sample,
-    .notes = redis_notes,
-    .note = redis_note,
+    .notes = tierce__redis_notes,
+    .note = tierce__redis_note,
     .counters = redis_counters,
     .memory = redis_memory,
     .unreadable = redis_unreadable,

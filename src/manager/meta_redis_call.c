@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pipelines and scripts of the Redis store. */
 #include <errno.h>
-#include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -98,42 +98,52 @@ static int grow(struct tierce__redis_command *command)
     return 0;
 }
 
-int tierce__redis_add(struct tierce__redis_command *command, const char *text, size_t bytes)
+void tierce__redis_add(struct tierce__redis_command *command, const char *text, size_t bytes)
 {
-    if (command->count == command->capacity) {
-        int rc = grow(command);
-        if (rc < 0)
-            return rc;
-    }
+    if (command->rc == 0 && command->count == command->capacity)
+        command->rc = grow(command);
+    if (command->rc < 0)
+        return;
     command->texts[command->count] = text;
     command->bytes[command->count++] = bytes;
-    return 0;
 }
 
-int tierce__redis_add_text(struct tierce__redis_command *command, const char *text)
+void tierce__redis_add_text(struct tierce__redis_command *command, const char *text)
 {
-    return tierce__redis_add(command, text, strlen(text));
+    tierce__redis_add(command, text, strlen(text));
 }
 
-static int add_printed(struct tierce__redis_command *command, const char *text)
+void tierce__redis_addf(struct tierce__redis_command *command, const char *format, ...)
 {
-    size_t bytes = strlen(text);
-    char *copy = tierce__arena_copy(command->arena, text, bytes);
-    return copy == NULL ? -ENOMEM : tierce__redis_add(command, copy, bytes);
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int bytes = vsnprintf(NULL, 0, format, args);
+    char *text = bytes < 0 ? NULL : tierce__arena_alloc(command->arena, (size_t)bytes + 1);
+    if (text != NULL) {
+        (void)vsnprintf(text, (size_t)bytes + 1, format, again);
+        tierce__redis_add(command, text, (size_t)bytes);
+    } else if (command->rc == 0) {
+        command->rc = -ENOMEM;
+    }
+    va_end(again);
+    va_end(args);
 }
 
-int tierce__redis_add_i64(struct tierce__redis_command *command, int64_t value)
+bool tierce__redis_read_hex(uint64_t *out, const struct tierce__resp_value *value)
 {
-    char text[24];
-    snprintf(text, sizeof(text), "%" PRId64, value);
-    return add_printed(command, text);
-}
-
-int tierce__redis_add_hex(struct tierce__redis_command *command, uint64_t value)
-{
-    char text[24];
-    snprintf(text, sizeof(text), "%016" PRIx64, value);
-    return add_printed(command, text);
+    enum { DIGITS = 16 };
+    uint64_t number = 0;
+    if (value->type != TIERCE__RESP_STRING || value->bytes != DIGITS)
+        return false;
+    for (unsigned i = 0; i < DIGITS; i++) {
+        char c = value->text[i];
+        if (!(c >= '0' && c <= '9') && !(c >= 'a' && c <= 'f'))
+            return false;
+        number = number << 4 | (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+    }
+    *out = number;
+    return true;
 }
 
 /* ---- pipelines ------------------------------------------------------------------------------ */
@@ -160,6 +170,19 @@ void tierce__redis_end(struct tierce__redis *redis, struct tierce__resp *resp)
     tierce__resp_pool_give(redis->pool, resp);
 }
 
+/* What an error reply means: the server is there, but does not serve now, or does not like what it
+ * was asked. */
+static int refused(const struct tierce__resp_value *value)
+{
+    static const char *const passing[] = {"LOADING", "MASTERDOWN", "READONLY",
+                                          "BUSY",    "TRYAGAIN",   "CLUSTERDOWN"};
+    tierce__log_repeated(TIERCE_LOG_WARN, "meta_redis_failed", "err=\"%.200s\"", value->text);
+    for (size_t i = 0; i < sizeof(passing) / sizeof(passing[0]); i++)
+        if (tierce__resp_is_error(value, passing[i]))
+            return TIERCE_E_DOWN;
+    return -EIO;
+}
+
 int tierce__redis_read(struct tierce__resp *resp, struct tierce__resp_value *out)
 {
     int rc = tierce__resp_read(resp, out, 0);
@@ -168,21 +191,26 @@ int tierce__redis_read(struct tierce__resp *resp, struct tierce__resp_value *out
                              tierce__resp_why(resp));
         return rc;
     }
-    if (out->type != TIERCE__RESP_ERROR)
-        return 0;
-    tierce__log_repeated(TIERCE_LOG_WARN, "meta_redis_failed", "err=\"%.200s\"", out->text);
-    return -EIO;
+    return out->type == TIERCE__RESP_ERROR ? refused(out) : 0;
 }
 
-int tierce__redis_call(struct tierce__resp *resp, const struct tierce__redis_command *command,
-                       struct tierce__resp_value *out)
+int tierce__redis_ask(struct tierce__redis *redis, const struct tierce__redis_command *command,
+                      tierce__redis_take_fn take, void *arg)
 {
-    int rc = tierce__resp_begin(resp);
-    if (rc == 0)
-        rc = tierce__resp_append(resp, command->texts, command->bytes, command->count);
+    struct tierce__resp *resp = NULL;
+    struct tierce__resp_value value;
+    int rc = command->rc < 0 ? command->rc : tierce__redis_begin(redis, &resp);
+    if (rc < 0)
+        return rc;
+    rc = tierce__resp_append(resp, command->texts, command->bytes, command->count);
     if (rc == 0)
         rc = tierce__resp_flush(resp, 0);
-    return rc == 0 ? tierce__redis_read(resp, out) : rc;
+    if (rc == 0)
+        rc = tierce__redis_read(resp, &value);
+    if (rc == 0 && take != NULL)
+        rc = take(arg, &value);
+    tierce__redis_end(redis, resp);
+    return rc;
 }
 
 /* ---- scripts -------------------------------------------------------------------------------- */
@@ -205,32 +233,23 @@ int tierce__redis_load_scripts(struct tierce__redis *redis, struct tierce__resp 
     return 0;
 }
 
-/* The token stays as it is while it is used: it lies in the command's memory. */
-static int add_token(struct tierce__redis *redis, struct tierce__redis_command *command)
+void tierce__redis_start_script(struct tierce__redis *redis, enum tierce__redis_script_id id,
+                                struct tierce__redis_command *command,
+                                const struct tierce__redis_keys *keys)
 {
     char token[TIERCE__REDIS_TOKEN_BYTES + 1];
     tierce__lock_take(&redis->lock);
     memcpy(token, redis->token, sizeof(token));
     tierce__lock_drop(&redis->lock);
-    return add_printed(command, token);
-}
-
-int tierce__redis_start_script(struct tierce__redis *redis, enum tierce__redis_script_id id,
-                               struct tierce__redis_command *command,
-                               const struct tierce__redis_keys *keys)
-{
-    int rc = tierce__redis_add_text(command, "EVALSHA");
-    if (rc == 0)
-        rc = tierce__redis_add_text(command, redis->scripts[id].sha);
-    if (rc == 0)
-        rc = tierce__redis_add_text(command, keys != NULL ? "3" : "1");
-    if (rc == 0)
-        rc = tierce__redis_add_text(command, "kvcache:tierce:fence");
-    if (rc == 0 && keys != NULL)
-        rc = tierce__redis_add_text(command, keys->metadata);
-    if (rc == 0 && keys != NULL)
-        rc = tierce__redis_add_text(command, keys->keys);
-    return rc == 0 ? add_token(redis, command) : rc;
+    tierce__redis_add_text(command, "EVALSHA");
+    tierce__redis_add_text(command, redis->scripts[id].sha);
+    tierce__redis_add_text(command, keys != NULL ? "3" : "1");
+    tierce__redis_add_text(command, "kvcache:tierce:fence");
+    if (keys != NULL) {
+        tierce__redis_add_text(command, keys->metadata);
+        tierce__redis_add_text(command, keys->keys);
+    }
+    tierce__redis_addf(command, "%s", token);
 }
 
 static int send_script(struct tierce__resp *resp, const struct tierce__redis_command *command,
@@ -247,9 +266,9 @@ static int send_script(struct tierce__resp *resp, const struct tierce__redis_com
 int tierce__redis_run_script(struct tierce__redis *redis, enum tierce__redis_script_id id,
                              struct tierce__redis_command *command)
 {
-    struct tierce__resp *resp;
+    struct tierce__resp *resp = NULL;
     struct tierce__resp_value value = {.type = TIERCE__RESP_NIL};
-    int rc = tierce__redis_begin(redis, &resp);
+    int rc = command->rc < 0 ? command->rc : tierce__redis_begin(redis, &resp);
     if (rc < 0)
         return rc;
     rc = send_script(resp, command, &value);
@@ -267,8 +286,7 @@ int tierce__redis_run_script(struct tierce__redis *redis, enum tierce__redis_scr
     } else if (tierce__resp_is_error(&value, "FENCED")) {
         rc = TIERCE_E_REFUSED;
     } else if (value.type == TIERCE__RESP_ERROR) {
-        tierce__log_repeated(TIERCE_LOG_WARN, "meta_redis_failed", "err=\"%.200s\"", value.text);
-        rc = -EIO;
+        rc = refused(&value);
     }
     tierce__redis_end(redis, resp);
     return rc;

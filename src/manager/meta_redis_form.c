@@ -4,6 +4,7 @@
  * __uri__ says the same in KVCM's words. If somebody wrote __uri__ since, it is what counts.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <json-c/json.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,32 +80,29 @@ static int print_locations(const char **out, const struct tierce__redis_space *s
     return rc < 0 ? rc : *out == NULL ? -ENOMEM : 0;
 }
 
-int tierce__redis_add_record(struct tierce__redis_command *command,
-                             const struct tierce__redis_space *space,
-                             const struct tierce__catalog *catalog,
-                             const struct tierce__record *record)
+void tierce__redis_add_record(struct tierce__redis_command *command,
+                              const struct tierce__redis_space *space,
+                              const struct tierce__catalog *catalog,
+                              const struct tierce__record *record)
 {
-    const char *uri;
+    const char *uri = "";
     int rc = print_locations(&uri, space, catalog, record, command->arena);
-    if (rc < 0)
-        return rc;
     size_t bytes = HASH_BYTES + tierce__record_size(record);
-    char *form = tierce__arena_alloc(command->arena, bytes);
-    if (form == NULL)
-        return -ENOMEM;
+    char *form = rc == 0 ? tierce__arena_alloc(command->arena, bytes) : NULL;
+    if (form == NULL) {
+        command->rc = rc < 0 ? rc : -ENOMEM;
+        return;
+    }
     tierce__store_le64(form, XXH3_64bits(uri, strlen(uri)));
     tierce__record_write(record, form + HASH_BYTES);
-    rc = tierce__redis_add(command, form, bytes);
-    if (rc == 0)
-        rc = tierce__redis_add_text(command, uri);
-    if (rc == 0)
-        rc = tierce__redis_add_i64(command, record->used_us);
-    if (rc == 0)
-        rc = tierce__redis_add_i64(command, record->uses);
-    if (rc == 0)
-        rc = record->has_parent ? tierce__redis_add_i64(command, record->parent)
-                                : tierce__redis_add(command, "", 0);
-    return rc;
+    tierce__redis_add(command, form, bytes);
+    tierce__redis_add_text(command, uri);
+    tierce__redis_addf(command, "%" PRId64, record->used_us);
+    tierce__redis_addf(command, "%" PRIu32, record->uses);
+    if (record->has_parent)
+        tierce__redis_addf(command, "%" PRId64, record->parent);
+    else
+        tierce__redis_add(command, "", 0);
 }
 
 /* ---- in ------------------------------------------------------------------------------------- */

@@ -23,27 +23,6 @@ struct import {
     int64_t counters[TIERCE__META_COUNTERS];
 };
 
-static int call(struct tierce__redis *redis, const char *const *texts, size_t count,
-                int (*each)(void *arg, const struct tierce__resp_value *value), void *arg)
-{
-    struct tierce__resp *resp;
-    struct tierce__resp_value value;
-    struct tierce__arena arena = {0};
-    struct tierce__redis_command command = {.arena = &arena};
-    int rc = tierce__redis_begin(redis, &resp);
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = tierce__redis_add_text(&command, texts[i]);
-    if (rc == 0)
-        rc = tierce__redis_call(resp, &command, &value);
-    if (rc == 0 && each != NULL)
-        rc = each(arg, &value);
-    tierce__redis_end(redis, resp);
-    tierce__arena_clear(&arena);
-    return rc;
-}
-
 /* 1: KVCM's count and ours differ. */
 static int compare_counts(void *arg, const struct tierce__resp_value *value)
 {
@@ -167,16 +146,20 @@ static int import_page(struct import *import, const int64_t *keys, size_t count)
 static int import_pages(struct import *import)
 {
     struct tierce__redis_space *space = import->space;
-    char count[16];
-    snprintf(count, sizeof(count), "%d", SCAN_COUNT);
     struct page page = {.prefix = space->keys->data, .cursor = "0"};
     int rc;
     do {
-        char cursor[24];
-        memcpy(cursor, page.cursor, sizeof(cursor));
-        const char *texts[] = {"SCAN", cursor, "MATCH", import->pattern, "COUNT", count};
+        struct tierce__arena arena = {0};
+        struct tierce__redis_command command = {.arena = &arena};
+        tierce__redis_add_text(&command, "SCAN");
+        tierce__redis_addf(&command, "%s", page.cursor);
+        tierce__redis_add_text(&command, "MATCH");
+        tierce__redis_add_text(&command, import->pattern);
+        tierce__redis_add_text(&command, "COUNT");
+        tierce__redis_addf(&command, "%d", SCAN_COUNT);
         page.count = 0;
-        rc = call(space->redis, texts, 6, take_page, &page);
+        rc = tierce__redis_ask(space->redis, &command, take_page, &page);
+        tierce__arena_clear(&arena);
         if (rc == 0 && page.count > 0)
             rc = import_page(import, page.keys, page.count);
         tierce__free(page.keys);
@@ -189,31 +172,42 @@ static int import_pages(struct import *import)
 static int set_counters(struct import *import)
 {
     struct tierce__redis_space *space = import->space;
-    struct tierce__resp *resp;
-    struct tierce__resp_value value;
     struct tierce__arena arena = {0};
     struct tierce__redis_command command = {.arena = &arena};
-    int rc = tierce__redis_begin(space->redis, &resp);
-    if (rc < 0)
-        return rc;
-    rc = tierce__redis_add_text(&command, "HSET");
-    if (rc == 0)
-        rc = tierce__redis_add_text(&command, space->keys->metadata);
-    if (rc == 0)
-        rc = tierce__redis_add_text(&command, "__key_count__");
-    if (rc == 0)
-        rc = tierce__redis_add_i64(&command, import->counters[TIERCE__META_KEYS]);
-    for (unsigned i = 0; rc == 0 && i < TIERCE__META_COUNTERS; i++) {
-        char *field = tierce__arena_alloc(&arena, 16);
-        if (field != NULL)
-            snprintf(field, 16, "tierce:%u", i);
-        rc = field != NULL ? tierce__redis_add_text(&command, field) : -ENOMEM;
-        if (rc == 0)
-            rc = tierce__redis_add_i64(&command, import->counters[i]);
+    tierce__redis_add_text(&command, "HSET");
+    tierce__redis_add_text(&command, space->keys->metadata);
+    tierce__redis_add_text(&command, "__key_count__");
+    tierce__redis_addf(&command, "%" PRId64, import->counters[TIERCE__META_KEYS]);
+    for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++) {
+        tierce__redis_addf(&command, "tierce:%u", i);
+        tierce__redis_addf(&command, "%" PRId64, import->counters[i]);
     }
-    if (rc == 0)
-        rc = tierce__redis_call(resp, &command, &value);
-    tierce__redis_end(space->redis, resp);
+    int rc = tierce__redis_ask(space->redis, &command, NULL, NULL);
+    tierce__arena_clear(&arena);
+    return rc;
+}
+
+/* 1: KVCM wrote last. */
+static int was_theirs(struct tierce__redis_space *space)
+{
+    struct tierce__arena arena = {0};
+    struct tierce__redis_command command = {.arena = &arena};
+    tierce__redis_add_text(&command, "HMGET");
+    tierce__redis_add_text(&command, space->keys->metadata);
+    tierce__redis_add_text(&command, "__key_count__");
+    tierce__redis_add_text(&command, "tierce:0");
+    int rc = tierce__redis_ask(space->redis, &command, compare_counts, NULL);
+    tierce__arena_clear(&arena);
+    return rc;
+}
+
+static int forget_keys(struct tierce__redis_space *space)
+{
+    struct tierce__arena arena = {0};
+    struct tierce__redis_command command = {.arena = &arena};
+    tierce__redis_add_text(&command, "DEL");
+    tierce__redis_add_text(&command, space->keys->keys);
+    int rc = tierce__redis_ask(space->redis, &command, NULL, NULL);
     tierce__arena_clear(&arena);
     return rc;
 }
@@ -221,14 +215,12 @@ static int set_counters(struct import *import)
 int tierce__redis_import(struct tierce__redis_space *space)
 {
     struct import import = {.space = space};
-    const char *counts[] = {"HMGET", space->keys->metadata, "__key_count__", "tierce:0"};
-    int rc = call(space->redis, counts, 4, compare_counts, NULL);
+    int rc = was_theirs(space);
     if (rc <= 0)
         return rc;
     uint64_t start_ns = tierce__now_ns();
-    const char *forget[] = {"DEL", space->keys->keys};
     import.pattern = make_pattern(space->keys->data);
-    rc = import.pattern == NULL ? -ENOMEM : call(space->redis, forget, 2, NULL, NULL);
+    rc = import.pattern == NULL ? -ENOMEM : forget_keys(space);
     if (rc == 0)
         rc = import_pages(&import);
     if (rc == 0)

@@ -59,43 +59,48 @@ struct tierce__redis_space {
 
 /* ---- meta_redis_call.c: pipelines and scripts ------------------------------------------------ */
 
-/* Texts of one command, one after the other in memory of their own. */
+/* The texts of one command. What goes wrong while they are added is kept, and told by the call. */
 struct tierce__redis_command {
-    struct tierce__arena *arena;
+    struct tierce__arena *arena; /* of copies, and of the arrays */
     const char **texts;
     size_t *bytes;
     size_t count, capacity;
+    int rc;
 };
 
-TIERCE_MUSTUSE int tierce__redis_add(struct tierce__redis_command *command, const char *text,
-                                     size_t bytes);
-TIERCE_MUSTUSE int tierce__redis_add_text(struct tierce__redis_command *command, const char *text);
-TIERCE_MUSTUSE int tierce__redis_add_i64(struct tierce__redis_command *command, int64_t value);
-TIERCE_MUSTUSE int tierce__redis_add_hex(struct tierce__redis_command *command, uint64_t value);
+/* [borrow] the text until the call. */
+void tierce__redis_add(struct tierce__redis_command *command, const char *text, size_t bytes);
+void tierce__redis_add_text(struct tierce__redis_command *command, const char *text);
+/* By printf rules, in the arena. */
+void tierce__redis_addf(struct tierce__redis_command *command, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* A client for a pipeline, begun. */
 TIERCE_MUSTUSE int tierce__redis_begin(struct tierce__redis *redis, struct tierce__resp **out);
 void tierce__redis_end(struct tierce__redis *redis, struct tierce__resp *resp);
 
-/* The next value of a pipeline; an error reply is -EIO, and logged. */
+/* The next value of a pipeline; an error reply is -EIO, or TIERCE_E_DOWN, and logged. */
 TIERCE_MUSTUSE int tierce__redis_read(struct tierce__resp *resp, struct tierce__resp_value *out);
 
-/* One command, and its value, borrowed until the next begin of the client. */
-TIERCE_MUSTUSE int tierce__redis_call(struct tierce__resp *resp,
-                                      const struct tierce__redis_command *command,
-                                      struct tierce__resp_value *out);
+/* One command, whose answer goes to `take` (NULL: nowhere), borrowed until it returns. */
+typedef int (*tierce__redis_take_fn)(void *arg, const struct tierce__resp_value *value);
+TIERCE_MUSTUSE int tierce__redis_ask(struct tierce__redis *redis,
+                                     const struct tierce__redis_command *command,
+                                     tierce__redis_take_fn take, void *arg);
 
-/* A script whose command begins with `EVALSHA sha key-count keys..`; loaded again where the server
- * lost it. TIERCE_E_REFUSED: an older token. */
-TIERCE_MUSTUSE int tierce__redis_start_script(struct tierce__redis *redis,
-                                              enum tierce__redis_script_id id,
-                                              struct tierce__redis_command *command,
-                                              const struct tierce__redis_keys *keys);
+/* The head of a script's command: its hash, keys (NULL: the fence alone) and token. */
+void tierce__redis_start_script(struct tierce__redis *redis, enum tierce__redis_script_id id,
+                                struct tierce__redis_command *command,
+                                const struct tierce__redis_keys *keys);
+/* Loaded again where the server lost it. TIERCE_E_REFUSED: an older token. */
 TIERCE_MUSTUSE int tierce__redis_run_script(struct tierce__redis *redis,
                                             enum tierce__redis_script_id id,
                                             struct tierce__redis_command *command);
 TIERCE_MUSTUSE int tierce__redis_load_scripts(struct tierce__redis *redis,
                                               struct tierce__resp *resp);
+
+/* 16 lower-case hexadecimal digits; false for what is none. */
+bool tierce__redis_read_hex(uint64_t *out, const struct tierce__resp_value *value);
 
 /* ---- meta_redis_form.c: records as fields -----------------------------------------------------
  */
@@ -112,10 +117,10 @@ enum {
 extern const char *const tierce__redis_fields[TIERCE__REDIS_FIELDS];
 
 /* Adds the fields' values of a record. `catalog` may be NULL. */
-TIERCE_MUSTUSE int tierce__redis_add_record(struct tierce__redis_command *command,
-                                            const struct tierce__redis_space *space,
-                                            const struct tierce__catalog *catalog,
-                                            const struct tierce__record *record);
+void tierce__redis_add_record(struct tierce__redis_command *command,
+                              const struct tierce__redis_space *space,
+                              const struct tierce__catalog *catalog,
+                              const struct tierce__record *record);
 
 /* A record from the fields' values, of ours or of KVCM's. *found false: there is none that serves;
  * *is_unreadable: there is something. Errors: -ENOMEM. */
@@ -132,9 +137,17 @@ TIERCE_MUSTUSE int tierce__redis_read_record(struct tierce__record *out, bool *f
 /* Counts what KVCM left, if it wrote last. */
 TIERCE_MUSTUSE int tierce__redis_import(struct tierce__redis_space *space);
 
-/* Pieces of meta_redis.c that it uses. */
+/* ---- meta_redis.c and meta_redis_notes.c: of the ops ------------------------------------------
+ */
+
 TIERCE_MUSTUSE int tierce__redis_get(struct tierce__meta_space *base, const int64_t *keys,
                                      size_t count, struct tierce__arena *arena,
                                      struct tierce__record *records, bool *found);
+TIERCE_MUSTUSE int tierce__redis_notes(struct tierce__meta_space *base, uint8_t kind,
+                                       int (*each)(void *arg, const struct tierce__meta_note *note),
+                                       void *arg);
+TIERCE_MUSTUSE int tierce__redis_note(struct tierce__meta_space *base, uint8_t kind,
+                                      uint64_t number, struct tierce__arena *arena,
+                                      const void **value, size_t *bytes);
 
 #endif

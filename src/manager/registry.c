@@ -84,17 +84,23 @@ static void publish(struct tierce__registry *registry, struct tierce__catalog *c
 static int open_store(struct tierce__registry_store **out, const struct tierce__registry_opts *opts,
                       char why[256])
 {
-    static const struct tierce__registry_store_ops *const all[] = {&tierce__registry_local};
+    static const struct {
+        const char *scheme;
+        const struct tierce__registry_store_ops *ops;
+    } all[] = {
+        {"local://", &tierce__registry_local},
+        {"redis://", &tierce__registry_redis},
+        {"rediss://", &tierce__registry_redis},
+        {"redis+unix://", &tierce__registry_redis},
+    };
     const char *uri = opts->uri != NULL ? opts->uri : "";
     if (*uri == '\0')
         return 0;
-    const char *end = strstr(uri, "://");
-    for (size_t i = 0; end != NULL && i < sizeof(all) / sizeof(all[0]); i++)
-        if (strlen(all[i]->name) == (size_t)(end - uri) &&
-            strncmp(all[i]->name, uri, (size_t)(end - uri)) == 0)
-            return all[i]->open(out, end + 3, opts->vfs, why);
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (strncmp(uri, all[i].scheme, strlen(all[i].scheme)) == 0)
+            return all[i].ops->open(out, uri, opts->vfs, why);
     /* Not the URI itself, in which there may be a password. */
-    snprintf(why, 256, "the URI of a registry begins with local:// or is empty");
+    snprintf(why, 256, "the URI of a registry begins with local:// or redis://, or is empty");
     return TIERCE_E_CONFIG;
 }
 

@@ -68,9 +68,10 @@ static char *folder_of(const char *path)
     return folder;
 }
 
-static int local_open(struct tierce__registry_store **out, const char *rest,
-                      struct tierce__vfs *vfs, char why[256])
+static int local_open(struct tierce__registry_store **out, const char *uri, struct tierce__vfs *vfs,
+                      char why[256])
 {
+    const char *rest = uri + strlen("local://");
     size_t n = strlen(rest);
     if (n == 0 || rest[n - 1] == '/') {
         snprintf(why, 256, "local:// needs the path of a file");

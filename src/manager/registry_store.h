@@ -13,9 +13,9 @@ struct tierce__registry_store;
 
 struct tierce__registry_store_ops {
     const char *name; /* "local", "redis" */
-    /* `rest` is the URI behind "name://". `vfs` [borrow until close]: for files; NULL: its own.
-     * Errors: TIERCE_E_CONFIG, negative errno, -ENOMEM; `why` in words. */
-    TIERCE_MUSTUSE int (*open)(struct tierce__registry_store **out, const char *rest,
+    /* `vfs` [borrow until close]: for files; NULL: its own. Errors: TIERCE_E_CONFIG, negative
+     * errno, -ENOMEM; `why` in words. */
+    TIERCE_MUSTUSE int (*open)(struct tierce__registry_store **out, const char *uri,
                                struct tierce__vfs *vfs, char why[256]);
     void (*close)(struct tierce__registry_store *store);
     /* Reads all of it into an empty catalog; what is not there is nothing. From then on the store

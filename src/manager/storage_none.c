@@ -59,11 +59,12 @@ const struct tierce__storage_ops *tierce__storage_ops_find(enum tierce__storage_
     case TIERCE__STORAGE_3FS:
     case TIERCE__STORAGE_VCNS_3FS:
         return &tierce__storage_file;
+    case TIERCE__STORAGE_REDIS:
+        return &tierce__storage_redis;
     case TIERCE__STORAGE_NONE:
     case TIERCE__STORAGE_MOONCAKE:
     case TIERCE__STORAGE_TAIRMEMPOOL:
     case TIERCE__STORAGE_NODE:
-    case TIERCE__STORAGE_REDIS:
     case TIERCE__STORAGE_S3:
         break;
     }

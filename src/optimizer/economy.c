@@ -121,7 +121,7 @@ static struct worth worth_of(const struct tierce__economy *e, uint64_t capacity,
 static struct worth worth_of_row(const struct tierce__economy *e,
                                  const struct tierce__sweep_row *row)
 {
-    return worth_of(e, row->capacity, row->hit_tokens, row->hit_squares, row->blocks - row->hits);
+    return worth_of(e, row->capacity, row->hit_tokens, row->hit_squares, tierce__sweep_missed(row));
 }
 
 static struct worth worth_of_point(const struct tierce__economy *e,
@@ -147,7 +147,7 @@ static void value_row(struct tierce__economy *e, struct tierce__economy_row *out
     out->gpus_saved = per_hour(e, out->saved_seconds / 3600);
     out->saved_per_hour = worth.saved;
     out->bytes = (double)row->capacity * block;
-    out->written = per_hour(e, (double)(row->blocks - row->hits) * block);
+    out->written = per_hour(e, (double)tierce__sweep_missed(row) * block);
     out->cost_per_hour = worth.cost;
     out->net_per_hour = worth.saved - worth.cost;
     out->next_gib = NAN;

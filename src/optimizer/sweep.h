@@ -177,6 +177,12 @@ const struct tierce__sweep_row *tierce__sweep_best(const struct tierce__sweep *s
 #define TIERCE__SWEEP_NAME_BYTES 64u
 void tierce__sweep_name(char out[TIERCE__SWEEP_NAME_BYTES], const struct tierce__sweep_row *row);
 
+/* Blocks looked up that did not hit; 0 where KVCM's caches count more hits than that. */
+static inline uint64_t tierce__sweep_missed(const struct tierce__sweep_row *row)
+{
+    return row->hits < row->blocks ? row->blocks - row->hits : 0;
+}
+
 /* Whether two rows differ in nothing but their capacity. */
 bool tierce__sweep_same_line(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b);
 

@@ -291,7 +291,7 @@ static int scan_recording(struct scan *scan, struct tierce__trust *trust,
  * and had to be stored, less what is there at the end. */
 static bool count_left(const struct tierce__sweep_row *row, uint64_t *left)
 {
-    uint64_t missed = row->blocks - row->hits;
+    uint64_t missed = tierce__sweep_missed(row);
     *left = row->is_replayed         ? row->evicted + row->expired
             : missed > row->capacity ? missed - row->capacity
                                      : 0;
@@ -303,7 +303,7 @@ static bool count_left(const struct tierce__sweep_row *row, uint64_t *left)
 static void find(struct tierce__trust_row *out, const struct tierce__sweep_row *row, bool in_bytes,
                  uint64_t compulsory)
 {
-    uint64_t missed = row->blocks - row->hits, left;
+    uint64_t missed = tierce__sweep_missed(row), left;
     bool is_bound = row->cache->kind == TIERCE__CACHE_BELADY;
     bool never_full = out->warm_up_share >= 1;
     bool is_known = count_left(row, &left);

@@ -57,6 +57,11 @@ static int grow(struct tierce__texts *texts, size_t wanted)
     return 0;
 }
 
+struct lengths {
+    uint16_t name, value;
+};
+_Static_assert(TIERCE__HEADER_BYTES_MAX <= UINT16_MAX, "lengths fit");
+
 static void add_text(struct tierce__texts *texts, const char *text, size_t bytes)
 {
     if (bytes > 0)
@@ -70,11 +75,14 @@ int tierce__texts_add(struct tierce__texts *texts, const char *name, size_t name
 {
     if (name_bytes > TIERCE__HEADER_BYTES_MAX || value_bytes > TIERCE__HEADER_BYTES_MAX)
         return TIERCE_E_LIMIT;
-    size_t wanted = texts->used + name_bytes + value_bytes + 2;
+    struct lengths lengths = {(uint16_t)name_bytes, (uint16_t)value_bytes};
+    size_t wanted = texts->used + sizeof(lengths) + name_bytes + value_bytes + 2;
     if (wanted > TIERCE__HEADER_BYTES_MAX)
         return TIERCE_E_LIMIT;
     if (wanted > texts->capacity && grow(texts, wanted) != 0)
         return -ENOMEM;
+    memcpy(texts->data + texts->used, &lengths, sizeof(lengths));
+    texts->used += sizeof(lengths);
     add_text(texts, name, name_bytes);
     add_text(texts, value, value_bytes);
     return 0;
@@ -82,11 +90,14 @@ int tierce__texts_add(struct tierce__texts *texts, const char *name, size_t name
 
 const char *tierce__texts_find(const struct tierce__texts *texts, const char *name)
 {
+    size_t name_bytes = strlen(name);
     for (const char *at = texts->data, *end = at + texts->used; at < end;) {
-        const char *value = at + strlen(at) + 1;
-        if (strcmp(at, name) == 0)
-            return value;
-        at = value + strlen(value) + 1;
+        struct lengths lengths;
+        memcpy(&lengths, at, sizeof(lengths));
+        at += sizeof(lengths);
+        if (lengths.name == name_bytes && memcmp(at, name, name_bytes) == 0)
+            return at + name_bytes + 1;
+        at += lengths.name + lengths.value + 2;
     }
     return NULL;
 }

@@ -32,7 +32,7 @@ void tierce__shared_give_back(struct tierce__shared *shared, size_t bytes);
 
 #define TIERCE__HEADER_BYTES_MAX (16u << 10)
 
-/* Pairs of texts, one behind the other: "name\0value\0". */
+/* Pairs of texts, one behind the other: two lengths, "name\0value\0". */
 struct tierce__texts {
     char *data; /* small, or on the heap */
     size_t used, capacity;

@@ -63,12 +63,13 @@ static void *keep_time(void *arg)
 /* ---- life -------------------------------------------------------------------------------------
  */
 
-static size_t tls_options(const struct tierce__http *http, struct MHD_OptionItem *options)
+static size_t tls_options(struct tierce__http *http, struct MHD_OptionItem *options)
 {
     size_t n = 0;
     if (http->certificate != NULL) {
         options[n++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_CERT, 0, http->certificate};
         options[n++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_KEY, 0, http->key};
+        options[n++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_PRIORITIES, 0, http->priorities};
     }
     if (http->client_ca != NULL)
         options[n++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_TRUST, 0, http->client_ca};
@@ -79,7 +80,7 @@ static size_t tls_options(const struct tierce__http *http, struct MHD_OptionItem
 static int start_daemon(struct tierce__http *http, uint32_t threads, uint32_t connections_max)
 {
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
-    struct MHD_OptionItem tls[4];
+    struct MHD_OptionItem tls[5];
     if (tls_options(http, tls) > 0)
         flags |= MHD_USE_TLS;
     if (threads > connections_max)
@@ -162,8 +163,9 @@ void tierce__http_drain(struct tierce__http *http)
     http->is_draining = true;
     cut_those_that_left(http);
     tierce__lock_drop(&http->lock);
-    if (http->daemon != NULL)
-        (void)MHD_quiesce_daemon(http->daemon);
+    /* The socket may be closed only when the daemon has ended; new clients are refused at once. */
+    if (http->daemon != NULL && MHD_quiesce_daemon(http->daemon) != MHD_INVALID_SOCKET)
+        (void)shutdown(http->fd, SHUT_RDWR);
     tierce__http_streams_end(http);
 }
 

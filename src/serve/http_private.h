@@ -14,6 +14,7 @@ struct tierce__http {
     int fd; /* after quiesce it is ours again */
     bool demands_certificate;
     char *certificate, *key, *client_ca; /* their content */
+    char priorities[48];
 
     struct tierce__lock lock;
     struct tierce__cond changed;

@@ -54,6 +54,8 @@ static int check(const struct tierce__http *http, char why[256])
 
 int tierce__http_tls_read(struct tierce__http *http, const struct tierce__tls *files, char why[256])
 {
+    snprintf(http->priorities, sizeof(http->priorities), "%s",
+             "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2");
     int rc = read_pem(&http->certificate, files->certificate, why);
     if (rc == 0)
         rc = read_pem(&http->key, files->key, why);

@@ -133,6 +133,7 @@ struct tierce__listener {
     enum tierce__serve_protocol protocol;
     const char *host; /* "127.0.0.1", "::", a name */
     uint16_t port;    /* 0: any; see tierce__server_port */
+    uint32_t threads; /* HTTP: 0: as many as the server's loops */
     struct tierce__tls tls;
     const struct tierce__route *routes; /* [borrow until stop] */
     size_t route_count;
@@ -142,7 +143,7 @@ struct tierce__server_opts {
     size_t size;
     const struct tierce__listener *listeners;
     size_t listener_count;
-    uint32_t loops;           /* gRPC loops, and threads of an HTTP listener; 0: one a processor */
+    uint32_t loops;           /* of gRPC, for all listeners together; 0: one a processor */
     uint32_t workers;         /* 0: 4 */
     uint32_t queue_max;       /* calls that wait for a worker; 0: 4096 */
     size_t message_bytes_max; /* of a request, also uncompressed; 0: 64 MiB */

@@ -73,12 +73,13 @@ static int open_entrance(struct tierce__server *server, const struct tierce__lis
     uint32_t threads = (uint32_t)or_else(opts->loops, processors());
     uint32_t connections_max = (uint32_t)or_else(opts->connections_max, 4096);
     if (listener->protocol == TIERCE__SERVE_HTTP)
-        return tierce__http_start(&entrance->http,
-                                  &(struct tierce__http_opts){.shared = &server->shared,
-                                                              .listener = listener,
-                                                              .threads = threads,
-                                                              .connections_max = connections_max},
-                                  why);
+        return tierce__http_start(
+            &entrance->http,
+            &(struct tierce__http_opts){.shared = &server->shared,
+                                        .listener = listener,
+                                        .threads = (uint32_t)or_else(listener->threads, threads),
+                                        .connections_max = connections_max},
+            why);
     int rc = server->loop_count == 0 ? start_loops(server, threads) : 0;
     if (rc != 0) {
         snprintf(why, 256, "cannot start a loop: %s", tierce_strerror(rc));

@@ -5,7 +5,6 @@
 #include "wire/proto_json.h"
 #include "wire/proto_private.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -45,7 +44,9 @@ static bool is_camel_of(const char *name, struct tierce__text text)
             upper = true;
             continue;
         }
-        char c = upper ? (char)toupper((unsigned char)*name) : *name;
+        char c = *name;
+        if (upper && c >= 'a' && c <= 'z')
+            c = (char)(c - 'a' + 'A');
         upper = false;
         if (at == text.length || text.at[at++] != c)
             return false;
@@ -72,8 +73,8 @@ static const ProtobufCFieldDescriptor *find_field(const ProtobufCMessageDescript
 /* A string without its escapes, in place. */
 static bool take_string(struct parser *parser, char **out, size_t *length)
 {
-    struct tierce__text raw;
-    bool escaped;
+    struct tierce__text raw = {0};
+    bool escaped = false;
     if (!tierce__json_quoted(&parser->json, &raw, &escaped))
         return false;
     char *text = parser->text + (raw.at - parser->json.start);
@@ -118,7 +119,7 @@ static bool to_integer(struct tierce__text number, int64_t *out)
 /* A number, or a string that is one. */
 static bool take_number(struct parser *parser, struct tierce__text *number)
 {
-    char *text;
+    char *text = parser->text;
     if (tierce__json_kind(&parser->json) != '"')
         return tierce__json_number(&parser->json, number);
     if (!take_string(parser, &text, &number->length))
@@ -129,7 +130,7 @@ static bool take_number(struct parser *parser, struct tierce__text *number)
 
 static bool take_integer(struct parser *parser, int64_t *out, int64_t min, int64_t max)
 {
-    struct tierce__text number;
+    struct tierce__text number = {"", 0};
     if (!take_number(parser, &number))
         return false;
     if (!to_integer(number, out) || *out < min || *out > max)
@@ -139,8 +140,8 @@ static bool take_integer(struct parser *parser, int64_t *out, int64_t min, int64
 
 static bool take_double(struct parser *parser, double *out)
 {
-    char *text;
-    size_t length;
+    char *text = parser->text;
+    size_t length = 0;
     if (tierce__json_kind(&parser->json) == '"') {
         if (!take_string(parser, &text, &length))
             return false;
@@ -156,7 +157,7 @@ static bool take_double(struct parser *parser, double *out)
             *out = strtod(text, NULL);
         return true;
     }
-    struct tierce__text number;
+    struct tierce__text number = {"", 0};
     if (!tierce__json_number(&parser->json, &number))
         return false;
     *out = strtod(number.at, NULL);
@@ -168,8 +169,8 @@ static bool take_enum(struct parser *parser, const ProtobufCEnumDescriptor *desc
                       bool *known)
 {
     int64_t number = 0;
-    char *text;
-    size_t length;
+    char *text = parser->text;
+    size_t length = 0;
     if (tierce__json_kind(&parser->json) != '"') {
         if (!take_integer(parser, &number, INT32_MIN, INT32_MAX))
             return false;
@@ -268,9 +269,9 @@ static bool take_repeated(struct parser *parser, const ProtobufCFieldDescriptor 
     if (!tierce__json_array(&parser->json))
         return false;
     while (tierce__json_element(&parser->json)) {
-        union value value;
-        size_t bytes;
-        bool known;
+        union value value = {0};
+        size_t bytes = 0;
+        bool known = false;
         if (!take_value(parser, field, &value, &bytes, &known))
             return false;
         if (!known)
@@ -287,9 +288,9 @@ static bool take_repeated(struct parser *parser, const ProtobufCFieldDescriptor 
 static bool take_single(struct parser *parser, const ProtobufCFieldDescriptor *field,
                         ProtobufCMessage *message)
 {
-    union value value;
-    size_t bytes;
-    bool known;
+    union value value = {0};
+    size_t bytes = 0;
+    bool known = false;
     if (tierce__proto_is_oneof(field) && tierce__proto_case(message, field) != 0)
         return tierce__json_fail(&parser->json, "is not the only member of its oneof");
     if (!take_value(parser, field, &value, &bytes, &known))

@@ -110,7 +110,8 @@ static const char *escape_of(unsigned char c, char room[8], size_t *count)
 
 static void put_string(struct text *text, const char *value)
 {
-    size_t length = value != NULL ? strlen(value) : 0;
+    value = value != NULL ? value : "";
+    size_t length = strlen(value);
     if (!tierce__is_utf8(value, length)) {
         text->rc = text->rc != 0 ? text->rc : TIERCE_E_FORMAT;
         return;

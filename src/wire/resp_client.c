@@ -17,7 +17,7 @@
 #define BULK_BYTES_MAX     (512ull << 20)
 #define IN_BYTES_FIRST     (2 * TIERCE__RESP_LINE_BYTES_MAX) /* a whole line fits */
 #define OUT_BYTES_FIRST    4096u
-#define OUT_BYTES_KEPT     (1u << 20) /* a larger buffer goes after its pipeline */
+#define BYTES_KEPT         (1u << 20) /* a larger buffer goes after its pipeline */
 #define PIECES_FIRST       16u
 #define PIECES_AT_ONCE     64
 
@@ -216,9 +216,11 @@ static int add_piece(struct tierce__resp *resp, struct piece piece)
     void *pieces = resp->pieces;
     int rc = grow(&pieces, &resp->piece_size, resp->piece_count + 1, PIECES_FIRST, sizeof(piece));
     resp->pieces = pieces;
-    if (rc == 0)
-        resp->pieces[resp->piece_count++] = piece;
-    return rc;
+    if (rc != 0)
+        return rc;
+    TIERCE_ASSERT(resp->pieces != NULL);
+    resp->pieces[resp->piece_count++] = piece;
+    return 0;
 }
 
 static int add_bytes(struct tierce__resp *resp, const void *bytes, size_t count)
@@ -433,10 +435,18 @@ static void forget(struct tierce__resp *resp)
 {
     tierce__resp_parser_reset(resp->parser);
     resp->appended = resp->piece_count = resp->out_used = 0;
-    if (resp->out_size > OUT_BYTES_KEPT) {
+    if (resp->out_size > BYTES_KEPT) {
         tierce__free(resp->out);
         resp->out = NULL;
         resp->out_size = 0;
+    }
+    char *in = resp->in_size > BYTES_KEPT && resp->in_at == resp->in_end
+                   ? tierce__realloc(resp->in, IN_BYTES_FIRST)
+                   : NULL;
+    if (in != NULL) {
+        resp->in = in;
+        resp->in_size = IN_BYTES_FIRST;
+        resp->in_at = resp->in_end = 0;
     }
 }
 

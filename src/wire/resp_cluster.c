@@ -177,7 +177,7 @@ static int learn_from(struct tierce__resp_cluster *cluster, const char *host, ui
 {
     struct tierce__resp_opts opts = cluster->opts;
     struct tierce__resp *resp = NULL;
-    struct tierce__resp_value value;
+    struct tierce__resp_value value = {0};
     opts.host = host;
     opts.port = port;
     opts.database = 0;

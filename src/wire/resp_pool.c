@@ -53,7 +53,7 @@ void tierce__resp_pool_destroy(struct tierce__resp_pool *pool)
         return;
     TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
     TIERCE_ASSERT(pool->idle == pool->count);
-    for (uint32_t i = 0; i < pool->count; i++)
+    for (uint32_t i = 0; pool->clients != NULL && i < pool->count; i++)
         tierce__resp_close(pool->clients[i]);
     tierce__free(pool->clients);
     tierce__cond_fini(&pool->given);

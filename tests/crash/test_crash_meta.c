@@ -5,16 +5,18 @@
 #include "manager/meta_index.h"
 #include "meta_folder.h"
 #include "meta_records.h"
+#include "redis_server.h"
 #include "test_random.h"
+#include "wire/resp_client.h"
 
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
 /*
- * A process that changes an index on RocksDB is killed at random moments. After each reopening the
- * counters equal a full scan, children are those that are there, the last call is there wholly or
- * not at all, and what a call acknowledged is there.
+ * A process that changes an index on RocksDB or Redis is killed at random moments. After each
+ * reopening the counters equal a full scan, children are those that are there, the last call is
+ * there wholly or not at all, and what a call acknowledged is there.
  */
 enum { KEYS = 300, PARENTS = 10, CALL_KEYS = 30 };
 
@@ -31,13 +33,14 @@ static struct tierce__meta_store *store;
 static struct tierce__meta_space *space;
 static struct tierce__meta_index *lookup;
 static struct test_record made[CALL_KEYS];
-static const char *parameters;
+static const struct tierce__meta_store_ops *ops;
+static char uri[128];
+static uint16_t redis_port; /* 0: no Redis */
 
 static void open_all(void)
 {
-    char uri[128], why[256] = "";
-    snprintf(uri, sizeof(uri), "%s%s", meta_folder, parameters);
-    int rc = tierce__meta_rocksdb.open(&store, uri, why);
+    char why[256] = "";
+    int rc = ops->open(&store, uri, why);
     ck_assert_msg(rc == 0, "open: %d %s", rc, why);
     ck_assert_int_eq(store->ops->space_open(&space, store, 3, "i"), 0);
     struct tierce__meta_index_opts opts = {
@@ -125,6 +128,24 @@ static void settle_last_call(void)
     model->begun = model->done = (uint32_t)last;
 }
 
+/* What the killed process sent may still lie in its connections: they are gone when the server has
+ * read them to their ends. */
+static void await_silence(void)
+{
+    struct tierce__resp *control;
+    struct tierce__resp_opts opts = {.size = sizeof(opts), .host = "127.0.0.1", .port = redis_port};
+    char why[256];
+    ck_assert_int_eq(tierce__resp_open(&control, &opts, why), 0);
+    const char *info[] = {"INFO", "clients"};
+    size_t bytes[] = {4, 7};
+    struct tierce__resp_value value = {.text = ""};
+    for (int i = 0; i < 2000 && strstr(value.text, "connected_clients:1\r") == NULL; i++) {
+        ck_assert_int_eq(tierce__resp_call(control, info, bytes, 2, &value, 0), 0);
+        ck_assert_int_eq(value.type, TIERCE__RESP_STRING);
+    }
+    tierce__resp_close(control);
+}
+
 static void verify(void)
 {
     open_all();
@@ -164,11 +185,9 @@ static void verify(void)
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
-START_TEST(killed_at_random)
+static void kill_at_random(const char *test)
 {
-    rng = test_random_start("killed_at_random");
-    parameters = _i == 0 ? "?touch_ms=5" : "?sync=1&touch_ms=5";
-    meta_folder_make();
+    rng = test_random_start(test);
     model = mmap(NULL, sizeof(*model), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(model, MAP_FAILED);
     for (unsigned round = 0; round < 20 * test_scale(); round++) {
@@ -187,11 +206,34 @@ START_TEST(killed_at_random)
         int status;
         ck_assert_int_eq(waitpid(pid, &status, 0), pid);
         ck_assert_msg(WIFSIGNALED(status), "the child ended with %d", WEXITSTATUS(status));
+        if (redis_port != 0)
+            await_silence();
         verify();
     }
     ck_assert_uint_gt(model->done, 20);
     munmap(model, sizeof(*model));
+}
+
+START_TEST(on_rocksdb)
+{
+    meta_folder_make();
+    ops = &tierce__meta_rocksdb;
+    snprintf(uri, sizeof(uri), "%s%s", meta_folder, _i == 0 ? "?touch_ms=5" : "?sync=1&touch_ms=5");
+    kill_at_random("on_rocksdb");
     meta_folder_remove();
+}
+END_TEST
+
+START_TEST(on_redis)
+{
+    struct redis_server server;
+    ck_assert(redis_start(&server, NULL));
+    ops = &tierce__meta_redis;
+    redis_port = server.port;
+    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u?touch_ms=5&timeout_ms=20000",
+             (unsigned)server.port);
+    kill_at_random("on_redis");
+    redis_stop(&server);
 }
 END_TEST
 
@@ -200,7 +242,10 @@ int main(void)
     Suite *suite = suite_create("crash_meta");
     TCase *tcase = tcase_create("crash_meta");
     tcase_set_timeout(tcase, 300 * test_scale());
-    tcase_add_loop_test(tcase, killed_at_random, 0, 2);
+    tcase_add_loop_test(tcase, on_rocksdb, 0, 2);
+    const char *ci = getenv("CI");
+    if (redis_is_there() || (ci != NULL && strcmp(ci, "true") == 0))
+        tcase_add_test(tcase, on_redis);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
 }

@@ -203,6 +203,12 @@ def dollars(cell):
     return float(cell.replace("$", "").replace("\u2212", "-").replace(",", ""))
 
 
+def in_hours(cell):
+    amount, unit = cell.split("\xa0")
+    return float(amount) * {"d": 24, "h": 1, "min": 1 / 60, "s": 1 / 3600, "ms": 1 / 3.6e6,
+                            "\u00b5s": 1 / 3.6e9}[unit]
+
+
 def check_money(page, rows):
     shown, wanted = money(page), best(rows)
     assert wanted and set(wanted) == set(shown)
@@ -211,6 +217,9 @@ def check_money(page, rows):
         assert dollars(cells["Net"]) == pytest.approx(float(row["net_per_hour"]), abs=0.0051)
         assert dollars(cells["Saved"]) == pytest.approx(float(row["saved_per_hour"]), abs=0.0051)
         assert dollars(cells["Cost"]) == pytest.approx(float(row["cost_per_hour"]), abs=0.0051)
+        gb_s, hours = cells["Break-even bandwidth"].split()[0], in_hours(cells["Residency"])
+        assert float(gb_s) * 1e9 == pytest.approx(float(row["break_even_bandwidth"]), rel=6e-3)
+        assert hours == pytest.approx(float(row["break_even_residency"]) / 3600, rel=6e-3)
         assert cells["Pays most at"].replace(",", "") == row["capacity"]
 
 

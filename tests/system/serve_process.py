@@ -24,7 +24,7 @@ class Server:
         self.process = subprocess.Popen([str(PROGRAMS / "serve_echo"), *map(str, arguments)],
                                         stdout=subprocess.PIPE, text=True)
         words = self.process.stdout.readline().split()
-        assert words and words[0] == "grpc", "the server did not start"
+        assert words[:1] == ["grpc"], "the server did not start"
         self.grpc, self.http = int(words[1]), int(words[3])
 
     @property

@@ -3,6 +3,7 @@
 
 import json
 import random
+import select
 import socket
 import subprocess
 import threading
@@ -86,6 +87,14 @@ def test_a_status_and_headers_of_the_handler(server):
     assert answer.status == 418 and answer.body == b"{}"
     assert answer.headers["x-more"] == "yes"
     assert answer.headers["content-type"] == "application/json"
+
+
+def test_ipv6():
+    server = Server("--host", "::")
+    url = f"[::1]:{server.http}"
+    assert curl(f"http://{url}/Info").body.split(b"|")[3].startswith(b"[::1]:")
+    assert curl(server.url + "/Info").body.split(b"|")[3].startswith(b"127.0.0.1:")
+    server.end()
 
 
 def test_paths_and_methods_that_are_not_there(server):
@@ -247,6 +256,10 @@ def test_sigterm_lets_calls_end():
             connect(server, b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n") as events, connect(server):
         time.sleep(0.4)
         server.ask_to_end()
+        with pytest.raises(ConnectionError):
+            while True:  # for a moment, as long as the signal is on its way
+                connect(server).close()
+        assert not select.select([s], [], [], 0)[0]
         assert read_answer(s.makefile("rb")) == (200, b"in")
         while events.recv(4096):
             pass

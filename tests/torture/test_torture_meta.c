@@ -5,6 +5,7 @@
 #include "manager/meta_index.h"
 #include "meta_folder.h"
 #include "meta_records.h"
+#include "redis_server.h"
 
 #include <errno.h>
 
@@ -137,34 +138,66 @@ static void silent(void *arg, enum tierce_log_level level, const char *event, co
     (void)detail;
 }
 
-static void torture(const struct tierce__meta_store_ops *ops, bool has_folder)
+/* Each store begins empty. */
+static void torture(const struct tierce__meta_store_ops *ops, const char *(*begin)(void),
+                    void (*end_one)(void))
 {
     tierce_set_log_fn(silent, NULL, TIERCE_LOG_ERROR);
     uint64_t live = tierce__alloc_live(), allocations = UINT64_MAX;
     for (uint64_t nth = 1; nth <= allocations + 2; nth++) {
-        if (has_folder)
-            meta_folder_make();
+        const char *uri = begin();
         tierce__alloc_fail_nth(nth);
-        use(ops, has_folder ? meta_folder : "");
+        use(ops, uri);
         allocations = tierce__alloc_fail_nth(0);
         verify();
         end();
         ck_assert_uint_eq(tierce__alloc_live(), live);
-        if (has_folder)
-            meta_folder_remove();
+        end_one();
     }
     ck_assert_uint_gt(allocations, 100);
 }
 
+static const char *no_uri(void)
+{
+    return "";
+}
+
+static void nothing_to_end(void) {}
+
 START_TEST(memory)
 {
-    torture(&tierce__meta_memory, false);
+    torture(&tierce__meta_memory, no_uri, nothing_to_end);
 }
 END_TEST
 
+static const char *folder(void)
+{
+    meta_folder_make();
+    return meta_folder;
+}
+
 START_TEST(rocksdb)
 {
-    torture(&tierce__meta_rocksdb, true);
+    torture(&tierce__meta_rocksdb, folder, meta_folder_remove);
+}
+END_TEST
+
+static struct redis_server server;
+
+/* A database of its own each time: there are enough. */
+static const char *database(void)
+{
+    static char uri[64];
+    static unsigned number;
+    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u/%u", (unsigned)server.port, number++);
+    return uri;
+}
+
+START_TEST(redis)
+{
+    ck_assert(redis_start(&server, (const char *const[]){"--databases", "20000", NULL}));
+    torture(&tierce__meta_redis, database, nothing_to_end);
+    redis_stop(&server);
 }
 END_TEST
 
@@ -175,6 +208,9 @@ int main(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_test(tcase, memory);
     tcase_add_test(tcase, rocksdb);
+    const char *ci = getenv("CI");
+    if (redis_is_there() || (ci != NULL && strcmp(ci, "true") == 0))
+        tcase_add_test(tcase, redis);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
 }

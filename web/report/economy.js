@@ -29,6 +29,14 @@ function worth(economy, setting, row) {
   return {gpus, saved, cost, net: saved - cost};
 }
 
+/* The row's, which are of the report's own setting, in another. */
+function breakEven(economy, setting, row) {
+  const usual = usualSetting(economy);
+  const of = name => setting[name] / usual[name];
+  return {bandwidth: row.bandwidth * of('mfu'),
+    residency: row.residency * of('price') / of('mfu') / of('storage') * of('years')};
+}
+
 /* The rows of a curve that are worth something, or nothing: those with a limit. */
 function valuedRows(curve) {
   const e = curve.economy;
@@ -98,9 +106,8 @@ function bestTable(economy, setting, curves) {
     h('tbody', null, rows.map(({curve, best}) => h('tr', {'data-policy': curve.label},
       policyCell(curve), [count(best.row.capacity), bytes(best.row.bytes), dollars(best.saved), dollars(best.cost), dollars(best.net),
         trimmed(best.gpus, 3)].map(text => h('td', null, text)),
-      h('td', null, best.row.bandwidth > 0 ? `${trimmed(best.row.bandwidth / 1e9, 3)} GB/s` : '\u2013'),
-      h('td', null, best.row.residency > 0 ? seconds(best.row.residency * setting.price * economy.gpu.mfu.value * economy.storage.price.value * setting.years /
-        (economy.gpu.price.value * setting.mfu * setting.storage * economy.storage.years.value)) : '\u2013')))));
+      h('td', null, best.row.bandwidth > 0 ? `${trimmed(breakEven(economy, setting, best.row).bandwidth / 1e9, 3)} GB/s` : '\u2013'),
+      h('td', null, best.row.residency > 0 ? seconds(breakEven(economy, setting, best.row).residency) : '\u2013')))));
 }
 
 function figuresUsed(economy) {

@@ -305,6 +305,15 @@ class Money(CliCase):
         lines = self.drawing("--policy", "lru,leaf-lru")
         self.assertRegex("\n".join(lines[:13]), "lele|elel")
 
+    def test_more_hits_than_lookups(self):
+        """KVCM counts hits in what a turn stores beyond what it asks for."""
+        line = ('{"instance_id":"i","trace_id":"t","timestamp_us":%d,"tokens":[],"keys":[1],'
+                '"query_type":"prefix_match","block_mask":0,"sw_size":0,"location_spec_names":[],'
+                '"input_len":48,"output_len":0,"total_keys":[1,2,3]}\n')
+        path = self.write("turns.jsonl", "".join(line % i for i in range(9)))
+        self.check(0, "optimize", path, "--policy", "kvcm-lru,lru", "--capacity", "2,4,8",
+                   "--model", MODEL, "--gpu", GPU, "--block-tokens", "16", out=["100%", "k kvcm-lru"])
+
     def test_one_capacity_is_no_curve(self):
         path = self.trace([[1], [1]])
         result = self.check(0, "optimize", path, "--capacity", "1")

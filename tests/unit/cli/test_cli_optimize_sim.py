@@ -100,6 +100,13 @@ class OptimizeSim(CliCase):
                                  "--tier-promote", promote).stdout
                 self.assertEqual(self.line(out, "all hits")[-1], want)
 
+    def test_tiers_without_end(self):
+        path = self.trace([[1, 2], [3], [1, 2]])
+        out = self.check(0, "optimize", path, "--policy", "lru", "--block-bytes", "1PB", "--tier",
+                         "memory:1,read=1B/s,write=1B/s,latency=9999999999s,endurance=1B",
+                         "--tier", "disk:9,endurance=16000PB").stdout
+        self.assertEqual(self.line(out, "all hits")[-1], "20.00%")  # 2 never fits
+
     def test_wrong_tiers(self):
         path = self.trace([[1]])
         for spec, said in [("", "NAME:SIZE"), (":5", "no name"), ("a:0", "not \"0\""),

@@ -158,6 +158,38 @@ START_TEST(test_no_utf8_leaves)
 }
 END_TEST
 
+/* Nor does it come in; nor a text that C would take for a shorter one. */
+START_TEST(test_no_utf8_comes)
+{
+    static const struct {
+        const char *wire;
+        size_t bytes;
+        int rc;
+    } cases[] = {
+        {"\x0a\x02ok", 4, 0},
+        {"\x0a\x02\xc3(", 4, TIERCE_E_FORMAT},
+        {"\x0a\x03\xed\xa0\x80", 5, TIERCE_E_FORMAT},
+        {"\x0a\x03"
+         "a\0b",
+         5, TIERCE_E_FORMAT},
+        {"\x0a\x03ok", 4, TIERCE_E_FORMAT},                                    /* ends too early */
+        {"\x0b", 1, TIERCE_E_FORMAT},                                          /* a group */
+        {"\x02\x00", 2, TIERCE_E_FORMAT},                                      /* field 0 */
+        {"\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 11, TIERCE_E_FORMAT}, /* no end */
+        {"\xfa\x7f\x02\xff\xff", 5, 0}, /* a field that is not known may be anything */
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        ProtobufCMessage *message = NULL;
+        why[0] = '\0';
+        ck_assert_int_eq(tierce__proto_unpack(&message, &meta__trim_cache_request__descriptor,
+                                              cases[i].wire, cases[i].bytes, why),
+                         cases[i].rc);
+        ck_assert_int_eq(why[0] == '\0', cases[i].rc == 0);
+        tierce__proto_free(message);
+    }
+}
+END_TEST
+
 /* Each allocation fails once; nothing is lost and nothing given out. */
 START_TEST(test_no_memory)
 {
@@ -215,6 +247,7 @@ int main(void)
     tcase_add_test(tests, test_empty);
     tcase_add_test(tests, test_reasons);
     tcase_add_test(tests, test_no_utf8_leaves);
+    tcase_add_test(tests, test_no_utf8_comes);
     tcase_add_test(tests, test_no_memory);
     tcase_add_test(tests, test_camel);
     suite_add_tcase(suite, tests);

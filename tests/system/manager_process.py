@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A `tierce manager` in a process of its own, and its calls over either transport as dictionaries."""
+
+import http.client
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROTO = ROOT / "src" / "wire" / "proto"
+START_SECONDS = 20
+
+
+def executable():
+    named = os.environ.get("TIERCE_EXECUTABLE")
+    if named:
+        return Path(named)
+    for preset in ("rel", "dev"):
+        path = ROOT / "build" / preset / "bin" / "tierce"
+        if path.exists():
+            return path
+    raise FileNotFoundError("build/rel/bin/tierce: run `make build`")
+
+
+def load_stubs():
+    """The modules that Python's own protoc makes of the .proto files."""
+    from grpc_tools import protoc
+    out = tempfile.mkdtemp(prefix="tierce-stubs-")
+    files = sorted(str(p) for p in PROTO.glob("*.proto"))
+    if protoc.main(["protoc", f"-I{PROTO}", f"--python_out={out}", f"--grpc_python_out={out}",
+                    *files]) != 0:
+        raise RuntimeError("protoc failed")
+    sys.path.insert(0, out)
+    return {name: (importlib.import_module(f"{name}_service_pb2"),
+                   importlib.import_module(f"{name}_service_pb2_grpc"))
+            for name in ("meta", "admin", "debug", "kv_meta")}
+
+
+_stubs = None
+
+
+def stubs():
+    global _stubs
+    if _stubs is None:
+        _stubs = load_stubs()
+    return _stubs
+
+
+class Http:
+    """JSON over HTTP; a call's name is the RPC's with a small first letter."""
+
+    name = "http"
+
+    def __init__(self, manager, headers=None):
+        self.manager = manager
+        self.headers = {"Content-Type": "application/json", **(headers or {})}
+
+    def raw(self, port, path, body, method="POST"):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request(method, path, body, self.headers)
+        response = connection.getresponse()
+        data = response.read()
+        connection.close()
+        return response.status, data
+
+    def call(self, service, method, **fields):
+        path = "/api/" + ("kv/" if service == "kv_meta" else "") + method[0].lower() + method[1:]
+        port = self.manager.ports[{"meta": "http", "kv_meta": "http", "admin": "admin_http",
+                                   "debug": "debug_http"}[service]]
+        status, body = self.raw(port, path, json.dumps(fields))
+        assert status == 200, (status, body)
+        return json.loads(body)
+
+
+class Grpc:
+    """The same over gRPC, shown as the JSON that HTTP would give."""
+
+    name = "grpc"
+
+    def __init__(self, manager, metadata=()):
+        import grpc
+        self.metadata = metadata
+        self.channels = {
+            "meta": grpc.insecure_channel(f"127.0.0.1:{manager.ports['grpc']}"),
+            "admin": grpc.insecure_channel(f"127.0.0.1:{manager.ports['admin_grpc']}"),
+        }
+
+    def call(self, service, method, **fields):
+        from google.protobuf import json_format
+        messages, services = stubs()[service]
+        channel = self.channels["meta" if service in ("meta", "kv_meta") else "admin"]
+        stub = getattr(services, {"meta": "MetaServiceStub", "kv_meta": "MetaServiceStub",
+                                  "admin": "AdminServiceStub", "debug": "DebugServiceStub"}[service])
+        descriptor = messages.DESCRIPTOR.services_by_name[
+            {"meta": "MetaService", "kv_meta": "MetaService", "admin": "AdminService",
+             "debug": "DebugService"}[service]].methods_by_name[method]
+        request = getattr(messages, descriptor.input_type.name)()
+        json_format.ParseDict(fields, request)
+        reply = getattr(stub(channel), method)(request, timeout=30, metadata=self.metadata)
+        return json_format.MessageToDict(reply, preserving_proto_field_name=True,
+                                         always_print_fields_with_no_presence=True)
+
+    def close(self):
+        for channel in self.channels.values():
+            channel.close()
+
+
+class Manager:
+    """A running manager on free ports of loopback, in a working directory of its own."""
+
+    def __init__(self, folder, *arguments, debug=True, startup=None):
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.storage = self.folder / "nfs"
+        self.storage.mkdir(exist_ok=True)
+        self.arguments = list(arguments)
+        self.debug = debug
+        self.startup = startup or self.usual_startup()
+        self.process = None
+        self.start()
+
+    def usual_startup(self, **group):
+        """One storage of files and one group, in KVCM's JSON."""
+        usual = {
+            "name": "default", "storage_candidates": ["nfs_01"],
+            "global_quota_group_name": "default_quota_group", "max_instance_count": 100,
+            "quota": {"capacity": 30_000_000_000,
+                      "quota_config": [{"storage_type": "file", "capacity": 10_000_000_000}]},
+            "cache_config": {
+                "reclaim_strategy": {
+                    "storage_unique_name": "nfs_01", "reclaim_policy": 1,
+                    "trigger_strategy": {"used_size": 0, "used_percentage": 0.8},
+                    "delay_before_delete_ms": 100},
+                "cache_prefer_strategy": 2,
+                "meta_indexer_config": {
+                    "max_key_count": 1_000_000, "mutex_shard_num": 16, "batch_key_size": 16,
+                    "meta_storage_backend_config": {"storage_type": "local", "storage_uri": ""},
+                    "meta_cache_policy_config": {"type": "LRU", "capacity": 100}}},
+            "user_data": "", "version": 1}
+        usual.update(group)
+        return {"storage_config": {
+                    "type": "file", "is_available": True, "global_unique_name": "nfs_01",
+                    "storage_spec": {"root_path": f"{self.storage}/", "key_count_per_file": 8}},
+                "instance_group": usual}
+
+    def start(self):
+        startup = self.folder / "startup.json"
+        startup.write_text(json.dumps(self.startup))
+        command = [str(executable()), "manager", "--listen.grpc_port=0", "--listen.http_port=0",
+                   f"--listen.admin_grpc_port={free_port()}", "--listen.admin_http_port=0",
+                   f"--startup.file={startup}", *self.arguments]
+        if self.debug:
+            command.append("--listen.debug=true")
+        self.log = open(self.folder / "stderr.log", "ab")
+        offset = self.log.tell()
+        self.process = subprocess.Popen(command, cwd=self.folder, stdout=self.log,
+                                        stderr=self.log, stdin=subprocess.DEVNULL)
+        self.ports = self.read_ports(offset)
+        self.wait_ready()
+
+    def read_ports(self, offset):
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            text = (self.folder / "stderr.log").read_bytes()[offset:].decode()
+            for line in text.splitlines():
+                if "listening on" in line:
+                    words = line.replace(",", "").replace(":", "").split()
+                    numbers = [int(w) for w in words if w.isdigit()]
+                    names = ["grpc", "http", "admin_grpc", "admin_http", "debug_http"]
+                    return dict(zip(names, numbers))
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.01)
+        raise RuntimeError(f"the manager did not start: {text}")
+
+    def wait_ready(self):
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self.get("/readyz")[0] == 200:
+                return
+            time.sleep(0.01)
+        raise RuntimeError("the manager did not become ready")
+
+    def get(self, path, port="http"):
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports[port], timeout=30)
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+    def stop(self, sig=signal.SIGTERM):
+        if self.process is None:
+            return 0
+        self.process.send_signal(sig)
+        code = self.process.wait(timeout=30)
+        self.process = None
+        self.log.close()
+        return code
+
+
+def free_port():
+    import socket
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]

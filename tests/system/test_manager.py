@@ -1,0 +1,677 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manager over gRPC and HTTP, as clients of Tair KVCache Manager use it."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from manager_process import Grpc, Http, Manager, executable
+
+pytest.importorskip("grpc_tools")
+
+SPECS = [{"name": "tp0", "size": 1024}, {"name": "tp1", "size": 1024}]
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory):
+    manager = Manager(tmp_path_factory.mktemp("manager"))
+    yield manager
+    assert manager.stop() == 0
+
+
+@pytest.fixture(params=[Http, Grpc], ids=["http", "grpc"])
+def api(request, manager):
+    return request.param(manager)
+
+
+_names = iter(range(1_000_000))
+
+
+def code(reply):
+    return reply["header"]["status"]["code"]
+
+
+def register(api, **fields):
+    instance = f"instance-{next(_names)}"
+    reply = api.call("meta", "RegisterInstance", trace_id="r", **{
+        "instance_group": "default", "instance_id": instance, "block_size": 4,
+        "model_deployment": {"model_name": "m", "dtype": "bf16"},
+        "location_spec_infos": SPECS, **fields})
+    assert code(reply) == "OK", reply
+    return instance
+
+
+def start(api, instance, keys, **fields):
+    reply = api.call("meta", "StartWriteCache", instance_id=instance, block_keys=keys,
+                     **{"write_timeout_seconds": 30, **fields})
+    assert code(reply) == "OK", reply
+    return reply
+
+
+def finish(api, instance, session, mask):
+    return api.call("meta", "FinishWriteCache", instance_id=instance, write_session_id=session,
+                    success_blocks=mask)
+
+
+def store(api, instance, keys):
+    started = start(api, instance, keys)
+    reply = finish(api, instance, started["write_session_id"],
+                   {"offset": len(started["locations"])})
+    assert code(reply) == "OK", reply
+
+
+def locate(api, instance, keys, query="QT_PREFIX_MATCH", **fields):
+    reply = api.call("meta", "GetCacheLocation", instance_id=instance, block_keys=keys,
+                     query_type=query, **fields)
+    assert code(reply) == "OK", reply
+    return reply["locations"]
+
+
+def test_registering_twice_is_the_same_instance(api):
+    instance = register(api)
+    again = {"instance_group": "default", "instance_id": instance, "block_size": 4,
+             "model_deployment": {"model_name": "m", "dtype": "bf16", "user_data": "other"},
+             "location_spec_infos": SPECS}
+    reply = api.call("meta", "RegisterInstance", **again)
+    assert code(reply) == "OK"
+    storages = json.loads(reply["storage_configs"])
+    assert storages[0]["global_unique_name"] == "nfs_01"
+    assert storages[0]["type"] == "file"
+    reply = api.call("meta", "RegisterInstance", **{**again, "block_size": 8})
+    assert code(reply) == "DUPLICATE_ENTITY"
+    reply = api.call("meta", "GetInstanceInfo", instance_id=instance)
+    assert reply["instance_group"] == "default"
+    assert reply["instance_info"]["block_size"] == 4
+    assert [s["name"] for s in reply["instance_info"]["location_spec_infos"]] == ["tp0", "tp1"]
+
+
+def test_spec_groups_are_compared_without_order(api):
+    groups = [{"name": "full", "spec_names": ["tp1", "tp0"]}, {"name": "a", "spec_names": ["tp0"]}]
+    instance = register(api, location_spec_groups=groups)
+    reply = api.call("meta", "RegisterInstance", instance_group="default", instance_id=instance,
+                     block_size=4, model_deployment={"model_name": "m", "dtype": "bf16"},
+                     location_spec_infos=SPECS, location_spec_groups=groups)
+    assert code(reply) == "OK"
+
+
+@pytest.mark.parametrize("missing", ["instance_group", "instance_id", "model_deployment",
+                                     "location_spec_infos"])
+def test_a_registration_needs_its_fields(api, missing):
+    fields = {"instance_group": "default", "instance_id": "x", "block_size": 4,
+              "model_deployment": {"model_name": "m", "dtype": "bf16"},
+              "location_spec_infos": SPECS}
+    del fields[missing]
+    reply = api.call("meta", "RegisterInstance", **fields)
+    assert code(reply) == "INVALID_ARGUMENT"
+    assert reply["storage_configs"] == ""
+
+
+def test_an_unknown_group_and_an_unknown_instance(api):
+    reply = api.call("meta", "RegisterInstance", instance_group="none", instance_id="y",
+                     block_size=4, model_deployment={"model_name": "m", "dtype": "bf16"},
+                     location_spec_infos=SPECS)
+    assert code(reply) == "INTERNAL_ERROR"
+    for method, fields in [("GetInstanceInfo", {}), ("GetCacheLocation", {"block_keys": [1]}),
+                           ("StartWriteCache", {"block_keys": [1]}),
+                           ("RemoveCache", {"block_keys": [1]}),
+                           ("GetCacheMeta", {"block_keys": [1]}),
+                           ("TrimCache", {"strategy": "TS_REMOVE_ALL_CACHE"})]:
+        reply = api.call("meta", method, instance_id="nobody", **fields)
+        assert code(reply) == "INSTANCE_NOT_EXIST", method
+
+
+def test_a_block_is_served_after_it_was_finished(api):
+    instance = register(api)
+    started = start(api, instance, [1, 2, 3])
+    assert len(started["write_session_id"]) == 32
+    assert started["block_mask"] == {"offset": 0}
+    assert len(started["locations"]) == 3
+    assert locate(api, instance, [1, 2, 3]) == []
+    assert code(finish(api, instance, started["write_session_id"], {"offset": 3})) == "OK"
+    found = locate(api, instance, [1, 2, 3, 4])
+    assert found == started["locations"]
+    spec = found[0]["location_specs"][0]
+    assert spec["name"] == "tp0"
+    assert spec["uri"].startswith("file://nfs_01/") and "size=1024" in spec["uri"]
+    assert found[0]["type"] == "ST_NFS" and found[0]["spec_size"] == 2
+
+
+def test_tokens_make_the_keys_of_the_original(api):
+    instance = register(api)
+    store(api, instance, [455111481605203084, 6902853672176602142])
+    reply = api.call("meta", "GetCacheLocation", instance_id=instance,
+                     query_type="QT_PREFIX_MATCH", token_ids=list(range(1, 11)))
+    assert len(reply["locations"]) == 2
+
+
+def test_the_match_modes(api):
+    instance = register(api)
+    store(api, instance, [1, 2, 4, 5, 7])
+    keys = [1, 2, 3, 4, 5, 6, 7]
+    assert len(locate(api, instance, keys)) == 2
+    assert len(locate(api, instance, keys, block_mask={"offset": 3})) == 2
+    assert locate(api, instance, keys, block_mask={"offset": 7}) == []
+    mask = {"bool_masks": {"values": [True, False, True]}}
+    assert len(locate(api, instance, keys, block_mask=mask)) == 3
+    found = locate(api, instance, keys, "QT_BATCH_GET")
+    assert [f["type"] != "ST_UNSPECIFIED" for f in found] == [True, True, False, True, True, False,
+                                                             True]
+    miss = found[2]
+    assert miss["spec_size"] == 2
+    assert [s["name"] for s in miss["location_specs"]] == ["tp0", "tp1"]
+    assert all(s["uri"] == "" for s in miss["location_specs"])
+    found = locate(api, instance, keys, "QT_REVERSE_ROLL_SW_MATCH", sw_size=2)
+    assert [f["type"] != "ST_UNSPECIFIED" for f in found] == [False] * 3 + [True] * 2 + [False] * 2
+    for size in (0, -1, 8):
+        reply = api.call("meta", "GetCacheLocation", instance_id=instance, block_keys=keys,
+                         query_type="QT_REVERSE_ROLL_SW_MATCH", sw_size=size)
+        assert code(reply) == "INVALID_ARGUMENT", size
+    reply = api.call("meta", "GetCacheLocation", instance_id=instance, block_keys=keys)
+    assert code(reply) == "INTERNAL_ERROR"  # no query type, as in the original
+    reply = api.call("meta", "GetCacheLocation", instance_id=instance, query_type="QT_BATCH_GET")
+    assert code(reply) == "INVALID_ARGUMENT"
+
+
+def test_only_the_specs_that_are_asked_for(api):
+    instance = register(api)
+    store(api, instance, [1])
+    found = locate(api, instance, [1], location_spec_names=["tp1", "unknown"])
+    assert [s["name"] for s in found[0]["location_specs"]] == ["tp1"]
+    assert found[0]["spec_size"] == 2
+
+
+def test_masks_of_a_write(api):
+    instance = register(api)
+    store(api, instance, [1, 2])
+    started = start(api, instance, [1, 2, 3])
+    assert started["block_mask"] == {"offset": 2}
+    assert len(started["locations"]) == 1
+    started = start(api, instance, [1, 2])
+    assert started["block_mask"] == {"offset": 2} and started["locations"] == []
+    reply = finish(api, instance, started["write_session_id"], {"bool_masks": {}})
+    assert code(reply) == "OK"
+    started = start(api, instance, [9, 1, 8])
+    assert started["block_mask"] == {"bool_masks": {"values": [False, True, False]}}
+
+
+def test_a_bad_mask_consumes_nothing(api):
+    instance = register(api)
+    started = start(api, instance, [1, 2, 3])
+    session = started["write_session_id"]
+    for mask in ({"offset": 4}, {"bool_masks": {"values": [True]}}, {"offset": -1}):
+        assert code(finish(api, instance, session, mask)) == "INVALID_ARGUMENT", mask
+    reply = finish(api, instance, session, {"bool_masks": {"values": [True, False, True]}})
+    assert code(reply) == "OK"
+    assert code(finish(api, instance, session, {"offset": 3})) == "INTERNAL_ERROR"
+    assert len(locate(api, instance, [1, 2, 3])) == 1
+    found = locate(api, instance, [1, 2, 3], "QT_BATCH_GET")
+    assert [f["type"] != "ST_UNSPECIFIED" for f in found] == [True, False, True]
+    reply = api.call("meta", "FinishWriteCache", instance_id=instance)
+    assert code(reply) == "INVALID_ARGUMENT"
+
+
+def test_a_write_times_out_to_the_second(api):
+    instance = register(api)
+    started = start(api, instance, [1, 2], write_timeout_seconds=1)
+    began = time.monotonic()
+    while True:
+        again = start(api, instance, [1, 2])
+        if again["locations"]:
+            break
+        assert time.monotonic() - began < 10
+        time.sleep(0.05)
+    assert time.monotonic() - began > 0.9
+    reply = finish(api, instance, started["write_session_id"], {"offset": 2})
+    assert code(reply) == "INTERNAL_ERROR"
+
+
+def test_spec_groups_of_hybrid_models(api):
+    groups = [{"name": "full", "spec_names": ["tp0"]}, {"name": "both", "spec_names": ["tp0", "tp1"]}]
+    instance = register(api, location_spec_groups=groups)
+    started = start(api, instance, [1, 2], location_spec_group_names=["full", "both"])
+    assert [len(l["location_specs"]) for l in started["locations"]] == [1, 2]
+    for names in (["full"], ["full", "none"]):
+        reply = api.call("meta", "StartWriteCache", instance_id=instance, block_keys=[5, 6],
+                         location_spec_group_names=names, write_timeout_seconds=30)
+        assert code(reply) in ("INTERNAL_ERROR", "INVALID_ARGUMENT")
+
+
+def states(api, instance, keys, **fields):
+    reply = api.call("meta", "GetCacheMeta", instance_id=instance, block_keys=keys, **fields)
+    assert code(reply) == "OK", reply
+    return [json.loads(m) for m in reply["metas"]]
+
+
+def test_states_as_clients_see_them(api):
+    instance = register(api)
+    store(api, instance, [1])
+    start(api, instance, [2])
+    metas = states(api, instance, [1, 2, 3])
+    assert [m["status"] for m in metas] == ["CLS_SERVING", "CLS_WRITING", "CLS_NOT_FOUND"]
+    assert len(metas[0]["id"]) == 8 and metas[2]["id"] == ""
+    assert len(states(api, instance, [1, 2, 3], block_mask={"offset": 2})) == 1
+
+
+def write_files(manager, locations):
+    paths = set()
+    for location in locations:
+        for spec in location["location_specs"]:
+            path = spec["uri"].split("://nfs_01", 1)[1].split("?")[0]
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "ab") as file:
+                file.truncate(8 * 1024)
+            paths.add(path)
+    return paths
+
+
+def wait_until(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_what_is_removed_is_really_deleted(api, manager):
+    instance = register(api)
+    started = start(api, instance, [1, 2, 3])
+    paths = write_files(manager, started["locations"])
+    finish(api, instance, started["write_session_id"], {"offset": 3})
+    reply = api.call("meta", "RemoveCache", instance_id=instance, block_keys=[1, 2, 3],
+                     block_mask={"offset": 1})
+    assert code(reply) == "OK"
+    assert len(locate(api, instance, [1, 2, 3])) == 1
+    assert all(os.path.exists(p) for p in paths)  # the first block is still in them
+    api.call("meta", "RemoveCache", instance_id=instance, block_keys=[1, 77])
+    wait_until(lambda: not any(os.path.exists(p) for p in paths))
+
+
+def test_trimming(api):
+    instance = register(api)
+    store(api, instance, [1, 2, 3])
+    reply = api.call("meta", "TrimCache", instance_id=instance)
+    assert code(reply) == "INVALID_ARGUMENT"
+    now = int(time.time())
+    reply = api.call("meta", "TrimCache", instance_id=instance, strategy="TS_TIMESTAMP",
+                     begin_timestamp=now - 3600, end_timestamp=now - 1800)
+    assert code(reply) == "OK" and len(locate(api, instance, [1, 2, 3])) == 3
+    reply = api.call("meta", "TrimCache", instance_id=instance, strategy="TS_TIMESTAMP",
+                     begin_timestamp=now - 60, end_timestamp=now + 60)
+    assert code(reply) == "OK" and locate(api, instance, [1, 2, 3]) == []
+    store(api, instance, [1])
+    reply = api.call("meta", "TrimCache", instance_id=instance, strategy="TS_REMOVE_ALL_CACHE")
+    assert code(reply) == "OK" and locate(api, instance, [1]) == []
+
+
+def test_entries_by_name(api):
+    instance = f"kv-{next(_names)}"
+    reply = api.call("kv_meta", "RegisterInstance", instance_group="default", instance_id=instance)
+    assert code(reply) == "OK", reply
+    reply = api.call("kv_meta", "PutStart", instance_id=instance, keys=["image:1", "image:2"],
+                     write_timeout_seconds=30)
+    assert code(reply) == "OK", reply
+    assert reply["key_mask"]["values"] == [False, False] and len(reply["locations"]) == 2
+    reply = api.call("kv_meta", "PutFinish", instance_id=instance,
+                     write_session_id=reply["write_session_id"])
+    assert code(reply) == "OK", reply
+    reply = api.call("kv_meta", "Get", instance_id=instance, query_type="QT_BATCH_GET",
+                     keys=["image:2", "image:3"])
+    assert [l["type"] for l in reply["locations"]] == ["ST_NFS", "ST_UNSPECIFIED"]
+    reply = api.call("kv_meta", "Remove", instance_id=instance, keys=["image:2"])
+    assert code(reply) == "OK"
+    reply = api.call("kv_meta", "Get", instance_id=instance, query_type="QT_BATCH_GET",
+                     keys=["image:1", "image:2"])
+    assert [l["type"] for l in reply["locations"]] == ["ST_NFS", "ST_UNSPECIFIED"]
+    reply = api.call("kv_meta", "Trim", instance_id=instance, strategy="TS_REMOVE_ALL_CACHE")
+    assert code(reply) == "OK"
+
+
+# ---- administration -------------------------------------------------------------------------------
+
+def storage(name, root="/tmp/nfs/"):
+    return {"global_unique_name": name, "nfs": {"root_path": root, "key_count_per_file": 4}}
+
+
+def test_storages_come_and_go(api, tmp_path):
+    name = f"storage-{next(_names)}"
+    reply = api.call("admin", "AddStorage", storage=storage(name, f"{tmp_path}/"))
+    assert code(reply) == "OK" and reply["header"]["status"]["message"] == "Storage added successfully"
+    assert code(api.call("admin", "AddStorage", storage=storage(name, "/elsewhere/"))) == "INTERNAL_ERROR"
+    listed = {s["global_unique_name"]: s for s in api.call("admin", "ListStorage")["storage"]}
+    assert listed[name]["nfs"]["root_path"] == f"{tmp_path}/"  # a failed add changes nothing
+    for method in ("DisableStorage", "EnableStorage"):
+        assert code(api.call("admin", method, storage_unique_name=name)) == "OK"
+    reply = api.call("admin", "UpdateStorage", storage=storage(name, f"{tmp_path}/other/"))
+    assert code(reply) == "OK", reply
+    assert code(api.call("admin", "RemoveStorage", storage_unique_name=name)) == "OK"
+    assert code(api.call("admin", "RemoveStorage", storage_unique_name=name)) == "INTERNAL_ERROR"
+    assert code(api.call("admin", "AddStorage")) == "INVALID_ARGUMENT"
+    reply = api.call("admin", "RemoveStorage", storage_unique_name="nfs_01")
+    assert code(reply) == "INTERNAL_ERROR" and "default" in reply["header"]["status"]["message"]
+
+
+@pytest.mark.parametrize("spec", [
+    {"threefs": {"cluster_name": "c", "mountpoint": "/mnt/3fs", "root_dir": "kv/",
+                 "key_count_per_file": 4, "touch_file_when_create": True}},
+    {"mooncake": {"local_hostname": "h", "metadata_connstring": "m", "protocol": "tcp",
+                  "rdma_device": "", "master_service_entry": "h:1"}},
+    {"tair_mem_pool": {"domain": "d", "timeout": 5, "enable_vipserver": True}},
+    {"vcnsthreefs": {"cluster_name": "c", "mountpoint": "/mnt/3fs", "root_dir": "kv/",
+                     "key_count_per_file": 4, "touch_file_when_create": False,
+                     "remote_host": "h", "remote_port": 7, "meta_storage_uri": "u"}},
+    {"tierce": {"pool": "p", "nodes": ["a:1", "b:2"]}},
+    {"redis": {"uri": "redis://h:6379/1", "key_prefix": "a&b=", "credentials_file": "/etc/x",
+               "is_cluster": True}},
+    {"s3": {"endpoint": "https://s3:9000", "region": "r", "bucket": "b", "prefix": "p/q",
+            "credentials_file": "", "is_path_style": True}},
+])
+def test_every_kind_of_storage_is_kept(api, spec):
+    name = f"storage-{next(_names)}"
+    reply = api.call("admin", "AddStorage", storage={"global_unique_name": name, **spec})
+    assert code(reply) == "OK", reply
+    listed = {s["global_unique_name"]: s for s in api.call("admin", "ListStorage")["storage"]}
+    kind = next(iter(spec))
+    assert {k: listed[name][kind][k] for k in spec[kind]} == spec[kind]
+    assert code(api.call("admin", "RemoveStorage", storage_unique_name=name)) == "OK"
+
+
+def group(name, version=1, **quota):
+    return {"name": name, "storage_candidates": ["nfs_01"], "global_quota_group_name": "q",
+            "max_instance_count": 2, "quota": {"capacity": 10_000, **quota}, "version": version,
+            "cache_config": {
+                "reclaim_strategy": {"storage_unique_name": "nfs_01", "reclaim_policy": "POLICY_LRU",
+                                     "trigger_strategy": {"used_percentage": 0.5},
+                                     "delay_before_delete_ms": 50},
+                "data_storage_strategy": "CPS_PREFER_3FS",
+                "meta_indexer_config": {
+                    "max_key_count": 1000, "mutex_shard_num": 16, "batch_key_size": 16,
+                    "meta_storage_backend_config": {"storage_type": "local"},
+                    "meta_cache_policy_config": {"type": "LRU"}}}}
+
+
+def test_groups_come_and_go(api):
+    name = f"group-{next(_names)}"
+    assert code(api.call("admin", "CreateInstanceGroup", instance_group=group(name))) == "OK"
+    assert code(api.call("admin", "CreateInstanceGroup", instance_group=group(name))) == "INTERNAL_ERROR"
+    shown = api.call("admin", "GetInstanceGroup", name=name)["instance_group"]
+    assert shown["quota"]["capacity"] == "10000" and shown["version"] == "1"
+    assert shown["cache_config"]["data_storage_strategy"] == "CPS_PREFER_3FS"
+    for current, version, expected in ((2, 3, "INTERNAL_ERROR"), (1, 1, "INTERNAL_ERROR"),
+                                       (1, 2, "OK")):
+        reply = api.call("admin", "UpdateInstanceGroup", current_version=current,
+                         instance_group=group(name, version))
+        assert code(reply) == expected, (current, version, reply)
+    instances = [register(api, instance_group=name) for _ in range(2)]
+    reply = api.call("meta", "RegisterInstance", instance_group=name, instance_id="one too many",
+                     block_size=4, model_deployment={"model_name": "m", "dtype": "bf16"},
+                     location_spec_infos=SPECS)
+    assert code(reply) == "REACH_MAX_ENTITY_CAPACITY", reply
+    listed = api.call("admin", "ListInstanceInfo", instance_group_name=name)["instance_info"]
+    assert sorted(i["instance_id"] for i in listed) == sorted(instances)
+    reply = api.call("admin", "RemoveInstanceGroup", name=name)
+    assert code(reply) == "INTERNAL_ERROR"
+    assert any(i in reply["header"]["status"]["message"] for i in instances)
+    for instance in instances:
+        reply = api.call("admin", "RemoveInstance", instance_group=name, instance_id=instance)
+        assert code(reply) == "OK", reply
+    assert code(api.call("admin", "RemoveInstanceGroup", name=name)) == "OK"
+    assert code(api.call("admin", "GetInstanceGroup", name=name)) == "INTERNAL_ERROR"
+    assert code(api.call("admin", "ListInstanceInfo")) == "INVALID_ARGUMENT"
+
+
+def test_quotas_are_hard_and_watermarks_soft(api):
+    name = f"group-{next(_names)}"
+    assert code(api.call("admin", "CreateInstanceGroup", instance_group=group(name))) == "OK"
+    instance = register(api, instance_group=name)  # blocks of 2048 bytes, 10,000 in all
+    started = start(api, instance, [1, 2, 3, 4, 5, 6])
+    assert len(started["locations"]) == 4
+    reply = api.call("meta", "StartWriteCache", instance_id=instance, block_keys=[7],
+                     write_timeout_seconds=30)
+    assert code(reply) == "INTERNAL_ERROR" and "quota" in reply["header"]["status"]["message"]
+    finish(api, instance, started["write_session_id"], {"offset": 4})
+    wait_until(lambda: len([f for f in locate(api, instance, [1, 2, 3, 4], "QT_BATCH_GET")
+                            if f["type"] != "ST_UNSPECIFIED"]) == 2)  # 4096 of 5000
+    time.sleep(0.5)
+    left = [f["type"] != "ST_UNSPECIFIED"
+            for f in locate(api, instance, [1, 2, 3, 4], "QT_BATCH_GET")]
+    assert sum(left) == 2  # and not less
+
+
+def test_accounts(api):
+    name = f"user-{next(_names)}"
+    assert code(api.call("admin", "AddAccount", user_name=name, password="p", role="ROLE_ADMIN")) == "OK"
+    assert code(api.call("admin", "AddAccount", user_name=name, password="p")) == "INTERNAL_ERROR"
+    reply = api.call("admin", "ListAccount")
+    assert {"user_name": name, "role": "ROLE_ADMIN"} in reply["accounts"]
+    assert code(api.call("admin", "DeleteAccount", user_name=name)) == "OK"
+    assert code(api.call("admin", "DeleteAccount", user_name=name)) == "INTERNAL_ERROR"
+
+
+def test_snapshots(api):
+    reply = api.call("admin", "GenConfigSnapshot")
+    assert code(reply) == "OK"
+    assert "nfs_01" in reply["config_snapshot"]
+    again = api.call("admin", "LoadConfigSnapshot", config_snapshot=reply["config_snapshot"])
+    assert code(again) == "OK", again
+    assert code(api.call("admin", "LoadConfigSnapshot", config_snapshot="{")) != "OK"
+
+
+def test_cluster_and_metrics(api):
+    reply = api.call("admin", "CheckHealth")
+    assert code(reply) == "OK" and reply["is_leader"] and reply["is_health"]
+    reply = api.call("admin", "GetManagerClusterInfo")
+    assert reply["self_node_id"] == reply["leader_node_id"] != ""
+    api.call("admin", "ListStorage")
+    metrics = api.call("admin", "GetMetrics")["metrics"]
+    counter = [m for m in metrics if m["metric_name"] == "service.query_counter"
+               and {"tag_key": "api_name", "tag_value": "ListStorage"} in m["metric_tags"]]
+    assert int(counter[0]["metric_value"]["int_value"]) >= 1
+    for level in ("debug", "info"):
+        assert code(api.call("admin", "UpdateLogger", log_level=level)) == "OK"
+    assert code(api.call("admin", "UpdateLogger", log_level="loud")) == "INVALID_ARGUMENT"
+
+
+# ---- faults ---------------------------------------------------------------------------------------
+
+def test_faults_on_purpose(api):
+    instance = register(api)
+    store(api, instance, [1])
+    api.call("debug", "InjectFault", api_name="GetCacheLocation", fault_trigger_strategy="ONCE",
+             trigger_at_call=7)
+    for trace, expected in (("a_6", "OK"), ("a_7", "INTERNAL_ERROR"), ("a", "OK")):
+        reply = api.call("meta", "GetCacheLocation", trace_id=trace, instance_id=instance,
+                         block_keys=[1], query_type="QT_PREFIX_MATCH")
+        assert code(reply) == expected, trace
+    assert code(api.call("debug", "RemoveFault", api_name="GetCacheLocation")) == "OK"
+    assert code(api.call("debug", "RemoveFault", api_name="GetCacheLocation")) == "INVALID_ARGUMENT"
+    api.call("debug", "InjectFault", api_name="GetCacheLocation", fault_type="FT_DELAY",
+             delay_ms=300)
+    began = time.monotonic()
+    assert len(locate(api, instance, [1])) == 1
+    assert time.monotonic() - began > 0.29
+    api.call("debug", "InjectFault", api_name="GetCacheLocation", fault_type="FT_ERROR_CODE",
+             error_code=20)
+    reply = api.call("meta", "GetCacheLocation", instance_id=instance, block_keys=[1],
+                     query_type="QT_PREFIX_MATCH")
+    assert code(reply) == "IO_ERROR"
+    assert code(api.call("debug", "ClearFaults")) == "OK"
+    assert len(locate(api, instance, [1])) == 1
+
+
+# ---- HTTP itself ----------------------------------------------------------------------------------
+
+def test_json_that_is_none(manager):
+    http = Http(manager)
+    for body in ("", "{", "[]", "nonsense"):
+        status, reply = http.raw(manager.ports["http"], "/api/getCacheLocation", body)
+        assert (status, reply) == (400, b"{}"), body
+    status, _ = http.raw(manager.ports["http"], "/api/unknown", "{}")
+    assert status == 404
+    status, reply = http.raw(manager.ports["debug_http"], "/api/injectFault",
+                             '{"api_name": "GetCacheLocation", "fault_type": "NO_SUCH", "x": 1}')
+    assert status == 200
+    http.call("debug", "ClearFaults")
+
+
+def test_pages_for_operators(manager):
+    assert manager.get("/livez") == (200, b"ok\n")
+    assert manager.get("/readyz")[0] == 200
+    status, text = manager.get("/metrics", "admin_http")
+    assert status == 200 and b"tierce_manager_is_leader 1" in text
+    assert manager.get("/metrics", "http")[0] == 404
+    status, text = manager.get("/openapi.json", "admin_http")
+    document = json.loads(text)
+    assert len(document["paths"]) == 28
+
+
+# ---- the command line ------------------------------------------------------------------------------
+
+def test_the_command_line(manager, tmp_path):
+    def tierce(*arguments, status=0, stdin=None):
+        done = subprocess.run(
+            [str(executable()), *arguments, "--url", f"http://127.0.0.1:{manager.ports['admin_http']}",
+             "--meta-url", f"http://127.0.0.1:{manager.ports['http']}"],
+            capture_output=True, text=True, input=stdin)
+        assert done.returncode == status, done
+        return done.stdout if status == 0 else done.stderr
+
+    assert "nfs_01" in tierce("storage", "list")
+    tierce("storage", "add", json.dumps(storage("cli_storage", f"{tmp_path}/")))
+    assert "cli_storage" in tierce("storage", "list", "--json")
+    tierce("storage", "disable", "cli_storage")
+    tierce("storage", "remove", "cli_storage")
+    assert "nfs_01 is a candidate" in tierce("storage", "remove", "nfs_01", status=1)
+    (tmp_path / "group.json").write_text(json.dumps(group("cli_group")))
+    tierce("group", "create", str(tmp_path / "group.json"))
+    tierce("group", "update", "-", stdin=json.dumps(group("cli_group", 2)))
+    assert '"version":"2"' in tierce("group", "show", "cli_group").replace(" ", "")
+    api = Http(manager)
+    instance = register(api, instance_group="cli_group")
+    store(api, instance, [1, -2])
+    assert instance in tierce("instance", "list", "cli_group")
+    assert "cli_group" in tierce("instance", "show", instance)
+    assert tierce("cache", "locate", instance, "1", "-2").count("file://nfs_01") == 4
+    assert "CLS_SERVING" in tierce("cache", "look", instance, "1")
+    tierce("cache", "remove", instance, "1")
+    tierce("cache", "trim", instance, "all")
+    tierce("instance", "remove", instance)
+    tierce("group", "remove", "cli_group")
+    (tmp_path / "password").write_text("secret\n")
+    tierce("account", "add", "cli", "user", str(tmp_path / "password"))
+    assert "cli" in tierce("account", "list")
+    tierce("account", "remove", "cli")
+    assert "self_node_id" in tierce("cluster", "info")
+    assert "is_leader: true" in tierce("cluster", "health")
+    assert "service.query_counter" in tierce("cluster", "metrics")
+    tierce("cluster", "log", "info")
+    assert "no key" in tierce("cache", "look", instance, "x", status=2)
+    assert 'no "storage frob"' in tierce("storage", "frob", status=2)
+    assert "nearest is" in tierce("storage", "list", "--jsn", status=2)
+
+
+# ---- starting and stopping -------------------------------------------------------------------------
+
+def test_it_ends_within_a_second(tmp_path):
+    manager = Manager(tmp_path)
+    began = time.monotonic()
+    assert manager.stop() == 0
+    assert time.monotonic() - began < 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["logs", "nfs", "startup.json",
+                                                         "stderr.log"]
+
+
+def test_another_address_needs_more(tmp_path):
+    with pytest.raises(RuntimeError, match="insecure"):
+        Manager(tmp_path, "--listen.host=0.0.0.0")
+
+
+@pytest.mark.parametrize("kind", ["local", "rocksdb"])
+def test_blocks_survive_kill_9(tmp_path, kind):
+    registry = f"--registry.uri=local://{tmp_path}/registry.json"
+    manager = Manager.__new__(Manager)
+    manager.storage = tmp_path / "nfs"
+    startup = Manager.usual_startup(manager)
+    indexer = startup["instance_group"]["cache_config"]["meta_indexer_config"]
+    indexer["meta_storage_backend_config"] = {"storage_type": kind,
+                                              "storage_uri": f"{tmp_path}/meta"}
+    manager = Manager(tmp_path, registry, startup=startup)
+    api = Http(manager)
+    instance = register(api)
+    store_keys = list(range(1, 101))
+    store(api, instance, store_keys)
+    open_session = start(api, instance, [1001, 1002])
+    expected = locate(api, instance, store_keys)
+    manager.stop(signal.SIGKILL)
+    manager.start()
+    api = Http(manager)
+    assert locate(api, instance, store_keys) == expected
+    # The session goes on: nobody else writes its blocks, and its client finishes it.
+    assert start(api, instance, [1001])["locations"] == []
+    assert code(finish(api, instance, open_session["write_session_id"], {"offset": 2})) == "OK"
+    assert len(locate(api, instance, [1001, 1002])) == 2
+    metrics = manager.get("/metrics", "admin_http")[1].decode()
+    line = next(l for l in metrics.splitlines()
+                if l.startswith("tierce_cache_manager_group_serving_bytes"))
+    assert float(line.split()[-1]) == 102 * 2048
+    manager.stop()
+
+
+def test_authentication(tmp_path):
+    import base64
+    import hashlib
+    tokens = tmp_path / "tokens"
+    lines = [f"{role} {name} {hashlib.sha256(token.encode()).hexdigest()}"
+             for role, name, token in (("admin", "ops", "secret-a"), ("user", "engine", "secret-u"))]
+    tokens.write_text("# role name digest\n" + "\n".join(lines) + "\n")
+    tokens.chmod(0o600)
+    manager = Manager(tmp_path, "--auth.required=true", f"--auth.token_file={tokens}")
+    body = json.dumps({"user_name": "u", "password": "pw", "role": "ROLE_USER"})
+
+    def status(header, port, path, content):
+        headers = {"Authorization": header} if header else {}
+        return Http(manager, headers).raw(manager.ports[port], path, content)[0]
+
+    get = json.dumps({"instance_id": "x", "block_keys": [1], "query_type": 2})
+    assert status(None, "http", "/api/getCacheLocation", get) == 401
+    assert status("Bearer wrong", "http", "/api/getCacheLocation", get) == 401
+    assert status("Bearer secret-u", "http", "/api/getCacheLocation", get) == 200
+    assert status("Bearer secret-u", "admin_http", "/api/addAccount", body) == 403
+    assert status("Bearer secret-a", "admin_http", "/api/addAccount", body) == 200
+    basic = "Basic " + base64.b64encode(b"u:pw").decode()
+    for _ in range(2):
+        assert status(basic, "http", "/api/getCacheLocation", get) == 200
+    wrong = "Basic " + base64.b64encode(b"u:no").decode()
+    assert status(wrong, "http", "/api/getCacheLocation", get) == 401
+    assert status(basic, "admin_http", "/api/listAccount", "{}") == 403
+    reply = Http(manager, {"Authorization": "Bearer secret-a"}).call("admin", "DeleteAccount",
+                                                                     user_name="u")
+    assert code(reply) == "OK"
+    assert status(basic, "http", "/api/getCacheLocation", get) == 401
+    grpc = Grpc(manager, metadata=(("authorization", "Bearer secret-u"),))
+    reply = grpc.call("meta", "GetInstanceInfo", instance_id="x")
+    assert code(reply) == "INSTANCE_NOT_EXIST"
+    import grpc as grpc_module
+    with pytest.raises(grpc_module.RpcError) as error:
+        grpc.call("admin", "ListStorage")
+    assert error.value.code() == grpc_module.StatusCode.PERMISSION_DENIED
+    assert "secret" not in (tmp_path / "logs" / "access.log").read_text()
+    assert '"pw"' not in (tmp_path / "logs" / "access.log").read_text()
+    manager.stop()
+
+
+def test_events_are_read_by_the_optimizer(tmp_path):
+    manager = Manager(tmp_path)
+    api = Http(manager)
+    instance = register(api)
+    for _ in range(2):
+        locate(api, instance, [1, 2, 3])
+        store(api, instance, [1, 2, 3])
+    manager.stop()
+    out = subprocess.run([str(executable()), "optimize", str(tmp_path / "logs" / "event_publisher.log"),
+                          "--policy", "lru", "--capacity", "100", "--csv", "-"],
+                         capture_output=True, text=True, check=True).stdout
+    row = out.splitlines()[1].split(",")
+    assert row[5:8] == ["4", "6", "3"] or int(row[7]) == 3, out
