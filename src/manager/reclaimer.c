@@ -58,13 +58,19 @@ static uint64_t staying(const uint64_t by_state[TIERCE__QUOTA_STATES])
     return by_state[TIERCE__QUOTA_WRITING] + by_state[TIERCE__QUOTA_SERVING];
 }
 
-static struct need need_of_group(const struct tierce__group *group,
-                                 const struct tierce__quota_use *use)
+double tierce__reclaimer_watermark_bytes(const struct tierce__group *group)
 {
     double limit = (double)(group->capacity_bytes > 0 ? group->capacity_bytes : 0);
     limit *= watermark(group);
     if (group->trigger_used_bytes > 0 && (double)group->trigger_used_bytes < limit)
         limit = (double)group->trigger_used_bytes;
+    return limit;
+}
+
+static struct need need_of_group(const struct tierce__group *group,
+                                 const struct tierce__quota_use *use)
+{
+    double limit = tierce__reclaimer_watermark_bytes(group);
     return (struct need){.bytes = above(staying(use->by_state), limit)};
 }
 
