@@ -18,6 +18,9 @@ START_SECONDS = 20
 
 
 def executable():
+    named = os.environ.get("TIERCE_EXECUTABLE")
+    if named:
+        return Path(named)
     for preset in ("rel", "dev"):
         path = ROOT / "build" / preset / "bin" / "tierce"
         if path.exists():
