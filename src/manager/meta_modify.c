@@ -260,8 +260,9 @@ static void add_bytes(int64_t added[TIERCE__META_COUNTERS], const struct tierce_
     for (uint16_t i = 0; i < record->location_count; i++) {
         const struct tierce__location *location = &record->locations[i];
         int64_t bytes = (int64_t)tierce__location_bytes(location);
-        added[TIERCE__META_BYTES_FIRST + tierce__meta_type_slot(location->type)] +=
-            is_added ? bytes : -bytes;
+        bytes = is_added ? bytes : -bytes;
+        added[TIERCE__META_BYTES_FIRST + tierce__meta_type_slot(location->type)] += bytes;
+        added[TIERCE__META_STORAGES_FIRST + tierce__meta_storage_slot(location->storage)] += bytes;
     }
 }
 

@@ -92,8 +92,11 @@ static void count_record(struct import *import, const struct tierce__record *rec
     import->counters[TIERCE__META_KEYS]++;
     for (uint16_t i = 0; i < record->location_count; i++) {
         const struct tierce__location *location = &record->locations[i];
+        int64_t bytes = (int64_t)tierce__location_bytes(location);
         import->counters[TIERCE__META_BYTES_FIRST + tierce__meta_type_slot(location->type)] +=
-            (int64_t)tierce__location_bytes(location);
+            bytes;
+        import->counters[TIERCE__META_STORAGES_FIRST +
+                         tierce__meta_storage_slot(location->storage)] += bytes;
     }
 }
 
