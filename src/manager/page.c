@@ -119,8 +119,8 @@ static void put_node(struct tierce__line *line, struct tierce__manager *manager)
 /* ---- groups ---------------------------------------------------------------------------------- */
 
 static const enum tierce__storage_type kinds[] = {
-    TIERCE__STORAGE_3FS,  TIERCE__STORAGE_MOONCAKE, TIERCE__STORAGE_TAIRMEMPOOL,
-    TIERCE__STORAGE_NFS,  TIERCE__STORAGE_NODE,     TIERCE__STORAGE_REDIS,
+    TIERCE__STORAGE_3FS, TIERCE__STORAGE_MOONCAKE, TIERCE__STORAGE_TAIRMEMPOOL,
+    TIERCE__STORAGE_NFS, TIERCE__STORAGE_NODE,     TIERCE__STORAGE_REDIS,
     TIERCE__STORAGE_S3,
 };
 
@@ -282,7 +282,8 @@ static void put_background(struct tierce__line *line, struct tierce__manager *ma
     tierce__line_put(line, "}");
 }
 
-/* The value below which that share of the calls lies, as if they were spread evenly in their bin. */
+/* The value below which that share of the calls lies, as if they were spread evenly in their bin.
+ */
 static double percentile_us(const struct tierce__rpc_stats *stats, double share)
 {
     enum { BINS = sizeof(stats->bins) / sizeof(stats->bins[0]) };

@@ -108,11 +108,11 @@ static void count_number(struct live_zmq *z, zmq_msg_t *frame)
  * nothing to take. */
 static bool take_message(struct live_zmq *z)
 {
-    zmq_msg_t frames[FRAMES];
+    zmq_msg_t frames[FRAMES + 1]; /* the last: each of those that are too many */
     int count = 0, more = 1;
     bool whole = true;
     for (int i = 0; more != 0; i++) {
-        zmq_msg_t rest, *frame = i < FRAMES ? &frames[i] : &rest;
+        zmq_msg_t *frame = &frames[i < FRAMES ? i : FRAMES];
         zmq_msg_init(frame);
         if (zmq_msg_recv(frame, z->socket, ZMQ_DONTWAIT) < 0) {
             zmq_msg_close(frame);
@@ -121,7 +121,7 @@ static bool take_message(struct live_zmq *z)
         }
         more = zmq_msg_more(frame);
         if (i >= FRAMES)
-            zmq_msg_close(&rest);
+            zmq_msg_close(frame);
         count = i + 1;
     }
     int held = count < FRAMES ? count : FRAMES;
