@@ -34,6 +34,9 @@ struct tierce__deletion {
     int64_t sweep_us;    /* a writer that was late may have made the files again: they are deleted
                             once more then; 0: not */
     bool is_sweep;       /* that second time: its bytes are given back already */
+    bool is_doubtful;    /* nobody knows whether it was written: its bytes serve until its note is
+                            found, or it never was */
+    bool is_end_doubtful; /* nor whether its end was: its slots are on their way until that is known */
     uint32_t tries;
     size_t count, room;
     struct tierce__deletion_item *items;

@@ -82,6 +82,8 @@ int tierce__locator_open(struct tierce__locator **out, const struct tierce__loca
         locator->opts.reuse_delay_ms = REUSE_DELAY_MS;
     if (locator->opts.late_write_ms == 0)
         locator->opts.late_write_ms = LATE_WRITE_MS;
+    if (locator->opts.find_store == NULL)
+        locator->opts.find_store = tierce__meta_store_find;
     atomic_init(&locator->random, opts->seed);
     tierce__lock_init(&locator->lock, TIERCE__LOCK_LOCATOR);
     tierce__cond_init(&locator->idle);
@@ -190,7 +192,7 @@ static int use_store(struct tierce__meta_store **out, struct tierce__locator *lo
                      const struct tierce__group *group, char why[TIERCE__WHY_BYTES])
 {
     const struct tierce__meta_store_ops *ops =
-        tierce__meta_store_find(group->meta_store_type, group->meta_store_uri);
+        locator->opts.find_store(group->meta_store_type, group->meta_store_uri);
     if (ops == NULL)
         return tierce__why(why, TIERCE_E_CONFIG,
                            "group %.64s: no meta storage of type %.40s; local, rocksdb, redis are",
@@ -263,6 +265,15 @@ static uint32_t shard_count(const struct tierce__group *group)
     return shards;
 }
 
+/* Which slots that are free already were a late writer's, or a reader's, nobody knows any more. */
+static int64_t oldest_use(const struct tierce__live *live)
+{
+    const struct tierce__locator_opts *opts = &live->locator->opts;
+    int64_t delay_ms =
+        opts->late_write_ms > opts->reuse_delay_ms ? opts->late_write_ms : opts->reuse_delay_ms;
+    return tierce__locator_now_us(live->locator) + delay_ms * 1000;
+}
+
 static int open_index(struct tierce__live *live, const struct tierce__group *group,
                       char why[TIERCE__WHY_BYTES])
 {
@@ -284,8 +295,7 @@ static int open_index(struct tierce__live *live, const struct tierce__group *gro
                 .cache_shard_bits = (uint32_t)group->search_cache_shard_bits,
             });
     if (rc == 0)
-        rc = tierce__places_open(&live->places, live->space, &live->instance,
-                                 tierce__live_reusable_us(live, 0));
+        rc = tierce__places_open(&live->places, live->space, &live->instance, oldest_use(live));
     if (rc < 0)
         return tierce__why(why, rc, "the index of instance %.64s cannot be opened: %s",
                            live->instance.id, tierce_strerror(rc));

@@ -344,19 +344,12 @@ static int begin_session(struct starting *s)
     return rc;
 }
 
-/* Whether a store that failed so may have written the batch all the same. */
-static bool may_be_written(int rc)
-{
-    return rc < 0 && rc != -ENOMEM && rc != TIERCE_E_REFUSED && rc != TIERCE_E_ARGUMENT &&
-           rc != TIERCE_E_LIMIT;
-}
-
 /* Makes the session durable and open. If nobody knows whether it is, it stays and ends by its time:
  * that cleans up in either case. */
 static int open_session(struct starting *s, size_t places_taken)
 {
     int rc = s->session->count > 0 ? make_durable(s) : 0;
-    bool stays = rc == 0 || may_be_written(rc);
+    bool stays = rc == 0 || tierce__meta_may_be_written(rc);
     if (stays)
         tierce__places_taken(s->live->places, s->places, places_taken);
     tierce__lock_take(&s->live->lock);
