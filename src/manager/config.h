@@ -34,6 +34,8 @@ enum tierce__manager_action {
     TIERCE__MANAGER_RUN,
     TIERCE__MANAGER_HELP,
     TIERCE__MANAGER_VERSION,
+    TIERCE__MANAGER_PRINT,    /* the configuration */
+    TIERCE__MANAGER_MARKDOWN, /* the reference of params.def */
 };
 
 /* Texts are never NULL; what is not said is "". */

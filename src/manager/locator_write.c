@@ -420,10 +420,11 @@ static int show_session(struct starting *s, struct tierce__started *out)
         leading++;
     for (size_t i = 0; i < s->request->count; i++)
         all += s->taken[i];
-    out->mask = all == leading ? (struct tierce__mask){.offset = (int64_t)leading}
-                               : (struct tierce__mask){.is_values = true,
-                                                       .values = s->taken,
-                                                       .count = s->request->count};
+    if (all == leading)
+        out->mask = (struct tierce__mask){.offset = (int64_t)leading};
+    else
+        out->mask = (struct tierce__mask){
+            .is_values = true, .values = s->taken, .count = s->request->count};
     return 0;
 }
 
