@@ -17,6 +17,13 @@ uint64_t tierce__wall_s(void)
     return ts.tv_sec > 0 ? (uint64_t)ts.tv_sec : 0;
 }
 
+uint64_t tierce__wall_us(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return ts.tv_sec > 0 ? (uint64_t)ts.tv_sec * 1000000ULL + (uint64_t)ts.tv_nsec / 1000 : 0;
+}
+
 uint64_t tierce__deadline_in_ms(uint32_t timeout_ms)
 {
     if (timeout_ms == UINT32_MAX)

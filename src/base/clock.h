@@ -18,6 +18,9 @@ uint64_t tierce__now_ns(void);
 /* Seconds since 1970 of the wall clock. */
 uint64_t tierce__wall_s(void);
 
+/* The same in microseconds. */
+uint64_t tierce__wall_us(void);
+
 /* The deadline `timeout_ms` from now, saturating; UINT32_MAX means never. */
 uint64_t tierce__deadline_in_ms(uint32_t timeout_ms);
 

@@ -26,9 +26,11 @@
 struct tierce__bench {
     double seconds;        /* for each case, preparations aside */
     uint64_t memory_bytes; /* at most, roughly */
-    uint64_t blocks;  /* of the manager's index; 0: as many as memory allows, 1,000,000 at most */
-    const char *dir;  /* an empty folder for files */
-    const char *name; /* of the benchmark that runs */
+    uint64_t blocks;    /* of the manager's index; 0: as many as memory allows, 1,000,000 at most */
+    const char *dir;    /* an empty folder for files */
+    const char *name;   /* of the benchmark that runs */
+    const char *trace;  /* file for benchmarks that replay one, or NULL */
+    const char *python; /* that has the packages of peers, or NULL for none in particular */
     bool csv;
 };
 
@@ -47,6 +49,8 @@ struct tierce__bench_row {
     double goal; /* the ratio asked for; a ratio is the better the bigger */
     const char *peer;
     double peer_value;
+    double value_min, value_max; /* over the rounds */
+    double limit_min, limit_max;
 };
 
 /* Prints a row of the running benchmark. */
@@ -66,7 +70,7 @@ typedef int64_t tierce__bench_run_fn(void *arg);
 struct tierce__bench_side {
     tierce__bench_run_fn *run;
     void *arg;
-    double median_ns; /* [out] */
+    double median_ns, min_ns, max_ns; /* [out] */
 };
 
 /*
@@ -137,6 +141,9 @@ void tierce__plain_memcpy(void *dst, const void *src, size_t n);
  * tierce__plain_fence. */
 tierce__plain_copy_fn *tierce__plain_stream(void);
 void tierce__plain_fence(void);
+
+/* A part of the benchmark `optimize`: replays beside libCacheSim's. */
+int tierce__bench_replay(const struct tierce__bench *bench);
 
 /* ---- the benchmarks ------------------------------------------------------------------------- */
 

@@ -238,6 +238,8 @@ static int bare_open(struct meta_bench *m)
     rocksdb_options_set_create_if_missing(m->options, 1);
     rocksdb_options_set_compression(m->options, rocksdb_no_compression);
     rocksdb_options_set_max_background_jobs(m->options, JOBS);
+    rocksdb_options_set_memtable_prefix_bloom_size_ratio(m->options, 0.02);
+    rocksdb_options_set_memtable_whole_key_filtering(m->options, 1);
     m->reads = rocksdb_readoptions_create();
     m->writes = rocksdb_writeoptions_create();
     const char *name = "default";

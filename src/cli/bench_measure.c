@@ -52,8 +52,12 @@ int tierce__bench_alternate(struct tierce__bench_side *sides, size_t count, doub
         rc = run_round(sides, count, samples, rounds);
         rounds++;
     }
-    for (size_t i = 0; rc == 0 && i < count; i++)
-        sides[i].median_ns = median_of(samples + i * ROUNDS_MAX, rounds);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        double *own = samples + i * ROUNDS_MAX;
+        sides[i].median_ns = median_of(own, rounds); /* sorts */
+        sides[i].min_ns = own[0];
+        sides[i].max_ns = own[rounds - 1];
+    }
     tierce__free(samples);
     return rc;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the optimizer does for each request of a trace.
+ * What the optimizer does for each request of a trace: reading it here, replaying it in
+ * bench_replay.c.
  *
  * Reading: a Mooncake trace that lies in memory, parsed and put in order by the reader, against
  * finding its line ends by memchr after the same copy in blocks: what any reader of lines has to do
@@ -94,7 +95,7 @@ static int64_t run_scan(void *arg)
     return lines == c->requests ? ns : tierce__bench_fail(c->bench, "the scan lost lines");
 }
 
-int tierce__bench_optimize(const struct tierce__bench *bench)
+static int bench_reading(const struct tierce__bench *bench)
 {
     struct read_case c = {.bench = bench};
     c.size = bench->memory_bytes / 4 < TRACE_BYTES ? bench->memory_bytes / 4 : TRACE_BYTES;
@@ -119,4 +120,10 @@ int tierce__bench_optimize(const struct tierce__bench *bench)
     tierce__free(c.block);
     tierce__bench_unmap((uint8_t *)c.text, c.size);
     return rc;
+}
+
+int tierce__bench_optimize(const struct tierce__bench *bench)
+{
+    int rc = bench_reading(bench);
+    return rc == 0 ? tierce__bench_replay(bench) : rc;
 }

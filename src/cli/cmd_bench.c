@@ -25,12 +25,17 @@ const char tierce__cli_bench_help[] =
     "ratio\n"
     "asked for; missing it is no failure.\n\n"
     "  NAME           only these benchmarks (default: all)\n"
-    "  --csv          bench,case,unit,value,limit,ratio,goal,peer,peer_value\n"
+    "  --csv          bench,case,unit,value,limit,ratio,goal,peer,peer_value,\n"
+    "                 value_min,value_max,limit_min,limit_max\n"
     "  --list         names the benchmarks\n"
     "  --seconds N    for each case, preparations aside (default 3)\n"
     "  --memory SIZE  use about that much at most (default 5GiB, or half of what is free)\n"
     "  --blocks N     of the manager's index (default 1000000, or what --memory allows)\n"
-    "  --dir DIR      where files go (default: a folder of its own in the current one)\n";
+    "  --dir DIR      where files go (default: a folder of its own in the current one)\n"
+    "  --trace FILE   what optimize replays (default: Mooncake's conversation trace below\n"
+    "                 TIERCE_TEST_DATA, or one that is made up)\n"
+    "  --python FILE  a Python that has the package libcachesim, beside which optimize is\n"
+    "                 measured (default: python3)\n";
 
 static const struct entry {
     const char *name;
@@ -57,11 +62,30 @@ static void format_number(char *out, size_t size, double value)
 static void print_header(bool csv)
 {
     if (csv)
-        printf("bench,case,unit,value,limit,ratio,goal,peer,peer_value\n");
+        printf("bench,case,unit,value,limit,ratio,goal,peer,peer_value,value_min,value_max,"
+               "limit_min,limit_max\n");
     else
         printf("%-8s %-38s %-9s %9s %9s %7s %6s  %s\n", "bench", "case", "unit", "value", "limit",
                "ratio", "goal", "peer");
     fflush(stdout);
+}
+
+/* ",a,b,c,d" for a file, " (a-b; c-d)" for people; numbers that are not there are empty. */
+static void print_spread(const struct tierce__bench_row *row, bool csv)
+{
+    char n[4][32];
+    format_number(n[0], sizeof(n[0]), row->value_min);
+    format_number(n[1], sizeof(n[1]), row->value_max);
+    format_number(n[2], sizeof(n[2]), row->limit_min);
+    format_number(n[3], sizeof(n[3]), row->limit_max);
+    if (csv)
+        printf(",%s,%s,%s,%s\n", n[0], n[1], n[2], n[3]);
+    else if (row->limit_max > 0)
+        printf("  (%s to %s; %s to %s)\n", n[0], n[1], n[2], n[3]);
+    else if (row->value_max > 0)
+        printf("  (%s to %s)\n", n[0], n[1]);
+    else
+        printf("\n");
 }
 
 void tierce__bench_emit(const struct tierce__bench *bench, const struct tierce__bench_row *row)
@@ -78,11 +102,12 @@ void tierce__bench_emit(const struct tierce__bench *bench, const struct tierce__
     format_number(peer_value, sizeof(peer_value), row->peer_value);
     const char *peer = row->peer != NULL ? row->peer : "";
     if (bench->csv)
-        printf("%s,%s,%s,%s,%s,%s,%s,%s,%s\n", bench->name, row->case_name, row->unit, value, limit,
+        printf("%s,%s,%s,%s,%s,%s,%s,%s,%s", bench->name, row->case_name, row->unit, value, limit,
                ratio, goal, peer, peer_value);
     else
-        printf("%-8s %-38s %-9s %9s %9s %7s %6s  %s%s%s\n", bench->name, row->case_name, row->unit,
+        printf("%-8s %-38s %-9s %9s %9s %7s %6s  %s%s%s", bench->name, row->case_name, row->unit,
                value, limit, ratio, goal, peer, peer[0] != '\0' ? " " : "", peer_value);
+    print_spread(row, bench->csv);
     fflush(stdout);
 }
 
@@ -180,8 +205,8 @@ static uint64_t memory_by_default(void)
 
 static int read_option(struct arguments *a, int option, const char *word)
 {
-    static const char *const known[] = {"--csv",    "--list", "--seconds", "--memory",
-                                        "--blocks", "--dir",  NULL};
+    static const char *const known[] = {"--csv", "--list",  "--seconds", "--memory", "--blocks",
+                                        "--dir", "--trace", "--python",  NULL};
     switch (option) {
     case 'c':
         a->bench.csv = true;
@@ -205,6 +230,12 @@ static int read_option(struct arguments *a, int option, const char *word)
     case 'd':
         a->bench.dir = optarg;
         return 0;
+    case 't':
+        a->bench.trace = optarg;
+        return 0;
+    case 'p':
+        a->bench.python = optarg;
+        return 0;
     case ':':
         return tierce__cli_usage("bench", "%s needs a value", word);
     default:
@@ -220,6 +251,8 @@ static int read_arguments(struct arguments *a, int argc, char **argv)
                                             {"memory", required_argument, NULL, 'm'},
                                             {"blocks", required_argument, NULL, 'b'},
                                             {"dir", required_argument, NULL, 'd'},
+                                            {"trace", required_argument, NULL, 't'},
+                                            {"python", required_argument, NULL, 'p'},
                                             {NULL, 0, NULL, 0}};
     *a = (struct arguments){
         .bench = {.seconds = SECONDS_DEFAULT, .memory_bytes = memory_by_default()}};

@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "cli/cli.h"
 #include "cli/optimize.h"
+#include "cli/optimize_live.h"
 #include "cli/progress.h"
 
 #include <errno.h>
@@ -26,6 +27,8 @@ const char tierce__cli_optimize_help[] =
     "  --csv FILE        one line a combination, to a file or to standard output (-)\n"
     "  --html FILE       all of it as one page for a browser, which needs nothing else\n"
     "  --svg FILE, --png FILE  the plot of hits against capacity\n"
+    "  --live URL        shows LRU of what is being written: vLLM's KV events (tcp://, ipc://),\n"
+    "                    http://, a file; each --every TIME (1s, 10s where no terminal is)\n"
     "  --format NAME     the trace's format, where it cannot be told from the trace\n"
     "  --bad-lines SHARE more bad lines than this share of all end the run (0.01)\n"
     "  --seed N          for policies that draw (0)\n"
@@ -71,10 +74,12 @@ static int record_all(struct tierce__recording *recording, struct tierce__trace 
     (void)tierce__trace_position(trace, &length);
     tierce__progress_begin(&progress, "reading", length);
     while ((rc = tierce__trace_next(trace, &request)) > 0) {
+        uint64_t position = tierce__trace_position(trace, &length);
         rc = tierce__recording_add(recording, &request);
+        if (rc == 0)
+            rc = tierce__recording_expect(recording, position, length);
         if (rc < 0)
             break;
-        uint64_t position = tierce__trace_position(trace, &length);
         tierce__progress_add(&progress, position - before);
         before = position;
     }
@@ -137,9 +142,7 @@ out:
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Sizes with equal factors between them, from one that hardly holds a request to `most`, which
- * holds all. */
-static void choose_capacities(struct tierce__optimize *request, double most)
+void tierce__optimize_choose_capacities(struct tierce__optimize *request, double most)
 {
     double least = fmin(most, fmax(1, most / 1000));
     for (int i = 0; i < TIERCE__OPTIMIZE_POINTS; i++) {
@@ -181,7 +184,7 @@ static int fit_sizes(struct tierce__optimize *request, const struct tierce__reco
             return tierce__cli_fail(COMMAND, "%s", tierce_strerror(rc));
     }
     if (status == TIERCE__CLI_OK && !request->has_capacities)
-        choose_capacities(request, most > 0 ? (double)most : 1);
+        tierce__optimize_choose_capacities(request, most > 0 ? (double)most : 1);
     if (status == TIERCE__CLI_OK)
         add_budget(request);
     return status;
@@ -340,6 +343,8 @@ int tierce__cli_optimize(int argc, char **argv)
     struct tierce__optimize_trace trace = {0};
     char name[256];
     int status = tierce__optimize_read_args(&request, argc, argv);
+    if (status == TIERCE__CLI_OK && request.live != NULL)
+        return tierce__optimize_follow(&request);
     if (status == TIERCE__CLI_OK)
         status = read_trace(&trace, &request);
     if (status == TIERCE__CLI_OK)

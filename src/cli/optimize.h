@@ -19,6 +19,7 @@
  *     optimize_money.h    what hits are worth, and how far to trust them
  *     optimize_sim.h      tiers, groups, the life of blocks
  *     optimize_report.c   the page and the plots
+ *     optimize_live.c     following a source
  *     cmd_optimize.c      reading the trace, running the sweep
  */
 
@@ -29,6 +30,8 @@ enum {
 
 struct tierce__optimize {
     const char *path;
+    const char *live;   /* NULL, or what is followed; then there is no path */
+    uint32_t every_ms;  /* between two lines or pages of it; 0: as is usual */
     const char *format; /* of the trace; NULL: told from it */
     const char *csv;    /* NULL, a file, or "-" */
     const char *html;   /* NULL, a file, or "-"; so are the next two */
@@ -73,6 +76,10 @@ struct tierce__optimize_trace {
 /* Fills the request, with what is usual where nothing is said. Returns an exit status; if it is
  * not TIERCE__CLI_OK, why was printed. Whatever it returns, the config is to be cleared. */
 int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **argv);
+
+/* Sizes with equal factors between them, from one that hardly holds a request to `most`, which
+ * holds all, behind those that there are. */
+void tierce__optimize_choose_capacities(struct tierce__optimize *request, double most);
 
 /* One line a row under tierce__optimize_csv_header and the columns of the findings, or NULL;
  * `trace` is the first column. */

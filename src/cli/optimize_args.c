@@ -154,6 +154,8 @@ enum {
     OPTION_KVCM_SAMPLE_RATE,
     OPTION_KVCM_CSV,
     OPTION_KVCM_CONFIG,
+    OPTION_LIVE,
+    OPTION_EVERY,
 };
 
 static int read_kvcm_option(struct tierce__kvcm_tuning *out, int option)
@@ -176,6 +178,15 @@ static int read_kvcm_option(struct tierce__kvcm_tuning *out, int option)
     }
 }
 
+static int read_every(struct tierce__optimize *out, const char *text)
+{
+    uint64_t ms;
+    if (!tierce__parse_duration(&ms, text) || ms == 0 || ms >= UINT32_MAX)
+        return tierce__cli_usage(COMMAND, "--every takes a time like 5s; not \"%.60s\"", text);
+    out->every_ms = (uint32_t)ms;
+    return TIERCE__CLI_OK;
+}
+
 static int read_option(struct tierce__optimize *out, int option)
 {
     uint64_t threads = 0;
@@ -194,6 +205,11 @@ static int read_option(struct tierce__optimize *out, int option)
             return TIERCE__CLI_OK;
         return tierce__cli_usage(COMMAND, "--block-bytes takes a size like 40MiB; not \"%.60s\"",
                                  optarg);
+    case OPTION_LIVE:
+        out->live = optarg;
+        return TIERCE__CLI_OK;
+    case OPTION_EVERY:
+        return read_every(out, optarg);
     case OPTION_CSV:
         out->csv = optarg;
         return TIERCE__CLI_OK;
@@ -299,6 +315,32 @@ static int read_config(struct tierce__optimize *out)
     return TIERCE__CLI_OK;
 }
 
+/* Anything but the hit rates of caches. */
+static bool asks_for_more(const struct tierce__optimize *out)
+{
+    const struct tierce__optimize_sim *sim = &out->sim;
+    return out->csv != NULL || out->html != NULL || out->svg != NULL || out->png != NULL ||
+           out->kvcm_csv != NULL || out->kvcm_config_path != NULL || out->money.model != NULL ||
+           out->money.rounds > 0 || sim->life || sim->timeline != NULL || sim->tier_count > 0 ||
+           sim->group_count > 0 || sim->quota_count > 0 || sim->has_split || sim->has_budget ||
+           sim->scale > 0;
+}
+
+/* What is followed has no end: only what is known at any time can be shown. */
+static int read_live(struct tierce__optimize *out, int paths)
+{
+    bool lru =
+        out->cache_count == 0 || (out->cache_count == 1 && strcmp(out->caches[0].name, "lru") == 0);
+    bool rev =
+        out->order_count == 0 || (out->order_count == 1 && out->orders[0] == TIERCE__TOUCH_REV);
+    if (paths > 0)
+        return tierce__cli_usage(COMMAND, "--live names what is read; there is no TRACE beside it");
+    if (!lru || !rev || out->ttl_count > 0 || asks_for_more(out))
+        return tierce__cli_usage(COMMAND, "--live shows lru and goes with --capacity, --match, "
+                                          "--block-bytes, --format, --bad-lines and --every");
+    return add_defaults(out);
+}
+
 int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **argv)
 {
     static const struct option options[] = {
@@ -322,6 +364,8 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
         {"kvcm-sample-rate", required_argument, NULL, OPTION_KVCM_SAMPLE_RATE},
         {"kvcm-csv", required_argument, NULL, OPTION_KVCM_CSV},
         {"kvcm-config", required_argument, NULL, OPTION_KVCM_CONFIG},
+        {"live", required_argument, NULL, OPTION_LIVE},
+        {"every", required_argument, NULL, OPTION_EVERY},
         TIERCE__OPTIMIZE_MONEY_OPTIONS,
         TIERCE__OPTIMIZE_SIM_OPTIONS,
         {NULL, 0, NULL, 0},
@@ -333,6 +377,10 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
         status = read_option(out, option);
     if (status != TIERCE__CLI_OK)
         return status;
+    if (out->live != NULL)
+        return read_live(out, argc - optind);
+    if (out->every_ms > 0)
+        return tierce__cli_usage(COMMAND, "--every goes with --live");
     if (optind == argc && out->kvcm_config_path == NULL)
         return tierce__cli_usage(COMMAND, "takes a trace: a file, or - for standard input");
     if (optind + 1 < argc)

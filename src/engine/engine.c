@@ -170,6 +170,20 @@ static void open_disk(struct tierce_engine *engine, const struct tierce_config *
                 tierce_strerror(status));
 }
 
+/* An access log that cannot be written leaves the engine without one. */
+static void open_access_log(struct tierce_engine *engine, const struct tierce_config *config)
+{
+    const char *path = tierce__engine_text(config, TIERCE__ENGINE_ACCESS_LOG_PATH);
+    if (path[0] == '\0')
+        return;
+    int rc = tierce__access_open(&engine->access_log, path,
+                                 tierce__engine_number(config, TIERCE__ENGINE_ACCESS_LOG_SIZE));
+    if (rc < 0)
+        tierce__log(TIERCE_LOG_WARN, "access_log_refused",
+                    "path=\"%s\" reason=\"%s\" consequence=\"there is none\"", path,
+                    tierce_strerror(rc));
+}
+
 /* Ends pins at their deadline, so that a request that vanished cannot hold memory. */
 static void *run_keeper(void *arg)
 {
@@ -209,6 +223,8 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
     if (rc == 0)
         open_disk(engine, config);
     if (rc == 0)
+        open_access_log(engine, config);
+    if (rc == 0)
         rc = -pthread_create(&engine->keeper, NULL, run_keeper, engine);
     engine->keeper_runs = rc == 0;
     return rc;
@@ -226,6 +242,8 @@ static bool close_parts(struct tierce_engine *engine)
         pthread_join(engine->keeper, NULL);
     }
     tierce__sessions_expire(engine, NULL, true);
+    tierce__access_close(engine->access_log);
+    engine->access_log = NULL;
     while (engine->rung_count > 0) {
         struct tierce__tier *tier = engine->rungs[engine->rung_count - 1].tier;
         if (!tier->ops->close(tier, engine->close_deadline_ns))
@@ -457,6 +475,10 @@ void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stat
     out->name = atomic_load_explicit(&engine->counters[TIERCE__STAT_##name], memory_order_relaxed);
 #include <tierce/stats.def>
 #undef TIERCE_STAT
+    uint64_t lines, dropped;
+    tierce__access_counts(engine->access_log, &lines, &dropped);
+    out->access_lines = (int64_t)lines;
+    out->access_dropped = (int64_t)dropped;
     struct tierce__tier_stats memory;
     engine->rungs[0].tier->ops->stats(engine->rungs[0].tier, &memory);
     struct tierce__pool_stats pool;

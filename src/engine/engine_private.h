@@ -11,6 +11,7 @@
 #include "base/lock.h"
 #include "chunk/header.h"
 #include "chunk/pool.h"
+#include "engine/access_log.h"
 #include "engine/breaker.h"
 #include "key/namespaces.h"
 #include "tier/tier.h"
@@ -74,6 +75,7 @@ struct tierce_engine {
     char *identity; /* canonical configuration: equal ones share an engine */
     struct tierce__settings settings;
 
+    struct tierce__access_log *access_log; /* or NULL */
     struct tierce__namespaces *namespaces;
     struct tierce__pool *pool;
     struct tierce__rung rungs[TIERCE__TIERS_MAX];
@@ -243,6 +245,24 @@ TIERCE_MUSTUSE bool tierce__storage_submit(struct tierce_engine *engine, size_t 
                                            struct tierce__tier_req *req);
 void tierce__storage_note(struct tierce_engine *engine, size_t rung,
                           const struct tierce__tier_req *req);
+
+/* ---- lines of the access log ---- */
+
+/* Begins a line about the first `blocks` of a chain, if there is a log. */
+static inline void tierce__view_access(struct tierce_view *view, struct tierce__access_line *line,
+                                       const char *op, const struct tierce_chain *chain,
+                                       uint64_t blocks, uint64_t held)
+{
+    *line = (struct tierce__access_line){0};
+    if (view->engine->access_log == NULL || blocks == 0)
+        return;
+    struct tierce__access_what what = {.ns_digest = view->ns_digest,
+                                       .hashes = tierce_chain_hash(chain, 0),
+                                       .count = blocks,
+                                       .held = held,
+                                       .block_tokens = view->full.geometry.block_tokens};
+    tierce__access_begin(view->engine->access_log, line, op, &what);
+}
 
 /* ---- sessions.c ---- */
 

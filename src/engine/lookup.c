@@ -71,6 +71,17 @@ static void count_lookup(struct tierce_engine *engine, uint64_t from_block, uint
                   beyond(found->memory_blocks, from_block));
 }
 
+static void end_line(struct tierce_engine *engine, struct tierce__access_line *line,
+                     const struct tierce_found *found)
+{
+    uint64_t beyond_memory = found->blocks - found->memory_blocks;
+    struct tierce__access_tier tiers[] = {
+        {.name = engine->rungs[0].tier->ops->name, .blocks = found->memory_blocks},
+        {.name = engine->rung_count > 1 ? engine->rungs[1].tier->ops->name : "",
+         .blocks = beyond_memory}};
+    tierce__access_end(engine->access_log, line, tiers, engine->rung_count > 1 ? 2 : 1);
+}
+
 int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
                   const struct tierce_lookup_opts *opts, struct tierce_found *out)
 {
@@ -86,6 +97,8 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
         return rc;
 
     struct tierce_engine *engine = view->engine;
+    struct tierce__access_line line;
+    tierce__view_access(view, &line, "lookup", chain, to_block, opts->from_block);
     bool memory_only = (opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0;
     size_t first = (size_t)opts->from_block / view->chunk_blocks;
     if (first > keys.count)
@@ -103,7 +116,9 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
         out->blocks = blocks_of(view, &keys, found, to_block);
         out->memory_blocks = blocks_of(view, &keys, in_memory, to_block);
         count_lookup(engine, opts->from_block, to_block, out);
+        end_line(engine, &line, out);
     }
+    tierce__access_drop(&line);
     tierce__keys_fini(&keys);
     return rc;
 }

@@ -31,6 +31,7 @@ struct tierce_store {
     int32_t *block_ids;              /* [to_block] */
     struct tierce__shape tail_shape; /* empty unless the last chunk is a tail */
     struct tierce__keys keys;        /* of the whole prefix, touched at the end */
+    struct tierce__access_line line; /* for the access log */
 };
 
 static const struct tierce__shape *shape_of(const struct tierce_store *store,
@@ -98,6 +99,8 @@ static int prepare(struct tierce_store *store, const struct tierce_transfer_opts
         return rc;
     size_t held = tierce__storage_find(store->view->engine, store->keys.keys, store->keys.count,
                                        store->view->engine->rung_count, NULL);
+    tierce__view_access(store->view, &store->line, "store", opts->chain, store->keys.block_count,
+                        0);
     size_t missing = store->keys.count - held;
     if (missing == 0)
         return 0;
@@ -131,9 +134,18 @@ static void free_store(struct tierce_store *store)
     tierce__free(store->chunks);
     tierce__free(store->block_ids);
     tierce__shape_fini(&store->tail_shape);
+    tierce__access_drop(&store->line);
     tierce__keys_fini(&store->keys);
     store->magic = 0;
     tierce__free(store);
+}
+
+static void end_line(struct tierce_store *store, int64_t blocks)
+{
+    struct tierce_engine *engine = store->view->engine;
+    struct tierce__access_tier tier = {.name = engine->rungs[0].tier->ops->name,
+                                       .blocks = (uint64_t)blocks};
+    tierce__access_end(engine->access_log, &store->line, &tier, 1);
 }
 
 int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
@@ -153,6 +165,9 @@ int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
     store->paged = opts->paged;
     rc = prepare(store, opts);
     if (rc < 0 || store->count == 0) {
+        if (rc == 0)
+            end_line(store,
+                     0); /* held already, or no memory: another cache is asked all the same */
         free_store(store);
         return rc;
     }
@@ -221,6 +236,7 @@ int64_t tierce_store_end(struct tierce_store *store)
     int64_t blocks = 0;
     if (store->next_layer == store->view->full.geometry.layer_count) {
         blocks = publish(store);
+        end_line(store, blocks);
         tierce__storage_touch(store->view->engine, store->keys.keys, store->keys.count);
     }
     free_store(store);

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "manager/metrics.h"
+#include "manager/page.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,8 +12,7 @@
 
 /* ---- who may --------------------------------------------------------------------------------- */
 
-/* Numbers and events are for those who may call at all; the page's own reading is, too. */
-static bool is_allowed(struct tierce__manager *manager, struct tierce__call *call)
+bool tierce__admin_http_allows(struct tierce__manager *manager, struct tierce__call *call)
 {
     char name[64];
     bool may_wait = tierce__call_info(call)->is_deferred;
@@ -73,7 +73,7 @@ static void serve_metrics(void *arg, struct tierce__call *call)
 {
     struct tierce__manager *manager = arg;
     size_t bytes = 0;
-    if (!is_allowed(manager, call))
+    if (!tierce__admin_http_allows(manager, call))
         return;
     char *text = tierce__metrics_text(manager, &bytes);
     if (text == NULL) {
@@ -104,7 +104,7 @@ static bool send_lines(void *arg, const char *lines, size_t bytes)
 static void serve_events(void *arg, struct tierce__call *call)
 {
     struct tierce__manager *manager = arg;
-    if (!is_allowed(manager, call))
+    if (!tierce__admin_http_allows(manager, call))
         return;
     struct tierce__stream *stream = tierce__call_stream(call, "application/x-ndjson");
     if (stream == NULL)
@@ -256,5 +256,5 @@ size_t tierce__admin_http_routes(struct tierce__manager *manager, bool is_admin,
         return count;
     out[count++] = (struct tierce__route){"/metrics", "GET", serve_metrics, manager};
     out[count++] = (struct tierce__route){"/events", "GET", serve_events, manager};
-    return count;
+    return count + tierce__page_routes(manager, out + count);
 }

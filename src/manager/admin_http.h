@@ -19,6 +19,10 @@
 
 enum { TIERCE__ADMIN_HTTP_ROUTES_MAX = 24 };
 
+/* Whether the call may be answered: those who may call at all may look. If not, it is deferred or
+ * answered with 401, and not the caller's any more. */
+bool tierce__admin_http_allows(struct tierce__manager *manager, struct tierce__call *call);
+
 /* Writes routes and returns how many. */
 size_t tierce__admin_http_routes(struct tierce__manager *manager, bool is_admin,
                                  struct tierce__route *out);

@@ -163,7 +163,12 @@ int tierce__api_register(struct tierce__api_call *api, const struct tierce__inst
                          char **storages)
 {
     struct tierce__manager *manager = api->manager;
-    int rc = tierce__registry_add_instance(manager->registry, instance, api->why);
+    const struct tierce__group *own =
+        tierce__catalog_group(tierce__api_catalog(api), instance->group_name);
+    struct tierce__instance registered = *instance;
+    if (own != NULL)
+        registered.quota_group_name = own->global_quota_group_name;
+    int rc = tierce__registry_add_instance(manager->registry, &registered, api->why);
     if (rc >= 0)
         rc = tierce__locator_add_instance(manager->locator, instance->id, api->why);
     if (rc < 0)

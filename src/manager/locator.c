@@ -660,6 +660,8 @@ static void sum_live(void *arg, struct tierce__live *live)
         return;
     tierce__meta_index_stats(live->index, &stats);
     s->out->instances++;
+    s->out->asked_keys += atomic_load_explicit(&live->asked_keys, memory_order_relaxed);
+    s->out->found_keys += atomic_load_explicit(&live->found_keys, memory_order_relaxed);
     s->out->keys += stats.keys;
     s->out->serving_bytes += stats.bytes;
     for (size_t i = 0; i < 16; i++)

@@ -236,6 +236,13 @@ static int choose_keys(struct getting *g)
     return 0;
 }
 
+static void count_keys(struct getting *g, const struct tierce__got *got)
+{
+    size_t asked = g->request->query == TIERCE__QUERY_WINDOW ? (size_t)g->request->window : g->count;
+    atomic_fetch_add_explicit(&g->live->asked_keys, asked, memory_order_relaxed);
+    atomic_fetch_add_explicit(&g->live->found_keys, got->hits, memory_order_relaxed);
+}
+
 /* What was given out is used: the prefix newest, so that it leaves last. */
 static void refresh(struct getting *g, const struct tierce__got *got)
 {
@@ -273,6 +280,7 @@ int tierce__locator_get(struct tierce__locator *locator, const struct tierce__ge
         rc = tierce__why(why, rc, "the index cannot be read: %s", tierce_strerror(rc));
         goto out;
     }
+    count_keys(&g, &got);
     refresh(&g, &got);
     *out = got;
 out:

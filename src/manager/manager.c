@@ -12,6 +12,7 @@
 #include "manager/config.h"
 #include "manager/manager_private.h"
 #include "manager/metrics.h"
+#include "manager/page.h"
 #include "serve/serve.h"
 
 #include <errno.h>
@@ -223,12 +224,12 @@ static void log_metrics(struct whole *whole)
     tierce__free(text);
 }
 
-/* Ends write sessions to the tenth of a second, and writes metrics now and then. */
+/* Ends write sessions to the tenth of a second; writes metrics and takes samples now and then. */
 static void *tick(void *arg)
 {
     enum { TICK_MS = 50 };
     struct whole *whole = arg;
-    uint64_t metrics_ns = tierce__deadline_in_ms(whole->metrics_interval_ms);
+    uint64_t metrics_ns = tierce__deadline_in_ms(whole->metrics_interval_ms), sample_ns = 0;
     tierce__lock_take(&whole->lock);
     while (!whole->is_ending) {
         (void)tierce__cond_wait(&whole->wake, &whole->lock, tierce__deadline_in_ms(TICK_MS));
@@ -237,6 +238,10 @@ static void *tick(void *arg)
         if (whole->metrics_log != NULL && tierce__now_ns() >= metrics_ns) {
             log_metrics(whole);
             metrics_ns = tierce__deadline_in_ms(whole->metrics_interval_ms);
+        }
+        if (tierce__now_ns() >= sample_ns) {
+            tierce__page_sample(&whole->manager);
+            sample_ns = tierce__deadline_in_ms(TIERCE__HISTORY_INTERVAL_MS);
         }
         tierce__lock_take(&whole->lock);
     }
@@ -398,6 +403,9 @@ static int open_parts(struct whole *whole, const struct tierce__manager_config *
     if (rc == 0)
         rc = tierce__later_create(&m->later);
     if (rc == 0)
+        rc = tierce__history_create(&m->history, TIERCE__HISTORY_SAMPLES_MAX,
+                                    TIERCE__HISTORY_GROUPS_MAX);
+    if (rc == 0)
         rc = tierce__auth_create(
             &m->auth,
             &(struct tierce__auth_opts){.size = sizeof(struct tierce__auth_opts),
@@ -501,6 +509,7 @@ void tierce__manager_stop(struct tierce__manager *manager)
     tierce__storages_close(manager->storages);
     tierce__auth_destroy(manager->auth);
     tierce__faults_destroy(manager->faults);
+    tierce__history_destroy(manager->history);
     tierce__registry_close(manager->registry);
     close_logs(whole);
     tierce__cond_fini(&whole->wake);

@@ -6,6 +6,7 @@
 #include "manager/elector.h"
 #include "manager/events.h"
 #include "manager/faults.h"
+#include "manager/history.h"
 #include "manager/line_log.h"
 #include "manager/locator.h"
 #include "manager/manager.h"
@@ -51,6 +52,7 @@ struct tierce__manager {
     struct tierce__faults *faults;
     struct tierce__auth *auth;
     struct tierce__line_log *access_log;
+    struct tierce__history *history;
     struct tierce__later *later; /* replies that faults put off */
     struct tierce__server *server;
     _Atomic int state; /* enum tierce__manager_state */

@@ -13,8 +13,8 @@
 #include "manager/meta_table.h"
 
 enum {
-    SHARD_BITS_MAX = 16,
-    TICKETS = 256, /* in a shard: a write makes those of as many of its keys worthless */
+    SHARD_BITS_MAX = 10, /* each shard has a kilobyte of tickets, which no limit counts */
+    TICKETS = 256,       /* in a shard: a write makes those of as many of its keys worthless */
     CACHE_LINE = 64,
 };
 

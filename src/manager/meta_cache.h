@@ -18,7 +18,7 @@
 
 struct tierce__meta_cache;
 
-/* `bytes` of entries, bookkeeping included; 2^shard_bits shards, at most 2^16. Errors: -ENOMEM. */
+/* `bytes` of entries, bookkeeping included; 2^shard_bits shards, at most 1,024. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__meta_cache_create(struct tierce__meta_cache **out, uint64_t bytes,
                                              uint32_t shard_bits);
 /* NULL is accepted. */

@@ -79,7 +79,7 @@ typedef int (*tierce__meta_attach_fn)(void *arg, const size_t *indices, size_t c
  * children of parents follow puts and deletes.
  * status[i]: 0, TIERCE_E_LIMIT (keys_max), TIERCE_E_ARGUMENT (FAIL), or the store's error of its
  * step. Returns 0 if all went well, else the first error. The same key twice: the second sees what
- * the first did.
+ * the first did. Without keys nothing happens, and nothing is attached.
  */
 TIERCE_MUSTUSE int tierce__meta_index_modify(struct tierce__meta_index *index, const int64_t *keys,
                                              size_t count, bool whole,

@@ -254,18 +254,6 @@ static int decide_one(struct call *call, const struct question *question)
     return 0;
 }
 
-static void add_bytes(int64_t added[TIERCE__META_COUNTERS], const struct tierce__record *record,
-                      bool is_added)
-{
-    for (uint16_t i = 0; i < record->location_count; i++) {
-        const struct tierce__location *location = &record->locations[i];
-        int64_t bytes = (int64_t)tierce__location_bytes(location);
-        bytes = is_added ? bytes : -bytes;
-        added[TIERCE__META_BYTES_FIRST + tierce__meta_type_slot(location->type)] += bytes;
-        added[TIERCE__META_STORAGES_FIRST + tierce__meta_storage_slot(location->storage)] += bytes;
-    }
-}
-
 static int decide(struct step *step)
 {
     struct call *call = step->call;
@@ -276,8 +264,8 @@ static int decide(struct step *step)
         const struct work *work = &step->works[i];
         step->batch.added[TIERCE__META_KEYS] += work->is_there - work->was_there;
         if (work->is_changed) {
-            add_bytes(step->batch.added, &work->before, false);
-            add_bytes(step->batch.added, &work->now, true);
+            tierce__meta_count_bytes(step->batch.added, &work->before, false);
+            tierce__meta_count_bytes(step->batch.added, &work->now, true);
         }
     }
     if (call->attach == NULL)

@@ -197,11 +197,9 @@ int tierce__redis_read(struct tierce__resp *resp, struct tierce__resp_value *out
 int tierce__redis_ask(struct tierce__redis *redis, const struct tierce__redis_command *command,
                       tierce__redis_take_fn take, void *arg)
 {
-    struct tierce__resp *resp;
+    struct tierce__resp *resp = NULL;
     struct tierce__resp_value value;
-    int rc = command->rc;
-    if (rc == 0)
-        rc = tierce__redis_begin(redis, &resp);
+    int rc = command->rc < 0 ? command->rc : tierce__redis_begin(redis, &resp);
     if (rc < 0)
         return rc;
     rc = tierce__resp_append(resp, command->texts, command->bytes, command->count);
@@ -268,11 +266,9 @@ static int send_script(struct tierce__resp *resp, const struct tierce__redis_com
 int tierce__redis_run_script(struct tierce__redis *redis, enum tierce__redis_script_id id,
                              struct tierce__redis_command *command)
 {
-    struct tierce__resp *resp;
+    struct tierce__resp *resp = NULL;
     struct tierce__resp_value value = {.type = TIERCE__RESP_NIL};
-    int rc = command->rc;
-    if (rc == 0)
-        rc = tierce__redis_begin(redis, &resp);
+    int rc = command->rc < 0 ? command->rc : tierce__redis_begin(redis, &resp);
     if (rc < 0)
         return rc;
     rc = send_script(resp, command, &value);

@@ -90,14 +90,7 @@ static int take_page(void *arg, const struct tierce__resp_value *value)
 static void count_record(struct import *import, const struct tierce__record *record)
 {
     import->counters[TIERCE__META_KEYS]++;
-    for (uint16_t i = 0; i < record->location_count; i++) {
-        const struct tierce__location *location = &record->locations[i];
-        int64_t bytes = (int64_t)tierce__location_bytes(location);
-        import->counters[TIERCE__META_BYTES_FIRST + tierce__meta_type_slot(location->type)] +=
-            bytes;
-        import->counters[TIERCE__META_STORAGES_FIRST +
-                         tierce__meta_storage_slot(location->storage)] += bytes;
-    }
+    tierce__meta_count_bytes(import->counters, record, true);
 }
 
 /* Adds keys to the sorted set; SCAN may give one twice, which counts once. */

@@ -52,7 +52,7 @@ static int read_notes(struct tierce__redis_space *space, struct reading *reading
 int tierce__redis_note(struct tierce__meta_space *base, uint8_t kind, uint64_t number,
                        struct tierce__arena *arena, const void **value, size_t *bytes)
 {
-    struct tierce__meta_note note;
+    struct tierce__meta_note note = {0};
     struct reading reading = {
         .numbers = &number, .notes = &note, .count = 1, .arena = arena, .kind = kind};
     int rc = read_notes((struct tierce__redis_space *)base, &reading);

@@ -19,7 +19,7 @@ enum {
     TIERCE__ROCKS_COUNTER = 'c', /* + number, 1 byte: 8 bytes, little-endian, added to */
     TIERCE__ROCKS_NOTE = 'n',    /* + kind, 1 byte, number, 8 bytes big-endian */
     TIERCE__ROCKS_RECORD = 'r',  /* + tierce__meta_mix of the key, 8 bytes big-endian */
-    TIERCE__ROCKS_STRIPES = 64,
+    TIERCE__ROCKS_STRIPES = 16,
 };
 
 /* A database of the process; stores of one path share it. */

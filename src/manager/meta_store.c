@@ -137,3 +137,16 @@ int tierce__meta_sample(struct tierce__meta_space *space, uint64_t keys, uint64_
         return sample_by_scan(space, scanned, random, count, out, found);
     return sample_by_draws(random, count, out, found, draw, arg);
 }
+
+void tierce__meta_count_bytes(int64_t counters[TIERCE__META_COUNTERS],
+                              const struct tierce__record *record, bool is_added)
+{
+    for (size_t i = 0; i < record->location_count; i++) {
+        const struct tierce__location *location = &record->locations[i];
+        int64_t bytes = (int64_t)tierce__location_bytes(location);
+        bytes = is_added ? bytes : -bytes;
+        counters[TIERCE__META_BYTES_FIRST + tierce__meta_type_slot(location->type)] += bytes;
+        counters[TIERCE__META_STORAGES_FIRST + tierce__meta_storage_slot(location->storage)] +=
+            bytes;
+    }
+}

@@ -153,6 +153,10 @@ static inline uint32_t tierce__meta_storage_slot(uint16_t storage)
     return storage < TIERCE__META_STORAGE_SLOTS ? storage : 0;
 }
 
+/* Adds a record's bytes, or takes them off, where they count: by type and by storage. */
+void tierce__meta_count_bytes(int64_t counters[TIERCE__META_COUNTERS],
+                              const struct tierce__record *record, bool is_added);
+
 /* 0 .. 15 for each storage type, for the counters. */
 uint32_t tierce__meta_type_slot(uint8_t storage_type);
 

@@ -114,20 +114,23 @@ static void tell_groups(const struct telling *t, const struct tierce__catalog *c
 
 static void tell_instances(const struct telling *t, const struct tierce__catalog *catalog)
 {
-    static const char *const names[] = {"cache_manager_instance.key_count",
-                                        "cache_manager_instance.byte_size"};
-    static const char *const helps[] = {"Blocks of an instance that can be read.", "Their bytes."};
+    static const char *const names[] = {
+        "cache_manager_instance.key_count", "cache_manager_instance.byte_size",
+        "cache_manager_instance.asked_key_count", "cache_manager_instance.found_key_count"};
+    static const char *const helps[] = {"Blocks of an instance that can be read.", "Their bytes.",
+                                        "Keys that were asked for.", "Those that were found."};
     size_t count;
     const struct tierce__instance *instances = tierce__catalog_instances(catalog, &count);
-    for (size_t m = 0; m < 2; m++) {
+    for (size_t m = 0; m < sizeof(names) / sizeof(names[0]); m++) {
         for (size_t i = 0; i < count; i++) {
             struct tierce__usage usage;
             struct tierce__metric_tag tags[] = {{"instance_group", instances[i].group_name},
                                                 {"instance_id", instances[i].id}};
             if (tierce__locator_instance_usage(t->manager->locator, instances[i].id, &usage) < 0)
                 continue;
-            tell(t, names[m], helps[m], false,
-                 m == 0 ? (double)usage.keys : (double)usage.serving_bytes, tags, 2);
+            uint64_t values[] = {usage.keys, usage.serving_bytes, usage.asked_keys,
+                                 usage.found_keys};
+            tell(t, names[m], helps[m], m >= 2, (double)values[m], tags, 2);
         }
     }
 }

@@ -49,6 +49,12 @@ void tierce__reclaimer_resume(struct tierce__reclaimer *reclaimer);
 /* One round; returns how many keys it took out. */
 size_t tierce__reclaimer_step(struct tierce__reclaimer *reclaimer);
 
+/* The share of a quota above which a group is reclaimed from. */
+double tierce__reclaimer_watermark_share(const struct tierce__group *group);
+
+/* Bytes of a group, in all states but deleting, above which it is reclaimed from. */
+double tierce__reclaimer_watermark_bytes(const struct tierce__group *group);
+
 struct tierce__reclaimer_stats {
     uint64_t rounds, triggered_rounds;
     uint64_t submitted_blocks, submitted_locations, submitted_bytes;

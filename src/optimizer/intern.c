@@ -4,100 +4,326 @@
 #include "base/assert.h"
 
 #include <errno.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 #include <stdbool.h>
 #include <string.h>
 
 /*
- * Open addressing over entries of 16 bytes, so that a number costs one line of memory. The table is
- * cut into segments by the first bits of the hash, and each grows alone: while one is copied, the
- * others are not there twice. A segment grows by a quarter when 27 of 32 places are taken, so that
- * at least 0.67 of them are: 16 / 0.67 = 23.7 bytes for each.
+ * What a number stands for lies in the order of the numbers: the ids, and the instances where there
+ * are any. Over that lies a table of 8 bytes a cell, open addressing, which holds 32 bits of each
+ * hash: a cell that has other bits needs no look at the id.
+ *
+ * A chain that comes again, or goes on from one that did, has numbers in a row. So the id after the
+ * last number is compared first, and the table is asked only where chains part.
+ *
+ * The table is cut into segments by the first bits of the hash, and each grows alone: while one is
+ * copied, the others are not there twice. A bucket is a line of memory and looked at as a whole.
+ * Buckets lie in the order of the tags, so that copying reads and writes in a row. A segment
+ * doubles when 4 of 5 cells are taken: 10 to 20 bytes for each number, and 8 for its id.
  */
 
-#define INTERN_MAGIC 0x4e52544eu
-#define SEGMENT_BITS 7u
-#define SEGMENTS     (1u << SEGMENT_BITS)
-#define CAPACITY_MIN 4u
-#define GROUP        32u /* ids whose lines are asked for before the first is looked at */
-#define FULL_OF_32   27u
+#define INTERN_MAGIC   0x4e52544eu
+#define SEGMENT_BITS   4u
+#define SEGMENTS       (1u << SEGMENT_BITS)
+#define BUCKET_CELLS   8u
+#define BITS_MAX       26u /* 2^4 segments of 2^26 buckets: 4 of 5 cells are over 2^32 */
+#define AHEAD          32u /* ids whose buckets are fetched before they are looked at */
+#define HUGE_PAGE      ((size_t)2 << 20)
+#define CHUNK_BITS     12u
+#define CHUNK          (1u << CHUNK_BITS)
+#define CHUNK_MASK     (CHUNK - 1)
+#define CHUNK_ROOM_MIN 16u
 
-struct entry {
-    uint64_t id;
-    uint32_t instance;
-    uint32_t number; /* NONE: nothing is here */
+struct bucket {
+    uint32_t tags[BUCKET_CELLS]; /* of the hash; 0: empty, and so are those behind it */
+    uint32_t numbers[BUCKET_CELLS];
 };
 
 struct segment {
-    struct entry *entries; /* [capacity] */
-    uint32_t capacity;
-    uint32_t count;
+    struct bucket *buckets; /* [1 << bits] */
+    uint32_t bits;
+    uint32_t left; /* until it grows */
+};
+
+/* Arrays by number, in pieces that never move. */
+struct pieces {
+    void **at; /* [room], of which the first `count` are there */
+    uint32_t count, room;
 };
 
 struct tierce__intern {
     uint32_t magic;
     uint32_t count;
     struct segment segments[SEGMENTS];
+    struct pieces ids;       /* uint64_t [CHUNK] each */
+    struct pieces instances; /* uint32_t [CHUNK] each; of numbers beyond: 0 */
 };
 
-/* For one instance a bijection: its ids never share a whole hash. */
-static inline uint64_t hash_of(uint32_t instance, uint64_t id)
+__extension__ typedef unsigned __int128 product;
+
+static inline uint32_t tag_of(uint32_t instance, uint64_t id)
 {
-    uint64_t x = id + (instance + 1ULL) * 0x9e3779b97f4a7c15ULL;
-    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ULL;
-    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ULL;
-    return x ^ (x >> 32);
+    product x = (product)(id ^ 0x9e3779b97f4a7c15ULL) *
+                (instance * 0xe7037ed1a0b428dcULL + 0xd6e8feb86659fd93ULL);
+    uint32_t tag = (uint32_t)(((uint64_t)(x >> 64) ^ (uint64_t)x) >> 32);
+    return tag != 0 ? tag : 1;
 }
 
-static inline uint32_t segment_of(uint64_t hash)
+/* ---- what a number stands for ---------------------------------------------------------------- */
+
+static inline uint64_t *id_of(const struct tierce__intern *intern, uint32_t number)
 {
-    return (uint32_t)(hash >> (64 - SEGMENT_BITS));
+    return (uint64_t *)intern->ids.at[number >> CHUNK_BITS] + (number & CHUNK_MASK);
 }
 
-/* Where a hash is looked for first: the low half, scaled to the capacity. */
-static inline uint32_t home_of(uint64_t hash, uint32_t capacity)
+static inline uint32_t instance_of(const struct tierce__intern *intern, uint32_t number)
 {
-    return (uint32_t)(((hash & UINT32_MAX) * capacity) >> 32);
+    uint32_t piece = number >> CHUNK_BITS;
+    return piece < intern->instances.count
+               ? ((const uint32_t *)intern->instances.at[piece])[number & CHUNK_MASK]
+               : 0;
 }
 
-/* The entry of the id, or the free one where it belongs. The segment has a free one. */
-static inline struct entry *seek(const struct segment *segment, uint64_t hash, uint32_t instance,
-                                 uint64_t id)
+static inline bool stands_for(const struct tierce__intern *intern, uint32_t number,
+                              uint32_t instance, uint64_t id)
 {
-    uint32_t at = home_of(hash, segment->capacity);
-    for (;;) {
-        struct entry *entry = &segment->entries[at];
-        if (entry->number == TIERCE__INTERN_NONE ||
-            (entry->id == id && entry->instance == instance))
-            return entry;
-        if (++at == segment->capacity)
-            at = 0;
+    return *id_of(intern, number) == id && instance_of(intern, number) == instance;
+}
+
+/* Appends pieces of zeros until there are `count`. */
+static int extend(struct pieces *pieces, uint32_t count, size_t item_bytes)
+{
+    while (pieces->count < count) {
+        if (pieces->count == pieces->room) {
+            uint32_t room = pieces->room > 0 ? 2 * pieces->room : CHUNK_ROOM_MIN;
+            void **at = tierce__realloc(pieces->at, room * sizeof(*at));
+            if (at == NULL)
+                return -ENOMEM;
+            pieces->at = at;
+            pieces->room = room;
+        }
+        void *piece = tierce__calloc(CHUNK, item_bytes);
+        if (piece == NULL)
+            return -ENOMEM;
+        pieces->at[pieces->count++] = piece;
+    }
+    return 0;
+}
+
+static void free_pieces(struct pieces *pieces)
+{
+    for (uint32_t i = 0; i < pieces->count; i++)
+        tierce__free(pieces->at[i]);
+    tierce__free(pieces->at);
+}
+
+/* Room for the next number. */
+static int make_number(struct tierce__intern *intern, uint32_t instance)
+{
+    uint32_t pieces = (intern->count >> CHUNK_BITS) + 1;
+    if (intern->count == TIERCE__INTERN_NONE)
+        return TIERCE_E_LIMIT;
+    int rc = extend(&intern->ids, pieces, sizeof(uint64_t));
+    if (rc == 0 && instance != 0)
+        rc = extend(&intern->instances, pieces, sizeof(uint32_t));
+    return rc;
+}
+
+static inline void append(struct tierce__intern *intern, uint32_t instance, uint64_t id)
+{
+    uint32_t number = intern->count++, piece = number >> CHUNK_BITS;
+    *id_of(intern, number) = id;
+    if (piece < intern->instances.count)
+        ((uint32_t *)intern->instances.at[piece])[number & CHUNK_MASK] = instance;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static inline uint32_t segment_of(uint32_t tag)
+{
+    return tag >> (32 - SEGMENT_BITS);
+}
+
+/* The bucket in its segment where a tag is looked for first. */
+static inline uint32_t home_of(uint32_t tag, uint32_t bits)
+{
+    return (uint32_t)((uint64_t)(tag << SEGMENT_BITS) << bits >> 32);
+}
+
+/* Bit i: the bucket's tag i is this one; bit 8 + i: cell i is empty. */
+#ifdef __SSE2__
+static inline uint32_t look(const struct bucket *bucket, uint32_t tag)
+{
+    const __m128i *tags = (const __m128i *)(const void *)bucket->tags;
+    __m128i wanted = _mm_set1_epi32((int)tag), none = _mm_setzero_si128();
+    __m128i same = _mm_packs_epi32(_mm_cmpeq_epi32(tags[0], wanted), //
+                                   _mm_cmpeq_epi32(tags[1], wanted));
+    __m128i empty = _mm_packs_epi32(_mm_cmpeq_epi32(tags[0], none), //
+                                    _mm_cmpeq_epi32(tags[1], none));
+    return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(same, empty));
+}
+#else
+static inline uint32_t look(const struct bucket *bucket, uint32_t tag)
+{
+    uint32_t seen = 0;
+    for (uint32_t i = 0; i < BUCKET_CELLS; i++)
+        seen |= (uint32_t)(bucket->tags[i] == tag) << i | (uint32_t)(bucket->tags[i] == 0)
+                                                              << (BUCKET_CELLS + i);
+    return seen;
+}
+#endif
+
+struct place {
+    struct bucket *bucket;
+    uint32_t cell;
+};
+
+/* The number of the id; NONE: *place is the empty cell where it belongs. The segment has one. */
+static inline uint32_t seek(const struct tierce__intern *intern, uint32_t tag, uint32_t instance,
+                            uint64_t id, struct place *place)
+{
+    const struct segment *segment = &intern->segments[segment_of(tag)];
+    uint32_t last = (1u << segment->bits) - 1;
+    for (uint32_t at = home_of(tag, segment->bits);; at = (at + 1) & last) {
+        struct bucket *bucket = &segment->buckets[at];
+        uint32_t seen = look(bucket, tag);
+        for (uint32_t same = seen & 0xff; __builtin_expect(same != 0, 0); same &= same - 1) {
+            uint32_t number = bucket->numbers[__builtin_ctz(same)];
+            if (stands_for(intern, number, instance, id))
+                return number;
+        }
+        if (__builtin_expect(seen >> BUCKET_CELLS != 0, 1)) {
+            *place = (struct place){.bucket = bucket,
+                                    .cell = (uint32_t)__builtin_ctz(seen >> BUCKET_CELLS)};
+            return TIERCE__INTERN_NONE;
+        }
     }
 }
 
-static bool is_full(const struct segment *segment)
+static int make_buckets(struct segment *segment)
 {
-    return segment->count >= (uint64_t)segment->capacity * FULL_OF_32 / 32;
-}
-
-static int grow(struct segment *segment)
-{
-    uint64_t more = segment->capacity / 4 > CAPACITY_MIN ? segment->capacity / 4 : CAPACITY_MIN;
-    struct segment grown = {.capacity = (uint32_t)(segment->capacity + more),
-                            .count = segment->count};
-    TIERCE_ASSERT(grown.capacity > segment->capacity);
-    grown.entries = tierce__alloc(grown.capacity * sizeof(*grown.entries));
-    if (grown.entries == NULL)
+    size_t bytes = sizeof(struct bucket) << segment->bits;
+    size_t align = bytes < HUGE_PAGE ? sizeof(struct bucket) : HUGE_PAGE;
+    segment->buckets = tierce__alloc_aligned(align, bytes);
+    if (segment->buckets == NULL)
         return -ENOMEM;
-    memset(grown.entries, 0xff, grown.capacity * sizeof(*grown.entries));
-    for (uint32_t i = 0; i < segment->capacity; i++) {
-        const struct entry *entry = &segment->entries[i];
-        if (entry->number != TIERCE__INTERN_NONE)
-            *seek(&grown, hash_of(entry->instance, entry->id), entry->instance, entry->id) = *entry;
+    tierce__advise_huge(segment->buckets, bytes);
+    memset(segment->buckets, 0, bytes);
+    segment->left = ((uint32_t)BUCKET_CELLS << segment->bits) / 5 * 4;
+    return 0;
+}
+
+static int grow(struct segment *segment, uint32_t bits)
+{
+    struct segment grown = {.bits = bits};
+    TIERCE_ASSERT(bits > segment->bits && bits <= BITS_MAX);
+    uint8_t *taken = tierce__calloc((size_t)1 << bits, sizeof(*taken)); /* cells of a bucket */
+    if (taken == NULL || make_buckets(&grown) < 0) {
+        tierce__free(taken);
+        return -ENOMEM;
     }
-    tierce__free(segment->entries);
+    uint32_t last = (1u << bits) - 1;
+    for (uint32_t i = 0; i < 1u << segment->bits; i++) {
+        const struct bucket *bucket = &segment->buckets[i];
+        for (uint32_t k = 0; k < BUCKET_CELLS && bucket->tags[k] != 0; k++) {
+            uint32_t at = home_of(bucket->tags[k], bits);
+            while (taken[at] == BUCKET_CELLS)
+                at = (at + 1) & last;
+            grown.buckets[at].tags[taken[at]] = bucket->tags[k];
+            grown.buckets[at].numbers[taken[at]++] = bucket->numbers[k];
+            grown.left--;
+        }
+    }
+    tierce__free(taken);
+    tierce__free(segment->buckets);
     *segment = grown;
     return 0;
 }
+
+/* What an id needs that is not there: seldom. */
+static __attribute__((noinline)) int make_room(struct tierce__intern *intern, uint32_t tag,
+                                               uint32_t instance, uint64_t id, struct place *place)
+{
+    struct segment *segment = &intern->segments[segment_of(tag)];
+    if (segment->left == 0) {
+        int rc = segment->bits < BITS_MAX ? grow(segment, segment->bits + 1) : TIERCE_E_LIMIT;
+        if (rc < 0)
+            return rc;
+        (void)seek(intern, tag, instance, id, place);
+    }
+    return make_number(intern, instance);
+}
+
+static inline int number_one(struct tierce__intern *intern, uint32_t tag, uint32_t instance,
+                             uint64_t id, uint32_t *out)
+{
+    struct place place;
+    struct segment *segment = &intern->segments[segment_of(tag)];
+    *out = seek(intern, tag, instance, id, &place);
+    if (*out != TIERCE__INTERN_NONE)
+        return 0;
+    if (segment->left == 0 || (intern->count & CHUNK_MASK) == 0 || instance != 0) {
+        int rc = make_room(intern, tag, instance, id, &place);
+        if (rc < 0)
+            return rc;
+    }
+    place.bucket->tags[place.cell] = tag;
+    place.bucket->numbers[place.cell] = *out = intern->count;
+    segment->left--;
+    append(intern, instance, id);
+    return 0;
+}
+
+/* Inline by force: gcc 12 takes a function that only prefetches for one that does nothing. */
+static inline __attribute__((always_inline)) void prefetch(const struct tierce__intern *intern,
+                                                           uint32_t tag)
+{
+    const struct segment *segment = &intern->segments[segment_of(tag)];
+    __builtin_prefetch(&segment->buckets[home_of(tag, segment->bits)], 1);
+}
+
+int tierce__intern_reserve(struct tierce__intern *intern, uint32_t count)
+{
+    TIERCE_CHECK_MAGIC(intern, INTERN_MAGIC);
+    uint32_t bits = 0;
+    /* Segments get different shares; a little more than the mean is enough for nearly all. */
+    while (bits < BITS_MAX && ((uint64_t)BUCKET_CELLS << bits) / 5 * 4 * SEGMENTS < count)
+        bits++;
+    for (uint32_t i = 0; i < SEGMENTS; i++) {
+        if (intern->segments[i].bits < bits && grow(&intern->segments[i], bits) < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+/* ---- chains ---------------------------------------------------------------------------------- */
+
+int tierce__intern_chain(struct tierce__intern *intern, uint32_t instance, const uint64_t *ids,
+                         size_t count, uint32_t *out)
+{
+    uint32_t tags[AHEAD], next = TIERCE__INTERN_NONE; /* the number after the last one */
+    size_t fetched = 0;
+    TIERCE_CHECK_MAGIC(intern, INTERN_MAGIC);
+    for (size_t i = 0; i < count; i++) {
+        for (; fetched < count && fetched < i + AHEAD; fetched++) {
+            tags[fetched % AHEAD] = tag_of(instance, ids[fetched]);
+            prefetch(intern, tags[fetched % AHEAD]);
+        }
+        if (next < intern->count && stands_for(intern, next, instance, ids[i])) {
+            out[i] = next++;
+            continue;
+        }
+        int rc = number_one(intern, tags[i % AHEAD], instance, ids[i], &out[i]);
+        if (rc < 0)
+            return rc;
+        next = out[i] + 1;
+    }
+    return 0;
+}
+
+/* ---- the rest -------------------------------------------------------------------------------- */
 
 int tierce__intern_create(struct tierce__intern **out)
 {
@@ -106,7 +332,7 @@ int tierce__intern_create(struct tierce__intern **out)
         return -ENOMEM;
     intern->magic = INTERN_MAGIC;
     for (uint32_t i = 0; i < SEGMENTS; i++) {
-        if (grow(&intern->segments[i]) < 0) {
+        if (make_buckets(&intern->segments[i]) < 0) {
             tierce__intern_destroy(intern);
             return -ENOMEM;
         }
@@ -121,68 +347,24 @@ void tierce__intern_destroy(struct tierce__intern *intern)
         return;
     TIERCE_CHECK_MAGIC(intern, INTERN_MAGIC);
     for (uint32_t i = 0; i < SEGMENTS; i++)
-        tierce__free(intern->segments[i].entries);
+        tierce__free(intern->segments[i].buckets);
+    free_pieces(&intern->ids);
+    free_pieces(&intern->instances);
     intern->magic = 0;
     tierce__free(intern);
-}
-
-static inline int number_one(struct tierce__intern *intern, uint64_t hash, uint32_t instance,
-                             uint64_t id, uint32_t *out)
-{
-    struct segment *segment = &intern->segments[segment_of(hash)];
-    struct entry *entry = seek(segment, hash, instance, id);
-    if (entry->number == TIERCE__INTERN_NONE) {
-        if (intern->count == TIERCE__INTERN_NONE)
-            return TIERCE_E_LIMIT;
-        if (is_full(segment)) {
-            if (grow(segment) < 0)
-                return -ENOMEM;
-            entry = seek(segment, hash, instance, id);
-        }
-        *entry = (struct entry){.id = id, .instance = instance, .number = intern->count++};
-        segment->count++;
-    }
-    *out = entry->number;
-    return 0;
-}
-
-static void prefetch(const struct tierce__intern *intern, uint64_t hash)
-{
-    const struct segment *segment = &intern->segments[segment_of(hash)];
-    __builtin_prefetch(&segment->entries[home_of(hash, segment->capacity)], 1);
-}
-
-int tierce__intern_chain(struct tierce__intern *intern, uint32_t instance, const uint64_t *ids,
-                         size_t count, uint32_t *out)
-{
-    uint64_t hashes[GROUP];
-    TIERCE_CHECK_MAGIC(intern, INTERN_MAGIC);
-    for (size_t start = 0; start < count; start += GROUP) {
-        size_t n = count - start < GROUP ? count - start : GROUP;
-        for (size_t i = 0; i < n; i++) {
-            hashes[i] = hash_of(instance, ids[start + i]);
-            prefetch(intern, hashes[i]);
-        }
-        for (size_t i = 0; i < n; i++) {
-            int rc = number_one(intern, hashes[i], instance, ids[start + i], &out[start + i]);
-            if (rc < 0)
-                return rc;
-        }
-    }
-    return 0;
 }
 
 int tierce__intern_one(struct tierce__intern *intern, uint32_t instance, uint64_t id, uint32_t *out)
 {
     TIERCE_CHECK_MAGIC(intern, INTERN_MAGIC);
-    return number_one(intern, hash_of(instance, id), instance, id, out);
+    return number_one(intern, tag_of(instance, id), instance, id, out);
 }
 
 uint32_t tierce__intern_find(const struct tierce__intern *intern, uint32_t instance, uint64_t id)
 {
+    struct place place;
     TIERCE_CHECK_MAGIC(intern, INTERN_MAGIC);
-    uint64_t hash = hash_of(instance, id);
-    return seek(&intern->segments[segment_of(hash)], hash, instance, id)->number;
+    return seek(intern, tag_of(instance, id), instance, id, &place);
 }
 
 uint32_t tierce__intern_count(const struct tierce__intern *intern)
@@ -194,8 +376,10 @@ uint32_t tierce__intern_count(const struct tierce__intern *intern)
 uint64_t tierce__intern_bytes(const struct tierce__intern *intern)
 {
     TIERCE_CHECK_MAGIC(intern, INTERN_MAGIC);
-    uint64_t bytes = sizeof(*intern);
+    uint64_t bytes = sizeof(*intern) + (intern->ids.room + intern->instances.room) * sizeof(void *);
+    bytes += (uint64_t)intern->ids.count * CHUNK * sizeof(uint64_t);
+    bytes += (uint64_t)intern->instances.count * CHUNK * sizeof(uint32_t);
     for (uint32_t i = 0; i < SEGMENTS; i++)
-        bytes += intern->segments[i].capacity * sizeof(struct entry);
+        bytes += sizeof(struct bucket) << intern->segments[i].bits;
     return bytes;
 }

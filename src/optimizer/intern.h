@@ -13,8 +13,9 @@
  *
  *     rc = tierce__intern_chain(intern, request.instance, request.blocks, request.count, numbers);
  *
- * Exact: different pairs have different numbers, whatever they hash to. Costs at most 24 bytes for
- * each pair, the moment of growing included, once there are some thousand.
+ * Exact: different pairs have different numbers, whatever they hash to. Costs at most 32 bytes for
+ * each pair (36 if there are instances other than 0), the moment of growing included, once there
+ * are some thousand.
  *
  * Threads: one at a time.
  */
@@ -44,6 +45,12 @@ TIERCE_MUSTUSE int tierce__intern_one(struct tierce__intern *intern, uint32_t in
 
 /* The number of an id, or TIERCE__INTERN_NONE if it has none. */
 uint32_t tierce__intern_find(const struct tierce__intern *intern, uint32_t instance, uint64_t id);
+
+/*
+ * Makes the table as large as `count` pairs will need, so that it does not grow on the way there.
+ * Errors: -ENOMEM; what was numbered before stays so.
+ */
+TIERCE_MUSTUSE int tierce__intern_reserve(struct tierce__intern *intern, uint32_t count);
 
 /* How many have a number. */
 uint32_t tierce__intern_count(const struct tierce__intern *intern);

@@ -9,19 +9,30 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define BUFFER_BYTES (1u << 20)
+#define BUFFER_BYTES  ((size_t)1 << 20)
+#define IDS_TOGETHER  4096u
+#define EXPECTS_LEAST 65536u /* below, growing costs nothing */
+#define EXPECTED_MAX  8.0
 
+/*
+ * Blocks of many requests are numbered together, so that the memory of one request's numbers is
+ * fetched while another's are looked at. Until then a request stands in the buffer without them.
+ */
 struct tierce__recording {
     struct tierce__intern *intern;
     struct tierce__recording_totals totals;
     int fd;
-    uint8_t *buffer; /* what is not written yet */
-    size_t buffered;
+    uint8_t *buffer; /* [buffer_room] whole requests that are not written yet */
+    size_t buffered, buffer_room;
+    size_t numbered;   /* bytes of the buffer that have their numbers */
+    uint64_t *ids;     /* [id_room] of those that have not */
+    uint32_t *numbers; /* [id_room] */
+    uint32_t id_count, id_room;
+    uint32_t instance; /* of all of them */
     uint64_t written;
     uint32_t last_bytes; /* of the request added last, in eights */
-    uint32_t *numbers;   /* [number_room] of one request */
-    uint32_t number_room;
-    uint8_t *map; /* sealed: the file, [written] */
+    uint64_t expects_at; /* blocks from which on more are expected than there is room for */
+    uint8_t *map;        /* sealed: the file, [written] */
 };
 
 /* ---- the layout of a request ----------------------------------------------------------------- */
@@ -67,6 +78,7 @@ uint32_t tierce__recorded_held(const struct tierce__recorded *request)
 static int write_buffer(struct tierce__recording *r)
 {
     size_t done = 0;
+    TIERCE_ASSERT(r->numbered == r->buffered);
     while (done < r->buffered) {
         ssize_t n = write(r->fd, r->buffer + done, r->buffered - done);
         if (n < 0 && errno == EINTR)
@@ -76,49 +88,63 @@ static int write_buffer(struct tierce__recording *r)
         done += (size_t)n;
     }
     r->written += r->buffered;
-    r->buffered = 0;
-    return 0;
-}
-
-/* Appends `length` bytes, then zeros up to `padded`. */
-static int append(struct tierce__recording *r, const void *data, size_t length, size_t padded)
-{
-    static const uint8_t zeros[8];
-    TIERCE_ASSERT(padded - length < sizeof(zeros));
-    const uint8_t *from = data;
-    for (size_t pass = 0; pass < 2; pass++) {
-        while (length > 0) {
-            if (r->buffered == BUFFER_BYTES) {
-                int rc = write_buffer(r);
-                if (rc < 0)
-                    return rc;
-            }
-            size_t room = BUFFER_BYTES - r->buffered, n = length < room ? length : room;
-            memcpy(r->buffer + r->buffered, from, n);
-            r->buffered += n;
-            from += n;
-            length -= n;
-            padded -= n;
-        }
-        from = zeros;
-        length = padded;
-    }
+    r->buffered = r->numbered = 0;
     return 0;
 }
 
 /* ---- adding ---------------------------------------------------------------------------------- */
 
-static int number_blocks(struct tierce__recording *r, const struct tierce__trace_request *request)
+static int number_blocks(struct tierce__recording *r)
 {
-    if (request->count > r->number_room) {
-        uint32_t *numbers = tierce__realloc(r->numbers, (size_t)request->count * sizeof(*numbers));
+    int rc = tierce__intern_chain(r->intern, r->instance, r->ids, r->id_count, r->numbers);
+    if (rc < 0)
+        return rc;
+    const uint32_t *numbers = r->numbers;
+    while (r->numbered < r->buffered) {
+        struct tierce__recorded *head = (void *)(r->buffer + r->numbered);
+        memcpy(head + 1, numbers, (size_t)head->count * sizeof(*numbers));
+        numbers += head->count;
+        r->numbered += recorded_bytes(head);
+    }
+    r->id_count = 0;
+    return r->buffered >= BUFFER_BYTES ? write_buffer(r) : 0;
+}
+
+static int make_room(struct tierce__recording *r, const struct tierce__recorded *head)
+{
+    size_t bytes = r->buffered + recorded_bytes(head);
+    if (bytes > r->buffer_room) {
+        bytes = bytes > 2 * BUFFER_BYTES ? bytes : 2 * BUFFER_BYTES;
+        uint8_t *buffer = tierce__realloc(r->buffer, bytes);
+        if (buffer == NULL)
+            return -ENOMEM;
+        r->buffer = buffer;
+        r->buffer_room = bytes;
+    }
+    uint32_t ids = r->id_count + head->count;
+    if (ids > r->id_room) {
+        ids = ids > IDS_TOGETHER ? ids : IDS_TOGETHER;
+        uint64_t *id_array = tierce__realloc(r->ids, (size_t)ids * sizeof(*id_array));
+        if (id_array == NULL)
+            return -ENOMEM;
+        r->ids = id_array;
+        uint32_t *numbers = tierce__realloc(r->numbers, (size_t)ids * sizeof(*numbers));
         if (numbers == NULL)
             return -ENOMEM;
         r->numbers = numbers;
-        r->number_room = request->count;
+        r->id_room = ids;
     }
-    return tierce__intern_chain(r->intern, request->instance, request->blocks, request->count,
-                                r->numbers);
+    return 0;
+}
+
+/* Appends `length` bytes, then zeros up to `padded`. */
+static void append(struct tierce__recording *r, const void *data, size_t length, size_t padded)
+{
+    uint8_t *to = r->buffer + r->buffered;
+    memset(to + length, 0, padded - length);
+    if (length > 0)
+        memcpy(to, data, length);
+    r->buffered += padded;
 }
 
 static void count_request(struct tierce__recording *r, const struct tierce__recorded *head,
@@ -162,26 +188,50 @@ int tierce__recording_add(struct tierce__recording *recording,
     };
     if (recorded_bytes(&head) / 8 > UINT32_MAX)
         return TIERCE_E_LIMIT;
-    int rc = number_blocks(recording, request);
+    bool together =
+        recording->id_count == 0 || (recording->instance == head.instance &&
+                                     (uint64_t)recording->id_count + head.count <= IDS_TOGETHER);
+    int rc = together && recording->buffered < BUFFER_BYTES ? 0 : number_blocks(recording);
     if (rc == 0)
-        rc = append(recording, &head, sizeof(head), sizeof(head));
-    if (rc == 0)
-        rc = append(recording, recording->numbers, (size_t)head.count * sizeof(uint32_t),
-                    numbers_bytes(head.count));
-    if (rc == 0 && head.has_bytes)
-        rc = append(recording, request->bytes, sizes_bytes(&head), sizes_bytes(&head));
-    if (rc == 0 && head.has_internal)
-        rc = append(recording, request->internal, head.count, internal_bytes(&head));
-    if (rc == 0)
-        count_request(recording, &head, head.has_internal ? request->internal : NULL);
+        rc = make_room(recording, &head);
+    if (rc < 0)
+        return rc;
+    recording->instance = head.instance;
+    append(recording, &head, sizeof(head), sizeof(head));
+    append(recording, NULL, 0, numbers_bytes(head.count));
+    if (head.has_bytes)
+        append(recording, request->bytes, sizes_bytes(&head), sizes_bytes(&head));
+    if (head.has_internal)
+        append(recording, request->internal, head.count, internal_bytes(&head));
+    if (head.count > 0)
+        memcpy(recording->ids + recording->id_count, request->blocks,
+               (size_t)head.count * sizeof(*recording->ids));
+    recording->id_count += head.count;
+    count_request(recording, &head, head.has_internal ? request->internal : NULL);
     recording->last_bytes = (uint32_t)(recorded_bytes(&head) / 8);
-    return rc;
+    return 0;
+}
+
+int tierce__recording_expect(struct tierce__recording *recording, uint64_t done, uint64_t total)
+{
+    uint64_t count = tierce__intern_count(recording->intern);
+    if (count < recording->expects_at || done < total / 64 || done >= total)
+        return 0;
+    /* A trace may come to its new blocks early, so that only some are believed in at a time. */
+    double share = (double)total / (double)done;
+    uint64_t wanted = (uint64_t)((double)count * (share < EXPECTED_MAX ? share : EXPECTED_MAX));
+    if (wanted > UINT32_MAX)
+        return 0;
+    recording->expects_at = wanted - wanted / 8;
+    return tierce__intern_reserve(recording->intern, (uint32_t)wanted);
 }
 
 int tierce__recording_seal(struct tierce__recording *recording)
 {
     TIERCE_ASSERT(recording->map == NULL);
-    int rc = write_buffer(recording);
+    int rc = number_blocks(recording);
+    if (rc == 0)
+        rc = write_buffer(recording);
     if (rc < 0 || recording->written == 0)
         return rc;
     void *map = mmap(NULL, recording->written, PROT_READ, MAP_SHARED, recording->fd, 0);
@@ -199,11 +249,8 @@ int tierce__recording_create(struct tierce__recording **out, const char *folder)
     if (r == NULL)
         return -ENOMEM;
     r->fd = -1;
+    r->expects_at = EXPECTS_LEAST;
     int rc = tierce__intern_create(&r->intern);
-    if (rc == 0) {
-        r->buffer = tierce__alloc(BUFFER_BYTES);
-        rc = r->buffer != NULL ? 0 : -ENOMEM;
-    }
     if (rc == 0) {
         r->fd = tierce__open_temporary(folder);
         rc = r->fd >= 0 ? 0 : r->fd;
@@ -226,6 +273,7 @@ void tierce__recording_destroy(struct tierce__recording *recording)
         close(recording->fd);
     tierce__intern_destroy(recording->intern);
     tierce__free(recording->buffer);
+    tierce__free(recording->ids);
     tierce__free(recording->numbers);
     tierce__free(recording);
 }

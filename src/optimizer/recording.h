@@ -64,12 +64,18 @@ TIERCE_MUSTUSE int tierce__recording_create(struct tierce__recording **out, cons
 /* NULL is accepted. */
 void tierce__recording_destroy(struct tierce__recording *recording);
 
-/* Appends a request; TRACE_DROP is not recorded. [borrow] request for the call. Errors: -ENOMEM,
+/* Appends a request; TRACE_DROP is not recorded. [borrow] request for the call. Errors, of this
+ * request or of one before, after which the recording is good for nothing but destroy: -ENOMEM,
  * TIERCE_E_LIMIT (over 2^32 - 2 different blocks), negative errno (the file). */
 TIERCE_MUSTUSE int tierce__recording_add(struct tierce__recording *recording,
                                          const struct tierce__trace_request *request);
 
-/* Ends the adding. Errors: negative errno, -ENOMEM. */
+/* Tells that so many of `total` are added, in whatever unit: the numbering then makes room for what
+ * is to come. Nothing but speed depends on it. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__recording_expect(struct tierce__recording *recording, uint64_t done,
+                                            uint64_t total);
+
+/* Ends the adding. Errors: as of add. */
 TIERCE_MUSTUSE int tierce__recording_seal(struct tierce__recording *recording);
 
 /* Sealed: the requests in order; NULL past the end. [borrow until destroy] */

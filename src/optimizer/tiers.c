@@ -8,7 +8,7 @@
 #include "optimizer/tiers.h"
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "optimizer/tier_store.h"
+#include "policy/flat.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -30,10 +30,20 @@ enum {
     LET_GO = 3, /* it is there or put, and then has to make room */
 };
 
+/* A tier, as its store tells of it. */
+struct place {
+    struct tierce__tiers *tiers;
+    size_t tier;
+};
+
 struct tierce__tiers {
     struct tierce__tiers_opts opts;
     struct tierce__tier_spec specs[TIERCE__TIERS_MAX];
-    struct tierce__tier_store stores[TIERCE__TIERS_MAX];
+    struct tierce__flat stores[TIERCE__TIERS_MAX];
+    struct tierce__flat_watch watches[TIERCE__TIERS_MAX];
+    struct place places[TIERCE__TIERS_MAX];
+    uint64_t refused[TIERCE__TIERS_MAX]; /* before the store was asked */
+    bool expiring;                       /* what leaves is not handed down */
     uint32_t *parent_of; /* [distinct] of a waterfall: the block before it; NO_SLOT */
     uint64_t *bytes_of;  /* [distinct] as last given; NULL until a request gives sizes */
 
@@ -49,6 +59,31 @@ struct tierce__tiers {
     bool loads_sorted;
     struct tierce__tiers_result result;
 };
+
+/* ---- what a tier holds ----------------------------------------------------------------------- */
+
+static bool has(const struct tierce__flat *store, uint32_t block)
+{
+    return store->slot_of[block] != TIERCE__NO_SLOT;
+}
+
+/* What a block that is there takes of the capacity. */
+static uint64_t held_cost(const struct tierce__flat *store, uint32_t block)
+{
+    return store->bytes_in != NULL ? store->bytes_in[store->slot_of[block]] : 1;
+}
+
+static void touch(struct tierce__flat *store, uint32_t block)
+{
+    if (store->policy != NULL)
+        store->policy->ops->touch(store->policy, store->slot_of[block], store->now);
+}
+
+static void hold(struct tierce__flat *store, uint32_t block, bool held)
+{
+    if (store->policy != NULL)
+        store->policy->ops->set_evictable(store->policy, store->slot_of[block], !held);
+}
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
@@ -109,9 +144,8 @@ static uint32_t find(struct tierce__tiers *t, const uint32_t *blocks, uint32_t c
     do {
         before = at;
         for (size_t tier = 0; tier < t->opts.tier_count; tier++) {
-            for (; at < count && tierce__tier_store_has(&t->stores[tier], blocks[at]); at++)
-                t->place[at] =
-                    tierce__tier_store_has(&t->stores[0], blocks[at]) ? 0 : (uint8_t)tier;
+            for (; at < count && has(&t->stores[tier], blocks[at]); at++)
+                t->place[at] = has(&t->stores[0], blocks[at]) ? 0 : (uint8_t)tier;
         }
     } while (t->opts.tier_count > 1 && at > before && at < count);
     return at;
@@ -120,7 +154,7 @@ static uint32_t find(struct tierce__tiers *t, const uint32_t *blocks, uint32_t c
 static bool any_has(const struct tierce__tiers *t, uint32_t block)
 {
     for (size_t tier = 0; tier < t->opts.tier_count; tier++) {
-        if (tierce__tier_store_has(&t->stores[tier], block))
+        if (has(&t->stores[tier], block))
             return true;
     }
     return false;
@@ -139,7 +173,7 @@ static uint32_t place_loads(struct tierce__tiers *t, const uint32_t *blocks,
     for (uint32_t i = 0; i < hits; i++) {
         if (t->place[i] == 0 && (internal == NULL || internal[i] == 0)) {
             t->fate[i] |= LEASED;
-            room -= tierce__tier_store_cost(&t->stores[0], blocks[i]);
+            room -= held_cost(&t->stores[0], blocks[i]);
         }
     }
     for (uint32_t i = 0; i < hits; i++) {
@@ -240,8 +274,8 @@ static void choose_stores(struct tierce__tiers *t, const struct tierce__recorded
     uint64_t room = t->stores[0].capacity;
     bool full = false;
     for (uint32_t i = 0; t->opts.tier_count == 1 && i < request->count; i++) {
-        if (tierce__tier_store_has(&t->stores[0], blocks[i]))
-            room -= tierce__tier_store_cost(&t->stores[0], blocks[i]);
+        if (has(&t->stores[0], blocks[i]))
+            room -= held_cost(&t->stores[0], blocks[i]);
     }
     for (uint32_t i = 0; i < request->count; i++) {
         uint64_t cost = cost_of(t, blocks[i]);
@@ -262,50 +296,13 @@ static void choose_stores(struct tierce__tiers *t, const struct tierce__recorded
 
 /* ---- one tier -------------------------------------------------------------------------------- */
 
-static void demote(struct tierce__tiers *t, size_t tier, uint32_t block);
-
-/* Evicts a block, which goes down the waterfall. False: none can leave. */
-static bool evict(struct tierce__tiers *t, size_t tier)
-{
-    uint32_t block;
-    if (!tierce__tier_store_evict(&t->stores[tier], &block))
-        return false;
-    t->result.tiers[tier].evicted++;
-    t->result.tiers[tier].used = t->stores[tier].used;
-    if (t->opts.writes == TIERCE__TIERS_WATERFALL && tier + 1 < t->opts.tier_count)
-        demote(t, tier + 1, block);
-    return true;
-}
-
-static bool make_room(struct tierce__tiers *t, size_t tier, uint64_t cost)
-{
-    const struct tierce__tier_store *store = &t->stores[tier];
-    while (cost > store->capacity - store->used) {
-        if (!evict(t, tier))
-            return false;
-    }
-    return true;
-}
-
 /* False: there is no room. */
 static bool put(struct tierce__tiers *t, size_t tier, uint32_t block, uint32_t parent)
 {
-    struct tierce__tier_store *store = &t->stores[tier];
-    struct tierce__tier_result *result = &t->result.tiers[tier];
-    uint64_t cost = cost_of(t, block);
-    if (cost > store->capacity) {
-        result->refused++;
-        return false;
-    }
-    tierce__tier_store_expect(store, block, cost, parent);
-    if (!make_room(t, tier, cost)) {
-        result->refused++;
-        return false;
-    }
-    tierce__tier_store_put(store, block, cost, parent);
-    result->used = store->used;
-    result->used_max = store->used > result->used_max ? store->used : result->used_max;
-    return true;
+    struct tierce__flat *store = &t->stores[tier];
+    return tierce__flat_store(store, store->policy != NULL ? store->policy->ops : NULL, block,
+                              cost_of(t, block),
+                              parent != TIERCE__NO_SLOT ? store->slot_of[parent] : parent);
 }
 
 static void note_write(struct tierce__tiers *t, size_t tier, uint32_t block)
@@ -314,19 +311,38 @@ static void note_write(struct tierce__tiers *t, size_t tier, uint32_t block)
     t->result.tiers[tier].written_bytes += bytes_of(t, block);
 }
 
-static void demote(struct tierce__tiers *t, size_t tier, uint32_t block)
+static void nothing_stored(void *arg, uint32_t block)
 {
-    if (tierce__tier_store_has(&t->stores[tier], block) ||
-        !put(t, tier, block, t->parent_of[block]))
+    (void)arg;
+    (void)block;
+}
+
+/* What a tier evicts goes down the waterfall. */
+static void demote(void *arg, uint32_t block)
+{
+    const struct place *place = arg;
+    struct tierce__tiers *t = place->tiers;
+    size_t next = place->tier + 1;
+    if (t->expiring || has(&t->stores[next], block) || !put(t, next, block, t->parent_of[block]))
         return;
-    t->result.tiers[tier].demoted++;
-    note_write(t, tier, block);
+    t->result.tiers[next].demoted++;
+    note_write(t, next, block);
+}
+
+/* All that may leave. */
+static void drain(struct tierce__flat *store)
+{
+    uint32_t slot;
+    while (store->policy->ops->victim(store->policy, store->now, &slot)) {
+        tierce__flat_let_go(store, store->policy->ops, slot);
+        store->evicted++;
+    }
 }
 
 /* Whether this tier is asked to put the block. */
 static bool is_wanted(const struct tierce__tiers *t, size_t tier, uint32_t block, uint32_t i)
 {
-    if (tierce__tier_store_has(&t->stores[tier], block))
+    if (has(&t->stores[tier], block))
         return false;
     if ((t->fate[i] & STORE) != 0)
         return tier == 0 || t->opts.writes == TIERCE__TIERS_WRITE_ALL;
@@ -339,8 +355,7 @@ static bool is_wanted(const struct tierce__tiers *t, size_t tier, uint32_t block
 static uint64_t plan_puts(struct tierce__tiers *t, size_t tier, const uint32_t *blocks,
                           uint32_t count)
 {
-    const struct tierce__tier_store *store = &t->stores[tier];
-    struct tierce__tier_result *result = &t->result.tiers[tier];
+    const struct tierce__flat *store = &t->stores[tier];
     uint64_t store_room = store->capacity, promote_room = store_room;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t cost = cost_of(t, blocks[i]);
@@ -348,10 +363,9 @@ static uint64_t plan_puts(struct tierce__tiers *t, size_t tier, const uint32_t *
         uint64_t *room = stored ? &store_room : &promote_room;
         if (!is_wanted(t, tier, blocks[i], i))
             continue;
-        bool follows =
-            i == 0 || t->act[i - 1] == PUT || tierce__tier_store_has(store, blocks[i - 1]);
+        bool follows = i == 0 || t->act[i - 1] == PUT || has(store, blocks[i - 1]);
         if ((tier > 0 && !follows) || cost > *room) {
-            result->refused++;
+            t->refused[tier]++;
             continue;
         }
         *room -= cost;
@@ -364,21 +378,20 @@ static uint64_t plan_puts(struct tierce__tiers *t, size_t tier, const uint32_t *
  * and of the rest the leading blocks. */
 static void plan_load(struct tierce__tiers *t, size_t tier, const uint32_t *blocks, uint32_t count)
 {
-    const struct tierce__tier_store *store = &t->stores[tier];
+    const struct tierce__flat *store = &t->stores[tier];
     uint64_t room = store->capacity;
     bool full = tier == 0 && t->load_drained;
     for (uint32_t i = 0; i < count; i++) {
-        bool has = tierce__tier_store_has(store, blocks[i]);
-        if (has && tier == 0 && (t->fate[i] & LEASED) != 0)
-            room -= tierce__tier_store_cost(store, blocks[i]);
+        if (tier == 0 && has(store, blocks[i]) && (t->fate[i] & LEASED) != 0)
+            room -= held_cost(store, blocks[i]);
         else if (t->act[i] == PUT && (t->fate[i] & STORE) == 0)
             room -= cost_of(t, blocks[i]);
     }
     for (uint32_t i = 0; i < count; i++) {
-        if (!tierce__tier_store_has(store, blocks[i]))
+        if (!has(store, blocks[i]))
             continue;
         if (tier > 0 || (t->fate[i] & LEASED) == 0) {
-            uint64_t cost = tierce__tier_store_cost(store, blocks[i]);
+            uint64_t cost = held_cost(store, blocks[i]);
             full = full || cost > room;
             room -= full ? 0 : cost;
             t->act[i] = full ? LET_GO : KEEP;
@@ -394,7 +407,7 @@ static void plan_load(struct tierce__tiers *t, size_t tier, const uint32_t *bloc
  */
 static void plan_tier(struct tierce__tiers *t, size_t tier, const uint32_t *blocks, uint32_t count)
 {
-    const struct tierce__tier_store *store = &t->stores[tier];
+    const struct tierce__flat *store = &t->stores[tier];
     memset(t->act, 0, count);
     uint64_t room = plan_puts(t, tier, blocks, count);
     plan_load(t, tier, blocks, count);
@@ -402,8 +415,7 @@ static void plan_tier(struct tierce__tiers *t, size_t tier, const uint32_t *bloc
     for (uint32_t i = 0; i < count; i++) {
         if (t->act[i] == 0 || t->act[i] == LET_GO || (t->fate[i] & STORE) != 0)
             continue;
-        bool has = t->act[i] == KEEP;
-        uint64_t cost = has ? tierce__tier_store_cost(store, blocks[i]) : cost_of(t, blocks[i]);
+        uint64_t cost = t->act[i] == KEEP ? held_cost(store, blocks[i]) : cost_of(t, blocks[i]);
         full = full || cost > room;
         room -= full ? 0 : cost;
         t->act[i] = full ? LET_GO : t->act[i];
@@ -415,12 +427,12 @@ static bool put_marked(struct tierce__tiers *t, size_t tier, const uint32_t *blo
 {
     struct tierce__tier_result *result = &t->result.tiers[tier];
     bool stored = (t->fate[i] & STORE) != 0;
-    if (tierce__tier_store_has(&t->stores[tier], blocks[i]))
+    if (has(&t->stores[tier], blocks[i]))
         return true; /* it stands in the request twice */
     if (!put(t, tier, blocks[i], i > 0 ? blocks[i - 1] : TIERCE__NO_SLOT))
         return false;
     if (t->act[i] == PUT)
-        tierce__tier_store_hold(&t->stores[tier], blocks[i], true);
+        hold(&t->stores[tier], blocks[i], true);
     result->stored += stored;
     result->promoted += !stored;
     note_write(t, tier, blocks[i]);
@@ -447,32 +459,32 @@ static void put_forward(struct tierce__tiers *t, size_t tier, const uint32_t *bl
 /* From the last block to the first, or a parent before its child where the policy asks for it. */
 static void use_tier(struct tierce__tiers *t, size_t tier, const uint32_t *blocks, uint32_t count)
 {
-    struct tierce__tier_store *store = &t->stores[tier];
-    bool by_parent = store->ops != NULL && store->ops->by_parent;
+    struct tierce__flat *store = &t->stores[tier];
+    bool by_parent = store->policy != NULL && store->policy->ops->by_parent;
     plan_tier(t, tier, blocks, count);
     for (uint32_t i = 0; i < count; i++) {
         if (t->act[i] == KEEP)
-            tierce__tier_store_hold(store, blocks[i], true);
+            hold(store, blocks[i], true);
     }
     for (uint32_t i = count; i-- > 0;) { /* what may have to leave leaves last */
-        if (t->act[i] == LET_GO && tierce__tier_store_has(store, blocks[i]))
-            tierce__tier_store_touch(store, blocks[i]);
+        if (t->act[i] == LET_GO && has(store, blocks[i]))
+            touch(store, blocks[i]);
         else if (t->act[i] == LET_GO && (t->fate[i] & PROMOTE) != 0)
             (void)put_marked(t, tier, blocks, i);
     }
     for (uint32_t i = count; i-- > 0;) {
         if (t->act[i] == KEEP)
-            tierce__tier_store_touch(store, blocks[i]);
+            touch(store, blocks[i]);
         else if (t->act[i] == PUT && !by_parent)
             (void)put_marked(t, tier, blocks, i); /* all but what is held can leave for it */
     }
     if (by_parent)
         put_forward(t, tier, blocks, count);
-    while (tier == 0 && (t->load_drained || t->store_drained) && evict(t, tier)) {
-    }
+    if (tier == 0 && (t->load_drained || t->store_drained))
+        drain(store);
     for (uint32_t i = 0; i < count; i++) {
-        if (tierce__tier_store_has(store, blocks[i]))
-            tierce__tier_store_hold(store, blocks[i], false);
+        if (has(store, blocks[i]))
+            hold(store, blocks[i], false);
     }
 }
 
@@ -480,17 +492,16 @@ static void use_tier(struct tierce__tiers *t, size_t tier, const uint32_t *block
 
 static void pass_time(struct tierce__tiers *t, int64_t time_us)
 {
+    t->expiring = true;
     for (size_t tier = 0; tier < t->opts.tier_count; tier++) {
-        struct tierce__tier_store *store = &t->stores[tier];
-        uint32_t block;
+        struct tierce__flat *store = &t->stores[tier];
         if (t->specs[tier].ttl_us > 0)
             store->now = time_us > 0 ? (uint64_t)time_us : 0;
         else
             store->now++;
-        while (tierce__tier_store_expire(store, &block))
-            t->result.tiers[tier].expired++;
-        t->result.tiers[tier].used = store->used;
+        tierce__flat_expire(store);
     }
+    t->expiring = false;
 }
 
 int tierce__tiers_request(struct tierce__tiers *tiers, const struct tierce__recorded *request,
@@ -542,20 +553,27 @@ static bool are_good(const struct tierce__tiers_opts *opts)
 
 static int create_stores(struct tierce__tiers *t)
 {
+    bool waterfall = t->opts.writes == TIERCE__TIERS_WATERFALL;
     for (size_t i = 0; i < t->opts.tier_count; i++) {
         const struct tierce__tier_spec *spec = &t->specs[i];
-        int rc = tierce__tier_store_init(&t->stores[i], spec->policy,
-                                         &(struct tierce__policy_opts){
-                                             .size = sizeof(struct tierce__policy_opts),
-                                             .capacity = spec->capacity,
-                                             .seed = t->opts.seed,
-                                             .ttl = spec->ttl_us,
-                                         },
-                                         t->opts.distinct, t->opts.in_bytes);
+        int rc = tierce__flat_init(
+            &t->stores[i], &(struct tierce__flat_opts){
+                               .policy = spec->policy,
+                               .key_count = t->opts.distinct > 0 ? t->opts.distinct : 1,
+                               .capacity = spec->policy != NULL ? spec->capacity : UINT64_MAX,
+                               .in_bytes = t->opts.in_bytes,
+                               .seed = t->opts.seed,
+                               .ttl = spec->ttl_us,
+                           });
         if (rc < 0)
             return rc;
+        if (!waterfall || i + 1 == t->opts.tier_count)
+            continue;
+        t->places[i] = (struct place){t, i};
+        t->watches[i] = (struct tierce__flat_watch){nothing_stored, demote, &t->places[i]};
+        t->stores[i].watch = &t->watches[i];
     }
-    if (t->opts.writes != TIERCE__TIERS_WATERFALL)
+    if (!waterfall)
         return 0;
     t->parent_of = tierce__alloc(((size_t)t->opts.distinct + 1) * sizeof(*t->parent_of));
     return t->parent_of != NULL ? 0 : -ENOMEM;
@@ -586,7 +604,7 @@ void tierce__tiers_destroy(struct tierce__tiers *tiers)
     if (tiers == NULL)
         return;
     for (size_t i = 0; i < tiers->opts.tier_count; i++)
-        tierce__tier_store_fini(&tiers->stores[i]);
+        tierce__flat_fini(&tiers->stores[i]);
     tierce__free(tiers->parent_of);
     tierce__free(tiers->bytes_of);
     tierce__free(tiers->place);
@@ -602,7 +620,13 @@ const struct tierce__tiers_result *tierce__tiers_result(struct tierce__tiers *ti
     for (size_t i = 0; i < tiers->opts.tier_count; i++) {
         const struct tierce__tier_spec *spec = &tiers->specs[i];
         struct tierce__tier_result *r = &tiers->result.tiers[i];
+        const struct tierce__flat *store = &tiers->stores[i];
         r->asked = asked;
+        r->refused = tiers->refused[i] + store->refused;
+        r->evicted = store->evicted;
+        r->expired = store->expired;
+        r->used = store->used;
+        r->used_max = store->used_max;
         asked -= r->hits;
         r->read_s =
             (double)r->loads * (double)spec->latency_ns / 1e9 +
@@ -617,7 +641,7 @@ const struct tierce__tiers_result *tierce__tiers_result(struct tierce__tiers *ti
 bool tierce__tiers_has(const struct tierce__tiers *tiers, size_t tier, uint32_t block)
 {
     TIERCE_ASSERT(tier < tiers->opts.tier_count && block < tiers->opts.distinct);
-    return tierce__tier_store_has(&tiers->stores[tier], block);
+    return has(&tiers->stores[tier], block);
 }
 
 static int compare_times(const void *a, const void *b)

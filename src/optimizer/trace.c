@@ -51,6 +51,7 @@ struct tierce__trace {
     struct instances instances;
     double bad_share_max;
     size_t line_bytes_max;
+    bool as_they_come;
     uint64_t line;   /* of the record at hand */
     uint64_t record; /* its number, where records are no lines */
     bool ended;
@@ -185,8 +186,8 @@ static int prepare(struct tierce__trace *trace, const struct tierce__trace_opts 
     if (rc < 0)
         return rc;
     snprintf(trace->why, sizeof(trace->why), "no memory");
-    rc = tierce__order_create(&trace->order,
-                              opts->window_requests > 0 ? opts->window_requests : WINDOW_REQUESTS);
+    uint32_t window = opts->window_requests > 0 ? opts->window_requests : WINDOW_REQUESTS;
+    rc = tierce__order_create(&trace->order, trace->as_they_come ? 1 : window);
     if (rc == 0) {
         trace->state = tierce__calloc(1, trace->format->state_bytes);
         rc = trace->state == NULL ? -ENOMEM : 0;
@@ -198,7 +199,25 @@ static int prepare(struct tierce__trace *trace, const struct tierce__trace_opts 
     return rc;
 }
 
-static int open_trace(struct tierce__trace **out, const char *path, const void *data, size_t size,
+/* Where a trace comes from: one of the three. */
+struct origin {
+    const char *path;
+    const struct tierce__trace_source *source;
+    const void *data;
+    size_t size;
+};
+
+static int open_origin(struct tierce__trace *trace, struct origin from)
+{
+    size_t most = trace->line_bytes_max;
+    if (from.path != NULL)
+        return tierce__input_open(&trace->input, from.path, most, trace->why);
+    if (from.source != NULL)
+        return tierce__input_open_source(&trace->input, from.source, most, trace->why);
+    return tierce__input_open_memory(&trace->input, from.data, from.size, most, trace->why);
+}
+
+static int open_trace(struct tierce__trace **out, struct origin from,
                       const struct tierce__trace_opts *opts, char why[TIERCE__TRACE_WHY_BYTES])
 {
     static const struct tierce__trace_opts defaults = {.size = sizeof(defaults)};
@@ -218,10 +237,8 @@ static int open_trace(struct tierce__trace **out, const char *path, const void *
     trace->magic = TRACE_MAGIC;
     trace->bad_share_max = opts->bad_share_max > 0 ? opts->bad_share_max : BAD_SHARE_MAX;
     trace->line_bytes_max = opts->line_bytes_max > 0 ? opts->line_bytes_max : LINE_BYTES_MAX;
-    int rc = path != NULL
-                 ? tierce__input_open(&trace->input, path, trace->line_bytes_max, trace->why)
-                 : tierce__input_open_memory(&trace->input, data, size, trace->line_bytes_max,
-                                             trace->why);
+    trace->as_they_come = opts->as_they_come;
+    int rc = open_origin(trace, from);
     if (rc == 0)
         rc = prepare(trace, opts);
     if (rc < 0) {
@@ -237,14 +254,22 @@ int tierce__trace_open(struct tierce__trace **out, const char *path,
                        const struct tierce__trace_opts *opts, char why[TIERCE__TRACE_WHY_BYTES])
 {
     TIERCE_ASSERT(path != NULL);
-    return open_trace(out, path, NULL, 0, opts, why);
+    return open_trace(out, (struct origin){.path = path}, opts, why);
 }
 
 int tierce__trace_open_memory(struct tierce__trace **out, const void *data, size_t size,
                               const struct tierce__trace_opts *opts,
                               char why[TIERCE__TRACE_WHY_BYTES])
 {
-    return open_trace(out, NULL, data, size, opts, why);
+    return open_trace(out, (struct origin){.data = data, .size = size}, opts, why);
+}
+
+int tierce__trace_open_source(struct tierce__trace **out, const struct tierce__trace_source *source,
+                              const struct tierce__trace_opts *opts,
+                              char why[TIERCE__TRACE_WHY_BYTES])
+{
+    TIERCE_ASSERT(source != NULL);
+    return open_trace(out, (struct origin){.source = source}, opts, why);
 }
 
 void tierce__trace_close(struct tierce__trace *trace)
@@ -291,6 +316,8 @@ int tierce__trace_emit(struct tierce__trace *trace, const struct tierce__trace_r
     TIERCE_DASSERT(request->read_count <= request->count);
     TIERCE_DASSERT(request->instance == 0 || request->instance < trace->instances.count);
     placed.line = trace->line;
+    if (trace->as_they_come && placed.time_us < tierce__order_last(trace->order))
+        placed.time_us = tierce__order_last(trace->order);
     int rc = tierce__order_push(trace->order, &placed, ticket);
     if (rc == TIERCE_E_LIMIT)
         return too_late(trace, request->time_us);

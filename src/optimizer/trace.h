@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include <tierce/status.h>
 
@@ -85,6 +86,16 @@ struct tierce__trace_opts {
                                  end the reading; 0: one in a hundred; 1: never */
     uint32_t window_requests; /* of which the earliest is given out; 0: 65,536. 1: as they come */
     size_t line_bytes_max;    /* a longer line is a bad one; 0: 64 MiB */
+    bool as_they_come;        /* requests are given out at once, with the latest time so far if
+                                 theirs is earlier; the window is 1 */
+};
+
+/* Where a trace comes from that is no file. */
+struct tierce__trace_source {
+    /* At least one byte and at most `size`, 0 at the end, or a negative errno and `why` a sentence.
+     * May wait. */
+    ssize_t (*read)(void *arg, void *out, size_t size, char why[]);
+    void *arg;
 };
 
 struct tierce__trace;
@@ -105,6 +116,12 @@ TIERCE_MUSTUSE int tierce__trace_open(struct tierce__trace **out, const char *pa
 /* The same for a trace that lies in memory, [borrow]ed until close. */
 TIERCE_MUSTUSE int tierce__trace_open_memory(struct tierce__trace **out, const void *data,
                                              size_t size, const struct tierce__trace_opts *opts,
+                                             char why[TIERCE__TRACE_WHY_BYTES]);
+
+/* The same for what a source gives, which is [borrow]ed until close. Waits for the first line. */
+TIERCE_MUSTUSE int tierce__trace_open_source(struct tierce__trace **out,
+                                             const struct tierce__trace_source *source,
+                                             const struct tierce__trace_opts *opts,
                                              char why[TIERCE__TRACE_WHY_BYTES]);
 
 /*

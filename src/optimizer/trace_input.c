@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "optimizer/trace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +26,8 @@ struct tierce__input {
     uint32_t magic;
     int fd; /* -1: none, or it is standard input's and stays open */
     bool is_stdin;
-    const uint8_t *memory; /* NULL: the file */
+    const struct tierce__trace_source *source; /* or NULL */
+    const uint8_t *memory;                     /* or NULL; neither: the file */
     size_t memory_left;
     uint64_t position, file_length;
 
@@ -65,7 +67,12 @@ __attribute__((format(printf, 3, 4))) static int fail(struct tierce__input *inpu
 static ssize_t read_source(struct tierce__input *input, void *out, size_t size)
 {
     ssize_t n;
-    if (input->memory != NULL) {
+    if (input->source != NULL) {
+        char why[TIERCE__TRACE_WHY_BYTES] = "";
+        n = input->source->read(input->source->arg, out, size, why);
+        if (n < 0)
+            return fail(input, (int)n, "%.255s", why[0] != '\0' ? why : tierce_strerror((int)n));
+    } else if (input->memory != NULL) {
         n = (ssize_t)(size < input->memory_left ? size : input->memory_left);
         memcpy(out, input->memory, (size_t)n);
         input->memory += n;
@@ -360,8 +367,16 @@ static int read_head(struct tierce__input *input)
     return find_codec(input);
 }
 
-static int open_input(struct tierce__input **out, const char *path, const void *data, size_t size,
-                      size_t line_bytes_max, char why[TIERCE__INPUT_WHY_BYTES])
+/* Where an input's bytes come from: one of the three. */
+struct origin {
+    const char *path;
+    const struct tierce__trace_source *source;
+    const void *data;
+    size_t size;
+};
+
+static int open_input(struct tierce__input **out, struct origin from, size_t line_bytes_max,
+                      char why[TIERCE__INPUT_WHY_BYTES])
 {
     struct tierce__input *input = tierce__calloc(1, sizeof(*input));
     int rc = 0;
@@ -373,12 +388,13 @@ static int open_input(struct tierce__input **out, const char *path, const void *
     input->raw = tierce__alloc(BLOCK_BYTES);
     if (input->raw == NULL)
         goto no_memory;
-    if (path != NULL) {
-        rc = open_file(input, path);
-    } else {
-        input->memory = data;
-        input->memory_left = size;
-        input->file_length = size;
+    input->source = from.source;
+    if (from.path != NULL) {
+        rc = open_file(input, from.path);
+    } else if (from.source == NULL) {
+        input->memory = from.data;
+        input->memory_left = from.size;
+        input->file_length = from.size;
     }
     if (rc == 0)
         rc = read_head(input);
@@ -406,13 +422,21 @@ int tierce__input_open(struct tierce__input **out, const char *path, size_t line
                        char why[TIERCE__INPUT_WHY_BYTES])
 {
     TIERCE_ASSERT(path != NULL);
-    return open_input(out, path, NULL, 0, line_bytes_max, why);
+    return open_input(out, (struct origin){.path = path}, line_bytes_max, why);
 }
 
 int tierce__input_open_memory(struct tierce__input **out, const void *data, size_t size,
                               size_t line_bytes_max, char why[TIERCE__INPUT_WHY_BYTES])
 {
-    return open_input(out, NULL, size > 0 ? data : "", size, line_bytes_max, why);
+    return open_input(out, (struct origin){.data = size > 0 ? data : "", .size = size},
+                      line_bytes_max, why);
+}
+
+int tierce__input_open_source(struct tierce__input **out, const struct tierce__trace_source *source,
+                              size_t line_bytes_max, char why[TIERCE__INPUT_WHY_BYTES])
+{
+    TIERCE_ASSERT(source != NULL);
+    return open_input(out, (struct origin){.source = source}, line_bytes_max, why);
 }
 
 void tierce__input_close(struct tierce__input *input)

@@ -31,13 +31,20 @@ struct tierce__line {
 };
 
 /*
- * Opens a file ("-": standard input), or `size` bytes of memory, which are [borrow]ed until close.
+ * Opens a file ("-": standard input), or `size` bytes of memory, or a source (trace.h), which are
+ * [borrow]ed until close.
  * Errors, *out untouched, `why` a sentence: negative errno, -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__input_open(struct tierce__input **out, const char *path,
                                       size_t line_bytes_max, char why[TIERCE__INPUT_WHY_BYTES]);
 TIERCE_MUSTUSE int tierce__input_open_memory(struct tierce__input **out, const void *data,
                                              size_t size, size_t line_bytes_max,
+                                             char why[TIERCE__INPUT_WHY_BYTES]);
+
+struct tierce__trace_source;
+TIERCE_MUSTUSE int tierce__input_open_source(struct tierce__input **out,
+                                             const struct tierce__trace_source *source,
+                                             size_t line_bytes_max,
                                              char why[TIERCE__INPUT_WHY_BYTES]);
 
 /* NULL is accepted. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "policy/flat.h"
 #include "policy/ghost.h"
 #include "policy/order.h"
 #include "policy/policy_private.h"
@@ -62,7 +63,7 @@ static int arc_create(struct tierce__policy **out, const struct tierce__policy_o
     arc->capacity = opts->capacity > 0 ? opts->capacity : opts->slot_count;
     arc->entries = tierce__calloc(opts->slot_count, sizeof(*arc->entries));
     /* A full directory has as many keys as entries, and one more before an insert trims it. */
-    rc = tierce__ghost_init(&arc->ghost, opts->slot_count + 1);
+    rc = tierce__ghost_init(&arc->ghost, opts->slot_count + 1, opts->key_count);
     if (arc->entries == NULL)
         rc = -ENOMEM;
     tierce__advise_huge(arc->entries, opts->slot_count * sizeof(*arc->entries));
@@ -186,6 +187,11 @@ static bool arc_victim(struct tierce__policy *policy, uint64_t now, uint32_t *sl
     return true;
 }
 
+static uint32_t arc_run(struct tierce__flat *flat, const struct tierce__flat_uses *uses)
+{
+    return tierce__flat_use(flat, &tierce__policy_arc_ops, uses);
+}
+
 const struct tierce__policy_ops tierce__policy_arc_ops = {
     .name = "arc",
     .summary = "ARC: balances what was used once against what was used again by what comes back",
@@ -198,4 +204,5 @@ const struct tierce__policy_ops tierce__policy_arc_ops = {
     .remove = arc_remove,
     .victim = arc_victim,
     .prefetch = arc_prefetch,
+    .run = arc_run,
 };

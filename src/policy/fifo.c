@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/flat.h"
 #include "policy/order.h"
 #include "policy/policy_private.h"
 
@@ -14,6 +15,11 @@ static void fifo_touch(struct tierce__policy *policy, uint32_t slot, uint64_t no
     TIERCE_DASSERT(tierce__order_has(tierce__order_of(policy), slot));
 }
 
+static uint32_t fifo_run(struct tierce__flat *flat, const struct tierce__flat_uses *uses)
+{
+    return tierce__flat_use(flat, &tierce__policy_fifo_ops, uses);
+}
+
 const struct tierce__policy_ops tierce__policy_fifo_ops = {
     .name = "fifo",
     .summary = "first in, first out: the entry that was stored longest ago leaves first",
@@ -24,4 +30,5 @@ const struct tierce__policy_ops tierce__policy_fifo_ops = {
     .set_evictable = tierce__ordered_set_evictable,
     .remove = tierce__ordered_remove,
     .victim = tierce__ordered_victim,
+    .run = fifo_run,
 };

@@ -5,32 +5,47 @@
 
 #include <errno.h>
 
-int tierce__ghost_init(struct tierce__ghost *ghost, uint32_t key_count)
+#define NONE  UINT32_MAX
+#define AHEAD 8u /* nodes fetched before they are dropped */
+
+static int make_table(struct tierce__ghost *ghost, uint32_t key_count, uint32_t range)
 {
+    if (range > 0) {
+        ghost->range = range;
+        ghost->node_of = tierce__calloc(range, sizeof(*ghost->node_of));
+        tierce__advise_huge(ghost->node_of, range * sizeof(*ghost->node_of));
+        return ghost->node_of == NULL ? -ENOMEM : 0;
+    }
     uint64_t cells = 2;
     while (cells < 2 * (uint64_t)key_count)
         cells *= 2;
+    ghost->mask = (uint32_t)(cells - 1);
+    ghost->cells = tierce__calloc(cells, sizeof(*ghost->cells));
+    tierce__advise_huge(ghost->cells, cells * sizeof(*ghost->cells));
+    return ghost->cells == NULL ? -ENOMEM : 0;
+}
+
+int tierce__ghost_init(struct tierce__ghost *ghost, uint32_t key_count, uint32_t range)
+{
     *ghost = (struct tierce__ghost){
         .nodes = tierce__calloc((size_t)key_count + TIERCE__GHOST_LISTS, sizeof(*ghost->nodes)),
-        .cells = tierce__calloc(cells, sizeof(*ghost->cells)),
         .node_count = key_count,
-        .mask = (uint32_t)(cells - 1),
         .nodes_free = key_count,
     };
-    if (ghost->nodes == NULL || ghost->cells == NULL)
+    if (ghost->nodes == NULL)
         return -ENOMEM;
     tierce__advise_huge(ghost->nodes, key_count * sizeof(*ghost->nodes));
-    tierce__advise_huge(ghost->cells, cells * sizeof(*ghost->cells));
     for (uint32_t list = 0; list < TIERCE__GHOST_LISTS; list++) {
         uint32_t head = key_count + list;
         ghost->nodes[head].newer = head;
         ghost->nodes[head].older = head;
     }
-    return 0;
+    return make_table(ghost, key_count, range);
 }
 
 void tierce__ghost_fini(struct tierce__ghost *ghost)
 {
+    tierce__free(ghost->node_of);
     tierce__free(ghost->cells);
     tierce__free(ghost->nodes);
     *ghost = (struct tierce__ghost){0};
@@ -63,26 +78,48 @@ static void erase_cell(struct tierce__ghost *ghost, uint32_t hole)
     cells[hole].node = 0;
 }
 
+/* The node of a key, or NONE. */
+static uint32_t find_node(const struct tierce__ghost *ghost, uint64_t key)
+{
+    if (ghost->node_of == NULL)
+        return ghost->cells[find_cell(ghost, key, tierce__ghost_hash(key))].node - 1;
+    TIERCE_ASSERT(key < ghost->range);
+    return ghost->node_of[key] - 1;
+}
+
+static void erase_key(struct tierce__ghost *ghost, uint32_t node)
+{
+    if (ghost->node_of != NULL) {
+        ghost->node_of[ghost->nodes[node].key] = 0;
+        return;
+    }
+    uint32_t at = ghost->nodes[node].hash & ghost->mask;
+    while (ghost->cells[at].node != node + 1)
+        at = (at + 1) & ghost->mask;
+    erase_cell(ghost, at);
+}
+
+static void enter_key(struct tierce__ghost *ghost, uint32_t node)
+{
+    const struct tierce__ghost_node *n = &ghost->nodes[node];
+    if (ghost->node_of != NULL)
+        ghost->node_of[n->key] = node + 1;
+    else
+        ghost->cells[find_cell(ghost, n->key, n->hash)] =
+            (struct tierce__ghost_cell){.hash = n->hash, .node = node + 1};
+}
+
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
-static void drop_node(struct tierce__ghost *ghost, uint32_t at, uint32_t cell)
+static void drop_node(struct tierce__ghost *ghost, uint32_t at)
 {
     struct tierce__ghost_node *node = &ghost->nodes[at];
-    erase_cell(ghost, cell);
+    erase_key(ghost, at);
     ghost->nodes[node->newer].older = node->older;
     ghost->nodes[node->older].newer = node->newer;
     ghost->bytes[node->list] -= node->bytes;
     node->newer = ghost->nodes_free;
     ghost->nodes_free = at;
-}
-
-/* The cell of a node that is in. */
-static uint32_t cell_of(const struct tierce__ghost *ghost, uint32_t node)
-{
-    uint32_t at = ghost->nodes[node].hash & ghost->mask;
-    while (ghost->cells[at].node != node + 1)
-        at = (at + 1) & ghost->mask;
-    return at;
 }
 
 static uint32_t make_node(struct tierce__ghost *ghost, uint32_t list)
@@ -102,21 +139,20 @@ static uint32_t make_node(struct tierce__ghost *ghost, uint32_t list)
 
 bool tierce__ghost_find(const struct tierce__ghost *ghost, uint64_t key, uint32_t *list)
 {
-    uint32_t cell = find_cell(ghost, key, tierce__ghost_hash(key));
-    if (ghost->cells[cell].node == 0)
+    uint32_t at = find_node(ghost, key);
+    if (at == NONE)
         return false;
-    *list = ghost->nodes[ghost->cells[cell].node - 1].list;
+    *list = ghost->nodes[at].list;
     return true;
 }
 
 bool tierce__ghost_take(struct tierce__ghost *ghost, uint64_t key, uint32_t *list)
 {
-    uint32_t cell = find_cell(ghost, key, tierce__ghost_hash(key));
-    if (ghost->cells[cell].node == 0)
+    uint32_t at = find_node(ghost, key);
+    if (at == NONE)
         return false;
-    uint32_t at = ghost->cells[cell].node - 1;
     *list = ghost->nodes[at].list;
-    drop_node(ghost, at, cell);
+    drop_node(ghost, at);
     return true;
 }
 
@@ -125,23 +161,29 @@ bool tierce__ghost_drop_oldest(struct tierce__ghost *ghost, uint32_t list)
     uint32_t head = ghost->node_count + list, oldest = ghost->nodes[head].newer;
     if (oldest == head)
         return false;
-    drop_node(ghost, oldest, cell_of(ghost, oldest));
-    /* The next one to go is known already; its cell is anywhere. */
-    __builtin_prefetch(&ghost->cells[ghost->nodes[ghost->nodes[head].newer].hash & ghost->mask], 1);
+    drop_node(ghost, oldest);
+    /* The next one to go is known already; its place in the table is anywhere. */
+    uint32_t next = ghost->nodes[head].newer;
+    tierce__ghost_prefetch(ghost, ghost->nodes[next].key);
+    /* Nodes lie mostly in the order of their age. */
+    __builtin_prefetch(&ghost->nodes[next + AHEAD < ghost->node_count ? next + AHEAD : 0], 1);
     return true;
 }
 
 void tierce__ghost_push(struct tierce__ghost *ghost, uint32_t list, uint64_t key, uint64_t bytes)
 {
-    uint32_t hash = tierce__ghost_hash(key), known;
+    uint32_t known;
     tierce__ghost_take(ghost, key, &known);
     uint32_t at = make_node(ghost, list), head = ghost->node_count + list;
     uint32_t newest = ghost->nodes[head].older;
-    ghost->nodes[at] = (struct tierce__ghost_node){
-        .key = key, .bytes = bytes, .newer = head, .older = newest, .hash = hash, .list = list};
+    ghost->nodes[at] = (struct tierce__ghost_node){.key = key,
+                                                   .bytes = bytes,
+                                                   .newer = head,
+                                                   .older = newest,
+                                                   .hash = tierce__ghost_hash(key),
+                                                   .list = list};
     ghost->nodes[newest].newer = at;
     ghost->nodes[head].older = at;
-    ghost->cells[find_cell(ghost, key, hash)] =
-        (struct tierce__ghost_cell){.hash = hash, .node = at + 1};
+    enter_key(ghost, at);
     ghost->bytes[list] += bytes;
 }

@@ -14,7 +14,8 @@
  * Keys of entries that were evicted, with their sizes, in one or two lists by age. A key is in one
  * list at most. The nodes are used in turn and so lie in the order of their age; the table over
  * them holds 32 bits of each key's hash, so that looking for a key that is not there reads one
- * line, and nothing else is read when keys move up in the table.
+ * line, and nothing else is read when keys move up in the table. Where keys are dense numbers there
+ * is an array over them instead.
  */
 
 enum { TIERCE__GHOST_LISTS = 2 };
@@ -40,7 +41,9 @@ struct tierce__ghost_cell {
 
 struct tierce__ghost {
     struct tierce__ghost_node *nodes; /* [node_count + LISTS]: the last ones close the circles */
-    struct tierce__ghost_cell *cells; /* [mask + 1], at most half of them in use */
+    struct tierce__ghost_cell *cells; /* [mask + 1], at most half of them in use; or NULL and */
+    uint32_t *node_of;                /* [range] of a key, + 1; 0: none */
+    uint64_t range;
     uint32_t node_count;
     uint32_t mask;
     uint32_t nodes_used; /* those beyond were never used */
@@ -48,8 +51,10 @@ struct tierce__ghost {
     uint64_t bytes[TIERCE__GHOST_LISTS];
 };
 
-/* Room for `key_count` keys (>= 1). -ENOMEM leaves what fini accepts, as is a zeroed ghost. */
-TIERCE_MUSTUSE int tierce__ghost_init(struct tierce__ghost *ghost, uint32_t key_count);
+/* Room for `key_count` keys (>= 1), which are all below `range`, or any if it is 0. -ENOMEM leaves
+ * what fini accepts, as is a zeroed ghost. */
+TIERCE_MUSTUSE int tierce__ghost_init(struct tierce__ghost *ghost, uint32_t key_count,
+                                      uint32_t range);
 void tierce__ghost_fini(struct tierce__ghost *ghost);
 
 /* Whether a key is known, and then *list = where. */
@@ -64,7 +69,10 @@ static inline uint32_t tierce__ghost_hash(uint64_t key)
 
 static inline void tierce__ghost_prefetch(const struct tierce__ghost *ghost, uint64_t key)
 {
-    __builtin_prefetch(&ghost->cells[tierce__ghost_hash(key) & ghost->mask], 1);
+    if (ghost->node_of != NULL)
+        __builtin_prefetch(&ghost->node_of[key], 1);
+    else
+        __builtin_prefetch(&ghost->cells[tierce__ghost_hash(key) & ghost->mask], 1);
 }
 
 /* Fetches what it takes to remember the entries that leave after `slot`: the cell of the next one,

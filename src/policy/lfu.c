@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "policy/flat.h"
 #include "policy/heap.h"
 #include "policy/policy_private.h"
 
@@ -271,6 +272,11 @@ static bool lfu_victim(struct tierce__policy *policy, uint64_t now, uint32_t *sl
     return false;
 }
 
+static uint32_t lfu_run(struct tierce__flat *flat, const struct tierce__flat_uses *uses)
+{
+    return tierce__flat_use(flat, &tierce__policy_lfu_ops, uses);
+}
+
 const struct tierce__policy_ops tierce__policy_lfu_ops = {
     .name = "lfu",
     .summary = "least frequently used: the entry with the fewest uses leaves first, among equals "
@@ -282,4 +288,5 @@ const struct tierce__policy_ops tierce__policy_lfu_ops = {
     .set_evictable = lfu_set_evictable,
     .remove = lfu_remove,
     .victim = lfu_victim,
+    .run = lfu_run,
 };

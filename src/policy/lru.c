@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/flat.h"
 #include "policy/order.h"
 #include "policy/policy_private.h"
 
@@ -6,6 +7,11 @@ static int lru_create(struct tierce__policy **out, const struct tierce__policy_o
 {
     return tierce__ordered_create(out, sizeof(struct tierce__ordered), &tierce__policy_lru_ops,
                                   opts, 1, false);
+}
+
+static uint32_t lru_run(struct tierce__flat *flat, const struct tierce__flat_uses *uses)
+{
+    return tierce__flat_use(flat, &tierce__policy_lru_ops, uses);
 }
 
 const struct tierce__policy_ops tierce__policy_lru_ops = {
@@ -19,4 +25,5 @@ const struct tierce__policy_ops tierce__policy_lru_ops = {
     .remove = tierce__ordered_remove,
     .victim = tierce__ordered_victim,
     .prefetch = tierce__ordered_prefetch,
+    .run = lru_run,
 };

@@ -69,18 +69,14 @@ static uint32_t first_listed(struct tierce__order *order, uint32_t list)
     uint32_t head = order->slot_count + list;
     for (;;) {
         uint32_t slot = order->newest_first ? nodes[head].older : nodes[head].newer;
-        if (slot == head || tierce__order_is_evictable(order, slot)) {
-            /* The next one to go; it was last touched long ago. */
-            __builtin_prefetch(&nodes[order->newest_first ? nodes[slot].older : nodes[slot].newer],
-                               1);
+        if (slot == head || tierce__order_is_evictable(order, slot))
             return slot;
-        }
         tierce__order_unlink(order, slot);
         nodes[slot].state |= TIERCE__ORDER_PARKED;
     }
 }
 
-bool tierce__order_first(struct tierce__order *order, uint32_t list, uint32_t *slot)
+bool tierce__order_search(struct tierce__order *order, uint32_t list, uint32_t *slot)
 {
     const struct tierce__heap *heap = &order->heaps[list];
     uint32_t first = first_listed(order, list), head = order->slot_count + list;
@@ -124,43 +120,4 @@ void tierce__ordered_destroy(struct tierce__policy *policy)
     struct tierce__ordered *ordered = (struct tierce__ordered *)(void *)policy;
     ordered->magic = 0;
     tierce__free(ordered);
-}
-
-void tierce__ordered_prefetch(const struct tierce__policy *policy, uint64_t key, uint32_t slot,
-                              bool near)
-{
-    (void)key;
-    if (slot != TIERCE__NO_SLOT)
-        tierce__order_prefetch(&((const struct tierce__ordered *)(const void *)policy)->order, slot,
-                               near);
-}
-
-void tierce__ordered_insert(struct tierce__policy *policy, uint32_t slot,
-                            const struct tierce__policy_entry *entry)
-{
-    (void)entry;
-    tierce__order_push(tierce__order_of(policy), slot, 0);
-}
-
-void tierce__ordered_touch(struct tierce__policy *policy, uint32_t slot, uint64_t now)
-{
-    (void)now;
-    tierce__order_move(tierce__order_of(policy), slot, 0);
-}
-
-void tierce__ordered_set_evictable(struct tierce__policy *policy, uint32_t slot, bool evictable)
-{
-    tierce__order_set_evictable(tierce__order_of(policy), slot, evictable);
-}
-
-void tierce__ordered_remove(struct tierce__policy *policy, uint32_t slot, bool evicted)
-{
-    (void)evicted;
-    tierce__order_remove(tierce__order_of(policy), slot);
-}
-
-bool tierce__ordered_victim(struct tierce__policy *policy, uint64_t now, uint32_t *slot)
-{
-    (void)now;
-    return tierce__order_first(tierce__order_of(policy), 0, slot);
 }

@@ -48,8 +48,8 @@ void tierce__order_fini(struct tierce__order *order);
 
 void tierce__order_set_evictable(struct tierce__order *order, uint32_t slot, bool evictable);
 
-/* *slot = the evictable entry of the list that was moved longest ago (newest_first: last). */
-bool tierce__order_first(struct tierce__order *order, uint32_t list, uint32_t *slot);
+/* tierce__order_first where something was passed over, or has to be. */
+bool tierce__order_search(struct tierce__order *order, uint32_t list, uint32_t *slot);
 
 /* Takes a parked slot out of the heap, if it is there. */
 void tierce__order_unpark(struct tierce__order *order, uint32_t slot);
@@ -119,6 +119,22 @@ static inline void tierce__order_remove(struct tierce__order *order, uint32_t sl
     order->nodes[slot].state = 0;
 }
 
+/* *slot = the evictable entry of the list that was moved longest ago (newest_first: last). */
+static inline bool tierce__order_first(struct tierce__order *order, uint32_t list, uint32_t *slot)
+{
+    const struct tierce__order_node *nodes = order->nodes;
+    uint32_t head = order->slot_count + list;
+    uint32_t first = order->newest_first ? nodes[head].older : nodes[head].newer;
+    if (__builtin_expect(order->heaps[list].count > 0 || first == head ||
+                             !tierce__order_is_evictable(order, first),
+                         0))
+        return tierce__order_search(order, list, slot);
+    /* The next one to go; it was last touched long ago. */
+    __builtin_prefetch(&nodes[order->newest_first ? nodes[first].older : nodes[first].newer], 1);
+    *slot = first;
+    return true;
+}
+
 /* The two calls of a policy's prefetch, for a slot that is in. */
 static inline void tierce__order_prefetch(const struct tierce__order *order, uint32_t slot,
                                           bool near)
@@ -156,15 +172,49 @@ TIERCE_MUSTUSE int tierce__ordered_create(struct tierce__policy **out, size_t si
                                           const struct tierce__policy_opts *opts,
                                           uint32_t list_count, bool newest_first);
 
-/* Operations as they are where nothing else is kept and one list is all. */
 void tierce__ordered_destroy(struct tierce__policy *policy);
-void tierce__ordered_prefetch(const struct tierce__policy *policy, uint64_t key, uint32_t slot,
-                              bool near);
-void tierce__ordered_insert(struct tierce__policy *policy, uint32_t slot,
-                            const struct tierce__policy_entry *entry);
-void tierce__ordered_touch(struct tierce__policy *policy, uint32_t slot, uint64_t now);
-void tierce__ordered_set_evictable(struct tierce__policy *policy, uint32_t slot, bool evictable);
-void tierce__ordered_remove(struct tierce__policy *policy, uint32_t slot, bool evicted);
-bool tierce__ordered_victim(struct tierce__policy *policy, uint64_t now, uint32_t *slot);
+
+/* Operations as they are where nothing else is kept and one list is all. Inline, for `run`. */
+static inline void tierce__ordered_prefetch(const struct tierce__policy *policy, uint64_t key,
+                                            uint32_t slot, bool near)
+{
+    (void)key;
+    if (slot != TIERCE__NO_SLOT)
+        tierce__order_prefetch(&((const struct tierce__ordered *)(const void *)policy)->order, slot,
+                               near);
+}
+
+static inline void tierce__ordered_insert(struct tierce__policy *policy, uint32_t slot,
+                                          const struct tierce__policy_entry *entry)
+{
+    (void)entry;
+    tierce__order_push(tierce__order_of(policy), slot, 0);
+}
+
+static inline void tierce__ordered_touch(struct tierce__policy *policy, uint32_t slot, uint64_t now)
+{
+    (void)now;
+    tierce__order_move(tierce__order_of(policy), slot, 0);
+}
+
+static inline void tierce__ordered_set_evictable(struct tierce__policy *policy, uint32_t slot,
+                                                 bool evictable)
+{
+    tierce__order_set_evictable(tierce__order_of(policy), slot, evictable);
+}
+
+static inline void tierce__ordered_remove(struct tierce__policy *policy, uint32_t slot,
+                                          bool evicted)
+{
+    (void)evicted;
+    tierce__order_remove(tierce__order_of(policy), slot);
+}
+
+static inline bool tierce__ordered_victim(struct tierce__policy *policy, uint64_t now,
+                                          uint32_t *slot)
+{
+    (void)now;
+    return tierce__order_first(tierce__order_of(policy), 0, slot);
+}
 
 #endif

@@ -38,6 +38,8 @@ struct tierce__policy_entry {
 };
 
 struct tierce__policy;
+struct tierce__flat;
+struct tierce__flat_uses;
 
 struct tierce__policy_opts {
     size_t size;         /* sizeof(struct tierce__policy_opts) */
@@ -47,6 +49,8 @@ struct tierce__policy_opts {
     uint64_t seed;       /* for policies that draw */
     uint64_t ttl;        /* for policies that expire, in the unit of `now`; 0 for never */
     uint32_t samples;    /* for policies that draw a sample: its size; 0 for 16 */
+    uint32_t key_count;  /* all keys are below, so that what is kept of a key is found without a
+                            search; 0: keys are any */
 };
 
 struct tierce__policy_ops {
@@ -83,6 +87,8 @@ struct tierce__policy_ops {
     /* Optional, of policies with a hand that walks over all entries: how often it came to the last
      * one and began again. Until it has, it has met no entry twice. */
     uint64_t (*wraps)(const struct tierce__policy *policy);
+    /* Optional, tierce__flat_run: tierce__flat_use with these operations, compiled as one. */
+    uint32_t (*run)(struct tierce__flat *flat, const struct tierce__flat_uses *uses);
 };
 
 /* First member of every implementation. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "policy/flat.h"
 #include "policy/ghost.h"
 #include "policy/order.h"
 #include "policy/policy_private.h"
@@ -68,7 +69,7 @@ static int create_as(struct tierce__policy **out, const struct tierce__policy_op
     s->victim = TIERCE__NO_SLOT;
     s->uses = tierce__calloc(opts->slot_count, sizeof(*s->uses));
     s->entries = tierce__calloc(opts->slot_count, sizeof(*s->entries));
-    rc = tierce__ghost_init(&s->ghost, opts->slot_count);
+    rc = tierce__ghost_init(&s->ghost, opts->slot_count, opts->key_count);
     if (s->uses == NULL || s->entries == NULL)
         rc = -ENOMEM;
     tierce__advise_huge(s->entries, opts->slot_count * sizeof(*s->entries));
@@ -210,6 +211,11 @@ static bool s3fifo_victim(struct tierce__policy *policy, uint64_t now, uint32_t 
     return true;
 }
 
+static uint32_t s3fifo_run(struct tierce__flat *flat, const struct tierce__flat_uses *uses)
+{
+    return tierce__flat_use(flat, &tierce__policy_s3fifo_ops, uses);
+}
+
 const struct tierce__policy_ops tierce__policy_s3fifo_ops = {
     .name = "s3fifo",
     .summary = "S3-FIFO: a small queue for what is new, a main queue for what was used there or "
@@ -223,7 +229,13 @@ const struct tierce__policy_ops tierce__policy_s3fifo_ops = {
     .remove = s3fifo_remove,
     .victim = s3fifo_victim,
     .prefetch = s3fifo_prefetch,
+    .run = s3fifo_run,
 };
+
+static uint32_t s3fifo_lcs_run(struct tierce__flat *flat, const struct tierce__flat_uses *uses)
+{
+    return tierce__flat_use(flat, &tierce__policy_s3fifo_lcs_ops, uses);
+}
 
 const struct tierce__policy_ops tierce__policy_s3fifo_lcs_ops = {
     .name = "s3fifo_lcs",
@@ -237,4 +249,5 @@ const struct tierce__policy_ops tierce__policy_s3fifo_lcs_ops = {
     .remove = s3fifo_remove,
     .victim = s3fifo_victim,
     .prefetch = s3fifo_prefetch,
+    .run = s3fifo_lcs_run,
 };

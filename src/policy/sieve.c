@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "policy/flat.h"
 #include "policy/heap.h"
 #include "policy/policy_private.h"
 
@@ -207,6 +208,11 @@ static uint64_t sieve_wraps(const struct tierce__policy *policy)
     return sieve->walks > 0 ? sieve->walks - 1 : 0;
 }
 
+static uint32_t sieve_run(struct tierce__flat *flat, const struct tierce__flat_uses *uses)
+{
+    return tierce__flat_use(flat, &tierce__policy_sieve_ops, uses);
+}
+
 const struct tierce__policy_ops tierce__policy_sieve_ops = {
     .name = "sieve",
     .summary = "SIEVE: a hand walks from old to new and takes the first entry that was not used "
@@ -219,4 +225,5 @@ const struct tierce__policy_ops tierce__policy_sieve_ops = {
     .remove = sieve_remove,
     .victim = sieve_victim,
     .wraps = sieve_wraps,
+    .run = sieve_run,
 };

@@ -138,6 +138,7 @@ static bool is_named(const uint8_t *name, size_t name_bytes, const char *wanted)
     return name_bytes == strlen(wanted) && memcmp(name, wanted, name_bytes) == 0;
 }
 
+/* NOLINTNEXTLINE(readability-function-size): the arguments are nghttp2's. */
 static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const uint8_t *name,
                      size_t name_bytes, const uint8_t *value, size_t value_bytes, uint8_t flags,
                      void *arg)

@@ -323,6 +323,7 @@ static enum MHD_Result dispatch(struct tierce__http_call *call)
 
 /* libmicrohttpd asks first with the headers, then with each piece of the body, then with nothing,
  * and with nothing again after a suspension. */
+/* NOLINTNEXTLINE(readability-function-size): the arguments are libmicrohttpd's. */
 enum MHD_Result tierce__http_call_access(void *http, struct MHD_Connection *connection,
                                          const char *url, const char *method, const char *version,
                                          const char *data, size_t *count, void **context)

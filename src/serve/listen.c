@@ -26,14 +26,15 @@ static int bind_and_listen(int fd, const struct addrinfo *address)
 
 static int read_port(int fd, uint16_t *port)
 {
-    struct sockaddr_storage bound;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in in;
+        struct sockaddr_in6 in6;
+    } bound = {.in6 = {0}};
     socklen_t length = sizeof(bound);
-    if (getsockname(fd, (struct sockaddr *)&bound, &length) != 0)
+    if (getsockname(fd, &bound.any, &length) != 0)
         return -errno;
-    if (bound.ss_family == AF_INET6)
-        *port = ntohs(((const struct sockaddr_in6 *)&bound)->sin6_port);
-    else
-        *port = ntohs(((const struct sockaddr_in *)&bound)->sin_port);
+    *port = ntohs(bound.any.sa_family == AF_INET6 ? bound.in6.sin6_port : bound.in.sin_port);
     return 0;
 }
 

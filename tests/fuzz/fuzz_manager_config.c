@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct tierce__config_error error = {""};
     struct tierce__config *values = NULL;
-    char text[4096], *warnings = NULL;
+    char text[1024], *warnings = NULL;
     uint64_t live = tierce__alloc_live();
     if (size >= sizeof(text))
         return 0;

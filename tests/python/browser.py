@@ -114,9 +114,12 @@ class Page:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=1, mobile=width < 600)
 
-    def open(self, path):
+    def open(self, where):
+        """Loads a file, or an address of HTTP."""
+        where = str(where)
         self._browser.events.clear()
-        self.call("Page.navigate", url=f"file://{os.path.abspath(path)}")
+        self.call("Page.navigate", url=where if where.startswith("http://")
+                  else f"file://{os.path.abspath(where)}")
         self._browser.wait_for("Page.loadEventFired", self._session)
         return self
 

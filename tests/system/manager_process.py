@@ -5,12 +5,16 @@ import http.client
 import importlib
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTO = ROOT / "src" / "wire" / "proto"
@@ -18,6 +22,9 @@ START_SECONDS = 20
 
 
 def executable():
+    named = os.environ.get("TIERCE_EXECUTABLE")
+    if named:
+        return Path(named)
     for preset in ("rel", "dev"):
         path = ROOT / "build" / preset / "bin" / "tierce"
         if path.exists():
@@ -111,18 +118,21 @@ class Grpc:
 class Manager:
     """A running manager on free ports of loopback, in a working directory of its own."""
 
-    def __init__(self, folder, *arguments, debug=True, startup=None):
+    def __init__(self, folder, *arguments, debug=True, startup=None, ready=True):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.storage = self.folder / "nfs"
-        self.storage.mkdir(exist_ok=True)
+        if startup is None:
+            self.storage.mkdir(exist_ok=True)
         self.arguments = list(arguments)
         self.debug = debug
-        self.startup = startup or self.usual_startup()
+        self.startup = startup or self.usual_startup(storage=self.storage)
         self.process = None
+        self.ready = ready  # wait until it leads
         self.start()
 
-    def usual_startup(self, **group):
+    @staticmethod
+    def usual_startup(storage, **group):
         """One storage of files and one group, in KVCM's JSON."""
         usual = {
             "name": "default", "storage_candidates": ["nfs_01"],
@@ -143,7 +153,7 @@ class Manager:
         usual.update(group)
         return {"storage_config": {
                     "type": "file", "is_available": True, "global_unique_name": "nfs_01",
-                    "storage_spec": {"root_path": f"{self.storage}/", "key_count_per_file": 8}},
+                    "storage_spec": {"root_path": f"{storage}/", "key_count_per_file": 8}},
                 "instance_group": usual}
 
     def start(self):
@@ -159,7 +169,8 @@ class Manager:
         self.process = subprocess.Popen(command, cwd=self.folder, stdout=self.log,
                                         stderr=self.log, stdin=subprocess.DEVNULL)
         self.ports = self.read_ports(offset)
-        self.wait_ready()
+        if self.ready:
+            self.wait_ready()
 
     def read_ports(self, offset):
         deadline = time.monotonic() + START_SECONDS
@@ -201,7 +212,46 @@ class Manager:
 
 
 def free_port():
-    import socket
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def wait_until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Redis:
+    """A redis-server of this test's own."""
+
+    def __init__(self, folder):
+        if shutil.which("redis-server") is None:
+            if os.environ.get("CI"):
+                raise RuntimeError("redis-server is missing: see tools/packages.txt")
+            pytest.skip("needs redis-server")
+        self.folder = Path(folder)
+        self.folder.mkdir()
+        self.port = free_port()
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(
+            ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+             "--appendonly", "yes", "--appendfsync", "always", "--dir", str(self.folder)],
+            stdout=subprocess.DEVNULL)
+        wait_until(self.answers)
+
+    def answers(self):
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as s:
+                s.sendall(b"PING\r\n")
+                return s.recv(64).startswith(b"+PONG")
+        except OSError:
+            return False
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()

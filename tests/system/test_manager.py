@@ -4,22 +4,33 @@
 import json
 import os
 import signal
+import subprocess
 import time
 
 import pytest
 
-from manager_process import Grpc, Http, Manager
+from manager_process import Grpc, Http, Manager, Redis, executable, wait_until
 
 pytest.importorskip("grpc_tools")
 
 SPECS = [{"name": "tp0", "size": 1024}, {"name": "tp1", "size": 1024}]
 
 
-@pytest.fixture(scope="module")
-def manager(tmp_path_factory):
-    manager = Manager(tmp_path_factory.mktemp("manager"))
+@pytest.fixture(scope="module", params=["memory", "rocksdb", "redis"])
+def manager(request, tmp_path_factory):
+    """The same for every kind of index."""
+    folder = tmp_path_factory.mktemp("manager")
+    redis = Redis(folder / "redis") if request.param == "redis" else None
+    index = {"memory": ("local", ""), "rocksdb": ("rocksdb", f"{folder}/meta"),
+             "redis": ("redis", f"redis://127.0.0.1:{redis.port if redis else 0}")}[request.param]
+    startup = Manager.usual_startup(storage=folder / "nfs")
+    startup["instance_group"]["cache_config"]["meta_indexer_config"]["meta_storage_backend_config"] \
+        = {"storage_type": index[0], "storage_uri": index[1]}
+    manager = Manager(folder, startup=startup)
     yield manager
     assert manager.stop() == 0
+    if redis:
+        redis.stop()
 
 
 @pytest.fixture(params=[Http, Grpc], ids=["http", "grpc"])
@@ -265,13 +276,6 @@ def write_files(manager, locations):
                 file.truncate(8 * 1024)
             paths.add(path)
     return paths
-
-
-def wait_until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_what_is_removed_is_really_deleted(api, manager):
@@ -526,6 +530,51 @@ def test_pages_for_operators(manager):
     assert len(document["paths"]) == 28
 
 
+# ---- the command line ------------------------------------------------------------------------------
+
+def test_the_command_line(manager, tmp_path):
+    def tierce(*arguments, status=0, stdin=None):
+        done = subprocess.run(
+            [str(executable()), *arguments, "--url", f"http://127.0.0.1:{manager.ports['admin_http']}",
+             "--meta-url", f"http://127.0.0.1:{manager.ports['http']}"],
+            capture_output=True, text=True, input=stdin)
+        assert done.returncode == status, done
+        return done.stdout if status == 0 else done.stderr
+
+    assert "nfs_01" in tierce("storage", "list")
+    tierce("storage", "add", json.dumps(storage("cli_storage", f"{tmp_path}/")))
+    assert "cli_storage" in tierce("storage", "list", "--json")
+    tierce("storage", "disable", "cli_storage")
+    tierce("storage", "remove", "cli_storage")
+    assert "nfs_01 is a candidate" in tierce("storage", "remove", "nfs_01", status=1)
+    (tmp_path / "group.json").write_text(json.dumps(group("cli_group")))
+    tierce("group", "create", str(tmp_path / "group.json"))
+    tierce("group", "update", "-", stdin=json.dumps(group("cli_group", 2)))
+    assert '"version":"2"' in tierce("group", "show", "cli_group").replace(" ", "")
+    api = Http(manager)
+    instance = register(api, instance_group="cli_group")
+    store(api, instance, [1, -2])
+    assert instance in tierce("instance", "list", "cli_group")
+    assert "cli_group" in tierce("instance", "show", instance)
+    assert tierce("cache", "locate", instance, "1", "-2").count("file://nfs_01") == 4
+    assert "CLS_SERVING" in tierce("cache", "look", instance, "1")
+    tierce("cache", "remove", instance, "1")
+    tierce("cache", "trim", instance, "all")
+    tierce("instance", "remove", instance)
+    tierce("group", "remove", "cli_group")
+    (tmp_path / "password").write_text("secret\n")
+    tierce("account", "add", "cli", "user", str(tmp_path / "password"))
+    assert "cli" in tierce("account", "list")
+    tierce("account", "remove", "cli")
+    assert "self_node_id" in tierce("cluster", "info")
+    assert "is_leader: true" in tierce("cluster", "health")
+    assert "service.query_counter" in tierce("cluster", "metrics")
+    tierce("cluster", "log", "info")
+    assert "no key" in tierce("cache", "look", instance, "x", status=2)
+    assert 'no "storage frob"' in tierce("storage", "frob", status=2)
+    assert "nearest is" in tierce("storage", "list", "--jsn", status=2)
+
+
 # ---- starting and stopping -------------------------------------------------------------------------
 
 def test_it_ends_within_a_second(tmp_path):
@@ -545,9 +594,7 @@ def test_another_address_needs_more(tmp_path):
 @pytest.mark.parametrize("kind", ["local", "rocksdb"])
 def test_blocks_survive_kill_9(tmp_path, kind):
     registry = f"--registry.uri=local://{tmp_path}/registry.json"
-    manager = Manager.__new__(Manager)
-    manager.storage = tmp_path / "nfs"
-    startup = Manager.usual_startup(manager)
+    startup = Manager.usual_startup(storage=tmp_path / "nfs")
     indexer = startup["instance_group"]["cache_config"]["meta_indexer_config"]
     indexer["meta_storage_backend_config"] = {"storage_type": kind,
                                               "storage_uri": f"{tmp_path}/meta"}
@@ -624,8 +671,6 @@ def test_events_are_read_by_the_optimizer(tmp_path):
         locate(api, instance, [1, 2, 3])
         store(api, instance, [1, 2, 3])
     manager.stop()
-    from manager_process import executable
-    import subprocess
     out = subprocess.run([str(executable()), "optimize", str(tmp_path / "logs" / "event_publisher.log"),
                           "--policy", "lru", "--capacity", "100", "--csv", "-"],
                          capture_output=True, text=True, check=True).stdout

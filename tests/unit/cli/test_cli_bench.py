@@ -2,6 +2,7 @@
 """tierce bench: that every row is there and says what it must. Speed is no test."""
 
 import csv
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,8 @@ import unittest
 
 from cli_case import EXECUTABLE, CliCase
 
-HEADER = "bench,case,unit,value,limit,ratio,goal,peer,peer_value"
+HEADER = ("bench,case,unit,value,limit,ratio,goal,peer,peer_value,value_min,value_max,limit_min,"
+          "limit_max")
 SMALL = ("--seconds", "0.01", "--memory", "256MiB", "--csv")
 
 
@@ -29,15 +31,49 @@ class Bench(CliCase):
                                  "optimize"])
 
     def test_rows(self):
-        counts = {"memory": 6, "lookup": 6, "hash": 2, "open": 1, "manager": 6, "optimize": 1}
-        rows = self.rows(*counts, *SMALL)
+        counts = {"memory": 6, "lookup": 6, "hash": 2, "open": 1, "manager": 6, "optimize": 13}
+        rows = [row for name in counts
+                for row in self.rows(name, *SMALL, "--python", "missing/python3")]
         self.assertEqual({n: sum(r["bench"] == n for r in rows) for n in counts}, counts)
         for row in rows:
+            if row["unit"] in ("Mblocks/s", "B/block"):
+                continue
             value, limit, ratio = (float(row[k]) for k in ("value", "limit", "ratio"))
             better = limit / value if row["unit"] in ("us", "ms", "bytes") else value / limit
             self.assertAlmostEqual(ratio / better, 1, delta=0.01, msg=str(row))
             self.assertGreater(float(row["goal"]), 0)
             self.assertNotIn(None, row, "a text holds a comma")
+
+    def replays(self, *args):
+        rows = self.rows("optimize", *SMALL, *args)
+        return {row["case"].split(";")[0]: row for row in rows if row["unit"] == "Mblocks/s"}
+
+    def test_replays_without_libcachesim(self):
+        rows = self.replays("--python", "missing/python3")
+        self.assertEqual(list(rows), ["lru", "sieve", "s3fifo", "arc", "lfu", "lru curve"])
+        for row in rows.values():
+            self.assertEqual((row["limit"], row["ratio"]), ("", ""))
+            least, value, most = (float(row[k]) for k in ("value_min", "value", "value_max"))
+            self.assertTrue(0 < least <= value <= most, row)
+            self.assertGreater(float(row["peer_value"]), 0)
+
+    def test_replays_of_a_trace(self):
+        path = os.path.join(self.folder, "..", os.path.basename(self.folder) + ".jsonl")
+        with open(path, "w") as trace:
+            for i in range(2000):
+                print(json.dumps({"timestamp": i, "input_length": 512, "output_length": 1,
+                                  "hash_ids": [i % 7, 1000 + i % 300, 2000 + i]}), file=trace)
+        self.addCleanup(os.remove, path)
+        rows = self.replays("--trace", path, "--python", "missing/python3")
+        self.assertRegex(rows["arc"]["case"], "^arc; 230 of 2307 blocks$")
+        self.check(1, "bench", "optimize", *SMALL, "--trace", "missing", err=["missing: "])
+
+    def test_hits_are_those_of_libcachesim(self):
+        python = os.environ.get("TIERCE_TEST_LIBCACHESIM")
+        if python is None:
+            self.skipTest("TIERCE_TEST_LIBCACHESIM names no Python with libcachesim")
+        for row in self.replays("--python", python).values():
+            self.assertGreater(float(row["limit"]), 0)
 
     def test_every_policy_has_a_row(self):
         rows = self.rows("policy", "--seconds", "0.01", "--memory", "64MiB", "--csv")

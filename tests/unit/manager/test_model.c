@@ -481,6 +481,7 @@ int main(void)
 {
     Suite *suite = suite_create("model");
     TCase *tcase = tcase_create("model");
+    tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, test_storage_as_kvcm_writes_it);
     tcase_add_test(tcase, test_storage_defaults_and_unknown_keys);
     tcase_add_test(tcase, test_wrong_types_name_their_field);

@@ -664,7 +664,7 @@ int main(void)
     Suite *suite = suite_create("registry");
     TCase *tcase = tcase_create("registry");
     tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_set_timeout(tcase, 60);
+    tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, test_storages);
     tcase_add_test(tcase, test_numbers_are_never_given_again);
     tcase_add_test(tcase, test_values_that_are_refused);

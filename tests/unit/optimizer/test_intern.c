@@ -50,7 +50,7 @@ static uint64_t id_at(unsigned kind, uint64_t i)
     return kind == 0 ? i : kind == 1 ? i << 40 : test_random_u64(&random);
 }
 
-START_TEST(a_number_costs_at_most_24_bytes)
+START_TEST(a_number_costs_at_most_32_bytes)
 {
     for (unsigned kind = 0; kind < 3; kind++) {
         struct tierce__intern *intern;
@@ -61,7 +61,7 @@ START_TEST(a_number_costs_at_most_24_bytes)
             if (tierce__intern_one(intern, 0, id_at(kind, i), &out) < 0 || out != i)
                 wrong++;
             if (i % 1000 == 999 && i > 10000)
-                ck_assert_uint_le(tierce__intern_bytes(intern), (i + 1) * 24);
+                ck_assert_uint_le(tierce__intern_bytes(intern), (i + 1) * 32);
         }
         for (uint64_t i = 0; i < 1000000; i += 7)
             wrong += tierce__intern_find(intern, 0, id_at(kind, i)) != i;
@@ -121,6 +121,10 @@ static int fill(void)
     for (uint64_t i = 0; i < 1000; i++)
         ids[i] = i * i;
     if (rc == 0)
+        rc = tierce__intern_chain(intern, 3, ids, 500, out);
+    if (rc == 0)
+        rc = tierce__intern_reserve(intern, 10000);
+    if (rc == 0)
         rc = tierce__intern_chain(intern, 3, ids, 1000, out);
     if (rc == -ENOMEM && intern != NULL) {
         /* What it holds it still holds, and it goes on. */
@@ -133,6 +137,41 @@ static int fill(void)
     tierce__intern_destroy(intern);
     return rc;
 }
+
+START_TEST(room_that_was_made_changes_no_number)
+{
+    struct tierce__intern *intern;
+    uint32_t out;
+    uint64_t wrong = 0;
+    ck_assert_int_eq(tierce__intern_create(&intern), 0);
+    for (uint64_t i = 0; i < 50000; i++) {
+        if (i == 0 || i == 1000 || i == 20000)
+            ck_assert_int_eq(tierce__intern_reserve(intern, i == 1000 ? 10 : 40000), 0);
+        wrong += tierce__intern_one(intern, 0, id_at(2, i), &out) < 0 || out != i;
+    }
+    for (uint64_t i = 0; i < 50000; i++)
+        wrong += tierce__intern_find(intern, 0, id_at(2, i)) != i;
+    ck_assert_uint_eq(wrong, 0);
+    tierce__intern_destroy(intern);
+}
+END_TEST
+
+/* Numbers in a row that belong to several chains, and chains that go on where others did not. */
+START_TEST(what_follows_a_number_is_compared)
+{
+    struct tierce__intern *intern;
+    uint32_t out[5];
+    ck_assert_int_eq(tierce__intern_create(&intern), 0);
+    ck_assert_int_eq(tierce__intern_chain(intern, 0, (const uint64_t[]){1, 2, 3}, 3, out), 0);
+    ck_assert_int_eq(tierce__intern_chain(intern, 1, (const uint64_t[]){1, 2, 3}, 3, out), 0);
+    ck_assert_mem_eq(out, ((const uint32_t[]){3, 4, 5}), 12);
+    ck_assert_int_eq(tierce__intern_chain(intern, 0, (const uint64_t[]){2, 3, 1, 2, 4}, 5, out), 0);
+    ck_assert_mem_eq(out, ((const uint32_t[]){1, 2, 0, 1, 6}), 20);
+    ck_assert_int_eq(tierce__intern_chain(intern, 1, (const uint64_t[]){3, 4, 1, 1}, 4, out), 0);
+    ck_assert_mem_eq(out, ((const uint32_t[]){5, 7, 3, 3}), 16);
+    tierce__intern_destroy(intern);
+}
+END_TEST
 
 START_TEST(every_allocation_may_fail)
 {
@@ -156,8 +195,10 @@ int main(void)
     tcase_set_timeout(t, 50);
     tcase_add_test(t, numbers_come_in_order_of_appearance);
     tcase_add_test(t, an_instance_is_part_of_the_key);
-    tcase_add_test(t, a_number_costs_at_most_24_bytes);
+    tcase_add_test(t, a_number_costs_at_most_32_bytes);
     tcase_add_test(t, it_does_what_an_array_does);
+    tcase_add_test(t, room_that_was_made_changes_no_number);
+    tcase_add_test(t, what_follows_a_number_is_compared);
     tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(suite, t);
     return check_main(suite);

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_ACCESS_LOG_H
+#define TIERCE_ENGINE_ACCESS_LOG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * The access log (docs/format/trace.md): a line for each lookup and store, so that `tierce
+ * optimize` can say what another cache would have done.
+ *
+ *     rc = tierce__access_open(&log, path, bytes_max);
+ *     tierce__access_begin(log, &line, "lookup", &what);      // log NULL: nothing
+ *     tierce__access_end(log, &line, tiers, tier_count);      // or tierce__access_drop
+ *     tierce__access_close(log);
+ *
+ * Lines go through a bounded buffer to a thread that writes them. Nothing here waits for a device
+ * but open and close; what does not fit, and what cannot be written, is dropped and counted. When
+ * the file has grown to half of bytes_max it is renamed to PATH.1, whose lines are lost, and begun
+ * anew, so that both together never exceed bytes_max.
+ *
+ * Threads: any; a line belongs to one at a time.
+ */
+
+struct tierce__access_log;
+
+/* Creates or appends to a regular file, mode 0600. Errors, *out untouched: negative errno; -EINVAL:
+ * no regular file; -EBUSY: another engine writes it. */
+TIERCE_MUSTUSE int tierce__access_open(struct tierce__access_log **out, const char *path,
+                                       uint64_t bytes_max);
+
+/* Writes what is buffered; blocks for that. NULL is accepted. */
+void tierce__access_close(struct tierce__access_log *log);
+
+struct tierce__access_what {
+    const uint8_t *ns_digest; /* [TIERCE_HASH_BYTES] */
+    const uint8_t *hashes;    /* [count][TIERCE_HASH_BYTES] of blocks */
+    uint64_t count;
+    uint64_t held; /* leading blocks that the inference engine holds itself; 0 for a store */
+    uint32_t block_tokens;
+};
+
+/* A line that is not finished; zeroed: none. */
+struct tierce__access_line {
+    char *text;
+    size_t length, room;
+};
+
+/* Begins a line with the time of now. [borrow for the call] what. With log NULL, or where there is
+ * no memory, the line is none, and what follows does nothing. */
+void tierce__access_begin(struct tierce__access_log *log, struct tierce__access_line *line,
+                          const char *op, const struct tierce__access_what *what);
+
+struct tierce__access_tier {
+    const char *name; /* plain ASCII letters */
+    uint64_t blocks;
+};
+
+/* Hands the line over. At most 8 tiers. */
+void tierce__access_end(struct tierce__access_log *log, struct tierce__access_line *line,
+                        const struct tierce__access_tier *tiers, size_t tier_count);
+
+/* Forgets it. */
+void tierce__access_drop(struct tierce__access_line *line);
+
+/* Lines handed over so far, and those of them that were dropped. NULL has none. */
+void tierce__access_counts(struct tierce__access_log *log, uint64_t *lines, uint64_t *dropped);
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_PAGE_H
+#define TIERCE_MANAGER_PAGE_H
+
+#include "manager/manager_private.h"
+#include "serve/serve.h"
+
+/*
+ * The web page on the administrators' HTTP port, read-only:
+ *
+ *   GET /          the page, with /page.css and /page.js (web/manager); it asks for nothing else
+ *   GET /api/page  its numbers as JSON (page.c), for those who may call
+ *
+ * Threads: any; tierce__page_sample one at a time.
+ */
+
+/* Writes routes and returns how many. */
+size_t tierce__page_routes(struct tierce__manager *manager, struct tierce__route *out);
+
+/* Takes one sample for what the page shows over time. */
+void tierce__page_sample(struct tierce__manager *manager);
+
+/* The page's files, which the build turns into arrays: a NUL is behind each, which its size does
+ * not count. */
+extern const unsigned char tierce__manager_page_html[];
+extern const size_t tierce__manager_page_html_size;
+extern const unsigned char tierce__manager_page_css[];
+extern const size_t tierce__manager_page_css_size;
+extern const unsigned char tierce__manager_page_js[];
+extern const size_t tierce__manager_page_js_size;
+
+#endif

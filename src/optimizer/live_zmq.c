@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * KV events as vLLM publishes them over ZMQ: messages of three frames, the topic, a number of 64
+ * bits, big-endian, that goes up by one, and a batch in MessagePack. The batches, one behind the
+ * other, are a trace of the format `events`. What is no such message is counted and left out: it
+ * would damage all that comes behind it. A number that is left out is a message that was lost, a
+ * smaller one a publisher that began anew.
+ */
+#include "base/alloc.h"
+#include "optimizer/live_private.h"
+#include "optimizer/trace_msgpack.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <zmq.h>
+
+#define FRAMES      3
+#define NUMBER_AT   1
+#define BATCH_AT    2
+#define WAITING_MAX 100000 /* messages inside ZMQ; what comes beyond is lost, and seen */
+#define BYTES_MAX   ((int64_t)64 << 20)
+
+struct live_zmq {
+    struct tierce__live_source base;
+    void *context, *socket;
+    zmq_msg_t batch; /* being given out */
+    size_t given;
+    bool has_batch;
+    uint64_t next; /* the number that comes next; 0: any */
+};
+
+static struct live_zmq *zmq_of(struct tierce__live_source *source)
+{
+    return (struct live_zmq *)(void *)source;
+}
+
+static void zmq_close_source(struct tierce__live_source *source)
+{
+    struct live_zmq *z = zmq_of(source);
+    if (z->has_batch)
+        zmq_msg_close(&z->batch);
+    if (z->socket != NULL)
+        zmq_close(z->socket);
+    if (z->context != NULL)
+        zmq_ctx_term(z->context);
+    tierce__free(z);
+}
+
+static int connect_socket(struct live_zmq *z, const char *url)
+{
+    int waiting = WAITING_MAX, linger = 0;
+    int64_t bytes = BYTES_MAX;
+    z->context = zmq_ctx_new();
+    z->socket = z->context != NULL ? zmq_socket(z->context, ZMQ_SUB) : NULL;
+    if (z->socket == NULL || zmq_setsockopt(z->socket, ZMQ_SUBSCRIBE, "", 0) != 0 ||
+        zmq_setsockopt(z->socket, ZMQ_RCVHWM, &waiting, sizeof(waiting)) != 0 ||
+        zmq_setsockopt(z->socket, ZMQ_MAXMSGSIZE, &bytes, sizeof(bytes)) != 0 ||
+        zmq_setsockopt(z->socket, ZMQ_LINGER, &linger, sizeof(linger)) != 0 ||
+        zmq_connect(z->socket, url) != 0)
+        return -zmq_errno();
+    return 0;
+}
+
+static int zmq_open_source(struct tierce__live_source **out, const char *url,
+                           char why[TIERCE__TRACE_WHY_BYTES])
+{
+    struct live_zmq *z = tierce__calloc(1, sizeof(*z));
+    if (z == NULL) {
+        snprintf(why, TIERCE__TRACE_WHY_BYTES, "no memory");
+        return -ENOMEM;
+    }
+    int rc = connect_socket(z, url);
+    if (rc < 0) {
+        snprintf(why, TIERCE__TRACE_WHY_BYTES, "cannot be connected to: %s", zmq_strerror(-rc));
+        zmq_close_source(&z->base);
+        return rc;
+    }
+    *out = &z->base;
+    return 0;
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static bool is_batch(zmq_msg_t *frame)
+{
+    const uint8_t *at = zmq_msg_data(frame);
+    struct tierce__msgpack whole = {at, at + zmq_msg_size(frame)};
+    return tierce__msgpack_skip(&whole) == TIERCE__MSGPACK_OK && whole.at == whole.end;
+}
+
+static void count_number(struct live_zmq *z, zmq_msg_t *frame)
+{
+    const uint8_t *bytes = zmq_msg_data(frame);
+    uint64_t number = 0;
+    for (size_t i = 0; i < sizeof(number); i++)
+        number = number << 8 | bytes[i];
+    struct tierce__live_counts *counts = &z->base.counts;
+    if (counts->messages > 0 && number > z->next)
+        counts->lost += number - z->next;
+    else if (counts->messages > 0 && number < z->next)
+        counts->restarts++;
+    z->next = number + 1;
+    counts->messages++;
+}
+
+static bool take_frame(struct live_zmq *z, zmq_msg_t *frame)
+{
+    zmq_msg_init(frame);
+    if (zmq_msg_recv(frame, z->socket, ZMQ_DONTWAIT) >= 0)
+        return true;
+    zmq_msg_close(frame);
+    return false;
+}
+
+/* The first FRAMES frames of a message, all of which it takes; *count = how many it has. False:
+ * there is none, and no frame is held. */
+static bool take_frames(struct live_zmq *z, zmq_msg_t frames[FRAMES], int *count)
+{
+    *count = 0;
+    for (bool more = true; more; ++*count) {
+        zmq_msg_t rest = {{0}}, *frame = *count < FRAMES ? &frames[*count] : &rest;
+        if (!take_frame(z, frame))
+            break; /* only the first can be missing: ZMQ delivers whole messages */
+        more = zmq_msg_more(frame) != 0;
+        if (*count >= FRAMES)
+            zmq_msg_close(frame);
+    }
+    return *count > 0;
+}
+
+/* Takes a message; its batch stays in z->batch. False: it was none, or there is nothing to take. */
+static bool take_message(struct live_zmq *z)
+{
+    zmq_msg_t frames[FRAMES];
+    int count;
+    if (!take_frames(z, frames, &count))
+        return false;
+    bool good = count == FRAMES && zmq_msg_size(&frames[NUMBER_AT]) == sizeof(uint64_t);
+    if (good)
+        count_number(z, &frames[NUMBER_AT]);
+    good = good && is_batch(&frames[BATCH_AT]);
+    if (good) {
+        zmq_msg_init(&z->batch);
+        zmq_msg_move(&z->batch, &frames[BATCH_AT]);
+        z->given = 0;
+        z->has_batch = true;
+    } else {
+        z->base.counts.refused++;
+    }
+    for (int i = 0; i < count && i < FRAMES; i++)
+        zmq_msg_close(&frames[i]);
+    return good;
+}
+
+static ssize_t give_out(struct live_zmq *z, void *out, size_t size)
+{
+    size_t left = zmq_msg_size(&z->batch) - z->given, n = left < size ? left : size;
+    memcpy(out, (const char *)zmq_msg_data(&z->batch) + z->given, n);
+    z->given += n;
+    if (n == left) {
+        zmq_msg_close(&z->batch);
+        z->has_batch = false;
+    }
+    return (ssize_t)n;
+}
+
+static ssize_t zmq_read(struct tierce__live_source *source, void *out, size_t size,
+                        char why[TIERCE__TRACE_WHY_BYTES])
+{
+    struct live_zmq *z = zmq_of(source);
+    if (z->has_batch)
+        return give_out(z, out, size);
+    zmq_pollitem_t item = {.socket = z->socket, .events = ZMQ_POLLIN};
+    int ready = zmq_poll(&item, 1, TIERCE__LIVE_WAIT_MS);
+    if (ready < 0 && zmq_errno() != EINTR) {
+        snprintf(why, TIERCE__TRACE_WHY_BYTES, "cannot be read: %s", zmq_strerror(zmq_errno()));
+        return -zmq_errno();
+    }
+    return ready > 0 && take_message(z) ? give_out(z, out, size) : -EAGAIN;
+}
+
+const struct tierce__live_ops tierce__live_zmq_ops = {
+    .format = "events",
+    .open = zmq_open_source,
+    .read = zmq_read,
+    .close = zmq_close_source,
+};
