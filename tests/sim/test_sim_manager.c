@@ -672,7 +672,8 @@ static void end(void)
         tierce__deleter_stats(h.locator->deleter, &stats);
     } while (stats.waiting > 0);
     struct tierce__usage usage = harness_usage(&h);
-    REQUIRE(usage.keys == 0 && usage.sessions == 0, "keys or sessions are left");
+    REQUIRE(usage.keys == 0, "%llu keys are left", (unsigned long long)usage.keys);
+    REQUIRE(usage.sessions == 0, "%llu sessions are left", (unsigned long long)usage.sessions);
     REQUIRE(usage.serving_bytes + usage.writing_bytes + usage.deleting_bytes == 0,
             "%llu + %llu + %llu bytes are left", (unsigned long long)usage.serving_bytes,
             (unsigned long long)usage.writing_bytes, (unsigned long long)usage.deleting_bytes);
