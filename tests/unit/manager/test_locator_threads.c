@@ -84,12 +84,11 @@ static void *read_blocks(void *arg)
         char why[TIERCE__WHY_BYTES];
         int64_t keys[KEYS];
         size_t count = draw_keys(&random, keys), looked_count;
-        int rc = tierce__locator_get(h.locator,
-                                     &(struct tierce__get_request){.instance_id = "i",
-                                                                   .query = TIERCE__QUERY_BATCH,
-                                                                   .keys = keys,
-                                                                   .count = count},
-                                     &arena, &got, why);
+        int rc = tierce__locator_get(
+            h.locator,
+            &(struct tierce__get_request){
+                .instance_id = "i", .query = TIERCE__QUERY_BATCH, .keys = keys, .count = count},
+            &arena, &got, why);
         ck_assert_int_eq(rc, 0);
         atomic_fetch_add(&found, got.hits);
         rc = tierce__locator_look(h.locator, "i", keys, count, &none, &arena, &looked,
@@ -127,15 +126,15 @@ static void open_all(struct tierce__reclaimer **reclaimer)
                                           }),
                      0);
     ck_assert_int_eq(tierce__locator_recover(h.locator, 1, h.why), 0);
-    ck_assert_int_eq(
-        tierce__reclaimer_start(reclaimer, &(struct tierce__reclaimer_opts){
-                                               .size = sizeof(struct tierce__reclaimer_opts),
-                                               .locator = h.locator,
-                                               .registry = h.registry,
-                                               .interval_ms = 1,
-                                               .has_thread = true,
-                                           }),
-        0);
+    ck_assert_int_eq(tierce__reclaimer_start(reclaimer,
+                                             &(struct tierce__reclaimer_opts){
+                                                 .size = sizeof(struct tierce__reclaimer_opts),
+                                                 .locator = h.locator,
+                                                 .registry = h.registry,
+                                                 .interval_ms = 1,
+                                                 .has_thread = true,
+                                             }),
+                     0);
     tierce__reclaimer_resume(*reclaimer);
 }
 
@@ -184,7 +183,8 @@ static void *drop(void *arg)
     return NULL;
 }
 
-/* A call that gives something to the deleter while the locator ends must not keep it from ending. */
+/* A call that gives something to the deleter while the locator ends must not keep it from ending.
+ */
 START_TEST(what_is_submitted_late_does_not_stop_the_end)
 {
     struct tierce__live *live;
