@@ -344,14 +344,15 @@ static int begin_session(struct starting *s)
     return rc;
 }
 
-/* Whether the session's batch was written whose store did not say so. 1, 0, or the store's error. */
+/* Whether the session's batch was written whose store did not say so. 1, 0, or the store's error.
+ */
 static int was_written(struct starting *s)
 {
     const void *value;
     size_t bytes;
     struct tierce__meta_space *space = s->live->space;
-    int rc = space->ops->note(space, TIERCE__NOTE_SESSION, s->session->note, s->arena, &value,
-                              &bytes);
+    int rc =
+        space->ops->note(space, TIERCE__NOTE_SESSION, s->session->note, s->arena, &value, &bytes);
     return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
 }
 
