@@ -49,7 +49,7 @@ struct tierce__live {
     _Atomic uint32_t users; /* calls and jobs that use it */
     /* Keys of gets, and those of them that were found; of a window, its own length. */
     _Atomic uint64_t asked_keys, found_keys;
-    bool is_going;          /* LOCATOR: takes no call any more */
+    bool is_going; /* LOCATOR: takes no call any more */
 
     struct tierce__lock lock; /* SESSIONS: what follows */
     struct tierce__claim **claims;

@@ -123,8 +123,6 @@ function showGroup(made, group) {
     ], newest());
   }
   replace(made.facts, h('div', null, pairs([
-    ['in use', `${bytes(kept(group))}, ${ratio(kept(group), group.quota_bytes)}`],
-    ['quota', bytes(group.quota_bytes)],
     ['watermark', `${bytes(group.watermark_bytes)}, ${ratio(group.watermark_bytes, group.quota_bytes)}`],
     ['blocks', limited(group.keys, group.keys_max, count)],
     ['instances', count(group.instances)],
