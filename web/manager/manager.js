@@ -112,7 +112,7 @@ function showGroup(made, group) {
   made.name.textContent = group.name;
   made.element.dataset.group = group.name;
   replace(made.now, h('div', null,
-    meterLine('All kinds of storage', group, group.quota_bytes, group.watermark_bytes),
+    meterLine('All storage', group, group.quota_bytes, group.watermark_bytes),
     group.kinds.map(k => meterLine(`In ${k.kind}`, k, k.quota_bytes, k.watermark_bytes)), stateKey(group)));
   made.plot.element.hidden = !(group.quota_bytes > 0) || samples.length < 2;
   if (!made.plot.element.hidden) {
