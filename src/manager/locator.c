@@ -285,7 +285,8 @@ static int open_index(struct tierce__live *live, const struct tierce__group *gro
             });
     if (rc == 0)
         rc = tierce__places_open(&live->places, live->space, &live->instance,
-                                 tierce__live_reusable_us(live, 0));
+                                 tierce__live_reusable_us(live, 0),
+                                 tierce__locator_random(live->locator));
     if (rc < 0)
         return tierce__why(why, rc, "the index of instance %.64s cannot be opened: %s",
                            live->instance.id, tierce_strerror(rc));
