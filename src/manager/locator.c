@@ -295,7 +295,8 @@ static int open_index(struct tierce__live *live, const struct tierce__group *gro
                 .cache_shard_bits = (uint32_t)group->search_cache_shard_bits,
             });
     if (rc == 0)
-        rc = tierce__places_open(&live->places, live->space, &live->instance, oldest_use(live));
+        rc = tierce__places_open(&live->places, live->space, &live->instance, oldest_use(live),
+                                 tierce__locator_random(live->locator));
     if (rc < 0)
         return tierce__why(why, rc, "the index of instance %.64s cannot be opened: %s",
                            live->instance.id, tierce_strerror(rc));
