@@ -85,6 +85,7 @@ int tierce__locator_open(struct tierce__locator **out, const struct tierce__loca
     if (locator->opts.find_store == NULL)
         locator->opts.find_store = tierce__meta_store_find;
     atomic_init(&locator->random, opts->seed);
+    tierce__lock_init(&locator->changing, TIERCE__LOCK_CHANGING);
     tierce__lock_init(&locator->lock, TIERCE__LOCK_LOCATOR);
     tierce__cond_init(&locator->idle);
     tierce__list_init(&locator->instances);
@@ -109,6 +110,7 @@ void tierce__locator_close(struct tierce__locator *locator)
     tierce__quota_destroy(locator->quota);
     tierce__cond_fini(&locator->idle);
     tierce__lock_fini(&locator->lock);
+    tierce__lock_fini(&locator->changing);
     tierce__free(locator);
 }
 
@@ -485,7 +487,7 @@ int tierce__locator_recover(struct tierce__locator *locator, uint64_t fence,
         return rc;
     }
     tierce__lock_take(&locator->lock);
-    locator->is_open = true;
+    locator->is_open = true; /* before it, nobody adds or removes */
     tierce__lock_drop(&locator->lock);
     return 0;
 }
@@ -512,7 +514,8 @@ static void wait_dropped(struct tierce__live *live)
     }
 }
 
-void tierce__locator_drop(struct tierce__locator *locator)
+/* CHANGING held. */
+static void drop(struct tierce__locator *locator)
 {
     tierce__lock_take(&locator->lock);
     locator->is_open = false;
@@ -537,23 +540,33 @@ void tierce__locator_drop(struct tierce__locator *locator)
     tierce__quota_reset(locator->quota);
 }
 
+void tierce__locator_drop(struct tierce__locator *locator)
+{
+    tierce__lock_take(&locator->changing);
+    drop(locator);
+    tierce__lock_drop(&locator->changing);
+}
+
 /* ---- instances come and go ------------------------------------------------------------------- */
 
 int tierce__locator_add_instance(struct tierce__locator *locator, const char *id,
                                  char why[TIERCE__WHY_BYTES])
 {
+    int rc = 0;
+    tierce__lock_take(&locator->changing);
     tierce__lock_take(&locator->lock);
     bool is_open = locator->is_open, is_there = find_live(locator, id) != NULL;
     tierce__lock_drop(&locator->lock);
     if (!is_open)
-        return tierce__why(why, TIERCE_E_CLOSED, "this manager does not lead");
-    if (is_there)
-        return 0;
-    const struct tierce__catalog *catalog = tierce__registry_acquire(locator->opts.registry);
-    const struct tierce__instance *instance = tierce__catalog_instance(catalog, id);
-    int rc = instance != NULL ? add_live(locator, catalog, instance, why)
+        rc = tierce__why(why, TIERCE_E_CLOSED, "this manager does not lead");
+    if (is_open && !is_there) {
+        const struct tierce__catalog *catalog = tierce__registry_acquire(locator->opts.registry);
+        const struct tierce__instance *instance = tierce__catalog_instance(catalog, id);
+        rc = instance != NULL ? add_live(locator, catalog, instance, why)
                               : tierce__why(why, -ENOENT, "the registry has no instance %.64s", id);
-    tierce__registry_release(locator->opts.registry, catalog);
+        tierce__registry_release(locator->opts.registry, catalog);
+    }
+    tierce__lock_drop(&locator->changing);
     return rc;
 }
 
@@ -579,6 +592,32 @@ static int empty_live(struct tierce__live *live, uint64_t deadline_ns, char why[
     }
 }
 
+/* Takes an empty instance out (or, with an error, back in), unless this process stopped leading
+ * meanwhile: then it is gone, or another object. CHANGING held. */
+static int take_out(struct tierce__locator *locator, const char *id, uint32_t number, int error,
+                    char why[TIERCE__WHY_BYTES])
+{
+    tierce__lock_take(&locator->lock);
+    struct tierce__live *live = locator->is_open ? find_live(locator, id) : NULL;
+    bool is_it = live != NULL && live->instance.number == number;
+    if (is_it && error < 0)
+        live->is_going = false;
+    tierce__lock_drop(&locator->lock);
+    if (error < 0 || !is_it)
+        return error < 0 ? error : tierce__why(why, TIERCE_E_CLOSED, "this manager does not lead");
+    tierce__deleter_forget(locator->deleter, live);
+    tierce__lock_take(&locator->lock);
+    wait_idle(live);
+    tierce__list_remove(&live->node);
+    tierce__lock_drop(&locator->lock);
+    int rc = live->space->ops->space_drop(live->space);
+    if (rc < 0)
+        tierce__log(TIERCE_LOG_WARN, "manager.space_left", "instance=%s error=%s", id,
+                    tierce_error_name(rc));
+    destroy_live(live);
+    return 0;
+}
+
 int tierce__locator_remove_instance(struct tierce__locator *locator, const char *id,
                                     char why[TIERCE__WHY_BYTES])
 {
@@ -587,28 +626,20 @@ int tierce__locator_remove_instance(struct tierce__locator *locator, const char 
     int rc = tierce__live_acquire(&live, locator, id, why);
     if (rc < 0)
         return rc;
+    uint32_t number = live->instance.number;
     tierce__lock_take(&locator->lock);
+    bool was_going = live->is_going; /* somebody else removes it already */
     live->is_going = true;
     tierce__lock_drop(&locator->lock);
-    rc = empty_live(live, tierce__deadline_in_ms(DELETE_MS), why);
-    if (rc == 0)
-        tierce__deleter_forget(locator->deleter, live);
+    if (!was_going)
+        rc = empty_live(live, tierce__deadline_in_ms(DELETE_MS), why);
     tierce__live_release(live);
-    tierce__lock_take(&locator->lock);
-    if (rc < 0) {
-        live->is_going = false;
-        tierce__lock_drop(&locator->lock);
-        return rc;
-    }
-    wait_idle(live);
-    tierce__list_remove(&live->node);
-    tierce__lock_drop(&locator->lock);
-    rc = live->space->ops->space_drop(live->space);
-    if (rc < 0)
-        tierce__log(TIERCE_LOG_WARN, "manager.space_left", "instance=%s error=%s", id,
-                    tierce_error_name(rc));
-    destroy_live(live);
-    return 0;
+    if (was_going)
+        return tierce__why(why, -EBUSY, "instance %.64s is being removed already", id);
+    tierce__lock_take(&locator->changing);
+    rc = take_out(locator, id, number, rc, why);
+    tierce__lock_drop(&locator->changing);
+    return rc;
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */

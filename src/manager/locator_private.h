@@ -67,8 +67,9 @@ struct tierce__locator {
     struct tierce__quota *quota;
     struct tierce__deleter *deleter;
     _Atomic uint64_t random;
-    struct tierce__lock lock; /* LOCATOR: what follows */
-    struct tierce__cond idle; /* an instance has lost its last user */
+    struct tierce__lock changing; /* CHANGING: whoever adds or takes out instances, one at a time */
+    struct tierce__lock lock;     /* LOCATOR: what follows */
+    struct tierce__cond idle;     /* an instance has lost its last user */
     struct tierce__list instances;
     struct tierce__list stores;
     bool is_open;

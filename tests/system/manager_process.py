@@ -89,6 +89,7 @@ class Grpc:
 
     def __init__(self, manager, metadata=()):
         import grpc
+        self.manager = manager
         self.metadata = metadata
         self.channels = {
             "meta": grpc.insecure_channel(f"127.0.0.1:{manager.ports['grpc']}"),

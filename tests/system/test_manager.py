@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -97,6 +98,31 @@ def test_registering_twice_is_the_same_instance(api):
     assert reply["instance_group"] == "default"
     assert reply["instance_info"]["block_size"] == 4
     assert [s["name"] for s in reply["instance_info"]["location_spec_infos"]] == ["tp0", "tp1"]
+
+
+def test_workers_register_at_once(api):
+    """All ranks of an engine register the same instance at the same moment."""
+    instance = f"instance-{next(_names)}"
+    replies = []
+
+    def one():
+        replies.append(type(api)(api.manager).call(
+            "meta", "RegisterInstance", instance_group="default", instance_id=instance,
+            block_size=4, model_deployment={"model_name": "m", "dtype": "bf16"},
+            location_spec_infos=SPECS))
+
+    threads = [threading.Thread(target=one) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [code(r) for r in replies] == ["OK"] * 16
+    store(api, instance, [1, 2])
+    reply = api.call("admin", "RemoveInstance", instance_group="default", instance_id=instance)
+    assert code(reply) == "OK"
+    reply = api.call("meta", "GetCacheLocation", instance_id=instance, block_keys=[1],
+                     query_type="QT_PREFIX_MATCH")
+    assert code(reply) == "INSTANCE_NOT_EXIST"
 
 
 def test_spec_groups_are_compared_without_order(api):
