@@ -14,6 +14,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -64,6 +65,18 @@ static inline bool redis_listens(uint16_t port)
     return ok;
 }
 
+/* Whether it answers at its Unix socket too: it binds that before it listens there. */
+static inline bool redis_listens_at(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
 /* Starts the process with more arguments, up to a NULL, at the server's port; false if it does not
  * listen within ten seconds. */
 static inline bool redis_run(struct redis_server *server, bool tls, const char *const *more)
@@ -94,7 +107,8 @@ static inline bool redis_run(struct redis_server *server, bool tls, const char *
         _exit(127);
     }
     for (int i = 0; server->pid > 0 && i < 2000; i++) {
-        if (redis_listens(server->port))
+        if (redis_listens(server->port) &&
+            (server->socket[0] == '\0' || redis_listens_at(server->socket)))
             return true;
         if (waitpid(server->pid, NULL, WNOHANG) == server->pid)
             break;

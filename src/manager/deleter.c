@@ -134,7 +134,7 @@ int tierce__deletion_read(struct tierce__deletion **out, struct tierce__live *li
     int64_t due_us = (int64_t)tierce__note_get64(&r);
     int64_t reusable_us = (int64_t)tierce__note_get64(&r);
     int64_t sweep_us = (int64_t)tierce__note_get64(&r);
-    bool is_sweep = tierce__note_get8(&r) != 0;
+    bool is_sweep = tierce__note_get_flag(&r);
     uint32_t count = tierce__note_get32(&r);
     if (r.error == 0 && count > r.left / ITEM_BYTES_MIN)
         return TIERCE_E_FORMAT;
@@ -405,17 +405,91 @@ static void settle(struct doing *d, bool is_done)
     }
 }
 
+/* Looks for the note of a batch that may not have been written. -ENOENT: it was not. */
+static int end_doubt(struct doing *d)
+{
+    struct tierce__deletion *deletion = d->deletion;
+    struct tierce__live *live = deletion->live;
+    struct tierce__meta_space *space = live->space;
+    const void *value;
+    size_t bytes;
+    int rc =
+        space->ops->note(space, TIERCE__NOTE_DELETION, deletion->note, &d->arena, &value, &bytes);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < deletion->count; i++) {
+        const struct tierce__location *location = &deletion->items[i].location;
+        struct tierce__quota_at at = tierce__live_quota_at(live, location->type, location->storage);
+        tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_SERVING, TIERCE__QUOTA_DELETING,
+                           tierce__location_bytes(location));
+    }
+    deletion->is_doubtful = false;
+    return 0;
+}
+
+/* Whether the batch that ends it was written whose store did not say so. 1, 0, or the store's
+ * error. */
+static int was_ended(struct doing *d)
+{
+    struct tierce__deletion *deletion = d->deletion, *now;
+    struct tierce__meta_space *space = deletion->live->space;
+    struct tierce__meta_note note = {.kind = TIERCE__NOTE_DELETION, .number = deletion->note};
+    int rc = space->ops->note(space, note.kind, note.number, &d->arena, &note.value, &note.bytes);
+    if (rc < 0)
+        return rc == -ENOENT ? 1 : rc;
+    rc = tierce__deletion_read(&now, deletion->live, &note);
+    if (rc < 0)
+        return rc;
+    bool is_swept_next = now->is_sweep && !deletion->is_sweep;
+    tierce__deletion_destroy(now);
+    return is_swept_next;
+}
+
+/* What is known of an end that was in doubt: 1: it has ended; 0: it has not, and is done again. */
+static int end_again(struct doing *d)
+{
+    int ended = was_ended(d);
+    if (ended < 0)
+        return ended;
+    for (size_t i = 0; i < d->part_count; i++)
+        d->parts[i].is_given = !d->deletion->is_sweep;
+    settle(d, ended > 0);
+    for (size_t i = 0; i < d->part_count; i++)
+        d->parts[i].is_given = false;
+    d->deletion->is_end_doubtful = false;
+    return ended;
+}
+
+static int delete_parts(struct doing *d)
+{
+    int rc = 0;
+    for (size_t i = 0; i < d->part_count && rc == 0; i++)
+        rc = delete_part(d, &d->parts[i]);
+    if (rc == 0) {
+        rc = write_end(d);
+        d->deletion->is_end_doubtful = tierce__meta_may_be_written(rc);
+    }
+    if (!d->deletion->is_end_doubtful)
+        settle(d, rc == 0);
+    return rc;
+}
+
+/* -ENOENT: there is no such deletion. */
 static int do_deletion(struct tierce__deletion *deletion, uint64_t *orphans)
 {
     struct doing d = {.deletion = deletion};
     struct tierce__registry *registry = deletion->live->locator->opts.registry;
     d.catalog = tierce__registry_acquire(registry);
-    int rc = make_parts(&d);
-    for (size_t i = 0; i < d.part_count && rc == 0; i++)
-        rc = delete_part(&d, &d.parts[i]);
+    int rc = deletion->is_doubtful ? end_doubt(&d) : 0;
     if (rc == 0)
-        rc = write_end(&d);
-    settle(&d, rc == 0);
+        rc = make_parts(&d);
+    int ended = rc == 0 && deletion->is_end_doubtful ? end_again(&d) : 0;
+    if (rc == 0)
+        rc = ended < 0 ? ended : 0;
+    if (rc == 0 && ended == 0)
+        rc = delete_parts(&d);
+    if (rc < 0 && deletion->is_end_doubtful && end_again(&d) > 0)
+        rc = 0;
     *orphans = rc == 0 ? d.orphans : 0;
     tierce__registry_release(registry, d.catalog);
     tierce__arena_clear(&d.arena);
@@ -461,38 +535,49 @@ static void forget_keys(struct tierce__deletion *deletion)
     tierce__lock_drop(&live->lock);
 }
 
+/* DELETER held: what becomes of a batch that was tried; whether it waits again. */
+static bool decide(struct tierce__deleter *deleter, struct tierce__deletion *deletion, int rc)
+{
+    deleter->executing--;
+    if (rc < 0) {
+        deleter->stats.failed_tries++;
+        int64_t due_us = tierce__locator_now_us(deleter->locator) + back_off_us(deletion->tries);
+        deletion->tries++;
+        return wait_again(deleter, deletion, due_us);
+    }
+    if (deletion->is_sweep)
+        return false;
+    deleter->stats.done_locations += deletion->count;
+    if (deletion->sweep_us == 0)
+        return false;
+    deletion->is_sweep = true;
+    deletion->tries = 0;
+    return wait_again(deleter, deletion, deletion->sweep_us);
+}
+
 /* Takes a batch that is due and was counted as executing through to its end. */
 static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
 {
     uint64_t orphans = 0;
-    bool waits = false;
+    bool is_doubtful = deletion->is_doubtful, waits = false;
     int rc = do_deletion(deletion, &orphans);
-    bool again = rc == 0 && deletion->sweep_us != 0 && !deletion->is_sweep;
-    int64_t now_us = tierce__locator_now_us(deleter->locator);
-    if (rc == 0)
+    bool never_was = is_doubtful && deletion->is_doubtful && rc == -ENOENT;
+    if (rc == 0 || never_was)
         forget_keys(deletion);
     else if (deletion->tries == 0)
         tierce__log(TIERCE_LOG_WARN, "manager.delete_failed",
                     "instance=%s locations=%zu error=%s; it is tried again",
                     deletion->live->instance.id, deletion->count, tierce_error_name(rc));
     tierce__lock_take(&deleter->lock);
-    deleter->executing--;
     deleter->stats.orphaned_locations += orphans;
-    if (rc < 0)
-        deleter->stats.failed_tries++;
-    else if (!deletion->is_sweep)
-        deleter->stats.done_locations += deletion->count;
-    if (rc < 0) {
-        waits = wait_again(deleter, deletion, now_us + back_off_us(deletion->tries++));
-    } else if (again) {
-        deletion->is_sweep = true;
-        deletion->tries = 0;
-        waits = wait_again(deleter, deletion, deletion->sweep_us);
-    }
+    if (never_was)
+        deleter->executing--;
+    else
+        waits = decide(deleter, deletion, rc);
     tierce__cond_broadcast(&deleter->idle);
     tierce__lock_drop(&deleter->lock);
     if (!waits) {
-        if (rc < 0)
+        if (rc < 0 && !never_was)
             forget_keys(deletion);
         tierce__deletion_destroy(deletion);
     }

@@ -82,6 +82,8 @@ int tierce__locator_open(struct tierce__locator **out, const struct tierce__loca
         locator->opts.reuse_delay_ms = REUSE_DELAY_MS;
     if (locator->opts.late_write_ms == 0)
         locator->opts.late_write_ms = LATE_WRITE_MS;
+    if (locator->opts.find_store == NULL)
+        locator->opts.find_store = tierce__meta_store_find;
     atomic_init(&locator->random, opts->seed);
     tierce__lock_init(&locator->lock, TIERCE__LOCK_LOCATOR);
     tierce__cond_init(&locator->idle);
@@ -190,7 +192,7 @@ static int use_store(struct tierce__meta_store **out, struct tierce__locator *lo
                      const struct tierce__group *group, char why[TIERCE__WHY_BYTES])
 {
     const struct tierce__meta_store_ops *ops =
-        tierce__meta_store_find(group->meta_store_type, group->meta_store_uri);
+        locator->opts.find_store(group->meta_store_type, group->meta_store_uri);
     if (ops == NULL)
         return tierce__why(why, TIERCE_E_CONFIG,
                            "group %.64s: no meta storage of type %.40s; local, rocksdb, redis are",
@@ -263,6 +265,15 @@ static uint32_t shard_count(const struct tierce__group *group)
     return shards;
 }
 
+/* Which slots that are free already were a late writer's, or a reader's, nobody knows any more. */
+static int64_t oldest_use(const struct tierce__live *live)
+{
+    const struct tierce__locator_opts *opts = &live->locator->opts;
+    int64_t delay_ms =
+        opts->late_write_ms > opts->reuse_delay_ms ? opts->late_write_ms : opts->reuse_delay_ms;
+    return tierce__locator_now_us(live->locator) + delay_ms * 1000;
+}
+
 static int open_index(struct tierce__live *live, const struct tierce__group *group,
                       char why[TIERCE__WHY_BYTES])
 {
@@ -284,8 +295,7 @@ static int open_index(struct tierce__live *live, const struct tierce__group *gro
                 .cache_shard_bits = (uint32_t)group->search_cache_shard_bits,
             });
     if (rc == 0)
-        rc = tierce__places_open(&live->places, live->space, &live->instance,
-                                 tierce__live_reusable_us(live, 0),
+        rc = tierce__places_open(&live->places, live->space, &live->instance, oldest_use(live),
                                  tierce__locator_random(live->locator));
     if (rc < 0)
         return tierce__why(why, rc, "the index of instance %.64s cannot be opened: %s",
@@ -487,6 +497,21 @@ static void wait_idle(struct tierce__live *live)
         (void)tierce__cond_wait(&live->locator->idle, &live->locator->lock, TIERCE__DEADLINE_NEVER);
 }
 
+/* The same, where what a last call has submitted, and keeps the instance in use, is forgotten. */
+static void wait_dropped(struct tierce__live *live)
+{
+    enum { LOOK_MS = 10 };
+    struct tierce__locator *locator = live->locator;
+    while (atomic_load_explicit(&live->users, memory_order_acquire) > 0) {
+        tierce__lock_drop(&locator->lock);
+        tierce__deleter_drop(locator->deleter);
+        tierce__lock_take(&locator->lock);
+        if (atomic_load_explicit(&live->users, memory_order_acquire) > 0)
+            (void)tierce__cond_wait(&locator->idle, &locator->lock,
+                                    tierce__deadline_in_ms(LOOK_MS));
+    }
+}
+
 void tierce__locator_drop(struct tierce__locator *locator)
 {
     tierce__lock_take(&locator->lock);
@@ -497,10 +522,9 @@ void tierce__locator_drop(struct tierce__locator *locator)
     while (!tierce__list_empty(&locator->instances)) {
         struct tierce__live *live =
             TIERCE__CONTAINER_OF(locator->instances.next, struct tierce__live, node);
-        wait_idle(live);
+        wait_dropped(live);
         tierce__list_remove(&live->node);
         tierce__lock_drop(&locator->lock);
-        tierce__deleter_drop(locator->deleter); /* what a last call has submitted */
         destroy_live(live);
         tierce__lock_take(&locator->lock);
     }

@@ -57,6 +57,8 @@ struct tierce__locator_opts {
     uint32_t delete_threads;                        /* 0: deletions wait for tierce__deleter_step */
     const struct tierce__quota_group *quota_groups; /* [borrow until close] */
     size_t quota_group_count;
+    /* NULL: tierce__meta_store_find. */
+    const struct tierce__meta_store_ops *(*find_store)(const char *type, const char *uri);
 };
 
 TIERCE_MUSTUSE int tierce__locator_open(struct tierce__locator **out,

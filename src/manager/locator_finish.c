@@ -10,13 +10,14 @@
 struct finishing {
     struct tierce__live *live;
     struct tierce__session *session;
-    const bool *written; /* of each of its keys */
-    size_t *served;      /* the indexes of those that were */
+    size_t *served; /* the indexes of the keys that were written */
     int64_t now_us;
     struct tierce__arena arena;
     struct tierce__deletion *deletion; /* of what was not, or NULL */
     struct tierce__meta_note notes[2];
     size_t note_count;
+    bool is_tried; /* the store may have been asked to write it */
+    int error;
 };
 
 static struct tierce__location location_of(const struct tierce__session *session,
@@ -40,6 +41,10 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
     struct finishing *f = arg;
     (void)key;
     const struct tierce__session_key *written = &f->session->keys[f->served[i]];
+    if (atomic_load_explicit(&written->claim.is_removed, memory_order_relaxed)) {
+        f->session->written[f->served[i]] = false;
+        return TIERCE__META_SKIP;
+    }
     size_t had = found ? record->location_count : 0;
     for (size_t l = 0; l < had; l++) { /* an answer of the store was lost: it is there already */
         if (memcmp(record->locations[l].id, written->location_id, sizeof(written->location_id)) ==
@@ -47,8 +52,10 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
             return TIERCE__META_SKIP;
     }
     struct tierce__location *locations = tierce__arena_alloc(arena, (had + 1) * sizeof(*locations));
-    if (locations == NULL)
+    if (locations == NULL) {
+        f->error = -ENOMEM;
         return TIERCE__META_FAIL;
+    }
     if (had > 0)
         memcpy(locations, record->locations, had * sizeof(*locations));
     locations[had] = location_of(f->session, written);
@@ -65,24 +72,13 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
     return TIERCE__META_PUT;
 }
 
-static int attach_notes(void *arg, const size_t *indices, size_t count,
-                        struct tierce__meta_batch *batch, struct tierce__arena *arena)
-{
-    struct finishing *f = arg;
-    (void)indices, (void)count, (void)arena;
-    batch->notes = f->notes;
-    batch->note_count = f->note_count;
-    return 0;
-}
-
-/* The session's note goes, and that of the deletion comes. */
-static int prepare_notes(struct finishing *f, bool is_late)
+/* What was not written is deleted; its note has the session's number, so that it is the same one
+ * however often it is made. */
+static int make_deletion(struct finishing *f)
 {
     const struct tierce__session *session = f->session;
-    f->notes[f->note_count++] =
-        (struct tierce__meta_note){.kind = TIERCE__NOTE_SESSION, .number = session->note};
     for (size_t i = 0; i < session->count; i++) {
-        if (f->written[i])
+        if (session->written[i])
             continue;
         if (f->deletion == NULL)
             f->deletion = tierce__deletion_create(f->live, session->count);
@@ -95,12 +91,61 @@ static int prepare_notes(struct finishing *f, bool is_late)
     }
     if (f->deletion == NULL)
         return 0;
+    f->deletion->note = session->note;
     f->deletion->deadline.due_us = f->now_us;
     /* Who was late may still be writing; who said that it failed is not. */
     int64_t late_us = f->now_us + (int64_t)f->live->locator->opts.late_write_ms * 1000;
-    f->deletion->reusable_us = is_late ? late_us : f->now_us;
-    f->deletion->sweep_us = is_late ? late_us : 0;
-    return tierce__deletion_write(f->deletion, &f->notes[f->note_count++]);
+    f->deletion->reusable_us = session->is_late ? late_us : f->now_us;
+    f->deletion->sweep_us = session->is_late ? late_us : 0;
+    return 0;
+}
+
+/* The session's note goes, and that of the deletion comes. */
+static int prepare_notes(struct finishing *f)
+{
+    f->notes[f->note_count++] =
+        (struct tierce__meta_note){.kind = TIERCE__NOTE_SESSION, .number = f->session->note};
+    int rc = make_deletion(f);
+    if (rc == 0 && f->deletion != NULL)
+        rc = tierce__deletion_write(f->deletion, &f->notes[f->note_count++]);
+    return rc;
+}
+
+static void move_served(struct finishing *f, enum tierce__quota_state from,
+                        enum tierce__quota_state to)
+{
+    const struct tierce__session *session = f->session;
+    struct tierce__quota_at at = tierce__live_quota_at(f->live, session->type, session->storage);
+    if (session->served_bytes > 0)
+        tierce__quota_move(f->live->locator->quota, &at, from, to, session->served_bytes);
+}
+
+/* Before others see the records, and may remove them, their bytes serve. */
+static int begin_batch(struct finishing *f)
+{
+    struct tierce__session *session = f->session;
+    int rc = prepare_notes(f);
+    if (rc < 0)
+        return rc;
+    session->served_bytes = 0;
+    for (size_t i = 0; i < session->count; i++) {
+        for (size_t p = 0; session->written[i] && p < session->keys[i].place_count; p++)
+            session->served_bytes += session->keys[i].places[p].bytes;
+    }
+    move_served(f, TIERCE__QUOTA_WRITING, TIERCE__QUOTA_SERVING);
+    f->is_tried = true;
+    return 0;
+}
+
+static int attach_notes(void *arg, const size_t *indices, size_t count,
+                        struct tierce__meta_batch *batch, struct tierce__arena *arena)
+{
+    struct finishing *f = arg;
+    (void)indices, (void)count, (void)arena;
+    int rc = f->error < 0 ? f->error : begin_batch(f);
+    batch->notes = f->notes;
+    batch->note_count = f->note_count;
+    return rc;
 }
 
 static int write_batch(struct finishing *f)
@@ -113,39 +158,36 @@ static int write_batch(struct finishing *f)
     if (keys == NULL || status == NULL || f->served == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < session->count; i++) {
-        if (!f->written[i])
+        if (!session->written[i])
             continue;
         f->served[count] = i;
         keys[count++] = session->keys[i].claim.key;
     }
-    if (count == 0)
-        return tierce__meta_index_write_notes(f->live->index, f->notes, f->note_count);
-    return tierce__meta_index_modify(f->live->index, keys, count, true, put_location, attach_notes,
-                                     f, &f->arena, status);
+    if (count > 0)
+        return tierce__meta_index_modify(f->live->index, keys, count, true, put_location,
+                                         attach_notes, f, &f->arena, status);
+    int rc = begin_batch(f);
+    return rc < 0 ? rc : tierce__meta_index_write_notes(f->live->index, f->notes, f->note_count);
 }
 
 /* ---- its end --------------------------------------------------------------------------------- */
 
-/* Bytes follow what has happened; what is deleted is told to the deleter; claims go last, so that
- * nobody writes a key that is neither claimed nor in the index. */
+/* What was dropped counts as deleting, and is told to the deleter; claims go last, so that nobody
+ * writes a key that is neither claimed nor in the index. */
 static void settle(struct finishing *f)
 {
     struct tierce__live *live = f->live;
     struct tierce__session *session = f->session;
-    uint64_t served = 0, dropped = 0;
     struct tierce__quota_at at = tierce__live_quota_at(live, session->type, session->storage);
-    for (size_t i = 0; i < session->count; i++) {
-        for (size_t p = 0; p < session->keys[i].place_count; p++)
-            *(f->written[i] ? &served : &dropped) += session->keys[i].places[p].bytes;
-    }
-    if (served > 0)
-        tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_WRITING, TIERCE__QUOTA_SERVING,
-                           served);
+    uint64_t dropped = session->bytes - session->served_bytes;
     if (dropped > 0)
         tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_WRITING, TIERCE__QUOTA_DELETING,
                            dropped);
+    for (size_t i = 0; i < session->count && session->is_unsure; i++)
+        tierce__places_taken(live->places, session->keys[i].places, session->keys[i].place_count);
     if (f->deletion != NULL)
         tierce__deleter_submit(live->locator->deleter, f->deletion);
+    f->deletion = NULL;
     tierce__lock_take(&live->lock);
     for (size_t i = 0; i < session->count; i++)
         tierce__live_drop_claim(live, &session->keys[i].claim);
@@ -154,33 +196,94 @@ static void settle(struct finishing *f)
     tierce__session_destroy(session);
 }
 
-/* The session is busy; afterwards it is gone, or (on an error) as it was. */
-static int finish(struct tierce__live *live, struct tierce__session *session, const bool *written,
-                  bool is_late)
+/* SESSIONS held. */
+static void set_deadline(struct tierce__live *live, struct tierce__session *session, int64_t due_us)
+{
+    tierce__deadlines_remove(&live->deadlines, &session->deadline);
+    int rc = tierce__deadlines_add(&live->deadlines, &session->deadline, due_us);
+    TIERCE_ASSERT(rc == 0); /* it has just made room */
+}
+
+/* It ends another time: as if it had not been tried, or, where nobody knows, once it is known. */
+static void leave_session(struct finishing *f, bool is_doubtful)
+{
+    enum { AGAIN_US = 1000000 };
+    struct tierce__live *live = f->live;
+    struct tierce__session *session = f->session;
+    if (f->is_tried && !is_doubtful)
+        move_served(f, TIERCE__QUOTA_SERVING, TIERCE__QUOTA_WRITING);
+    tierce__lock_take(&live->lock);
+    bool was_doubtful = session->ends_us != 0;
+    if (is_doubtful && !was_doubtful)
+        session->ends_us = session->deadline.due_us;
+    if (is_doubtful) {
+        set_deadline(live, session, f->now_us + AGAIN_US);
+    } else if (was_doubtful) {
+        set_deadline(live, session, session->ends_us);
+        session->ends_us = 0;
+    } else if (session->deadline.due_us <= f->now_us) {
+        set_deadline(live, session, f->now_us + AGAIN_US);
+    }
+    session->is_doubtful = is_doubtful;
+    session->is_busy = is_doubtful;
+    tierce__lock_drop(&live->lock);
+}
+
+/* Whether the batch was written, by the session's note, which went with it. 1, 0, or the store's
+ * error. */
+static int was_written(struct finishing *f)
+{
+    const void *value;
+    size_t bytes;
+    struct tierce__meta_space *space = f->live->space;
+    int rc =
+        space->ops->note(space, TIERCE__NOTE_SESSION, f->session->note, &f->arena, &value, &bytes);
+    return rc == -ENOENT ? 1 : rc;
+}
+
+/* Settles or leaves a session whose batch was tried; 0: it has ended. */
+static int end_session(struct finishing *f, int rc)
+{
+    bool is_doubtful = false;
+    if (rc < 0 && f->is_tried && tierce__meta_may_be_written(rc)) {
+        int known = was_written(f);
+        is_doubtful = known < 0;
+        rc = known > 0 ? 0 : known < 0 ? known : rc;
+    }
+    if (rc == 0 && f->session->count > 0 && f->deletion == NULL && f->note_count == 0) {
+        rc = make_deletion(f); /* of a batch that was written a while ago */
+        is_doubtful = rc < 0;
+    }
+    if (rc == 0)
+        settle(f);
+    else
+        leave_session(f, is_doubtful);
+    tierce__deletion_destroy(f->deletion);
+    tierce__arena_clear(&f->arena);
+    return rc;
+}
+
+/* The session is busy; afterwards it is gone, or (on an error) as it was, or doubtful. */
+static int finish(struct tierce__live *live, struct tierce__session *session)
+{
+    struct finishing f = {
+        .live = live, .session = session, .now_us = tierce__locator_now_us(live->locator)};
+    return end_session(&f, session->count == 0 ? 0 : write_batch(&f));
+}
+
+/* The same for one that was doubtful; -EAGAIN: it had not been written. */
+static int finish_doubtful(struct tierce__live *live, struct tierce__session *session)
 {
     struct finishing f = {.live = live,
                           .session = session,
-                          .written = written,
-                          .now_us = tierce__locator_now_us(live->locator)};
-    int rc = session->count == 0 ? 0 : prepare_notes(&f, is_late);
-    if (rc == 0 && session->count > 0)
-        rc = write_batch(&f);
-    if (rc == 0) {
-        settle(&f);
-    } else {
-        tierce__deletion_destroy(f.deletion);
-        tierce__lock_take(&live->lock);
-        session->is_busy = false;
-        tierce__lock_drop(&live->lock);
-    }
-    tierce__arena_clear(&f.arena);
-    return rc;
+                          .now_us = tierce__locator_now_us(live->locator),
+                          .is_tried = true};
+    return end_session(&f, -EAGAIN);
 }
 
 /* Finds the session, checks the mask against it, and makes it busy. */
 static int begin_finish(struct tierce__live *live, const char *id, const struct tierce__mask *mask,
-                        struct tierce__arena *arena, struct tierce__session **out, bool **written,
-                        char why[TIERCE__WHY_BYTES])
+                        struct tierce__session **out, char why[TIERCE__WHY_BYTES])
 {
     int rc = 0;
     tierce__lock_take(&live->lock);
@@ -199,13 +302,9 @@ static int begin_finish(struct tierce__live *live, const char *id, const struct 
                          session->count);
         goto out;
     }
-    *written = tierce__arena_alloc(arena, (session->count + 1) * sizeof(**written));
-    if (*written == NULL) {
-        rc = tierce__why(why, -ENOMEM, "no memory");
-        goto out;
-    }
     for (size_t i = 0; i < session->count; i++)
-        (*written)[i] = tierce__mask_has(mask, i) && !session->keys[i].claim.is_removed;
+        session->written[i] = tierce__mask_has(mask, i);
+    session->is_late = false;
     session->is_busy = true;
     *out = session;
 out:
@@ -219,18 +318,15 @@ int tierce__locator_finish_write(struct tierce__locator *locator, const char *in
 {
     struct tierce__live *live;
     struct tierce__session *session = NULL;
-    struct tierce__arena arena = {0};
-    bool *written = NULL;
     int rc = tierce__live_acquire(&live, locator, instance_id, why);
     if (rc < 0)
         return rc;
-    rc = begin_finish(live, session_id, written_mask, &arena, &session, &written, why);
+    rc = begin_finish(live, session_id, written_mask, &session, why);
     if (rc == 0) {
-        rc = finish(live, session, written, false);
+        rc = finish(live, session);
         if (rc < 0)
             rc = tierce__why(why, rc, "the write cannot be finished: %s", tierce_strerror(rc));
     }
-    tierce__arena_clear(&arena);
     tierce__live_release(live);
     return rc;
 }
@@ -254,30 +350,25 @@ int tierce__locator_session_keys(struct tierce__locator *locator, const char *in
 
 /* ---- timeouts -------------------------------------------------------------------------------- */
 
-/* A session that could not be ended is tried again a second later. */
-static void put_off(struct tierce__live *live, struct tierce__session *session, int64_t now_us)
-{
-    enum { AGAIN_US = 1000000 };
-    tierce__lock_take(&live->lock);
-    session->is_busy = false;
-    tierce__deadlines_remove(&live->deadlines, &session->deadline);
-    int rc = tierce__deadlines_add(&live->deadlines, &session->deadline, now_us + AGAIN_US);
-    TIERCE_ASSERT(rc == 0); /* it has just made room */
-    tierce__lock_drop(&live->lock);
-}
-
 /* The session that is due and not being ended, made busy; or NULL. */
-static struct tierce__session *take_due(struct tierce__live *live, int64_t now_us)
+static struct tierce__session *take_due(struct tierce__live *live, int64_t now_us,
+                                        bool *was_doubtful)
 {
     struct tierce__session *session = NULL;
     tierce__lock_take(&live->lock);
     struct tierce__deadline *first = tierce__deadlines_first(&live->deadlines);
-    if (first != NULL && first->due_us <= now_us) {
+    if (first != NULL && first->due_us <= now_us)
         session = TIERCE__CONTAINER_OF(first, struct tierce__session, deadline);
-        if (session->is_busy)
-            session = NULL;
-        else
-            session->is_busy = true;
+    if (session != NULL && session->is_busy && !session->is_doubtful)
+        session = NULL;
+    if (session != NULL) {
+        *was_doubtful = session->is_doubtful;
+        session->is_doubtful = false;
+        session->is_busy = true;
+        if (!*was_doubtful) {
+            session->is_late = true;
+            memset(session->written, 0, session->count * sizeof(*session->written));
+        }
     }
     tierce__lock_drop(&live->lock);
     return session;
@@ -286,20 +377,20 @@ static struct tierce__session *take_due(struct tierce__live *live, int64_t now_u
 size_t tierce__live_expire(struct tierce__live *live, int64_t now_us)
 {
     size_t expired = 0;
+    bool was_doubtful;
     struct tierce__session *session;
-    while ((session = take_due(live, now_us)) != NULL) {
-        struct tierce__arena arena = {0};
-        const bool *none = tierce__arena_calloc(&arena, session->count + 1, sizeof(*none));
+    if (tierce__meta_index_settle(live->index) < 0)
+        return 0;
+    while ((session = take_due(live, now_us, &was_doubtful)) != NULL) {
         size_t keys = session->count;
-        int rc = none != NULL ? finish(live, session, none, true) : -ENOMEM;
-        tierce__arena_clear(&arena);
-        if (rc < 0) {
+        bool is_late = session->is_late;
+        int rc = was_doubtful ? finish_doubtful(live, session) : finish(live, session);
+        if (rc < 0 && rc != -EAGAIN) {
             tierce__log(TIERCE_LOG_WARN, "manager.session_not_ended", "instance=%s error=%s",
                         live->instance.id, tierce_error_name(rc));
-            put_off(live, session, now_us);
             break;
         }
-        if (keys > 0) {
+        if (rc == 0 && keys > 0 && is_late) {
             tierce__lock_take(&live->lock);
             live->expired_sessions++;
             tierce__lock_drop(&live->lock);

@@ -10,6 +10,7 @@
 #include "manager/places.h"
 #include "manager/quota.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 
 /*
@@ -32,7 +33,8 @@ struct tierce__claim {
     struct tierce__claim *next; /* of its bucket */
     int64_t key;
     struct tierce__session *session; /* NULL while the session is being made */
-    bool is_removed;                 /* asked to be removed: it will not serve */
+    _Atomic bool is_removed;         /* asked to be removed: it will not serve. Set before the key's
+                                        lock of the index is taken, looked at under it */
 };
 
 struct tierce__live {
@@ -47,7 +49,7 @@ struct tierce__live {
     _Atomic uint32_t users; /* calls and jobs that use it */
     /* Keys of gets, and those of them that were found; of a window, its own length. */
     _Atomic uint64_t asked_keys, found_keys;
-    bool is_going;          /* LOCATOR: takes no call any more */
+    bool is_going; /* LOCATOR: takes no call any more */
 
     struct tierce__lock lock; /* SESSIONS: what follows */
     struct tierce__claim **claims;
@@ -87,7 +89,8 @@ void tierce__locator_each(struct tierce__locator *locator,
 struct tierce__quota_at tierce__live_quota_at(const struct tierce__live *live, uint8_t type,
                                               uint16_t storage);
 
-/* Ends the instance's sessions that are due; returns how many had keys. */
+/* Finds out what a store has left in doubt, and ends the sessions that are due; returns how many
+ * had keys. */
 size_t tierce__live_expire(struct tierce__live *live, int64_t now_us);
 
 int64_t tierce__locator_now_us(const struct tierce__locator *locator);
@@ -97,6 +100,13 @@ uint64_t tierce__locator_random(struct tierce__locator *locator);
 
 /* `count` characters of [a-z0-9]. */
 void tierce__locator_name(struct tierce__locator *locator, char *out, size_t count);
+
+/* Whether a store that failed so may have written the batch all the same. */
+static inline bool tierce__meta_may_be_written(int rc)
+{
+    return rc < 0 && rc != -ENOMEM && rc != TIERCE_E_REFUSED && rc != TIERCE_E_ARGUMENT &&
+           rc != TIERCE_E_LIMIT;
+}
 
 /* Says it in `why` and returns `rc`. */
 int tierce__why(char why[TIERCE__WHY_BYTES], int rc, const char *format, ...)
@@ -122,8 +132,16 @@ struct tierce__session {
     uint16_t storage;
     uint8_t type;
     bool is_busy; /* being ended */
+    /* The store did not say whether the batch that ends it was written; it is asked again. */
+    bool is_doubtful;
+    bool is_late;   /* it ends by its time */
+    bool is_unsure; /* nobody knows whether its beginning was written: its places are not taken yet
+                     */
+    int64_t ends_us;
     size_t count;
     struct tierce__session_key *keys;
+    bool *written;         /* of each key, once it is being ended */
+    uint64_t served_bytes; /* of those, which count as serving since before the batch is written */
     uint64_t bytes;
     struct tierce__arena arena; /* all of the above lies in it, and this struct */
 };

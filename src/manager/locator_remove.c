@@ -16,6 +16,7 @@ struct removing {
     bool keep_bytes;               /* forget what is known, leave the bytes where they are */
     struct tierce__deletion *step; /* of the step that is being decided */
     struct tierce__removed *removed;
+    bool is_tried; /* the store may have been asked to write the step */
     int error;
 };
 
@@ -58,6 +59,7 @@ static int attach_deletion(void *arg, const size_t *indices, size_t count,
     (void)indices, (void)count;
     if (r->error < 0)
         return r->error;
+    r->is_tried = r->step->count > 0;
     if (r->step->count == 0 || r->keep_bytes)
         return 0;
     struct tierce__meta_note *note = tierce__arena_alloc(arena, sizeof(*note));
@@ -71,6 +73,29 @@ static int attach_deletion(void *arg, const size_t *indices, size_t count,
     return rc;
 }
 
+/* Whether a step was written whose store did not say so: by its note, or, where it has none, by the
+ * first of its records. 1, 0, or the store's error. */
+static int was_written(struct removing *r, struct tierce__arena *arena)
+{
+    const void *value;
+    size_t bytes;
+    struct tierce__meta_space *space = tierce__meta_index_space(r->live->index);
+    const struct tierce__deletion_item *item = &r->step->items[0];
+    struct tierce__record record = {0};
+    bool found = false;
+    if (!r->keep_bytes) {
+        int rc =
+            space->ops->note(space, TIERCE__NOTE_DELETION, r->step->note, arena, &value, &bytes);
+        return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
+    }
+    int rc = space->ops->get(space, &item->key, 1, arena, &record, &found);
+    for (size_t l = 0; rc == 0 && found && l < record.location_count; l++) {
+        if (memcmp(record.locations[l].id, item->location.id, sizeof(item->location.id)) == 0)
+            return 0;
+    }
+    return rc < 0 ? rc : 1;
+}
+
 /* Each step is a call of its own, so that what its batch removed is known to be gone before it is
  * given to the deleter. */
 static int remove_step(struct removing *r, const int64_t *keys, size_t count)
@@ -79,19 +104,26 @@ static int remove_step(struct removing *r, const int64_t *keys, size_t count)
     struct tierce__removed before = *r->removed;
     int *status = tierce__arena_calloc(&arena, count, sizeof(*status));
     r->error = 0;
+    r->is_tried = false;
     r->step = tierce__deletion_create(r->live, count);
     int rc = status != NULL && r->step != NULL
                  ? tierce__meta_index_modify(r->live->index, keys, count, true, remove_record,
                                              attach_deletion, r, &arena, status)
                  : -ENOMEM;
-    if (rc < 0) {
+    int known = 0;
+    if (rc < 0 && r->error == 0 && r->is_tried && tierce__meta_may_be_written(rc))
+        known = was_written(r, &arena);
+    rc = known > 0 ? 0 : rc;
+    if (rc < 0)
         *r->removed = before;
-    } else if (r->step->count > 0) {
+    else if (r->step->count > 0)
         move_bytes(r, r->step);
-        if (!r->keep_bytes) {
-            tierce__deleter_submit(r->live->locator->deleter, r->step);
-            r->step = NULL;
-        }
+    /* The deleter finds out what nobody knows now; what was only forgotten has no note, and counts
+     * until the next leader. */
+    if ((rc == 0 || known < 0) && r->step != NULL && r->step->count > 0 && !r->keep_bytes) {
+        r->step->is_doubtful = rc < 0;
+        tierce__deleter_submit(r->live->locator->deleter, r->step);
+        r->step = NULL;
     }
     tierce__deletion_destroy(r->step);
     tierce__arena_clear(&arena);

@@ -17,7 +17,8 @@
  *    "state"                          "starts", "follows", "loads" or "leads"
  *    "groups":    [{"number", "name", "quota_bytes", "watermark_bytes", "instances", "keys",
  *                   "keys_max" (0: not bounded), "sessions", "expired_sessions", BYTES,
- *                   "kinds": [{"kind", "quota_bytes" (null: none of its own), BYTES}]}]
+ *                   "kinds": [{"kind", "quota_bytes" and "watermark_bytes" (null: none of its
+ *                   own), BYTES}]}]
  *    "storages":  [{"name", "kind", "is_enabled", "is_well", "probe_age_ms" and "probe_took_us"
  *                   (null: not probed yet), "why" (of the last failure), "used_share" (null: not
  *                   known), "capacity_bytes" (0: not bounded), BYTES}]
@@ -119,8 +120,8 @@ static void put_node(struct tierce__line *line, struct tierce__manager *manager)
 /* ---- groups ---------------------------------------------------------------------------------- */
 
 static const enum tierce__storage_type kinds[] = {
-    TIERCE__STORAGE_3FS,  TIERCE__STORAGE_MOONCAKE, TIERCE__STORAGE_TAIRMEMPOOL,
-    TIERCE__STORAGE_NFS,  TIERCE__STORAGE_NODE,     TIERCE__STORAGE_REDIS,
+    TIERCE__STORAGE_3FS, TIERCE__STORAGE_MOONCAKE, TIERCE__STORAGE_TAIRMEMPOOL,
+    TIERCE__STORAGE_NFS, TIERCE__STORAGE_NODE,     TIERCE__STORAGE_REDIS,
     TIERCE__STORAGE_S3,
 };
 
@@ -148,11 +149,15 @@ static void put_kinds(struct tierce__line *line, const struct tierce__group *gro
             continue;
         begin_entry(line);
         put_text(line, "kind", tierce__storage_type_name(kinds[i]));
-        if (quota != NULL)
-            put_count(line, "quota_bytes",
-                      quota->capacity_bytes > 0 ? (uint64_t)quota->capacity_bytes : 0);
-        else
+        if (quota != NULL) {
+            uint64_t bytes = quota->capacity_bytes > 0 ? (uint64_t)quota->capacity_bytes : 0;
+            double share = tierce__reclaimer_watermark_share(group);
+            put_count(line, "quota_bytes", bytes);
+            put_count(line, "watermark_bytes", (uint64_t)((double)bytes * share));
+        } else {
             put_null(line, "quota_bytes");
+            put_null(line, "watermark_bytes");
+        }
         put_bytes(line, serving, writing, deleting);
         tierce__line_put(line, "}");
     }
@@ -282,7 +287,8 @@ static void put_background(struct tierce__line *line, struct tierce__manager *ma
     tierce__line_put(line, "}");
 }
 
-/* The value below which that share of the calls lies, as if they were spread evenly in their bin. */
+/* The value below which that share of the calls lies, as if they were spread evenly in their bin.
+ */
 static double percentile_us(const struct tierce__rpc_stats *stats, double share)
 {
     enum { BINS = sizeof(stats->bins) / sizeof(stats->bins[0]) };

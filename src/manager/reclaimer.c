@@ -46,7 +46,7 @@ static uint64_t above(uint64_t used, double limit)
     return (double)used > limit ? (uint64_t)ceil((double)used - limit) : 0;
 }
 
-static double watermark(const struct tierce__group *group)
+double tierce__reclaimer_watermark_share(const struct tierce__group *group)
 {
     double share = group->trigger_used_share;
     return share > 0 && share < 1 ? share : 1;
@@ -61,7 +61,7 @@ static uint64_t staying(const uint64_t by_state[TIERCE__QUOTA_STATES])
 double tierce__reclaimer_watermark_bytes(const struct tierce__group *group)
 {
     double limit = (double)(group->capacity_bytes > 0 ? group->capacity_bytes : 0);
-    limit *= watermark(group);
+    limit *= tierce__reclaimer_watermark_share(group);
     if (group->trigger_used_bytes > 0 && (double)group->trigger_used_bytes < limit)
         limit = (double)group->trigger_used_bytes;
     return limit;
@@ -83,8 +83,9 @@ static struct need need_of_type(const struct tierce__group *group,
     double limit = (double)(quota->capacity_bytes > 0 ? quota->capacity_bytes : 0);
     uint64_t used =
         use->by_type[TIERCE__QUOTA_WRITING][slot] + use->by_type[TIERCE__QUOTA_SERVING][slot];
-    return (struct need){
-        .bytes = above(used, limit * watermark(group)), .of_slot = true, .slot = slot};
+    return (struct need){.bytes = above(used, limit * tierce__reclaimer_watermark_share(group)),
+                         .of_slot = true,
+                         .slot = slot};
 }
 
 /* ---- an instance's share --------------------------------------------------------------------- */
@@ -366,7 +367,8 @@ static size_t reclaim_group(struct tierce__reclaimer *reclaimer,
     struct need need = need_of_group(group, &use);
     tierce__locator_group_usage(reclaimer->opts.locator, group->name, &usage);
     if (usage.keys_max > 0)
-        need.keys = above(usage.keys, (double)usage.keys_max * watermark(group));
+        need.keys =
+            above(usage.keys, (double)usage.keys_max * tierce__reclaimer_watermark_share(group));
     return removed + reclaim(reclaimer, catalog, group, &need);
 }
 

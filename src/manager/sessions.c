@@ -73,11 +73,13 @@ struct tierce__session *tierce__session_create(struct tierce__locator *locator, 
     struct tierce__arena arena = {0};
     struct tierce__session *session = tierce__arena_calloc(&arena, 1, sizeof(*session));
     struct tierce__session_key *keys = tierce__arena_calloc(&arena, count, sizeof(*keys));
-    if (session == NULL || keys == NULL) {
+    bool *written = tierce__arena_calloc(&arena, count + 1, sizeof(*written));
+    if (session == NULL || keys == NULL || written == NULL) {
         tierce__arena_clear(&arena);
         return NULL;
     }
     session->keys = keys;
+    session->written = written;
     session->count = count;
     session->arena = arena;
     session->note = tierce__locator_random(locator);

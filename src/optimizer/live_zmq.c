@@ -104,28 +104,39 @@ static void count_number(struct live_zmq *z, zmq_msg_t *frame)
     counts->messages++;
 }
 
-/* Takes the frames of a message; the batch stays in z->batch. False: it was none, or there is
- * nothing to take. */
+static bool take_frame(struct live_zmq *z, zmq_msg_t *frame)
+{
+    zmq_msg_init(frame);
+    if (zmq_msg_recv(frame, z->socket, ZMQ_DONTWAIT) >= 0)
+        return true;
+    zmq_msg_close(frame);
+    return false;
+}
+
+/* The first FRAMES frames of a message, all of which it takes; *count = how many it has. False:
+ * there is none, and no frame is held. */
+static bool take_frames(struct live_zmq *z, zmq_msg_t frames[FRAMES], int *count)
+{
+    *count = 0;
+    for (bool more = true; more; ++*count) {
+        zmq_msg_t rest = {{0}}, *frame = *count < FRAMES ? &frames[*count] : &rest;
+        if (!take_frame(z, frame))
+            break; /* only the first can be missing: ZMQ delivers whole messages */
+        more = zmq_msg_more(frame) != 0;
+        if (*count >= FRAMES)
+            zmq_msg_close(frame);
+    }
+    return *count > 0;
+}
+
+/* Takes a message; its batch stays in z->batch. False: it was none, or there is nothing to take. */
 static bool take_message(struct live_zmq *z)
 {
     zmq_msg_t frames[FRAMES];
-    int count = 0, more = 1;
-    bool whole = true;
-    for (int i = 0; more != 0; i++) {
-        zmq_msg_t rest, *frame = i < FRAMES ? &frames[i] : &rest;
-        zmq_msg_init(frame);
-        if (zmq_msg_recv(frame, z->socket, ZMQ_DONTWAIT) < 0) {
-            zmq_msg_close(frame);
-            whole = false;
-            break;
-        }
-        more = zmq_msg_more(frame);
-        if (i >= FRAMES)
-            zmq_msg_close(&rest);
-        count = i + 1;
-    }
-    int held = count < FRAMES ? count : FRAMES;
-    bool good = whole && count == FRAMES && zmq_msg_size(&frames[NUMBER_AT]) == sizeof(uint64_t);
+    int count;
+    if (!take_frames(z, frames, &count))
+        return false;
+    bool good = count == FRAMES && zmq_msg_size(&frames[NUMBER_AT]) == sizeof(uint64_t);
     if (good)
         count_number(z, &frames[NUMBER_AT]);
     good = good && is_batch(&frames[BATCH_AT]);
@@ -134,10 +145,10 @@ static bool take_message(struct live_zmq *z)
         zmq_msg_move(&z->batch, &frames[BATCH_AT]);
         z->given = 0;
         z->has_batch = true;
-    } else if (whole) {
+    } else {
         z->base.counts.refused++;
     }
-    for (int i = 0; i < held; i++)
+    for (int i = 0; i < count && i < FRAMES; i++)
         zmq_msg_close(&frames[i]);
     return good;
 }

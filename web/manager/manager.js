@@ -30,6 +30,10 @@ function limited(value, most, print) {
   return [print(value), most > 0 && [' ', h('small', null, `of ${print(most)}`)]];
 }
 
+function counted(value, word) {
+  return `${count(value)} ${word}${value === 1 ? '' : 's'}`;
+}
+
 function sum(list, field) {
   return list.reduce((all, one) => all + one[field], 0);
 }
@@ -62,7 +66,7 @@ function showFacts(data) {
   const facts = [
     ['Blocks that serve', count(sum(data.groups, 'keys')), bytes(sum(data.groups, 'serving_bytes')), 'blocks'],
     ['Hit rate', ratio(found, asked), `${count(found)} of ${count(asked)} keys`, 'hits'],
-    ['Storages well', `${well} of ${data.storages.length}`, `${data.instance_count} instances, ${data.groups.length} groups`, 'well'],
+    ['Storages well', `${well} of ${data.storages.length}`, `${counted(data.instance_count, 'instance')}, ${counted(data.groups.length, 'group')}`, 'well'],
     ['Write sessions', count(sum(data.groups, 'sessions')), `open; ${count(sum(data.groups, 'expired_sessions'))} expired`, 'sessions'],
     ['Calls', count(calls), recent.length ? `${trimmed(recent[0][1], 2)} a second of late` : 'since the start', 'calls'],
   ];
@@ -107,7 +111,9 @@ function groupBlock() {
 function showGroup(made, group) {
   made.name.textContent = group.name;
   made.element.dataset.group = group.name;
-  replace(made.now, h('div', null, meter(group, group.quota_bytes, group.watermark_bytes), stateKey(group)));
+  replace(made.now, h('div', null,
+    meterLine('All storage', group, group.quota_bytes, group.watermark_bytes),
+    group.kinds.map(k => meterLine(`In ${k.kind}`, k, k.quota_bytes, k.watermark_bytes)), stateKey(group)));
   made.plot.element.hidden = !(group.quota_bytes > 0) || samples.length < 2;
   if (!made.plot.element.hidden) {
     const level = group.watermark_bytes / group.quota_bytes;
@@ -117,13 +123,10 @@ function showGroup(made, group) {
     ], newest());
   }
   replace(made.facts, h('div', null, pairs([
-    ['in use', `${bytes(kept(group))}, ${ratio(kept(group), group.quota_bytes)}`],
-    ['quota', bytes(group.quota_bytes)],
     ['watermark', `${bytes(group.watermark_bytes)}, ${ratio(group.watermark_bytes, group.quota_bytes)}`],
     ['blocks', limited(group.keys, group.keys_max, count)],
     ['instances', count(group.instances)],
     ['write sessions', `${count(group.sessions)} open, ${count(group.expired_sessions)} expired`],
-    ...group.kinds.map(k => [`in ${k.kind}`, limited(kept(k), k.quota_bytes, bytes)]),
   ])));
 }
 
@@ -160,7 +163,7 @@ function probe(storage) {
 const STORAGE_COLUMNS = [
   {head: 'Storage', cell: s => s.name},
   {head: 'Kind', left: true, cell: s => s.kind},
-  {head: 'Health', left: true, cell: health},
+  {head: 'Health', left: true, wide: true, cell: health},
   {head: 'Last probe', cell: probe},
   {head: 'Medium used', cell: s => percent(s.used_share, 1)},
   {head: 'Serving', cell: s => bytes(s.serving_bytes)},
@@ -183,9 +186,9 @@ const CALL_COLUMNS = [
   {head: 'Call', cell: c => c.method},
   {head: 'Calls', cell: c => count(c.calls)},
   {head: 'Errors', cell: c => c.errors > 0 ? h('span', {class: 'bad'}, count(c.errors)) : '0'},
-  {head: 'Half below', cell: c => seconds(c.p50_us / 1e6, 2)},
-  {head: '90\u00a0% below', cell: c => seconds(c.p90_us / 1e6, 2)},
-  {head: '99\u00a0% below', cell: c => seconds(c.p99_us / 1e6, 2)},
+  {head: 'Median', cell: c => seconds(c.p50_us / 1e6, 2)},
+  {head: 'p90', cell: c => seconds(c.p90_us / 1e6, 2)},
+  {head: 'p99', cell: c => seconds(c.p99_us / 1e6, 2)},
 ];
 
 function table(id, label, columns, rows, empty) {
@@ -251,8 +254,7 @@ function showWork(data) {
 function buildPage() {
   element('instances').append(h('div', {class: 'table'}), h('p', {id: 'more-instances', class: 'empty'}), plots.hits.element);
   element('work').append(h('div', {class: 'pairs'}), plots.work.element);
-  element('calls').append(h('div', {class: 'table'}), plots.calls.element,
-    h('p', {class: 'unit'}, 'Times are from bins of powers of two, since the start.'));
+  element('calls').append(h('div', {class: 'table'}), h('p', {class: 'unit'}, 'Latencies since the start, from bins of powers of two.'), plots.calls.element);
   element('kind').append(choice('With', [['token', 'a token'], ['name', 'name and password']], 'token', askWith));
   askWith('token');
 }

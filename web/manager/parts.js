@@ -3,7 +3,7 @@
 /* Tables, pairs and plots that are filled again with every answer of the manager. Whatever comes
    from it gets into the page as a text node. */
 
-/* Columns: {head, cell(row), left}. The first is the row's name. On a phone each cell says its
+/* Columns: {head, cell(row), left, wide}. The first is the row's name. On a phone each cell says its
    column. */
 function rowsTable(label, columns, rows) {
   return h('table', {class: 'rows', 'aria-label': label},
@@ -11,7 +11,7 @@ function rowsTable(label, columns, rows) {
       h('th', {scope: 'col', class: i === 0 || c.left ? 'left' : null}, c.head)))),
     h('tbody', null, rows.map(row => h('tr', null, columns.map((c, i) => i === 0
       ? h('th', {scope: 'row', class: 'name'}, c.cell(row))
-      : h('td', {class: c.left ? 'left' : null, 'data-head': c.head}, h('span', null, c.cell(row))))))));
+      : h('td', {class: c.wide ? 'left wide' : c.left ? 'left' : null, 'data-head': c.head}, h('span', null, c.cell(row))))))));
 }
 
 function pairs(entries) {
@@ -48,9 +48,17 @@ function meter(of, room, mark) {
   mark > 0 && svg('line', {class: 'limit', x1: at, x2: at, y1: 0, y2: 14, 'vector-effect': 'non-scaling-stroke'}));
 }
 
+/* With its numbers above; null: no quota of its own, and nothing to be measured against. */
+function meterLine(name, of, quota, mark) {
+  return h('div', {class: 'measure'}, h('p', null, h('span', null, name), h('span', null, bytes(kept(of)),
+    quota > 0 && [h('small', null, ` of ${bytes(quota)}`), ` ${percent(kept(of) / quota, 1)}`])),
+  quota > 0 && meter(of, quota, mark));
+}
+
 function stateKey(of) {
   return h('ul', {class: 'legend'}, STATES.map(([state, color]) => h('li', null,
-    h('span', {class: `key ${color}`}), `${state} `, h('strong', null, bytes(of[`${state}_bytes`])))));
+    h('span', {class: `key ${color}`}), `${state} `, h('strong', null, bytes(of[`${state}_bytes`])))),
+  h('li', null, h('span', {class: 'tick'}), 'watermark'));
 }
 
 /* A plot over the last while. set(series, newest): points are [second of the manager's clock,

@@ -1,0 +1,789 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A manager's locator, deleter and reclaimer on a clock, a store and storages that are simulated: a
+ * seed is a run. Clients write, read and remove; stores and storages fail; leaders change; time
+ * jumps. After each step what the store holds is compared with what clients were told:
+ *
+ *   - no block is written by two sessions at once, no two blocks share a slot;
+ *   - nothing serves that was not finished, or was removed; nothing that serves loses its file;
+ *   - quotas are never exceeded, and count exactly what there is;
+ *   - in the end nothing is left of anything.
+ */
+#include "check_main.h"
+#include "manager/reclaimer.h"
+#include "manager_harness.h"
+#include "sim_store.h"
+
+enum {
+    INSTANCES = 2,
+    KEYS = 24,
+    STEPS = 250,
+    PLACED_MAX = 8192,
+    SESSIONS_MAX = 1024,
+    FILES_MAX = 8192,
+    URI_BYTES = 120,
+    REUSE_MS = 5000,
+    LATE_MS = 20000,
+};
+
+enum state { WRITING, UNKNOWN, SERVING, GONE };
+
+/* A block that a client was told where to write. */
+struct placed {
+    int64_t key;
+    int instance;
+    size_t session;
+    enum state state;
+    bool may_serve;  /* a Finish said that it was written */
+    bool is_told;    /* a Finish said something */
+    bool seen;       /* in the store, this time */
+    int64_t free_us; /* gone: its slots are not used before that */
+    size_t uri_count;
+    char uris[2][URI_BYTES];
+};
+
+struct told {
+    char id[TIERCE__SESSION_ID_BYTES + 1];
+    int instance;
+    size_t first, count; /* among what was placed */
+    int64_t due_us;
+    bool is_over;
+};
+
+static const char *const instance_ids[INSTANCES] = {"i", "j"};
+static struct harness h;
+static struct tierce__reclaimer *reclaimer;
+static struct test_random random_;
+static unsigned long long seed;
+static uint32_t rate, storage_rate;
+static bool trims_meta;
+static uint64_t fence;
+static struct placed placed[PLACED_MAX];
+static struct told told[SESSIONS_MAX];
+static char files[FILES_MAX][URI_BYTES];
+static size_t placed_count, told_count, file_count;
+static uint64_t served, removed, reclaimed, timeouts, crashes;
+
+#define REQUIRE(condition, ...)                                                                    \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "seed %llu: ", seed);                                                  \
+            fprintf(stderr, __VA_ARGS__);                                                          \
+            fputc('\n', stderr);                                                                   \
+            ck_abort_msg("seed %llu: %s", seed, #condition);                                       \
+        }                                                                                          \
+    } while (0)
+
+static uint32_t below(uint32_t bound)
+{
+    return test_random_below(&random_, bound);
+}
+
+/* ---- storages -------------------------------------------------------------------------------- */
+
+static const char *path_of(const char *uri, char path[URI_BYTES])
+{
+    const char *at = strchr(strstr(uri, "://") + 3, '/');
+    snprintf(path, URI_BYTES, "%.*s", (int)strcspn(at, "?"), at);
+    return path;
+}
+
+static int driver_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
+                       char why[128]);
+static void driver_close(struct tierce__storage_driver *driver)
+{
+    (void)driver;
+}
+
+static int driver_probe(struct tierce__storage_driver *driver, char why[128])
+{
+    (void)driver, (void)why;
+    return 0;
+}
+
+static int driver_remove(struct tierce__storage_driver *driver, const char *path)
+{
+    char other[URI_BYTES];
+    (void)driver;
+    if (storage_rate > 0 && below(1000) < storage_rate)
+        return -EIO;
+    for (size_t i = 0; i < placed_count; i++) {
+        const struct placed *p = &placed[i];
+        for (size_t u = 0; u < p->uri_count; u++)
+            REQUIRE((p->state != WRITING && p->state != SERVING) ||
+                        strcmp(path_of(p->uris[u], other), path) != 0,
+                    "the file of block %lld goes, which is %s", (long long)p->key,
+                    p->state == WRITING ? "being written" : "serving");
+    }
+    for (size_t i = 0; i < file_count; i++) {
+        if (strcmp(files[i], path) == 0) {
+            memcpy(files[i], files[--file_count], URI_BYTES);
+            break;
+        }
+    }
+    return 0;
+}
+
+static double driver_used_share(struct tierce__storage_driver *driver)
+{
+    (void)driver;
+    return -1;
+}
+
+static const struct tierce__storage_ops driver_ops = {
+    .name = "sim",
+    .is_reached = true,
+    .open = driver_open,
+    .close = driver_close,
+    .probe = driver_probe,
+    .remove = driver_remove,
+    .used_share = driver_used_share,
+};
+
+static int driver_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
+                       char why[128])
+{
+    static struct tierce__storage_driver driver = {.ops = &driver_ops};
+    (void)storage, (void)why;
+    *out = &driver;
+    return 0;
+}
+
+static const struct tierce__storage_ops *find_driver(enum tierce__storage_type type)
+{
+    (void)type;
+    return &driver_ops;
+}
+
+static void write_file(const char *uri)
+{
+    char path[URI_BYTES];
+    path_of(uri, path);
+    for (size_t i = 0; i < file_count; i++) {
+        if (strcmp(files[i], path) == 0)
+            return;
+    }
+    REQUIRE(file_count < FILES_MAX, "too many files");
+    memcpy(files[file_count++], path, URI_BYTES);
+}
+
+/* ---- what there is --------------------------------------------------------------------------- */
+
+/* Whether the locator still has the session. */
+static bool is_open(const struct told *t)
+{
+    size_t count;
+    return tierce__locator_session_keys(h.locator, instance_ids[t->instance], t->id, &count) == 0;
+}
+
+static void set_state(struct placed *p, enum state state)
+{
+    if (state == GONE && p->state == SERVING)
+        p->free_us = h.now_us + REUSE_MS * 1000; /* somebody may still read */
+    p->state = state;
+}
+
+static struct placed *placed_at(const char *uri, int instance)
+{
+    for (size_t i = placed_count; i-- > 0;) { /* a slot's last owner is its owner */
+        if (placed[i].instance == instance && placed[i].uri_count > 0 &&
+            strcmp(placed[i].uris[0], uri) == 0)
+            return &placed[i];
+    }
+    return NULL;
+}
+
+static void see_record(int instance, int64_t key, const struct tierce__record *record,
+                       struct tierce__arena *arena)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    const struct tierce__instance *of = tierce__catalog_instance(catalog, instance_ids[instance]);
+    REQUIRE(record->location_count > 0, "block %lld has no location", (long long)key);
+    for (size_t l = 0; l < record->location_count; l++) {
+        const struct tierce__location *location = &record->locations[l];
+        const char *uri = tierce__place_uri(tierce__location_storage(catalog, location), of,
+                                            &location->places[0], arena);
+        struct placed *p = placed_at(uri, instance);
+        REQUIRE(p != NULL && p->key == key, "block %lld lies where nobody was to write it: %s",
+                (long long)key, uri);
+        REQUIRE(p->may_serve && p->state != GONE, "block %lld serves, after it was %s",
+                (long long)key, p->state == GONE ? "removed" : "not written");
+        REQUIRE(!p->seen, "block %lld has one location twice", (long long)key);
+        p->seen = true;
+    }
+    tierce__registry_release(h.registry, catalog);
+}
+
+static void see_instance(int instance)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    uint32_t number = tierce__catalog_instance(catalog, instance_ids[instance])->number;
+    tierce__registry_release(h.registry, catalog);
+    struct tierce__meta_space *space = sim_store.spaces[number];
+    struct tierce__arena arena = {0};
+    struct tierce__record records[KEYS];
+    int64_t keys[KEYS];
+    bool found[KEYS];
+    uint64_t cursor = 0;
+    size_t count;
+    ck_assert_int_eq(space->ops->scan(space, &cursor, KEYS, keys, &count), 0);
+    ck_assert_int_eq(space->ops->get(space, keys, count, &arena, records, found), 0);
+    for (size_t i = 0; i < count; i++)
+        see_record(instance, keys[i], &records[i], &arena);
+    tierce__arena_clear(&arena);
+}
+
+/* Compares the store with what clients were told; `may_go`: blocks may have left by themselves. */
+static void compare(bool may_go)
+{
+    for (size_t i = 0; i < placed_count; i++)
+        placed[i].seen = false;
+    for (int i = 0; i < INSTANCES; i++)
+        see_instance(i);
+    for (size_t t = 0; t < told_count; t++) {
+        if (!told[t].is_over)
+            told[t].is_over = !is_open(&told[t]);
+    }
+    for (size_t i = 0; i < placed_count; i++) {
+        struct placed *p = &placed[i];
+        REQUIRE(p->state != SERVING || p->seen || may_go, "block %lld is lost", (long long)p->key);
+        if (p->seen)
+            set_state(p, SERVING);
+        else if (p->state != GONE && !told[p->session].is_over && p->state != SERVING)
+            set_state(p, WRITING);
+        else if (p->state != GONE) {
+            if (p->state == WRITING &&
+                !p->is_told) /* its time was over: somebody may still write */
+                p->free_us = h.now_us + LATE_MS * 1000;
+            set_state(p, GONE);
+        }
+    }
+}
+
+/* What quotas count is what there is: once nothing is in doubt any more. */
+static int add_deletion(void *arg, const struct tierce__meta_note *note)
+{
+    struct tierce__live *live = ((void **)arg)[0];
+    uint64_t *bytes = ((void **)arg)[1];
+    struct tierce__deletion *deletion;
+    ck_assert_int_eq(tierce__deletion_read(&deletion, live, note), 0);
+    for (size_t i = 0; i < deletion->count && !deletion->is_sweep; i++)
+        *bytes += tierce__location_bytes(&deletion->items[i].location);
+    tierce__deletion_destroy(deletion);
+    return 0;
+}
+
+static void count_live(void *arg, struct tierce__live *live)
+{
+    uint64_t *sums = arg;
+    int64_t counters[TIERCE__META_COUNTERS];
+    struct tierce__meta_space *space = sim_inner(live->space);
+    ck_assert_int_eq(space->ops->counters(space, counters), 0);
+    for (size_t i = 0; i < 16; i++) {
+        sums[TIERCE__QUOTA_SERVING] += (uint64_t)counters[TIERCE__META_BYTES_FIRST + i];
+        sums[TIERCE__QUOTA_WRITING] += live->writing_by_slot[i];
+    }
+    void *each[] = {live, &sums[TIERCE__QUOTA_DELETING]};
+    ck_assert_int_eq(space->ops->notes(space, TIERCE__NOTE_DELETION, add_deletion, each), 0);
+}
+
+static void check_counts(void)
+{
+    uint64_t sums[TIERCE__QUOTA_STATES] = {0}, scanned = 0;
+    struct tierce__usage usage = harness_usage(&h);
+    tierce__locator_each(h.locator, count_live, sums);
+    for (size_t i = 0; i < placed_count; i++)
+        scanned += placed[i].seen ? placed[i].uri_count == 2 ? BLOCK_BYTES : PART_A_BYTES : 0;
+    REQUIRE(scanned == sums[TIERCE__QUOTA_SERVING], "%llu bytes serve, counted %llu",
+            (unsigned long long)scanned, (unsigned long long)sums[TIERCE__QUOTA_SERVING]);
+    uint64_t by_storage[TIERCE__QUOTA_STATES] = {0};
+    for (uint16_t number = 1; number <= 2; number++) {
+        struct tierce__usage of;
+        tierce__locator_storage_usage(h.locator, number, &of);
+        by_storage[TIERCE__QUOTA_SERVING] += of.serving_bytes;
+        by_storage[TIERCE__QUOTA_WRITING] += of.writing_bytes;
+        by_storage[TIERCE__QUOTA_DELETING] += of.deleting_bytes;
+    }
+    for (int state = 0; state < TIERCE__QUOTA_STATES; state++)
+        REQUIRE(by_storage[state] == sums[state],
+                "storages hold %llu bytes of state %d, there %llu",
+                (unsigned long long)by_storage[state], state, (unsigned long long)sums[state]);
+    REQUIRE(usage.serving_bytes == sums[TIERCE__QUOTA_SERVING], "quota serving %llu, there %llu",
+            (unsigned long long)usage.serving_bytes,
+            (unsigned long long)sums[TIERCE__QUOTA_SERVING]);
+    REQUIRE(usage.writing_bytes == sums[TIERCE__QUOTA_WRITING], "quota writing %llu, there %llu",
+            (unsigned long long)usage.writing_bytes,
+            (unsigned long long)sums[TIERCE__QUOTA_WRITING]);
+    REQUIRE(usage.deleting_bytes == sums[TIERCE__QUOTA_DELETING], "quota deleting %llu, there %llu",
+            (unsigned long long)usage.deleting_bytes,
+            (unsigned long long)sums[TIERCE__QUOTA_DELETING]);
+}
+
+/* ---- what clients do ------------------------------------------------------------------------- */
+
+static size_t draw_keys(int64_t keys[KEYS])
+{
+    size_t count = 1 + below(8), first = below(KEYS);
+    for (size_t i = 0; i < count; i++)
+        keys[i] = 100 + (int64_t)((first + i) % KEYS);
+    return count;
+}
+
+static void place(size_t session, int64_t key, const struct tierce__found *found)
+{
+    struct placed *p = &placed[placed_count];
+    REQUIRE(placed_count < PLACED_MAX, "too much was placed");
+    *p = (struct placed){.key = key, .instance = told[session].instance, .session = session};
+    for (size_t s = 0; s < found->spec_count; s++)
+        snprintf(p->uris[p->uri_count++], URI_BYTES, "%s", found->specs[s].uri);
+    for (size_t i = 0; i < placed_count; i++) {
+        const struct placed *q = &placed[i];
+        bool is_gone = q->state == GONE;
+        REQUIRE(q->state != WRITING || q->key != key || q->instance != p->instance,
+                "block %lld is written by two sessions", (long long)key);
+        for (size_t a = 0; a < p->uri_count && q->instance == p->instance; a++) {
+            for (size_t b = 0; b < q->uri_count; b++)
+                REQUIRE(strcmp(p->uris[a], q->uris[b]) != 0 || (is_gone && q->free_us <= h.now_us),
+                        "block %lld is to be written where block %lld %s", (long long)key,
+                        (long long)q->key, is_gone ? "may still be read" : "is");
+        }
+    }
+    placed_count++;
+    for (size_t s = 0; s < p->uri_count; s++)
+        write_file(p->uris[s]);
+}
+
+static void start_write(void)
+{
+    static const char *const groups[] = {"A", "AB"};
+    int64_t keys[KEYS];
+    const char *spec_groups[KEYS];
+    struct tierce__started started;
+    int instance = (int)below(INSTANCES);
+    size_t count = draw_keys(keys), n = 0;
+    int64_t timeout_s = below(20);
+    for (size_t i = 0; i < count; i++)
+        spec_groups[i] = groups[below(2)];
+    int rc = tierce__locator_start_write(h.locator,
+                                         &(struct tierce__write_request){
+                                             .instance_id = instance_ids[instance],
+                                             .keys = keys,
+                                             .count = count,
+                                             .spec_groups = below(2) == 0 ? spec_groups : NULL,
+                                             .timeout_s = timeout_s,
+                                         },
+                                         &h.arena, &started, h.why);
+    if (rc < 0 || started.count == 0)
+        return;
+    REQUIRE(told_count < SESSIONS_MAX, "too many sessions");
+    struct told *t = &told[told_count];
+    *t = (struct told){.instance = instance,
+                       .first = placed_count,
+                       .count = started.count,
+                       .due_us = h.now_us + timeout_s * 1000000};
+    memcpy(t->id, started.session, sizeof(t->id));
+    for (size_t i = 0; i < count; i++) {
+        if (!tierce__mask_has(&started.mask, i))
+            place(told_count, keys[i], &started.locations[n++]);
+    }
+    REQUIRE(n == started.count, "%zu keys are to be written at %zu places", n, started.count);
+    told_count++;
+}
+
+static void finish_write(void)
+{
+    uint8_t values[KEYS];
+    size_t open[SESSIONS_MAX], open_count = 0;
+    for (size_t i = 0; i < told_count; i++) {
+        if (!told[i].is_over)
+            open[open_count++] = i;
+    }
+    if (open_count == 0)
+        return;
+    struct told *t = &told[open[below((uint32_t)open_count)]];
+    uint32_t lost = below(3) == 0 ? 500 : 0;
+    for (size_t i = 0; i < t->count; i++) {
+        struct placed *p = &placed[t->first + i];
+        values[i] = below(1000) >= lost;
+        p->is_told = true;
+        p->may_serve = p->may_serve || (values[i] != 0 && p->state == WRITING);
+    }
+    struct tierce__mask mask = {.is_values = true, .values = values, .count = t->count};
+    int rc =
+        tierce__locator_finish_write(h.locator, instance_ids[t->instance], t->id, &mask, h.why);
+    REQUIRE(rc == 0 || rate > 0, "a session cannot be finished: %s", h.why);
+    if (rc == 0)
+        t->is_over = true;
+    for (size_t i = 0; i < t->count; i++) {
+        struct placed *p = &placed[t->first + i];
+        if (rc == 0 && p->state == WRITING)
+            set_state(p, values[i] != 0 ? UNKNOWN : GONE);
+        served += rc == 0 && values[i] != 0;
+    }
+}
+
+/* Blocks of these keys that no session writes are gone, and those that one writes will be. */
+static void forget(int instance, const int64_t *keys, size_t count, bool is_sure)
+{
+    for (size_t i = 0; i < placed_count; i++) {
+        struct placed *p = &placed[i];
+        bool is_one = keys == NULL;
+        for (size_t k = 0; k < count && !is_one; k++)
+            is_one = keys[k] == p->key;
+        if (!is_one || p->instance != instance || p->state == GONE)
+            continue;
+        removed++;
+        if (p->state == WRITING || !is_sure)
+            p->state = UNKNOWN;
+        else
+            set_state(p, GONE);
+    }
+}
+
+static void remove_some(void)
+{
+    int64_t keys[KEYS];
+    struct tierce__mask none = {0};
+    int instance = (int)below(INSTANCES);
+    size_t count = draw_keys(keys);
+    int rc = tierce__locator_remove(h.locator, instance_ids[instance], keys, count, &none, h.why);
+    REQUIRE(rc == 0 || rate > 0, "remove: %s", h.why);
+    forget(instance, keys, count, rc == 0);
+}
+
+static void trim(void)
+{
+    int instance = (int)below(INSTANCES);
+    int how = trims_meta && below(2) == 0 ? TIERCE__TRIM_META : TIERCE__TRIM_ALL;
+    int rc = tierce__locator_trim(h.locator, instance_ids[instance], how, 0, 0, h.why);
+    REQUIRE(rc == 0 || rate > 0, "trim: %s", h.why);
+    forget(instance, NULL, 0, rc == 0);
+}
+
+static bool is_enabled(const char *uri)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    const char name[] = {strstr(uri, "://")[3], '\0'};
+    bool enabled = tierce__catalog_storage(catalog, name)->is_enabled;
+    tierce__registry_release(h.registry, catalog);
+    return enabled;
+}
+
+static void get(void)
+{
+    int64_t keys[KEYS];
+    struct tierce__got got;
+    int instance = (int)below(INSTANCES);
+    size_t count = draw_keys(keys);
+    int rc = tierce__locator_get(h.locator,
+                                 &(struct tierce__get_request){
+                                     .instance_id = instance_ids[instance],
+                                     .query = TIERCE__QUERY_BATCH,
+                                     .keys = keys,
+                                     .count = count,
+                                 },
+                                 &h.arena, &got, h.why);
+    REQUIRE(rc == 0 || rate > 0, "get: %s", h.why);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        bool is_there = false;
+        for (size_t p = 0; p < placed_count; p++)
+            is_there |= placed[p].state == SERVING && placed[p].key == keys[i] &&
+                        placed[p].instance == instance && is_enabled(placed[p].uris[0]);
+        REQUIRE(is_there == (got.found[i].type != 0), "block %lld: there %d, found %d",
+                (long long)keys[i], is_there, got.found[i].type);
+        if (is_there)
+            REQUIRE(placed_at(got.found[i].specs[0].uri, instance)->state == SERVING,
+                    "block %lld was told of where it does not lie", (long long)keys[i]);
+    }
+}
+
+static void look(void)
+{
+    int64_t keys[KEYS];
+    struct tierce__mask none = {0};
+    struct tierce__looked *looked;
+    size_t count = draw_keys(keys);
+    int instance = (int)below(INSTANCES);
+    int rc = tierce__locator_look(h.locator, instance_ids[instance], keys, count, &none, &h.arena,
+                                  &looked, &count, h.why);
+    REQUIRE(rc == 0 || rate > 0, "look: %s", h.why);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        bool is_there = false, is_written = false;
+        for (size_t p = 0; p < placed_count; p++) {
+            bool is_one = placed[p].key == keys[i] && placed[p].instance == instance;
+            is_there |= is_one && placed[p].state == SERVING;
+            is_written |= is_one && placed[p].state == WRITING;
+        }
+        REQUIRE(is_there == (looked[i].state == TIERCE__LOOK_SERVING), "block %lld looks like %d",
+                (long long)keys[i], looked[i].state);
+        REQUIRE(!is_written || is_there || looked[i].state == TIERCE__LOOK_WRITING,
+                "block %lld looks like %d while it is written", (long long)keys[i],
+                looked[i].state);
+    }
+}
+
+/* ---- what befalls them ----------------------------------------------------------------------- */
+
+static void change_group(void)
+{
+    char s[] = "s", t[] = "t";
+    char *candidates[] = {below(2) == 0 ? s : t, s};
+    candidates[1] = candidates[0][0] == 's' ? t : s;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    struct tierce__type_quota quota = group.type_quotas[0];
+    group.capacity_bytes = (int64_t)(5 + below(40)) * BLOCK_BYTES;
+    quota.capacity_bytes = below(2) == 0 ? group.capacity_bytes : group.capacity_bytes / 2;
+    group.type_quotas = &quota;
+    group.storage_candidates = candidates;
+    group.storage_candidate_count = 2;
+    group.reclaim_policy = 1 + (int32_t)below(4);
+    group.trigger_used_share = below(2) == 0 ? 1 : 0.7;
+    group.delay_before_delete_ms = below(2) == 0 ? 0 : 2000;
+    group.version++;
+    int rc = tierce__registry_update_group(h.registry, &group, group.version - 1, h.why);
+    REQUIRE(rc == 0, "group: %s", h.why);
+    tierce__registry_release(h.registry, catalog);
+}
+
+static void enable_storage(const char *name, bool enable)
+{
+    int rc = tierce__registry_enable_storage(h.registry, name, enable, h.why);
+    REQUIRE(rc == 0, "storage: %s", h.why);
+}
+
+static void change_leader(void)
+{
+    crashes++;
+    tierce__locator_drop(h.locator);
+    while (tierce__locator_recover(h.locator, ++fence, h.why) < 0)
+        REQUIRE(rate > 0, "recover: %s", h.why);
+}
+
+static bool step(void)
+{
+    uint32_t what = below(100);
+    bool reclaims = what >= 80 && what < 84;
+    if (what < 28)
+        start_write();
+    else if (what < 48)
+        finish_write();
+    else if (what < 54)
+        remove_some();
+    else if (what < 62)
+        get();
+    else if (what < 66)
+        look();
+    else if (what < 72)
+        timeouts += tierce__locator_expire(h.locator);
+    else if (what < 80)
+        (void)tierce__deleter_step(h.locator->deleter, 1 + below(4));
+    else if (reclaims)
+        reclaimed += tierce__reclaimer_step(reclaimer);
+    else if (what < 86)
+        change_group();
+    else if (what < 88)
+        enable_storage(below(2) == 0 ? "s" : "t", below(3) > 0);
+    else if (what < 90)
+        change_leader();
+    else if (what < 91)
+        trim();
+    else
+        h.now_us += (int64_t)below(3) * 1000000 + (below(20) == 0 ? 700000000 : 0);
+    return reclaims;
+}
+
+static void set_rates(uint32_t permille)
+{
+    sim_store.fail_permille = rate = permille;
+    storage_rate = permille * 5;
+}
+
+/* Nothing fails for a while; what was in doubt is known then. */
+static void settle(void)
+{
+    uint32_t was = rate;
+    set_rates(0);
+    h.now_us += 70000000;
+    (void)tierce__locator_expire(h.locator);
+    compare(false);
+    (void)tierce__deleter_step(h.locator->deleter, SIZE_MAX);
+    compare(false);
+    check_counts();
+    set_rates(was);
+}
+
+static void check_quota(const struct tierce__usage *before)
+{
+    struct tierce__usage after = harness_usage(&h);
+    uint64_t used = after.writing_bytes + after.serving_bytes + after.deleting_bytes;
+    uint64_t had = before->writing_bytes + before->serving_bytes + before->deleting_bytes;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    const struct tierce__group *group = tierce__catalog_group(catalog, "g");
+    REQUIRE(used <= had || used <= (uint64_t)group->type_quotas[0].capacity_bytes,
+            "%llu bytes of %lld", (unsigned long long)used,
+            (long long)group->type_quotas[0].capacity_bytes);
+    tierce__registry_release(h.registry, catalog);
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+static int count_note(void *arg, const struct tierce__meta_note *note)
+{
+    *(size_t *)arg += note->kind != TIERCE__NOTE_FILE || note->number != 0;
+    return 0;
+}
+
+static void check_empty(void *arg, struct tierce__live *live)
+{
+    int64_t counters[TIERCE__META_COUNTERS];
+    size_t notes[TIERCE__NOTE_KINDS] = {0};
+    struct tierce__meta_space *space = sim_inner(live->space);
+    (void)arg;
+    for (uint8_t kind = 1; kind <= TIERCE__NOTE_FILE; kind++)
+        ck_assert_int_eq(space->ops->notes(space, kind, count_note, &notes[kind]), 0);
+    ck_assert_int_eq(space->ops->counters(space, counters), 0);
+    for (size_t i = 0; i < TIERCE__META_COUNTERS; i++)
+        REQUIRE(counters[i] == 0, "counter %zu is %lld in the end", i, (long long)counters[i]);
+    REQUIRE(notes[TIERCE__NOTE_SESSION] == 0, "notes of sessions are left");
+    REQUIRE(notes[TIERCE__NOTE_DELETION] == 0, "notes of deletions are left");
+    REQUIRE(notes[TIERCE__NOTE_FILE] == 0 || trims_meta, "%zu notes of files are left",
+            notes[TIERCE__NOTE_FILE]);
+    REQUIRE(
+        live->session_count + live->claim_count + live->deadlines.count + live->deleting.count == 0,
+        "%zu sessions, %zu claims, %zu deleted keys are left", live->session_count,
+        live->claim_count, live->deleting.count);
+}
+
+/* All goes, and nothing is left. */
+static void end(void)
+{
+    struct tierce__deleter_stats stats;
+    set_rates(0);
+    settle();
+    h.now_us += 1000000000;
+    (void)tierce__locator_expire(h.locator);
+    compare(false);
+    for (int i = 0; i < INSTANCES; i++)
+        ck_assert_int_eq(
+            tierce__locator_trim(h.locator, instance_ids[i], TIERCE__TRIM_ALL, 0, 0, h.why), 0);
+    compare(true);
+    do {
+        h.now_us += 1000000000;
+        (void)tierce__deleter_step(h.locator->deleter, SIZE_MAX);
+        tierce__deleter_stats(h.locator->deleter, &stats);
+    } while (stats.waiting > 0);
+    struct tierce__usage usage = harness_usage(&h);
+    REQUIRE(usage.keys == 0, "%llu keys are left", (unsigned long long)usage.keys);
+    REQUIRE(usage.sessions == 0, "%llu sessions are left", (unsigned long long)usage.sessions);
+    REQUIRE(usage.serving_bytes + usage.writing_bytes + usage.deleting_bytes == 0,
+            "%llu + %llu + %llu bytes are left", (unsigned long long)usage.serving_bytes,
+            (unsigned long long)usage.writing_bytes, (unsigned long long)usage.deleting_bytes);
+    REQUIRE(file_count == 0 || trims_meta, "%zu files are left, as %s", file_count, files[0]);
+    tierce__locator_each(h.locator, check_empty, NULL);
+}
+
+static void begin(void)
+{
+    char t[] = "t", root[] = "/sim/t/";
+    placed_count = told_count = file_count = 0;
+    h = (struct harness){.now_us = 1000000000000, .folder = "/sim/s"};
+    fence = 1;
+    trims_meta = below(4) == 0;
+    sim_store_begin(seed);
+    ck_assert_int_eq(
+        tierce__registry_open(&h.registry,
+                              &(struct tierce__registry_opts){
+                                  .size = sizeof(struct tierce__registry_opts), .uri = ""},
+                              h.why),
+        0);
+    ck_assert_int_eq(tierce__registry_load(h.registry, 1, h.why), 0);
+    harness_startup(&h, &(struct harness_opts){.keys_per_file = 1 + (int)below(5)});
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    struct tierce__storage storage = *tierce__catalog_storage(catalog, "s");
+    storage.name = t;
+    storage.root_path = root;
+    ck_assert_int_eq(tierce__registry_add_storage(h.registry, &storage, h.why), 0);
+    tierce__registry_release(h.registry, catalog);
+    enable_storage("t", true);
+    int rc = tierce__storages_open(&h.storages, &(struct tierce__storages_opts){
+                                                    .size = sizeof(struct tierce__storages_opts),
+                                                    .registry = h.registry,
+                                                    .find_ops = find_driver,
+                                                });
+    ck_assert_int_eq(rc, 0);
+    rc = tierce__locator_open(&h.locator, &(struct tierce__locator_opts){
+                                              .size = sizeof(struct tierce__locator_opts),
+                                              .registry = h.registry,
+                                              .storages = h.storages,
+                                              .now_us = harness_now,
+                                              .clock_arg = &h,
+                                              .seed = seed,
+                                              .reuse_delay_ms = REUSE_MS,
+                                              .late_write_ms = LATE_MS,
+                                              .find_store = sim_find_store,
+                                          });
+    ck_assert_int_eq(rc, 0);
+    ck_assert_int_eq(tierce__locator_recover(h.locator, fence, h.why), 0);
+    for (int i = 0; i < INSTANCES; i++)
+        harness_add_instance(&h, instance_ids[i]);
+    change_group();
+    rc = tierce__reclaimer_start(&reclaimer, &(struct tierce__reclaimer_opts){
+                                                 .size = sizeof(struct tierce__reclaimer_opts),
+                                                 .locator = h.locator,
+                                                 .registry = h.registry,
+                                                 .seed = seed,
+                                             });
+    ck_assert_int_eq(rc, 0);
+}
+
+static void run(void)
+{
+    random_ = (struct test_random){seed};
+    begin();
+    static const uint32_t rates[] = {0, 5, 30, 100};
+    set_rates(rates[below(4)]);
+    /* What was only forgotten, by a batch that nobody can find out about, counts until the next
+     * leader: there is no note of it. */
+    trims_meta = trims_meta && rate == 0;
+    for (int i = 0; i < STEPS; i++) {
+        struct tierce__usage before = harness_usage(&h);
+        bool may_go = step();
+        compare(may_go);
+        check_quota(&before);
+        tierce__arena_clear(&h.arena);
+        if (below(25) == 0)
+            settle();
+    }
+    end();
+    tierce__reclaimer_stop(reclaimer);
+    tierce__locator_close(h.locator);
+    tierce__storages_close(h.storages);
+    tierce__registry_close(h.registry);
+    sim_store_end();
+}
+
+START_TEST(nothing_is_lost_and_nothing_is_left)
+{
+    const char *text = getenv("TIERCE_TEST_SEED");
+    unsigned long long first = text != NULL ? strtoull(text, NULL, 10) : 1;
+    unsigned long long count = text != NULL ? 1 : 200ull * test_scale();
+    for (seed = first; seed < first + count; seed++)
+        run();
+    printf("%llu blocks finished, %llu removed, %llu reclaimed, %llu sessions timed out, "
+           "%llu leaders\n",
+           (unsigned long long)served, (unsigned long long)removed, (unsigned long long)reclaimed,
+           (unsigned long long)timeouts, (unsigned long long)crashes);
+    ck_assert(text != NULL || (served > 0 && reclaimed > 0 && timeouts > 0));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("sim_manager");
+    TCase *t = tcase_create("sim");
+    tcase_set_timeout(t, 240 * (double)test_scale());
+    tcase_add_test(t, nothing_is_lost_and_nothing_is_left);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}
