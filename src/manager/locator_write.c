@@ -183,6 +183,30 @@ static int drop_what_is_there(struct starting *s)
     return 0;
 }
 
+/* A session lasts as long as its client says: one with few of the keys that were asked for keeps no
+ * room for all. */
+static int shrink_session(struct starting *s)
+{
+    struct tierce__session *large = s->session;
+    size_t count = large->count;
+    if (count > s->request->count / 2)
+        return 0;
+    struct tierce__session *small = tierce__session_create(s->live->locator, count + 1);
+    if (small == NULL)
+        return -ENOMEM;
+    tierce__lock_take(&s->live->lock);
+    for (size_t i = 0; i < count; i++) {
+        tierce__live_drop_claim(s->live, &large->keys[i].claim);
+        small->keys[i] = large->keys[i];
+        tierce__live_put_claim(s->live, &small->keys[i].claim);
+    }
+    small->count = count;
+    tierce__lock_drop(&s->live->lock);
+    s->session = small;
+    tierce__session_destroy(large);
+    return 0;
+}
+
 /* ---- places ---------------------------------------------------------------------------------- */
 
 static uint64_t key_bytes(const struct starting *s, size_t position)
@@ -398,7 +422,7 @@ static void undo(struct starting *s, size_t places_taken)
 /* ---- the answer ------------------------------------------------------------------------------ */
 
 static int show_key(struct starting *s, const struct tierce__session_key *key,
-                    struct tierce__found *out)
+                    struct tierce__place_uris *uris, struct tierce__found *out)
 {
     const struct tierce__instance *instance = &s->live->instance;
     struct tierce__found_spec *specs =
@@ -407,7 +431,7 @@ static int show_key(struct starting *s, const struct tierce__session_key *key,
         return -ENOMEM;
     for (size_t p = 0; p < key->place_count; p++) {
         specs[p].name = instance->specs[key->places[p].spec].name;
-        specs[p].uri = tierce__place_uri(s->storage, instance, &key->places[p], s->arena);
+        specs[p].uri = tierce__place_uris_make(uris, &key->places[p]);
         if (specs[p].uri == NULL)
             return -ENOMEM;
     }
@@ -421,14 +445,15 @@ static int show_key(struct starting *s, const struct tierce__session_key *key,
 static int show_session(struct starting *s, struct tierce__started *out)
 {
     struct tierce__session *session = s->session;
+    struct tierce__place_uris uris;
     out->locations = tierce__arena_calloc(s->arena, session->count + 1, sizeof(*out->locations));
     if (out->locations == NULL)
         return -ENOMEM;
-    for (size_t i = 0; i < session->count; i++) {
-        int rc = show_key(s, &session->keys[i], &out->locations[i]);
-        if (rc < 0)
-            return rc;
-    }
+    int rc = tierce__place_uris_begin(&uris, s->storage, &s->live->instance, s->arena);
+    for (size_t i = 0; rc == 0 && i < session->count; i++)
+        rc = show_key(s, &session->keys[i], &uris, &out->locations[i]);
+    if (rc < 0)
+        return rc;
     out->count = session->count;
     memcpy(out->session, session->id, sizeof(out->session));
     size_t leading = 0, all = 0;
@@ -456,6 +481,8 @@ static int start(struct starting *s, struct tierce__started *out, size_t *places
         rc = claim_keys(s, why);
     if (rc == 0)
         rc = drop_what_is_there(s);
+    if (rc == 0)
+        rc = shrink_session(s);
     if (rc < 0)
         return rc;
     /* A session without keys is told as well: clients finish it. It needs no note. */

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <json-c/json.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -124,20 +125,16 @@ int tierce__group_check(struct tierce__group *group, char why[256])
     return rc;
 }
 
-static bool has_spec(const struct tierce__instance *instance, size_t before, const char *name)
+static int compare_names(const void *a, const void *b)
 {
-    for (size_t i = 0; i < before; i++)
-        if (strcmp(instance->specs[i].name, name) == 0)
-            return true;
-    return false;
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static int check_specs(const struct tierce__instance *instance, char why[256])
+/* `names`: room for those of all specs, which it has sorted then. */
+static int check_specs(const struct tierce__instance *instance, const char **names, char why[256])
 {
     const char *what = "location_spec_infos";
     int64_t left = BLOCK_BYTES_MAX;
-    if (instance->spec_count > SPECS_MAX)
-        return complain(why, what, "are more than 65535");
     for (size_t i = 0; i < instance->spec_count; i++) {
         int rc = check_name(instance->specs[i].name, what, "", why);
         if (rc != 0)
@@ -147,13 +144,17 @@ static int check_specs(const struct tierce__instance *instance, char why[256])
         if (instance->specs[i].size > left)
             return complain(why, what, "have sizes of more than 2^47 bytes together");
         left -= instance->specs[i].size;
-        if (has_spec(instance, i, instance->specs[i].name))
-            return complain(why, what, "have a name twice");
+        names[i] = instance->specs[i].name;
     }
+    qsort(names, instance->spec_count, sizeof(*names), compare_names);
+    for (size_t i = 1; i < instance->spec_count; i++)
+        if (strcmp(names[i], names[i - 1]) == 0)
+            return complain(why, what, "have a name twice");
     return 0;
 }
 
-static int check_spec_groups(const struct tierce__instance *instance, char why[256])
+static int check_spec_groups(const struct tierce__instance *instance, const char **names,
+                             char why[256])
 {
     const char *what = "location_spec_groups";
     for (size_t i = 0; i < instance->spec_group_count; i++) {
@@ -162,7 +163,8 @@ static int check_spec_groups(const struct tierce__instance *instance, char why[2
         if (i > 0 && strcmp(group->name, instance->spec_groups[i - 1].name) == 0)
             return complain(why, what, "have a name twice");
         for (size_t n = 0; n < group->spec_name_count; n++) {
-            if (!has_spec(instance, instance->spec_count, group->spec_names[n]))
+            if (bsearch(&group->spec_names[n], names, instance->spec_count, sizeof(*names),
+                        compare_names) == NULL)
                 return complain(why, what, "name a spec that is not in location_spec_infos");
             if (n > 0 && strcmp(group->spec_names[n], group->spec_names[n - 1]) == 0)
                 return complain(why, what, "name a spec twice");
@@ -171,15 +173,28 @@ static int check_spec_groups(const struct tierce__instance *instance, char why[2
     return 0;
 }
 
+/* Any number of names takes no longer than to sort them: the registry waits. */
+static int check_names(const struct tierce__instance *instance, char why[256])
+{
+    if (instance->spec_count > SPECS_MAX)
+        return complain(why, "location_spec_infos", "are more than 65535");
+    const char **names = tierce__alloc((instance->spec_count + 1) * sizeof(*names));
+    if (names == NULL)
+        return -ENOMEM;
+    int rc = check_specs(instance, names, why);
+    if (rc == 0)
+        rc = check_spec_groups(instance, names, why);
+    tierce__free(names);
+    return rc;
+}
+
 int tierce__instance_check(struct tierce__instance *instance, char why[256])
 {
     struct json_object *json = NULL;
     tierce__instance_sort(instance);
     int rc = check_name(instance->id, "instance_id", "", why);
     if (rc == 0)
-        rc = check_specs(instance, why);
-    if (rc == 0)
-        rc = check_spec_groups(instance, why);
+        rc = check_names(instance, why);
     if (rc == 0)
         rc = tierce__instance_to_json(&json, instance, TIERCE__JSON_STORED);
     if (rc == 0)

@@ -56,3 +56,25 @@ def test_sizes_whose_sum_overflows_are_refused(api):
     assert code(register(api, "sum", specs)) == "INVALID_ARGUMENT"
     assert code(register(api, "sum", [{"name": "s", "size": 2 ** 63 - 1}])) == "INVALID_ARGUMENT"
     assert code(register(api, "sum", [{"name": "s", "size": 2 ** 40}])) == "OK"
+
+
+def test_many_parts(api):
+    """Work and memory grow with the parts, not with their square."""
+    specs = [{"name": "p" * 400 + str(i), "size": 1} for i in range(4000)]
+    assert code(register(api, "parts", specs)) == "OK"
+    assert len(start(api, "parts", list(range(20)))["locations"][19]["location_specs"]) == 4000
+
+
+def test_a_session_with_few_keys_is_finished(api):
+    """It has moved to a smaller place."""
+    assert code(register(api, "few", [{"name": "tp0", "size": 1}])) == "OK"
+    first = start(api, "few", list(range(100)))
+    reply = start(api, "few", list(range(102)))
+    assert len(reply["locations"]) == 2
+    for session, count in ((first, 100), (reply, 2)):
+        assert code(api.call("meta", "FinishWriteCache", instance_id="few",
+                             write_session_id=session["write_session_id"],
+                             success_blocks={"offset": count})) == "OK"
+    found = api.call("meta", "GetCacheLocation", instance_id="few", query_type=1,
+                     block_keys=list(range(102)))
+    assert len([x for x in found["locations"] if x["location_specs"]]) == 102
