@@ -413,8 +413,8 @@ static int end_doubt(struct doing *d)
     struct tierce__meta_space *space = live->space;
     const void *value;
     size_t bytes;
-    int rc = space->ops->note(space, TIERCE__NOTE_DELETION, deletion->note, &d->arena, &value,
-                              &bytes);
+    int rc =
+        space->ops->note(space, TIERCE__NOTE_DELETION, deletion->note, &d->arena, &value, &bytes);
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < deletion->count; i++) {

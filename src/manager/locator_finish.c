@@ -167,8 +167,7 @@ static int write_batch(struct finishing *f)
         return tierce__meta_index_modify(f->live->index, keys, count, true, put_location,
                                          attach_notes, f, &f->arena, status);
     int rc = begin_batch(f);
-    return rc < 0 ? rc
-                  : tierce__meta_index_write_notes(f->live->index, f->notes, f->note_count);
+    return rc < 0 ? rc : tierce__meta_index_write_notes(f->live->index, f->notes, f->note_count);
 }
 
 /* ---- its end --------------------------------------------------------------------------------- */
@@ -235,8 +234,8 @@ static int was_written(struct finishing *f)
     const void *value;
     size_t bytes;
     struct tierce__meta_space *space = f->live->space;
-    int rc = space->ops->note(space, TIERCE__NOTE_SESSION, f->session->note, &f->arena, &value,
-                              &bytes);
+    int rc =
+        space->ops->note(space, TIERCE__NOTE_SESSION, f->session->note, &f->arena, &value, &bytes);
     return rc == -ENOENT ? 1 : rc;
 }
 
@@ -265,9 +264,8 @@ static int end_session(struct finishing *f, int rc)
 /* The session is busy; afterwards it is gone, or (on an error) as it was, or doubtful. */
 static int finish(struct tierce__live *live, struct tierce__session *session)
 {
-    struct finishing f = {.live = live,
-                          .session = session,
-                          .now_us = tierce__locator_now_us(live->locator)};
+    struct finishing f = {
+        .live = live, .session = session, .now_us = tierce__locator_now_us(live->locator)};
     return end_session(&f, session->count == 0 ? 0 : write_batch(&f));
 }
 

@@ -84,8 +84,8 @@ static int was_written(struct removing *r, struct tierce__arena *arena)
     struct tierce__record record = {0};
     bool found = false;
     if (!r->keep_bytes) {
-        int rc = space->ops->note(space, TIERCE__NOTE_DELETION, r->step->note, arena, &value,
-                                  &bytes);
+        int rc =
+            space->ops->note(space, TIERCE__NOTE_DELETION, r->step->note, arena, &value, &bytes);
         return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
     }
     int rc = space->ops->get(space, &item->key, 1, arena, &record, &found);

@@ -34,8 +34,8 @@ struct placed {
     int instance;
     size_t session;
     enum state state;
-    bool may_serve; /* a Finish said that it was written */
-    bool seen;      /* in the store, this time */
+    bool may_serve;  /* a Finish said that it was written */
+    bool seen;       /* in the store, this time */
     int64_t free_us; /* gone: its slots are not used before that */
     size_t uri_count;
     char uris[2][URI_BYTES];
@@ -303,7 +303,8 @@ static void check_counts(void)
         by_storage[TIERCE__QUOTA_DELETING] += of.deleting_bytes;
     }
     for (int state = 0; state < TIERCE__QUOTA_STATES; state++)
-        REQUIRE(by_storage[state] == sums[state], "storages hold %llu bytes of state %d, there %llu",
+        REQUIRE(by_storage[state] == sums[state],
+                "storages hold %llu bytes of state %d, there %llu",
                 (unsigned long long)by_storage[state], state, (unsigned long long)sums[state]);
     REQUIRE(usage.serving_bytes == sums[TIERCE__QUOTA_SERVING], "quota serving %llu, there %llu",
             (unsigned long long)usage.serving_bytes,
@@ -340,8 +341,7 @@ static void place(size_t session, int64_t key, const struct tierce__found *found
                 "block %lld is written by two sessions", (long long)key);
         for (size_t a = 0; a < p->uri_count && q->instance == p->instance; a++) {
             for (size_t b = 0; b < q->uri_count; b++)
-                REQUIRE(strcmp(p->uris[a], q->uris[b]) != 0 ||
-                            (is_gone && q->free_us <= h.now_us),
+                REQUIRE(strcmp(p->uris[a], q->uris[b]) != 0 || (is_gone && q->free_us <= h.now_us),
                         "block %lld is to be written where block %lld %s", (long long)key,
                         (long long)q->key, is_gone ? "may still be read" : "is");
         }
@@ -362,16 +362,15 @@ static void start_write(void)
     int64_t timeout_s = below(20);
     for (size_t i = 0; i < count; i++)
         spec_groups[i] = groups[below(2)];
-    int rc =
-        tierce__locator_start_write(h.locator,
-                                    &(struct tierce__write_request){
-                                        .instance_id = instance_ids[instance],
-                                        .keys = keys,
-                                        .count = count,
-                                        .spec_groups = below(2) == 0 ? spec_groups : NULL,
-                                        .timeout_s = timeout_s,
-                                    },
-                                    &h.arena, &started, h.why);
+    int rc = tierce__locator_start_write(h.locator,
+                                         &(struct tierce__write_request){
+                                             .instance_id = instance_ids[instance],
+                                             .keys = keys,
+                                             .count = count,
+                                             .spec_groups = below(2) == 0 ? spec_groups : NULL,
+                                             .timeout_s = timeout_s,
+                                         },
+                                         &h.arena, &started, h.why);
     if (rc < 0 || started.count == 0)
         return;
     REQUIRE(told_count < SESSIONS_MAX, "too many sessions");
@@ -647,10 +646,10 @@ static void check_empty(void *arg, struct tierce__live *live)
     REQUIRE(notes[TIERCE__NOTE_DELETION] == 0, "notes of deletions are left");
     REQUIRE(notes[TIERCE__NOTE_FILE] == 0 || trims_meta, "%zu notes of files are left",
             notes[TIERCE__NOTE_FILE]);
-    REQUIRE(live->session_count + live->claim_count + live->deadlines.count + live->deleting.count ==
-                0,
-            "%zu sessions, %zu claims, %zu deleted keys are left", live->session_count,
-            live->claim_count, live->deleting.count);
+    REQUIRE(
+        live->session_count + live->claim_count + live->deadlines.count + live->deleting.count == 0,
+        "%zu sessions, %zu claims, %zu deleted keys are left", live->session_count,
+        live->claim_count, live->deleting.count);
 }
 
 /* All goes, and nothing is left. */
