@@ -220,6 +220,7 @@ static void fill(struct tierce__manager_config *config, struct tierce__config *v
         .elector_lease_ms = u32_of(values, TIERCE__MANAGER_ELECTOR_LEASE),
         .elector_interval_ms = u32_of(values, TIERCE__MANAGER_ELECTOR_INTERVAL),
         .delete_threads = u32_of(values, TIERCE__MANAGER_DELETE_THREADS),
+        .quota_groups = tierce__config_text(values, TIERCE__MANAGER_QUOTA_GROUPS),
         .log_level = level_of(text_of(values, TIERCE__MANAGER_LOG_LEVEL)),
         .log_folder = text_of(values, TIERCE__MANAGER_LOG_FOLDER),
         .logs_to_console = flag_of(values, TIERCE__MANAGER_LOG_CONSOLE),

@@ -65,6 +65,7 @@ struct tierce__manager_config {
     const char *node_id; /* "": to be made */
     uint32_t elector_lease_ms, elector_interval_ms;
     uint32_t delete_threads;
+    const char *quota_groups; /* "NAME=SIZE,NAME=SIZE" */
 
     enum tierce_log_level log_level;
     const char *log_folder;

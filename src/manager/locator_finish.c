@@ -183,6 +183,8 @@ static void settle(struct finishing *f)
     if (dropped > 0)
         tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_WRITING, TIERCE__QUOTA_DELETING,
                            dropped);
+    for (size_t i = 0; i < session->count && session->is_unsure; i++)
+        tierce__places_taken(live->places, session->keys[i].places, session->keys[i].place_count);
     if (f->deletion != NULL)
         tierce__deleter_submit(live->locator->deleter, f->deletion);
     f->deletion = NULL;
@@ -377,6 +379,8 @@ size_t tierce__live_expire(struct tierce__live *live, int64_t now_us)
     size_t expired = 0;
     bool was_doubtful;
     struct tierce__session *session;
+    if (tierce__meta_index_settle(live->index) < 0)
+        return 0;
     while ((session = take_due(live, now_us, &was_doubtful)) != NULL) {
         size_t keys = session->count;
         bool is_late = session->is_late;

@@ -118,7 +118,8 @@ static int remove_step(struct removing *r, const int64_t *keys, size_t count)
         *r->removed = before;
     else if (r->step->count > 0)
         move_bytes(r, r->step);
-    /* The deleter finds out what nobody knows now. */
+    /* The deleter finds out what nobody knows now; what was only forgotten has no note, and counts
+     * until the next leader. */
     if ((rc == 0 || known < 0) && r->step != NULL && r->step->count > 0 && !r->keep_bytes) {
         r->step->is_doubtful = rc < 0;
         tierce__deleter_submit(r->live->locator->deleter, r->step);
