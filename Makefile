@@ -17,7 +17,7 @@ help: ## prints this
 		while IFS='|' read -r name text; do printf '%-18s %s\n' "  $$name" "$$text"; done
 
 packages:
-	@if [ -x tools/setup ]; then tools/setup packages; fi
+	@if [ -x tools/setup ]; then tools/setup packages build; fi
 
 build: packages ## builds the release; the executable is build/bin/tierce
 	@[ -f build/rel/build.ninja ] || cmake --preset rel
@@ -33,6 +33,7 @@ test-long: ## the same with long fuzz, crash and property runs (hours)
 
 run: ## a workload through a real vLLM, without and with Tierce (TRACE=file SCALE=32)
 	@tools/setup room
+	@tools/setup packages
 	@$(MAKE) --no-print-directory build
 	@tools/setup python
 	@"$(TIERCE_VENV)/bin/python" tools/demo/run.py \

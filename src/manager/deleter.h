@@ -67,7 +67,7 @@ void tierce__deletion_destroy(struct tierce__deletion *deletion);
 TIERCE_MUSTUSE int tierce__deletion_add(struct tierce__deletion *deletion, int64_t key,
                                         const struct tierce__location *location);
 
-/* The durable form (docs/format/notes.md) in the batch's arena; and back. */
+/* The durable form, a note, in the batch's arena; and back. */
 TIERCE_MUSTUSE int tierce__deletion_write(struct tierce__deletion *deletion,
                                           struct tierce__meta_note *note);
 TIERCE_MUSTUSE int tierce__deletion_read(struct tierce__deletion **out, struct tierce__live *live,

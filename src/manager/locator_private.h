@@ -162,7 +162,7 @@ TIERCE_MUSTUSE int tierce__live_put_session(struct tierce__live *live,
 struct tierce__session *tierce__live_session(const struct tierce__live *live, const char *id);
 void tierce__live_drop_session(struct tierce__live *live, struct tierce__session *session);
 
-/* The durable form (docs/format/notes.md), in the arena; and back, with the arena of its own. */
+/* The durable form, a note, in the arena; and back, with the arena of its own. */
 TIERCE_MUSTUSE int tierce__session_write(const struct tierce__session *session,
                                          struct tierce__arena *arena, const void **out,
                                          size_t *bytes);

@@ -6,7 +6,7 @@
 #include "manager/record.h"
 
 /*
- * Writing and reading the durable form of notes (docs/format/notes.md), little-endian. A writer or
+ * Writing and reading the durable form of notes, little-endian. A writer or
  * reader that has failed does nothing more, and says so at its end; what a reader reads after its
  * failure is 0. Bytes that are read are hostile: every length is checked.
  *
