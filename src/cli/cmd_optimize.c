@@ -9,6 +9,8 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define COMMAND "optimize"
 
@@ -101,6 +103,16 @@ static int keep_names(struct tierce__optimize_trace *out, const struct tierce__t
     return out->instances != NULL ? 0 : -ENOMEM;
 }
 
+/* What was read could not be kept. */
+static int not_kept(const char *path, int rc)
+{
+    if (rc != -ENOSPC && rc != -EDQUOT && rc != -EFBIG)
+        return tierce__cli_fail(COMMAND, "%.300s: %s", path, tierce_strerror(rc));
+    return tierce__cli_fail(COMMAND,
+                            "the temporary file cannot be written: %s; TMPDIR names the folder",
+                            tierce_strerror(rc));
+}
+
 static int read_trace(struct tierce__optimize_trace *out, const struct tierce__optimize *request)
 {
     char why[TIERCE__TRACE_WHY_BYTES];
@@ -130,8 +142,9 @@ static int read_trace(struct tierce__optimize_trace *out, const struct tierce__o
         rc = keep_names(out, trace);
     if (rc < 0) {
         const char *error = tierce__trace_error(trace);
-        status = tierce__cli_fail(COMMAND, "%.300s: %s", request->path,
-                                  error != NULL && error[0] != '\0' ? error : tierce_strerror(rc));
+        status = error != NULL && error[0] != '\0'
+                     ? tierce__cli_fail(COMMAND, "%.300s: %s", request->path, error)
+                     : not_kept(request->path, rc);
     } else if (tierce__recording_totals(out->recording).requests == 0) {
         status = tierce__cli_fail(COMMAND, "%.300s: no request in it", request->path);
     }
@@ -223,12 +236,17 @@ FILE *tierce__optimize_open(const char *path)
 
 int tierce__optimize_close(FILE *file, const char *path)
 {
+    struct stat status;
     if (file == stdout)
         return TIERCE__CLI_OK;
+    bool is_file = fstat(fileno(file), &status) == 0 && S_ISREG(status.st_mode);
     bool good = ferror(file) == 0;
     good = fclose(file) == 0 && good;
-    return good ? TIERCE__CLI_OK
-                : tierce__cli_fail(COMMAND, "%.300s: cannot be written to its end", path);
+    if (good)
+        return TIERCE__CLI_OK;
+    bool removed = is_file && unlink(path) == 0; /* half of it would look like all of it */
+    return tierce__cli_fail(COMMAND, "%.300s: cannot be written to its end%s; is the disk full?",
+                            path, removed ? ", and was removed" : "");
 }
 
 static int write_csv(const struct tierce__optimize *request, const char *name,

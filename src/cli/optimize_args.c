@@ -267,11 +267,16 @@ static int add_defaults(struct tierce__optimize *out)
         status = add_order(out, "rev");
     if (status == TIERCE__CLI_OK && out->match_count == 0)
         status = add_match(out, "prefix");
+    bool expires = false;
     for (size_t i = 0; status == TIERCE__CLI_OK && i < out->cache_count; i++) {
-        if (tierce__cache_expires(&out->caches[i]) && out->ttl_count == 0)
+        bool this_expires = tierce__cache_expires(&out->caches[i]);
+        expires = expires || this_expires;
+        if (this_expires && out->ttl_count == 0)
             status =
                 tierce__cli_usage(COMMAND, "--policy %s needs --ttl TIME", out->caches[i].name);
     }
+    if (status == TIERCE__CLI_OK && out->ttl_count > 0 && !expires)
+        status = tierce__cli_usage(COMMAND, "--ttl needs --policy ttl");
     if (status == TIERCE__CLI_OK && out->kvcm_csv != NULL &&
         (out->cache_count != 1 || out->caches[0].kind != TIERCE__CACHE_KVCM ||
          out->capacity_count != 1))

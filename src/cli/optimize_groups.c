@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/config_parse.h"
 #include "base/nearest.h"
 #include "cli/cli.h"
 #include "cli/optimize.h"
@@ -10,7 +11,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define COMMAND "optimize"
+#define COMMAND    "optimize"
+#define NAME_SHOWN 128 /* bytes of a name in a table */
 
 /* The groups of the command line, once the names of instances are known. */
 struct members {
@@ -50,7 +52,7 @@ static int add_group(struct members *m, const char *name, size_t length, uint64_
 static int join(struct members *m, const struct tierce__optimize_trace *trace, const char *name,
                 size_t length, size_t group)
 {
-    char wanted[128];
+    char wanted[128], shown[64];
     uint32_t nearest = 0;
     snprintf(wanted, sizeof(wanted), "%.*s", (int)length, name);
     for (uint32_t i = 0; i < trace->instance_count; i++) {
@@ -65,8 +67,9 @@ static int join(struct members *m, const struct tierce__optimize_trace *trace, c
             tierce__edit_distance(trace->instances[nearest], wanted))
             nearest = i;
     }
-    return tierce__cli_usage(COMMAND, "the trace has no instance \"%s\" (\"%.60s\"?)", wanted,
+    tierce__text_for_message(shown, sizeof(shown),
                              trace->instance_count > 0 ? trace->instances[nearest] : "");
+    return tierce__cli_usage(COMMAND, "the trace has no instance \"%s\" (\"%s\"?)", wanted, shown);
 }
 
 static int join_list(struct members *m, const struct tierce__optimize_trace *trace,
@@ -161,11 +164,13 @@ static void print_quotas(FILE *file, const struct tierce__optimize *request,
         const struct tierce__sweep_row *row = &groups->rows[i].row;
         size_t group = groups->rows[i].group;
         char name[TIERCE__SWEEP_NAME_BYTES], match[TIERCE__MATCH_TEXT_BYTES], capacity[32];
+        char shown[NAME_SHOWN];
+        tierce__text_for_message(shown, sizeof(shown), group < m->count ? m->names[group] : "all");
         tierce__sweep_name(name, row);
         tierce__match_print(&row->match, match);
         tierce__optimize_capacity(capacity, request, row->capacity);
-        fprintf(file, "%-20s%s%s%*s%-10s%12s%12" PRIu64 "%12" PRIu64 "%10.2f%%%10.2f%%\n",
-                group < m->count ? m->names[group] : "all", name,
+        fprintf(file, "%-20s%s%s%*s%-10s%12s%12" PRIu64 "%12" PRIu64 "%10.2f%%%10.2f%%\n", shown,
+                name,
                 request->order_count < 2 || !row->has_order ? ""
                 : row->order == TIERCE__TOUCH_REV           ? "/rev"
                                                             : "/fwd",
@@ -236,7 +241,9 @@ static void print_split(FILE *file, const struct tierce__optimize *request,
             "at any size");
     for (size_t g = 0; g < split->part_count; g++) {
         const struct tierce__split_part *part = &split->parts[g];
-        fprintf(file, "%-20s%12" PRIu64 "%12" PRIu64 "%12" PRIu64 "%10.2f%%%13.2f%%\n", m->names[g],
+        char shown[NAME_SHOWN];
+        tierce__text_for_message(shown, sizeof(shown), m->names[g]);
+        fprintf(file, "%-20s%12" PRIu64 "%12" PRIu64 "%12" PRIu64 "%10.2f%%%13.2f%%\n", shown,
                 part->capacity, part->requests, part->blocks, 100 * rate(part->hits, part->blocks),
                 100 * rate(part->hits_max, part->blocks));
     }

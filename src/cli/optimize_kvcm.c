@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/config_parse.h"
 #include "cli/cli.h"
 #include "cli/optimize.h"
 #include "optimizer/report_kvcm.h"
@@ -62,10 +63,13 @@ static void print_table(FILE *file, const struct outcome *o)
         const struct tierce__kvcm_config_group *group = &o->config->groups[instance->group];
         const struct tierce__kvcm_total *t = &o->totals[at];
         uint64_t blocks = t->internal_blocks + t->external_blocks;
+        char shown[128], group_shown[128];
+        tierce__text_for_message(shown, sizeof(shown), o->names[at]);
+        tierce__text_for_message(group_shown, sizeof(group_shown), group->name);
         fprintf(file,
                 "%-24s%-20s%-20s%12" PRIu64 "%12" PRIu64 "%12" PRIu64 "%10.2f%%%10.2f%%%10.2f%%\n",
-                o->names[at], group->name, policies[instance->kind], group->capacity, t->requests,
-                blocks, 100 * rate(t->internal_hits, blocks), 100 * rate(t->external_hits, blocks),
+                shown, group_shown, policies[instance->kind], group->capacity, t->requests, blocks,
+                100 * rate(t->internal_hits, blocks), 100 * rate(t->external_hits, blocks),
                 100 * rate(t->internal_hits + t->external_hits, blocks));
     }
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/config_parse.h"
 #include "cli/cli.h"
 #include "cli/optimize.h"
 #include "cli/progress.h"
@@ -13,6 +14,7 @@
 
 enum {
     NODES_SHOWN = 24,
+    NAME_SHOWN = 128,  /* bytes of an instance's */
     TREES_SHOWN = 8,   /* of as many instances */
     CACHES_SHOWN = 64, /* whose blocks are followed */
 };
@@ -99,11 +101,13 @@ static void print_node(FILE *file, const struct tierce__life *life, size_t index
 static void print_tree(FILE *file, const struct tierce__life *life, size_t from, const char *name)
 {
     size_t end = from;
+    char shown[NAME_SHOWN];
+    tierce__text_for_message(shown, sizeof(shown), name);
     while (end < life->node_count && end - from < NODES_SHOWN &&
            life->nodes[end].instance == life->nodes[from].instance)
         end++;
     fprintf(file, "\nthe prefixes that the most requests%s%s go through:\n",
-            name[0] != '\0' ? " of " : "", name);
+            name[0] != '\0' ? " of " : "", shown);
     fprintf(file, "  %12s%10s%12s%12s%12s%12s\n", "requests", "of all", "at block", "blocks",
             "tokens", "go on as");
     for (size_t i = from; i < end; i++) {

@@ -113,6 +113,7 @@ class Optimize(CliCase):
                 ([path, "--policy", "lur"], '"lru"?'),
                 ([path, "--policy", ""], "there is no policy"),
                 ([path, "--policy", "ttl"], "--ttl"),
+                ([path, "--policy", "lru", "--ttl", "1h"], "--policy ttl"),
                 ([path, "--order", "back"], "rev, fwd"),
                 ([path, "--match", "window:0"], "window:N"),
                 ([path, "--capacity", "0"], "less than one block"),

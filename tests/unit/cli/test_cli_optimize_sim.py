@@ -229,6 +229,20 @@ class OptimizeSim(CliCase):
                          "40", "--group", "a=i0,i1", "--group", "b=i2").stdout
         self.assertEqual(sum(int(self.line(out, g)[1]) for g in ("a  ", "b  ")) <= 40, True)
 
+    def test_hostile_names(self):
+        """What a trace calls an instance does not reach the terminal as it is."""
+        turns = [{"instance_id": f"\033[2J{i % 2}", "trace_id": "x", "timestamp_us": i, "tokens": [],
+                  "keys": [1, i], "query_type": "prefix_match", "block_mask": [], "sw_size": 0,
+                  "location_spec_names": [], "input_len": 32, "output_len": 1,
+                  "total_keys": [1, i]} for i in range(20)]
+        path = self.write("names.jsonl", "".join(json.dumps(turn) + "\n" for turn in turns))
+        at = ["optimize", path, "--policy", "lru", "--capacity", "4"]
+        for args in (["--life"], ["--split", "4"], ["--quota", "\033[2J0=4"]):
+            out = self.check(0, *at, *args, out=["?[2J0"]).stdout
+            self.assertNotIn("\033", out)
+        error = self.check(2, *at, "--quota", "x=4", err=["?[2J0"]).stderr
+        self.assertNotIn("\033", error)
+
     # ---- bytes, budgets, parts ----
 
     def sized(self):

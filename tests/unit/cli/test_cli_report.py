@@ -8,11 +8,12 @@ import json
 import os
 import re
 import struct
+import subprocess
 import unittest
 import xml.etree.ElementTree as ElementTree
 import zlib
 
-from cli_case import CliCase
+from cli_case import EXECUTABLE, CliCase
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -175,6 +176,24 @@ class Report(CliCase):
             packed += png[at + 8:at + 8 + length] if kind == b"IDAT" else b""
             at += 12 + length
         self.assertGreater(len(set(zlib.decompress(packed))), 20)  # something is drawn
+
+    def limited(self, blocks, page):
+        """As on a disk with no more room than so many blocks of 512 bytes for a file."""
+        said = subprocess.run(["sh", "-c", f'ulimit -f {blocks}; trap "" XFSZ; exec "$@"', "sh",
+                               EXECUTABLE, "optimize", self.trace, "--capacity", "2", "--html",
+                               page], capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(said.returncode, 1, said.stderr)
+        self.assertFalse(os.path.exists(page))
+        return said.stderr
+
+    def test_full_disk(self):
+        """Of a file that does not fit nothing is left, and who is at fault is named."""
+        page = os.path.join(self.folder, "page.html")
+        self.assertIn("page.html: cannot be written to its end, and was removed",
+                      self.limited(80, page))
+        said = self.limited(2, page)
+        self.assertIn("TMPDIR", said)
+        self.assertNotIn(self.trace, said)
 
     def test_what_cannot_be(self):
         for option in ("--html", "--svg", "--png"):
