@@ -381,8 +381,8 @@ static void undo(struct starting *s, size_t places_taken)
 
 /* ---- the answer ------------------------------------------------------------------------------ */
 
-static int show_key(struct starting *s, const struct tierce__session_key *key,
-                    struct tierce__found *out)
+static int show_key(struct starting *s, struct tierce__place_uris *uris,
+                    const struct tierce__session_key *key, struct tierce__found *out)
 {
     const struct tierce__instance *instance = &s->live->instance;
     struct tierce__found_spec *specs =
@@ -391,7 +391,7 @@ static int show_key(struct starting *s, const struct tierce__session_key *key,
         return -ENOMEM;
     for (size_t p = 0; p < key->place_count; p++) {
         specs[p].name = instance->specs[key->places[p].spec].name;
-        specs[p].uri = tierce__place_uri(s->storage, instance, &key->places[p], s->arena);
+        specs[p].uri = tierce__place_uris_make(uris, &key->places[p]);
         if (specs[p].uri == NULL)
             return -ENOMEM;
     }
@@ -408,11 +408,12 @@ static int show_session(struct starting *s, struct tierce__started *out)
     out->locations = tierce__arena_calloc(s->arena, session->count + 1, sizeof(*out->locations));
     if (out->locations == NULL)
         return -ENOMEM;
-    for (size_t i = 0; i < session->count; i++) {
-        int rc = show_key(s, &session->keys[i], &out->locations[i]);
-        if (rc < 0)
-            return rc;
-    }
+    struct tierce__place_uris uris;
+    int rc = tierce__place_uris_begin(&uris, s->storage, &s->live->instance, s->arena);
+    for (size_t i = 0; rc == 0 && i < session->count; i++)
+        rc = show_key(s, &uris, &session->keys[i], &out->locations[i]);
+    if (rc < 0)
+        return rc;
     out->count = session->count;
     memcpy(out->session, session->id, sizeof(out->session));
     size_t leading = 0, all = 0;
