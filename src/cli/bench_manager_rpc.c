@@ -520,7 +520,7 @@ static int64_t run_prefixes(void *arg)
 
 /* ---- cases ---------------------------------------------------------------------------------- */
 
-/* A row of rates: `amount` things a round, in thousands a second times `scale`. */
+/* A row of rates: `amount` things a round; scale 1e6: thousands a second, 1e3: millions. */
 static struct tierce__bench_row rates(const struct tierce__bench_side *side,
                                       const struct tierce__bench_side *limit, double amount,
                                       double scale)
