@@ -18,7 +18,8 @@ static const char *cell(struct json_object *value)
     return value == NULL ? ""
            : json_object_is_type(value, json_type_string)
                ? json_object_get_string(value)
-               : json_object_to_json_string_ext(value, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
+               : json_object_to_json_string_ext(value, JSON_C_TO_STRING_PLAIN |
+                                                           JSON_C_TO_STRING_NOSLASHESCAPE);
 }
 
 static int width_of(const char *text)
@@ -86,13 +87,16 @@ static void print_value(const char *name, struct json_object *value)
     else if (is_plain(value))
         printf("%s: %s\n", name, cell(value));
     else
-        printf("%s: %s\n", name, json_object_to_json_string_ext(value, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_NOSLASHESCAPE));
+        printf("%s: %s\n", name,
+               json_object_to_json_string_ext(value, JSON_C_TO_STRING_PRETTY |
+                                                         JSON_C_TO_STRING_NOSLASHESCAPE));
 }
 
 void tierce__admin_print(const struct tierce__admin_target *target, struct json_object *reply)
 {
     if (target->raw) {
-        puts(json_object_to_json_string_ext(reply, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_NOSLASHESCAPE));
+        puts(json_object_to_json_string_ext(reply, JSON_C_TO_STRING_PRETTY |
+                                                       JSON_C_TO_STRING_NOSLASHESCAPE));
         return;
     }
     json_object_object_foreach(reply, name, value)

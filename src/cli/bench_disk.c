@@ -11,6 +11,7 @@
  * Both files together take 8 GiB for a while.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -131,10 +132,11 @@ static int open_case(struct disk_case *c)
     char memory[32], disk[32], queue[32], depth[8];
     uint64_t window = (uint64_t)TIERCE__KV_LAYERS * c->kv.window_blocks * c->kv.cell_bytes;
     /* Headers and journal beside the cells. */
-    snprintf(memory, sizeof(memory), "%llu", (unsigned long long)(window + window / 4));
+    uint64_t with_rest = window + window / 4;
+    snprintf(memory, sizeof(memory), "%" PRIu64, with_rest);
     snprintf(disk, sizeof(disk), "%llu",
              (unsigned long long)(WINDOWS * (window + window / 64) + (64u << 20)));
-    snprintf(queue, sizeof(queue), "%llu", (unsigned long long)(window + window / 4));
+    snprintf(queue, sizeof(queue), "%" PRIu64, with_rest);
     snprintf(depth, sizeof(depth), "%u", DEPTH);
     snprintf(c->store, sizeof(c->store), "%s/store", bench->dir);
     snprintf(c->bare_path, sizeof(c->bare_path), "%s/bare", bench->dir);

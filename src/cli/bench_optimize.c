@@ -45,7 +45,7 @@ static void write_trace(struct read_case *c)
         int n = snprintf(line, LINE_MAX,
                          "{\"timestamp\": %llu, \"input_length\": %llu, \"output_length\": %llu, "
                          "\"hash_ids\": [0",
-                         (unsigned long long)(i * 3), (unsigned long long)(shared + fresh) * 512,
+                         (unsigned long long)i * 3, (unsigned long long)(shared + fresh) * 512,
                          (unsigned long long)(old % 1000));
         for (uint64_t k = 0; k < shared + fresh; k++)
             n += snprintf(line + n, LINE_MAX - (size_t)n, ", %llu",

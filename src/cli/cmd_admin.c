@@ -56,41 +56,40 @@ enum shape {
 };
 
 struct verb {
-    const char *command, *verb, *rpc;
+    const char *command, *verb, *rpc, *field;
     enum shape shape;
-    const char *field;
     bool is_meta;
 };
 
 static const struct verb verbs[] = {
-    {"storage", "list", "listStorage", NOTHING, NULL, false},
-    {"storage", "add", "addStorage", MESSAGE, "storage", false},
-    {"storage", "update", "updateStorage", MESSAGE, "storage", false},
-    {"storage", "enable", "enableStorage", NAME, "storage_unique_name", false},
-    {"storage", "disable", "disableStorage", NAME, "storage_unique_name", false},
-    {"storage", "remove", "removeStorage", NAME, "storage_unique_name", false},
-    {"group", "show", "getInstanceGroup", NAME, "name", false},
-    {"group", "create", "createInstanceGroup", MESSAGE, "instance_group", false},
-    {"group", "update", "updateInstanceGroup", MESSAGE, "instance_group", false},
-    {"group", "remove", "removeInstanceGroup", NAME, "name", false},
-    {"instance", "list", "listInstanceInfo", NAME, "instance_group_name", false},
-    {"instance", "show", "getInstanceInfo", NAME, "instance_id", false},
-    {"instance", "register", "registerInstance", MESSAGE, NULL, false},
-    {"instance", "remove", "removeInstance", NAME, "instance_id", false},
-    {"cache", "locate", "getCacheLocation", KEYS, NULL, true},
-    {"cache", "look", "getCacheMeta", KEYS, NULL, false},
-    {"cache", "remove", "removeCache", KEYS, NULL, false},
-    {"cache", "trim", "trimCache", TRIM, NULL, true},
-    {"account", "list", "listAccount", NOTHING, NULL, false},
-    {"account", "add", "addAccount", ACCOUNT, NULL, false},
-    {"account", "remove", "deleteAccount", NAME, "user_name", false},
-    {"cluster", "info", "getManagerClusterInfo", NOTHING, NULL, false},
-    {"cluster", "health", "checkHealth", NOTHING, NULL, false},
-    {"cluster", "metrics", "getMetrics", NOTHING, NULL, false},
-    {"cluster", "demote", "leaderDemote", NOTHING, NULL, false},
-    {"cluster", "snapshot", "genConfigSnapshot", NOTHING, NULL, false},
-    {"cluster", "restore", "loadConfigSnapshot", SNAPSHOT, "config_snapshot", false},
-    {"cluster", "log", "updateLogger", NAME, "log_level", false},
+    {"storage", "list", "listStorage", NULL, NOTHING, false},
+    {"storage", "add", "addStorage", "storage", MESSAGE, false},
+    {"storage", "update", "updateStorage", "storage", MESSAGE, false},
+    {"storage", "enable", "enableStorage", "storage_unique_name", NAME, false},
+    {"storage", "disable", "disableStorage", "storage_unique_name", NAME, false},
+    {"storage", "remove", "removeStorage", "storage_unique_name", NAME, false},
+    {"group", "show", "getInstanceGroup", "name", NAME, false},
+    {"group", "create", "createInstanceGroup", "instance_group", MESSAGE, false},
+    {"group", "update", "updateInstanceGroup", "instance_group", MESSAGE, false},
+    {"group", "remove", "removeInstanceGroup", "name", NAME, false},
+    {"instance", "list", "listInstanceInfo", "instance_group_name", NAME, false},
+    {"instance", "show", "getInstanceInfo", "instance_id", NAME, false},
+    {"instance", "register", "registerInstance", NULL, MESSAGE, false},
+    {"instance", "remove", "removeInstance", "instance_id", NAME, false},
+    {"cache", "locate", "getCacheLocation", NULL, KEYS, true},
+    {"cache", "look", "getCacheMeta", NULL, KEYS, false},
+    {"cache", "remove", "removeCache", NULL, KEYS, false},
+    {"cache", "trim", "trimCache", NULL, TRIM, true},
+    {"account", "list", "listAccount", NULL, NOTHING, false},
+    {"account", "add", "addAccount", NULL, ACCOUNT, false},
+    {"account", "remove", "deleteAccount", "user_name", NAME, false},
+    {"cluster", "info", "getManagerClusterInfo", NULL, NOTHING, false},
+    {"cluster", "health", "checkHealth", NULL, NOTHING, false},
+    {"cluster", "metrics", "getMetrics", NULL, NOTHING, false},
+    {"cluster", "demote", "leaderDemote", NULL, NOTHING, false},
+    {"cluster", "snapshot", "genConfigSnapshot", NULL, NOTHING, false},
+    {"cluster", "restore", "loadConfigSnapshot", "config_snapshot", SNAPSHOT, false},
+    {"cluster", "log", "updateLogger", "log_level", NAME, false},
 };
 
 /* ---- requests ---------------------------------------------------------------------------------
@@ -101,39 +100,45 @@ static void put_text(struct json_object *request, const char *field, const char 
     json_object_object_add(request, field, json_object_new_string(text));
 }
 
-/* Standard input, a file, or the text itself if it begins as JSON. */
-static int read_text(const char *command, const char *from, char **out)
+static char *read_input(const char *command)
+{
+    size_t room = 1024 * 1024, bytes = 0, got;
+    char *text = tierce__alloc(room + 1);
+    while (text != NULL && (got = fread(text + bytes, 1, room - bytes, stdin)) > 0)
+        bytes += got;
+    if (text == NULL || bytes == room) {
+        tierce__free(text);
+        tierce__cli_fail(command, "standard input holds more than 1 MiB");
+        return NULL;
+    }
+    text[bytes] = '\0';
+    return text;
+}
+
+/* Standard input, a file, or the text itself if it begins as JSON. NULL: it failed and said so. */
+static char *read_text(const char *command, const char *from)
 {
     enum { TEXT_BYTES_MAX = 64 * 1024 * 1024 };
-    const char *path = strcmp(from, "-") == 0 ? "/dev/stdin" : from;
+    char *text = NULL;
+    if (strcmp(from, "-") == 0)
+        return read_input(command);
     if (from[0] == '{') {
-        *out = tierce__strdup(from);
-        return *out != NULL ? TIERCE__CLI_OK : tierce__cli_fail(command, "no memory");
+        text = tierce__strdup(from);
+        if (text == NULL)
+            tierce__cli_fail(command, "no memory");
+        return text;
     }
-    if (path != from) {
-        size_t room = 1024 * 1024, bytes = 0, got;
-        char *text = tierce__alloc(room + 1);
-        while (text != NULL && (got = fread(text + bytes, 1, room - bytes, stdin)) > 0)
-            bytes += got;
-        if (text == NULL || bytes == room) {
-            tierce__free(text);
-            return tierce__cli_fail(command, "standard input holds more than 1 MiB");
-        }
-        text[bytes] = '\0';
-        *out = text;
-        return TIERCE__CLI_OK;
-    }
-    int rc = tierce__cli_read_text(out, path, TEXT_BYTES_MAX);
-    return rc < 0 ? tierce__cli_fail(command, "%.300s: %s", from, tierce__cli_read_error(rc))
-                  : TIERCE__CLI_OK;
+    int rc = tierce__cli_read_text(&text, from, TEXT_BYTES_MAX);
+    if (rc < 0)
+        tierce__cli_fail(command, "%.300s: %s", from, tierce__cli_read_error(rc));
+    return text;
 }
 
 static int read_message(const struct verb *verb, const char *from, struct json_object **request)
 {
-    char *text;
-    int status = read_text(verb->command, from, &text);
-    if (status != TIERCE__CLI_OK)
-        return status;
+    char *text = read_text(verb->command, from);
+    if (text == NULL)
+        return TIERCE__CLI_FAILED;
     struct json_object *message = json_tokener_parse(text);
     tierce__free(text);
     if (message == NULL || !json_object_is_type(message, json_type_object)) {
@@ -195,14 +200,13 @@ static int read_trim(const struct verb *verb, char **arguments, struct json_obje
 
 static int read_account(const struct verb *verb, char **arguments, struct json_object *request)
 {
-    char *text;
     bool is_admin = strcmp(arguments[1], "admin") == 0;
     if (!is_admin && strcmp(arguments[1], "user") != 0)
         return tierce__cli_usage(verb->command, "a role is user or admin, not \"%.40s\"",
                                  arguments[1]);
-    int status = read_text(verb->command, arguments[2], &text);
-    if (status != TIERCE__CLI_OK)
-        return status;
+    char *text = read_text(verb->command, arguments[2]);
+    if (text == NULL)
+        return TIERCE__CLI_FAILED;
     text[strcspn(text, "\r\n")] = '\0';
     put_text(request, "user_name", arguments[0]);
     put_text(request, "password", text);
@@ -213,10 +217,9 @@ static int read_account(const struct verb *verb, char **arguments, struct json_o
 
 static int read_snapshot(const struct verb *verb, const char *from, struct json_object *request)
 {
-    char *text;
-    int status = read_text(verb->command, from, &text);
-    if (status != TIERCE__CLI_OK)
-        return status;
+    char *text = read_text(verb->command, from);
+    if (text == NULL)
+        return TIERCE__CLI_FAILED;
     put_text(request, verb->field, text);
     tierce__free(text);
     return TIERCE__CLI_OK;
@@ -308,12 +311,12 @@ static int run(const char *command, int argc, char **argv)
                               : tierce__cli_fail(command, "no memory");
     const struct verb *verb =
         status == TIERCE__CLI_OK && count > 0 ? find_verb(command, left[0]) : NULL;
-    if (status == TIERCE__CLI_OK && verb == NULL)
+    if (verb != NULL)
+        status = make_request(verb, count - 1, left + 1, &request);
+    else if (status == TIERCE__CLI_OK)
         status = tierce__cli_usage(command, count > 0 ? "there is no \"%s %.40s\"" : "%s what?",
                                    command, count > 0 ? left[0] : "");
-    if (status == TIERCE__CLI_OK)
-        status = make_request(verb, count - 1, left + 1, &request);
-    if (status == TIERCE__CLI_OK)
+    if (verb != NULL && status == TIERCE__CLI_OK)
         status = tierce__admin_call(&target, command, verb->rpc, verb->is_meta, request, &reply);
     if (status == TIERCE__CLI_OK)
         tierce__admin_print(&target, reply);

@@ -23,14 +23,38 @@ const char tierce__cli_manager_help[] =
     "Manager's clients and our own: gRPC and HTTP. Without an argument it listens on loopback and\n"
     "keeps everything in memory.\n"
     "\n"
-    "  --config FILE       YAML; --print-config shows all parameters and where they come from\n"
+    "  --config FILE       YAML; without it the file that TIERCE_MANAGER_CONFIG names\n"
     "  --PARAMETER=VALUE   one of them, such as --listen.http_port=6382\n"
     "  -c FILE             KVCM's configuration: lines of key = value\n"
     "  -l FILE             KVCM's configuration of logs\n"
     "  -e, --env KEY=VALUE one of KVCM's keys (repeatable; of several the first counts)\n"
     "  -d, --daemon        in the background\n"
+    "  --print-config      prints all parameters and where they come from, and ends\n"
+    "  --markdown          prints the reference of all parameters, and ends\n"
     "\n"
     "SIGTERM or SIGINT end it: calls in progress are finished, the lease is given back.\n";
+
+static const char reference_head[] =
+    "# Parameters of the manager\n"
+    "\n"
+    "This page is printed by `tierce manager --markdown`.\n"
+    "\n"
+    "Values come from the defaults, then a YAML file, then KVCM's configuration, then the\n"
+    "environment, then flags. A later source overrides an earlier one. A name that does not exist\n"
+    "is refused and the nearest one named; so is a value out of its bounds. `tierce manager\n"
+    "--print-config` prints the effective configuration and where each value comes from.\n"
+    "\n"
+    "- In YAML (`--config FILE`) a name is a nested mapping (`listen:` with `http_port: 6382` below\n"
+    "  it) or the dotted name (`listen.http_port: 6382`).\n"
+    "- In the environment it is `TIERCE_MANAGER_`, then the name in upper case with `_` for the dot:\n"
+    "  `TIERCE_MANAGER_LISTEN_HTTP_PORT=6382`. `TIERCE_MANAGER_CONFIG` names the YAML file.\n"
+    "- In KVCM's configuration (`-c FILE`, `-e KEY=VALUE`) it is `tierce.listen.http_port`; KVCM's\n"
+    "  own keys are in docs/manager.md.\n"
+    "- As a flag it is `--listen.http_port=6382`.\n"
+    "\n"
+    "Sizes are bytes with a unit (`64MiB`, `1GB` decimal, `4096`), durations have a unit too\n"
+    "(`250ms`, `5s`, `2min`; a bare number is milliseconds), bools `true` or `false`.\n"
+    "\n";
 
 /* What ends a manager, as in the original. */
 static void list_signals(sigset_t *signals)
@@ -45,10 +69,11 @@ static void tell_ports(const struct tierce__manager *manager, const char *host)
 {
     struct tierce__manager_ports ports;
     tierce__manager_ports(manager, &ports);
+    if (ports.admin_grpc == 0)
+        ports.admin_grpc = ports.meta_grpc;
     fprintf(stderr,
             "tierce manager: listening on %s: gRPC %u, HTTP %u, administration gRPC %u, HTTP %u",
-            host, ports.meta_grpc, ports.meta_http,
-            ports.admin_grpc != 0 ? ports.admin_grpc : ports.meta_grpc, ports.admin_http);
+            host, ports.meta_grpc, ports.meta_http, ports.admin_grpc, ports.admin_http);
     if (ports.debug_http != 0)
         fprintf(stderr, ", debug HTTP %u", ports.debug_http);
     fputc('\n', stderr);
@@ -98,6 +123,13 @@ int tierce__cli_manager(int argc, char **argv)
     case TIERCE__MANAGER_VERSION:
         fprintf(stderr, "tierce %s\n", TIERCE_VERSION);
         status = TIERCE__CLI_FAILED;
+        break;
+    case TIERCE__MANAGER_PRINT:
+        tierce__config_print(config.values, stdout);
+        break;
+    case TIERCE__MANAGER_MARKDOWN:
+        fputs(reference_head, stdout);
+        tierce__config_print_markdown(tierce__manager_params(), TIERCE__MANAGER_PARAMS, stdout);
         break;
     case TIERCE__MANAGER_RUN:
         status = run(&config);

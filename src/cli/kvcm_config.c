@@ -420,7 +420,7 @@ int tierce__kvcm_config_layout(struct tierce__kvcm_layout *out, const char ***na
         rc = tierce__kvcm_layout_create(&layout, config->instance_count, config->group_count);
     if (rc == -ENOMEM)
         snprintf(why, TIERCE__KVCM_CONFIG_WHY_BYTES, "%s", tierce_strerror(rc));
-    if (rc < 0)
+    if (rc != 0)
         goto out;
     layout.mode = config->mode;
     layout.batch = config->batch;

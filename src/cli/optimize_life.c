@@ -142,6 +142,8 @@ static size_t list_points(struct tierce__sim_point *out, size_t most,
         size_t ttls = expires ? request->ttl_count : 1;
         if (cache->kind == TIERCE__CACHE_BELADY || (cache->kind == TIERCE__CACHE_KVCM && !kvcm))
             continue;
+        if (capacities == 0 || ttls == 0)
+            continue;
         for (size_t i = 0; i < orders * capacities * ttls && count < most; i++)
             out[count++] = point_of(request, cache, request->orders[i / (capacities * ttls)],
                                     infinite ? TIERCE__CAPACITY_UNLIMITED

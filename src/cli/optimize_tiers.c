@@ -150,7 +150,7 @@ int tierce__optimize_run_tiers(const struct tierce__optimize *request,
                                const struct tierce__recording *recording)
 {
     struct tierce__tiers_opts opts = tierce__optimize_tiers(request, recording);
-    struct tierce__tiers *tiers;
+    struct tierce__tiers *tiers = NULL;
     if (request->sim.tier_count == 0)
         return TIERCE__CLI_OK;
     int status = tierce__optimize_replay_tiers(&tiers, &opts, recording);

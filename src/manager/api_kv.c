@@ -200,7 +200,7 @@ static void put_start(struct tierce__api_call *api)
                     show_mask(api, &started.mask, request->n_keys, &reply->key_mask);
         rc = good ? 0 : -ENOMEM;
     }
-    if (rc < 0) {
+    if (rc != 0) {
         tierce__api_fail(api, rc, "start put");
         return;
     }

@@ -437,7 +437,7 @@ static void start_write_cache(struct tierce__api_call *api)
                     show_mask(api, &started.mask, &reply->block_mask);
         rc = good ? 0 : -ENOMEM; /* the session then ends by its time */
     }
-    if (rc < 0) {
+    if (rc != 0) {
         tierce__api_fail(api, rc, "start write cache");
         return;
     }

@@ -255,6 +255,7 @@ bool tierce__api_read_storage(struct tierce__api_call *api, const Admin__Storage
     out->name = message->global_unique_name;
     out->type = types_by_case[which];
     out->check_when_open = message->check_storage_available_when_open != 0;
+    out->capacity_bytes = message->capacity_bytes > 0 ? (uint64_t)message->capacity_bytes : 0;
     read_spec(api, message, out);
     if (out->key_count_per_file < 1)
         out->key_count_per_file = 1;
@@ -418,6 +419,7 @@ Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
     admin__storage_config__init(out);
     out->global_unique_name = storage->name;
     out->check_storage_available_when_open = storage->check_when_open;
+    out->capacity_bytes = (int64_t)storage->capacity_bytes;
     switch (storage->type) {
     case TIERCE__STORAGE_3FS:
         good = show_3fs(api, storage, out);

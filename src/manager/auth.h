@@ -8,9 +8,9 @@
 /*
  * Who may call. Switched off, everybody; switched on, a call shows one of
  *
- *     authorization: Bearer TOKEN            one of the token file, "ROLE NAME SHA256-OF-TOKEN" a
- * line authorization: Basic BASE64(name:pw)   an account of the registry a client certificate whose
- * common name is an account's
+ *   - authorization: Bearer TOKEN, one of the token file ("ROLE NAME SHA256-OF-TOKEN" a line)
+ *   - authorization: Basic BASE64(name:pw), an account of the registry
+ *   - a client certificate whose common name is an account's
  *
  * Users may make the calls of engines, administrators all.
  *

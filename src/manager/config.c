@@ -112,6 +112,10 @@ static int read_argument(struct request *request, int *i, int argc, char *const 
         request->action = TIERCE__MANAGER_HELP;
     else if (is_flag(arg, "-v", "--version"))
         request->action = TIERCE__MANAGER_VERSION;
+    else if (strcmp(arg, "--print-config") == 0)
+        request->action = TIERCE__MANAGER_PRINT;
+    else if (strcmp(arg, "--markdown") == 0)
+        request->action = TIERCE__MANAGER_MARKDOWN;
     else if ((value = value_of(i, argc, argv, 'c', "config_file", &missing)) != NULL)
         request->kvcm_file = value;
     else if ((value = value_of(i, argc, argv, 'l', "log_config_file", &missing)) != NULL)
@@ -216,6 +220,7 @@ static void fill(struct tierce__manager_config *config, struct tierce__config *v
         .elector_lease_ms = u32_of(values, TIERCE__MANAGER_ELECTOR_LEASE),
         .elector_interval_ms = u32_of(values, TIERCE__MANAGER_ELECTOR_INTERVAL),
         .delete_threads = u32_of(values, TIERCE__MANAGER_DELETE_THREADS),
+        .quota_groups = tierce__config_text(values, TIERCE__MANAGER_QUOTA_GROUPS),
         .log_level = level_of(text_of(values, TIERCE__MANAGER_LOG_LEVEL)),
         .log_folder = text_of(values, TIERCE__MANAGER_LOG_FOLDER),
         .logs_to_console = flag_of(values, TIERCE__MANAGER_LOG_CONSOLE),
@@ -333,7 +338,8 @@ int tierce__manager_config_load(struct tierce__manager_config *out, int argc, ch
         rc = read_arguments(&request, argc, argv, error);
     if (rc == 0 && tierce__config_create(&values, params, TIERCE__MANAGER_PARAMS, ENV_PREFIX) != 0)
         rc = fail(error, -ENOMEM, "no memory");
-    if (rc == 0 && request.action == TIERCE__MANAGER_RUN)
+    if (rc == 0 &&
+        (request.action == TIERCE__MANAGER_RUN || request.action == TIERCE__MANAGER_PRINT))
         rc = load_values(values, &request, argc, argv, env, &lines, error);
     if (rc == 0) {
         fill(&config, values);

@@ -34,6 +34,8 @@ enum tierce__manager_action {
     TIERCE__MANAGER_RUN,
     TIERCE__MANAGER_HELP,
     TIERCE__MANAGER_VERSION,
+    TIERCE__MANAGER_PRINT,    /* the configuration */
+    TIERCE__MANAGER_MARKDOWN, /* the reference of params.def */
 };
 
 /* Texts are never NULL; what is not said is "". */
@@ -63,6 +65,7 @@ struct tierce__manager_config {
     const char *node_id; /* "": to be made */
     uint32_t elector_lease_ms, elector_interval_ms;
     uint32_t delete_threads;
+    const char *quota_groups; /* "NAME=SIZE,NAME=SIZE" */
 
     enum tierce_log_level log_level;
     const char *log_folder;

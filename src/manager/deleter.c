@@ -134,7 +134,7 @@ int tierce__deletion_read(struct tierce__deletion **out, struct tierce__live *li
     int64_t due_us = (int64_t)tierce__note_get64(&r);
     int64_t reusable_us = (int64_t)tierce__note_get64(&r);
     int64_t sweep_us = (int64_t)tierce__note_get64(&r);
-    bool is_sweep = tierce__note_get8(&r) != 0;
+    bool is_sweep = tierce__note_get_flag(&r);
     uint32_t count = tierce__note_get32(&r);
     if (r.error == 0 && count > r.left / ITEM_BYTES_MIN)
         return TIERCE_E_FORMAT;
@@ -413,8 +413,8 @@ static int end_doubt(struct doing *d)
     struct tierce__meta_space *space = live->space;
     const void *value;
     size_t bytes;
-    int rc = space->ops->note(space, TIERCE__NOTE_DELETION, deletion->note, &d->arena, &value,
-                              &bytes);
+    int rc =
+        space->ops->note(space, TIERCE__NOTE_DELETION, deletion->note, &d->arena, &value, &bytes);
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < deletion->count; i++) {

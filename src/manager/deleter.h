@@ -30,13 +30,14 @@ struct tierce__deletion {
     struct tierce__deadline deadline;
     struct tierce__live *live; /* held */
     uint64_t note;
-    int64_t reusable_us; /* its slots are used again from then on */
-    int64_t sweep_us;    /* a writer that was late may have made the files again: they are deleted
-                            once more then; 0: not */
-    bool is_sweep;       /* that second time: its bytes are given back already */
-    bool is_doubtful;    /* nobody knows whether it was written: its bytes serve until its note is
-                            found, or it never was */
-    bool is_end_doubtful; /* nor whether its end was: its slots are on their way until that is known */
+    int64_t reusable_us;  /* its slots are used again from then on */
+    int64_t sweep_us;     /* a writer that was late may have made the files again: they are deleted
+                             once more then; 0: not */
+    bool is_sweep;        /* that second time: its bytes are given back already */
+    bool is_doubtful;     /* nobody knows whether it was written: its bytes serve until its note is
+                             found, or it never was */
+    bool is_end_doubtful; /* nor whether its end was: its slots are on their way until that is known
+                           */
     uint32_t tries;
     size_t count, room;
     struct tierce__deletion_item *items;

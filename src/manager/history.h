@@ -9,7 +9,7 @@
 
 /*
  * What a manager's numbers were in the last while, for its web page: a ring of samples, in memory
- * only. It holds at most `samples_max` samples of `groups_max` groups each, about 2.9 MiB with the
+ * only. It holds at most `samples_max` samples of `groups_max` groups each, below 3 MiB with the
  * defaults; what is older than that is forgotten.
  *
  * Threads: any.

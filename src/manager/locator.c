@@ -295,7 +295,8 @@ static int open_index(struct tierce__live *live, const struct tierce__group *gro
                 .cache_shard_bits = (uint32_t)group->search_cache_shard_bits,
             });
     if (rc == 0)
-        rc = tierce__places_open(&live->places, live->space, &live->instance, oldest_use(live));
+        rc = tierce__places_open(&live->places, live->space, &live->instance, oldest_use(live),
+                                 tierce__locator_random(live->locator));
     if (rc < 0)
         return tierce__why(why, rc, "the index of instance %.64s cannot be opened: %s",
                            live->instance.id, tierce_strerror(rc));
@@ -496,6 +497,21 @@ static void wait_idle(struct tierce__live *live)
         (void)tierce__cond_wait(&live->locator->idle, &live->locator->lock, TIERCE__DEADLINE_NEVER);
 }
 
+/* The same, where what a last call has submitted, and keeps the instance in use, is forgotten. */
+static void wait_dropped(struct tierce__live *live)
+{
+    enum { LOOK_MS = 10 };
+    struct tierce__locator *locator = live->locator;
+    while (atomic_load_explicit(&live->users, memory_order_acquire) > 0) {
+        tierce__lock_drop(&locator->lock);
+        tierce__deleter_drop(locator->deleter);
+        tierce__lock_take(&locator->lock);
+        if (atomic_load_explicit(&live->users, memory_order_acquire) > 0)
+            (void)tierce__cond_wait(&locator->idle, &locator->lock,
+                                    tierce__deadline_in_ms(LOOK_MS));
+    }
+}
+
 void tierce__locator_drop(struct tierce__locator *locator)
 {
     tierce__lock_take(&locator->lock);
@@ -506,10 +522,9 @@ void tierce__locator_drop(struct tierce__locator *locator)
     while (!tierce__list_empty(&locator->instances)) {
         struct tierce__live *live =
             TIERCE__CONTAINER_OF(locator->instances.next, struct tierce__live, node);
-        wait_idle(live);
+        wait_dropped(live);
         tierce__list_remove(&live->node);
         tierce__lock_drop(&locator->lock);
-        tierce__deleter_drop(locator->deleter); /* what a last call has submitted */
         destroy_live(live);
         tierce__lock_take(&locator->lock);
     }

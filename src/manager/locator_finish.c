@@ -167,8 +167,7 @@ static int write_batch(struct finishing *f)
         return tierce__meta_index_modify(f->live->index, keys, count, true, put_location,
                                          attach_notes, f, &f->arena, status);
     int rc = begin_batch(f);
-    return rc < 0 ? rc
-                  : tierce__meta_index_write_notes(f->live->index, f->notes, f->note_count);
+    return rc < 0 ? rc : tierce__meta_index_write_notes(f->live->index, f->notes, f->note_count);
 }
 
 /* ---- its end --------------------------------------------------------------------------------- */
@@ -184,6 +183,8 @@ static void settle(struct finishing *f)
     if (dropped > 0)
         tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_WRITING, TIERCE__QUOTA_DELETING,
                            dropped);
+    for (size_t i = 0; i < session->count && session->is_unsure; i++)
+        tierce__places_taken(live->places, session->keys[i].places, session->keys[i].place_count);
     if (f->deletion != NULL)
         tierce__deleter_submit(live->locator->deleter, f->deletion);
     f->deletion = NULL;
@@ -235,8 +236,8 @@ static int was_written(struct finishing *f)
     const void *value;
     size_t bytes;
     struct tierce__meta_space *space = f->live->space;
-    int rc = space->ops->note(space, TIERCE__NOTE_SESSION, f->session->note, &f->arena, &value,
-                              &bytes);
+    int rc =
+        space->ops->note(space, TIERCE__NOTE_SESSION, f->session->note, &f->arena, &value, &bytes);
     return rc == -ENOENT ? 1 : rc;
 }
 
@@ -265,9 +266,8 @@ static int end_session(struct finishing *f, int rc)
 /* The session is busy; afterwards it is gone, or (on an error) as it was, or doubtful. */
 static int finish(struct tierce__live *live, struct tierce__session *session)
 {
-    struct finishing f = {.live = live,
-                          .session = session,
-                          .now_us = tierce__locator_now_us(live->locator)};
+    struct finishing f = {
+        .live = live, .session = session, .now_us = tierce__locator_now_us(live->locator)};
     return end_session(&f, session->count == 0 ? 0 : write_batch(&f));
 }
 
@@ -379,6 +379,8 @@ size_t tierce__live_expire(struct tierce__live *live, int64_t now_us)
     size_t expired = 0;
     bool was_doubtful;
     struct tierce__session *session;
+    if (tierce__meta_index_settle(live->index) < 0)
+        return 0;
     while ((session = take_due(live, now_us, &was_doubtful)) != NULL) {
         size_t keys = session->count;
         bool is_late = session->is_late;

@@ -250,7 +250,8 @@ static int choose_keys(struct getting *g)
 
 static void count_keys(struct getting *g, const struct tierce__got *got)
 {
-    size_t asked = g->request->query == TIERCE__QUERY_WINDOW ? (size_t)g->request->window : g->count;
+    size_t asked =
+        g->request->query == TIERCE__QUERY_WINDOW ? (size_t)g->request->window : g->count;
     atomic_fetch_add_explicit(&g->live->asked_keys, asked, memory_order_relaxed);
     atomic_fetch_add_explicit(&g->live->found_keys, got->hits, memory_order_relaxed);
 }

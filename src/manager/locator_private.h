@@ -49,7 +49,7 @@ struct tierce__live {
     _Atomic uint32_t users; /* calls and jobs that use it */
     /* Keys of gets, and those of them that were found; of a window, its own length. */
     _Atomic uint64_t asked_keys, found_keys;
-    bool is_going;          /* LOCATOR: takes no call any more */
+    bool is_going; /* LOCATOR: takes no call any more */
 
     struct tierce__lock lock; /* SESSIONS: what follows */
     struct tierce__claim **claims;
@@ -89,7 +89,8 @@ void tierce__locator_each(struct tierce__locator *locator,
 struct tierce__quota_at tierce__live_quota_at(const struct tierce__live *live, uint8_t type,
                                               uint16_t storage);
 
-/* Ends the instance's sessions that are due; returns how many had keys. */
+/* Finds out what a store has left in doubt, and ends the sessions that are due; returns how many
+ * had keys. */
 size_t tierce__live_expire(struct tierce__live *live, int64_t now_us);
 
 int64_t tierce__locator_now_us(const struct tierce__locator *locator);
@@ -133,7 +134,9 @@ struct tierce__session {
     bool is_busy; /* being ended */
     /* The store did not say whether the batch that ends it was written; it is asked again. */
     bool is_doubtful;
-    bool is_late; /* it ends by its time */
+    bool is_late;   /* it ends by its time */
+    bool is_unsure; /* nobody knows whether its beginning was written: its places are not taken yet
+                     */
     int64_t ends_us;
     size_t count;
     struct tierce__session_key *keys;

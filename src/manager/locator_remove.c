@@ -84,8 +84,8 @@ static int was_written(struct removing *r, struct tierce__arena *arena)
     struct tierce__record record = {0};
     bool found = false;
     if (!r->keep_bytes) {
-        int rc = space->ops->note(space, TIERCE__NOTE_DELETION, r->step->note, arena, &value,
-                                  &bytes);
+        int rc =
+            space->ops->note(space, TIERCE__NOTE_DELETION, r->step->note, arena, &value, &bytes);
         return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
     }
     int rc = space->ops->get(space, &item->key, 1, arena, &record, &found);
@@ -118,7 +118,8 @@ static int remove_step(struct removing *r, const int64_t *keys, size_t count)
         *r->removed = before;
     else if (r->step->count > 0)
         move_bytes(r, r->step);
-    /* The deleter finds out what nobody knows now. */
+    /* The deleter finds out what nobody knows now; what was only forgotten has no note, and counts
+     * until the next leader. */
     if ((rc == 0 || known < 0) && r->step != NULL && r->step->count > 0 && !r->keep_bytes) {
         r->step->is_doubtful = rc < 0;
         tierce__deleter_submit(r->live->locator->deleter, r->step);

@@ -344,15 +344,31 @@ static int begin_session(struct starting *s)
     return rc;
 }
 
+/* Whether the session's batch was written whose store did not say so. 1, 0, or the store's error.
+ */
+static int was_written(struct starting *s)
+{
+    const void *value;
+    size_t bytes;
+    struct tierce__meta_space *space = s->live->space;
+    int rc =
+        space->ops->note(space, TIERCE__NOTE_SESSION, s->session->note, s->arena, &value, &bytes);
+    return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
+}
+
 /* Makes the session durable and open. If nobody knows whether it is, it stays and ends by its time:
- * that cleans up in either case. */
+ * that cleans up in either case; until then nobody else uses its files, whose notes may be missing.
+ */
 static int open_session(struct starting *s, size_t places_taken)
 {
     int rc = s->session->count > 0 ? make_durable(s) : 0;
-    bool stays = rc == 0 || tierce__meta_may_be_written(rc);
-    if (stays)
+    int known = tierce__meta_may_be_written(rc) ? was_written(s) : 0;
+    rc = known > 0 ? 0 : rc;
+    bool stays = rc == 0 || known < 0;
+    if (rc == 0)
         tierce__places_taken(s->live->places, s->places, places_taken);
     tierce__lock_take(&s->live->lock);
+    s->session->is_unsure = known < 0;
     if (stays)
         s->session->is_busy = false;
     else
@@ -421,10 +437,11 @@ static int show_session(struct starting *s, struct tierce__started *out)
         leading++;
     for (size_t i = 0; i < s->request->count; i++)
         all += s->taken[i];
-    out->mask = all == leading ? (struct tierce__mask){.offset = (int64_t)leading}
-                               : (struct tierce__mask){.is_values = true,
-                                                       .values = s->taken,
-                                                       .count = s->request->count};
+    if (all == leading)
+        out->mask = (struct tierce__mask){.offset = (int64_t)leading};
+    else
+        out->mask = (struct tierce__mask){
+            .is_values = true, .values = s->taken, .count = s->request->count};
     return 0;
 }
 

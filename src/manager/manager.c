@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/config_parse.h"
 #include "base/file.h"
 #include "base/list.h"
 #include "base/lock.h"
@@ -22,6 +23,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+enum { QUOTA_GROUPS_MAX = 256 };
 enum { LISTENERS_MAX = 5, ROUTES_MAX = TIERCE__RPC_COUNT + TIERCE__ADMIN_HTTP_ROUTES_MAX };
 
 /* What only this file needs. */
@@ -31,7 +33,10 @@ struct whole {
     struct tierce__route routes[LISTENERS_MAX][ROUTES_MAX];
     size_t listener_count;
     size_t meta_grpc, meta_http, admin_grpc, admin_http, debug_http; /* indexes; SIZE_MAX: none */
-    char *startup; /* JSON, or NULL for the built-in */
+    struct tierce__quota_group quota_groups[QUOTA_GROUPS_MAX];
+    size_t quota_group_count;
+    char *quota_text; /* what their names lie in */
+    char *startup;    /* JSON, or NULL for the built-in */
     struct tierce__line_log *service_log, *metrics_log;
     bool logs_to_console;
     uint32_t drain_ms, metrics_interval_ms;
@@ -367,12 +372,41 @@ static int open_registry(struct whole *whole, const struct tierce__manager_confi
         why);
 }
 
+/* "NAME=SIZE,NAME=SIZE" */
+static int read_quota_groups(struct whole *whole, const char *text, char why[256])
+{
+    char *save = NULL;
+    whole->quota_text = tierce__strdup(text);
+    if (whole->quota_text == NULL)
+        return -ENOMEM;
+    for (char *entry = strtok_r(whole->quota_text, ",", &save); entry != NULL;
+         entry = strtok_r(NULL, ",", &save)) {
+        char *size = strchr(entry, '=');
+        struct tierce__quota_group *group = &whole->quota_groups[whole->quota_group_count];
+        if (size != NULL)
+            *size++ = '\0';
+        if (size == NULL || entry[0] == '\0' || !tierce__parse_size(&group->capacity_bytes, size)) {
+            snprintf(why, 256, "quota.groups: \"%.80s\" is not NAME=SIZE, as in chat=10TiB", entry);
+            return TIERCE_E_CONFIG;
+        }
+        if (whole->quota_group_count == QUOTA_GROUPS_MAX - 1) {
+            snprintf(why, 256, "quota.groups: more than %d of them", QUOTA_GROUPS_MAX - 1);
+            return TIERCE_E_CONFIG;
+        }
+        group->name = entry;
+        whole->quota_group_count++;
+    }
+    return 0;
+}
+
 static int open_parts(struct whole *whole, const struct tierce__manager_config *config,
                       char why[256])
 {
     enum { PROBE_INTERVAL_MS = 5000 };
     struct tierce__manager *m = &whole->manager;
     int rc = open_registry(whole, config, why);
+    if (rc == 0)
+        rc = read_quota_groups(whole, config->quota_groups, why);
     if (rc < 0)
         return rc;
     snprintf(why, 256, "no memory");
@@ -383,11 +417,13 @@ static int open_parts(struct whole *whole, const struct tierce__manager_config *
                                                       .changed = tell_storage,
                                                       .changed_arg = whole});
     if (rc == 0)
-        rc = tierce__locator_open(
-            &m->locator, &(struct tierce__locator_opts){.size = sizeof(struct tierce__locator_opts),
-                                                        .registry = m->registry,
-                                                        .storages = m->storages,
-                                                        .delete_threads = config->delete_threads});
+        rc = tierce__locator_open(&m->locator, &(struct tierce__locator_opts){
+                                                   .size = sizeof(struct tierce__locator_opts),
+                                                   .registry = m->registry,
+                                                   .storages = m->storages,
+                                                   .delete_threads = config->delete_threads,
+                                                   .quota_groups = whole->quota_groups,
+                                                   .quota_group_count = whole->quota_group_count});
     if (rc == 0)
         rc = tierce__reclaimer_start(
             &m->reclaimer,
@@ -515,5 +551,6 @@ void tierce__manager_stop(struct tierce__manager *manager)
     tierce__cond_fini(&whole->wake);
     tierce__lock_fini(&whole->lock);
     tierce__free(whole->startup);
+    tierce__free(whole->quota_text);
     tierce__free(whole);
 }

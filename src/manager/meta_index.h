@@ -87,6 +87,10 @@ TIERCE_MUSTUSE int tierce__meta_index_modify(struct tierce__meta_index *index, c
                                              tierce__meta_attach_fn attach, void *arg,
                                              struct tierce__arena *arena, int *status);
 
+/* After a write of which nobody knows whether it was one, the numbers below may be wrong until the
+ * next modify, or this. Does nothing otherwise. */
+TIERCE_MUSTUSE int tierce__meta_index_settle(struct tierce__meta_index *index);
+
 /* Notes alone. */
 TIERCE_MUSTUSE int tierce__meta_index_write_notes(struct tierce__meta_index *index,
                                                   const struct tierce__meta_note *notes,

@@ -591,6 +591,11 @@ static int recount(struct tierce__meta_index *index)
     return rc;
 }
 
+int tierce__meta_index_settle(struct tierce__meta_index *index)
+{
+    return atomic_load_explicit(&index->is_uncertain, memory_order_relaxed) ? recount(index) : 0;
+}
+
 static void fail_from(struct call *call, size_t from, int rc)
 {
     for (size_t i = from; i < call->count; i++)
@@ -611,8 +616,8 @@ int tierce__meta_index_modify(struct tierce__meta_index *index, const int64_t *k
                         .arena = arena,
                         .status = status};
     int rc = sort_places(&call);
-    if (rc == 0 && atomic_load_explicit(&index->is_uncertain, memory_order_relaxed))
-        rc = recount(index);
+    if (rc == 0)
+        rc = tierce__meta_index_settle(index);
     if (rc < 0) {
         for (size_t i = 0; i < count; i++)
             status[i] = rc;

@@ -135,6 +135,14 @@ uint8_t tierce__note_get8(struct tierce__note_reader *r)
     return at != NULL ? *at : 0;
 }
 
+bool tierce__note_get_flag(struct tierce__note_reader *r)
+{
+    uint8_t value = tierce__note_get8(r);
+    if (value > 1)
+        tierce__note_refuse(r, TIERCE_E_FORMAT);
+    return value == 1;
+}
+
 uint16_t tierce__note_get16(struct tierce__note_reader *r)
 {
     const unsigned char *at = take(r, 2);
@@ -196,7 +204,7 @@ const struct tierce__spec_place *tierce__note_get_places(struct tierce__note_rea
         places[i].file = tierce__note_get64(r);
         places[i].slot = tierce__note_get32(r);
         places[i].bytes = tierce__note_get64(r);
-        if (tierce__note_get8(r) != 0)
+        if (tierce__note_get_flag(r))
             places[i].uri = tierce__note_get_text(r);
     }
     return r->error == 0 ? places : NULL;

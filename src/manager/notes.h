@@ -44,6 +44,8 @@ struct tierce__note_reader {
 /* TIERCE_E_VERSION if it is another one. */
 void tierce__note_get_version(struct tierce__note_reader *r);
 uint8_t tierce__note_get8(struct tierce__note_reader *r);
+/* 0 or 1; others are refused. */
+bool tierce__note_get_flag(struct tierce__note_reader *r);
 uint16_t tierce__note_get16(struct tierce__note_reader *r);
 uint32_t tierce__note_get32(struct tierce__note_reader *r);
 uint64_t tierce__note_get64(struct tierce__note_reader *r);

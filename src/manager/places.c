@@ -17,6 +17,8 @@
 /* A file's number: its slots minus one in the low bits, and a counter. */
 #define SLOT_BITS   16
 #define COUNTER_MAX ((UINT64_C(1) << (64 - SLOT_BITS)) - 1)
+/* A space begins below, so that as many numbers are left. */
+#define COUNTER_FIRST_MAX (COUNTER_MAX / 2)
 
 enum {
     NOTE_VERSION = 1,
@@ -343,7 +345,8 @@ static int reserve(struct tierce__places *places, uint64_t count)
 /* ---- open and close -------------------------------------------------------------------------- */
 
 int tierce__places_open(struct tierce__places **out, struct tierce__meta_space *space,
-                        const struct tierce__instance *instance, int64_t reusable_us)
+                        const struct tierce__instance *instance, int64_t reusable_us,
+                        uint64_t random)
 {
     struct tierce__places *places = tierce__calloc(1, sizeof(*places));
     if (places == NULL)
@@ -358,7 +361,7 @@ int tierce__places_open(struct tierce__places **out, struct tierce__meta_space *
     places->space = space;
     places->spec_count = instance->spec_count;
     places->reusable_us = reusable_us;
-    places->counter = places->reserved = 1;
+    places->counter = places->reserved = 1 + random % COUNTER_FIRST_MAX;
     places->reserve = RESERVE_MIN;
     tierce__lock_init(&places->lock, TIERCE__LOCK_PLACES);
     tierce__cond_init(&places->ended);

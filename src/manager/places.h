@@ -32,12 +32,14 @@ struct tierce__places;
 #define TIERCE__PLACES_SLOTS_MAX 65536u /* key_count_per_file */
 
 /* [borrow] the space until close, the instance for the call. Slots that are free already are used
- * again from reusable_us (wall clock) on. Nothing is read before the first take or give, which may
- * fail with what the store says. Errors: -ENOMEM. */
+ * again from reusable_us (wall clock) on. An empty space begins at a number that `random` says:
+ * clients of an instance that had the same name, or whose index is lost, may still write to its
+ * files. Nothing is read before the first take or give, which may fail with what the store says.
+ * Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__places_open(struct tierce__places **out,
                                        struct tierce__meta_space *space,
                                        const struct tierce__instance *instance,
-                                       int64_t reusable_us);
+                                       int64_t reusable_us, uint64_t random);
 void tierce__places_close(struct tierce__places *places);
 
 /* Slots of a file. */

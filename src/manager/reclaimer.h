@@ -14,9 +14,10 @@
  * what they hold: a random sample of keys, ranked by the policy (src/policy), the first of them
  * until it is enough. A key that was used since it was drawn stays.
  *
- *   LRU       the longest not used         LFU  the least often used, of equals the longest not
- * used TTL       older than the group's ttl, watermark or not; above the watermark LRU LEAF_LRU  as
- * LRU, but nothing that something else in the index follows
+ *   - LRU: the longest not used
+ *   - LFU: the least often used, of equals the longest not used
+ *   - TTL: older than the group's ttl, watermark or not; above the watermark as LRU
+ *   - LEAF_LRU: as LRU, but nothing that something else in the index follows
  *
  * Only what serves is reclaimed. Threads: one at a time for step; with a thread of its own
  * otherwise.

@@ -14,6 +14,10 @@ enum {
     SPECS_MAX = 65535,
 };
 
+/* All parts of a block: sums of many, and offsets in a file of as many slots as there may be, stay
+ * below 2^63. */
+#define BLOCK_BYTES_MAX (INT64_MAX / TIERCE__PLACES_SLOTS_MAX)
+
 static int complain(char why[256], const char *what, const char *expected)
 {
     snprintf(why, 256, "%s: %s", what, expected);
@@ -131,6 +135,7 @@ static bool has_spec(const struct tierce__instance *instance, size_t before, con
 static int check_specs(const struct tierce__instance *instance, char why[256])
 {
     const char *what = "location_spec_infos";
+    int64_t left = BLOCK_BYTES_MAX;
     if (instance->spec_count > SPECS_MAX)
         return complain(why, what, "are more than 65535");
     for (size_t i = 0; i < instance->spec_count; i++) {
@@ -139,6 +144,9 @@ static int check_specs(const struct tierce__instance *instance, char why[256])
             return rc;
         if (instance->specs[i].size < 0)
             return complain(why, what, "have a size below 0");
+        if (instance->specs[i].size > left)
+            return complain(why, what, "have sizes of more than 2^47 bytes together");
+        left -= instance->specs[i].size;
         if (has_spec(instance, i, instance->specs[i].name))
             return complain(why, what, "have a name twice");
     }

@@ -52,9 +52,9 @@ bool tierce__cache_has_order(const struct tierce__cache *cache);
 struct tierce__sim_point {
     const struct tierce__cache *cache; /* [borrow] */
     enum tierce__touch_order order;    /* where the cache has one */
-    uint64_t capacity;                 /* blocks, or bytes if in_bytes; or UNLIMITED */
     bool in_bytes;
-    uint64_t ttl_us; /* for a cache that expires; 0: never */
+    uint64_t capacity; /* blocks, or bytes if in_bytes; or UNLIMITED */
+    uint64_t ttl_us;   /* for a cache that expires; 0: never */
     uint64_t seed;
 };
 

@@ -56,7 +56,7 @@ static uint64_t takes, gives, crashes, reused;
 
 static void open_places(void)
 {
-    ck_assert_int_eq(tierce__places_open(&places, space, &instance, now_us + 50), 0);
+    ck_assert_int_eq(tierce__places_open(&places, space, &instance, now_us + 50, 0), 0);
 }
 
 static void write_notes(const struct operation *o)

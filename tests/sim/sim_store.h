@@ -122,17 +122,17 @@ static void sim_touch(struct tierce__meta_space *space, const int64_t *keys, siz
 static int sim_scan(struct tierce__meta_space *space, uint64_t *cursor, size_t limit, int64_t *keys,
                     size_t *count)
 {
-    return sim_store_fails() ? -EIO
-                             : sim_inner(space)->ops->scan(sim_inner(space), cursor, limit, keys,
-                                                           count);
+    return sim_store_fails()
+               ? -EIO
+               : sim_inner(space)->ops->scan(sim_inner(space), cursor, limit, keys, count);
 }
 
 static int sim_sample(struct tierce__meta_space *space, uint64_t *random, size_t count,
                       int64_t *keys, size_t *found)
 {
-    return sim_store_fails() ? -EIO
-                             : sim_inner(space)->ops->sample(sim_inner(space), random, count, keys,
-                                                             found);
+    return sim_store_fails()
+               ? -EIO
+               : sim_inner(space)->ops->sample(sim_inner(space), random, count, keys, found);
 }
 
 static int sim_notes(struct tierce__meta_space *space, uint8_t kind,
@@ -145,9 +145,9 @@ static int sim_notes(struct tierce__meta_space *space, uint8_t kind,
 static int sim_note(struct tierce__meta_space *space, uint8_t kind, uint64_t number,
                     struct tierce__arena *arena, const void **value, size_t *bytes)
 {
-    return sim_store_fails() ? -EIO
-                             : sim_inner(space)->ops->note(sim_inner(space), kind, number, arena,
-                                                           value, bytes);
+    return sim_store_fails()
+               ? -EIO
+               : sim_inner(space)->ops->note(sim_inner(space), kind, number, arena, value, bytes);
 }
 
 static int sim_counters(struct tierce__meta_space *space, int64_t out[TIERCE__META_COUNTERS])

@@ -443,6 +443,22 @@ def test_quotas_are_hard_and_watermarks_soft(api):
     assert sum(left) == 2  # and not less
 
 
+def test_a_storage_has_a_capacity_of_its_own(api, tmp_path):
+    name, own = f"group-{next(_names)}", f"storage-{next(_names)}"
+    reply = api.call("admin", "AddStorage", storage={**storage(own, f"{tmp_path}/"),
+                                                     "capacity_bytes": 5000})
+    assert code(reply) == "OK", reply
+    listed = {s["global_unique_name"]: s for s in api.call("admin", "ListStorage")["storage"]}
+    assert listed[own]["capacity_bytes"] == "5000"
+    wide = {**group(name, capacity=1_000_000), "storage_candidates": [own]}
+    wide["cache_config"]["reclaim_strategy"]["trigger_strategy"]["used_percentage"] = 1
+    assert code(api.call("admin", "CreateInstanceGroup", instance_group=wide)) == "OK"
+    instance = register(api, instance_group=name)
+    started = start(api, instance, [1, 2, 3, 4])
+    assert len(started["locations"]) == 2
+    finish(api, instance, started["write_session_id"], {"offset": 2})
+
+
 def test_accounts(api):
     name = f"user-{next(_names)}"
     assert code(api.call("admin", "AddAccount", user_name=name, password="p", role="ROLE_ADMIN")) == "OK"
@@ -617,6 +633,21 @@ def test_blocks_survive_kill_9(tmp_path, kind):
     line = next(l for l in metrics.splitlines()
                 if l.startswith("tierce_cache_manager_group_serving_bytes"))
     assert float(line.split()[-1]) == 102 * 2048
+    manager.stop()
+
+
+def test_groups_share_a_quota(tmp_path):
+    with pytest.raises(RuntimeError, match="NAME=SIZE"):
+        Manager(tmp_path / "wrong", "--quota.groups=q:10")
+    manager = Manager(tmp_path, "--quota.groups=q=10000,other=1GiB")
+    api = Http(manager)
+    instances = []
+    for name in ("one", "two"):
+        wide = group(name, capacity=1_000_000)
+        assert code(api.call("admin", "CreateInstanceGroup", instance_group=wide)) == "OK"
+        instances.append(register(api, instance_group=name))
+    started = [start(api, instance, [1, 2, 3]) for instance in instances]
+    assert [len(s["locations"]) for s in started] == [3, 1]  # four of 2048 bytes
     manager.stop()
 
 

@@ -112,7 +112,7 @@ function showGroup(made, group) {
   made.name.textContent = group.name;
   made.element.dataset.group = group.name;
   replace(made.now, h('div', null,
-    meterLine('All kinds of storage', group, group.quota_bytes, group.watermark_bytes),
+    meterLine('All storage', group, group.quota_bytes, group.watermark_bytes),
     group.kinds.map(k => meterLine(`In ${k.kind}`, k, k.quota_bytes, k.watermark_bytes)), stateKey(group)));
   made.plot.element.hidden = !(group.quota_bytes > 0) || samples.length < 2;
   if (!made.plot.element.hidden) {
@@ -123,8 +123,6 @@ function showGroup(made, group) {
     ], newest());
   }
   replace(made.facts, h('div', null, pairs([
-    ['in use', `${bytes(kept(group))}, ${ratio(kept(group), group.quota_bytes)}`],
-    ['quota', bytes(group.quota_bytes)],
     ['watermark', `${bytes(group.watermark_bytes)}, ${ratio(group.watermark_bytes, group.quota_bytes)}`],
     ['blocks', limited(group.keys, group.keys_max, count)],
     ['instances', count(group.instances)],

@@ -8,7 +8,7 @@ import unittest
 
 from cli_case import EXECUTABLE, CliCase
 
-REFERENCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../docs/ref/config.md")
+REFERENCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../docs/ref")
 
 
 class Basics(CliCase):
@@ -106,19 +106,34 @@ class Config(CliCase):
         path = self.write("broken.yaml", "disk: [\n")
         self.check(1, "config", "--file", path, err=[":2:1: is not valid YAML"])
 
-    def test_the_reference_lists_what_the_configuration_has(self):
-        reference = self.check(0, "config", "--markdown").stdout
-        with open(REFERENCE, encoding="utf-8") as file:
-            self.assertEqual(file.read(), reference, "tierce config --markdown >docs/ref/config.md")
+    def check_reference(self, page, printed_by, configuration):
+        """The page is what the command prints, and has what the configuration has."""
+        reference = self.check(0, *printed_by).stdout
+        with open(os.path.join(REFERENCES, page), encoding="utf-8") as file:
+            self.assertEqual(file.read(), reference,
+                             f"tierce {' '.join(printed_by)} >docs/ref/{page}")
         names = re.findall(r"^\| `([a-z_.]+)` \|", reference, re.M)
         section, printed = "", []
-        for line in self.check(0, "config").stdout.splitlines():
+        for line in self.check(0, *configuration).stdout.splitlines():
             if match := re.match(r"^(\w+):$", line):
                 section = match[1]
             elif match := re.match(r"^  (\w+): ", line):
                 printed.append(f"{section}.{match[1]}")
         self.assertEqual(sorted(names), sorted(printed))
         self.assertGreater(len(names), 20)
+
+    def test_the_reference_lists_what_the_configuration_has(self):
+        self.check_reference("config.md", ("config", "--markdown"), ("config",))
+
+    def test_the_reference_lists_what_the_manager_has(self):
+        self.check_reference("manager.md", ("manager", "--markdown"), ("manager", "--print-config"))
+
+    def test_the_manager_prints_its_configuration(self):
+        path = self.write("manager.yaml", "listen:\n  http_port: 17\n")
+        self.check(0, "manager", "--print-config", "--config", path, "--serve.loops=3",
+                   out=["http_port: 17", "manager.yaml:2", "loops: 3", "--serve.loops"])
+        self.check(2, "manager", "--print-config", "--listen.htp_port=1",
+                   err=['nearest name is "listen.http_port"'])
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ static bool is_empty[COUNT_MAX];
 
 static void open_places(void)
 {
-    ck_assert_int_eq(tierce__places_open(&places, space, &instance, 0), 0);
+    ck_assert_int_eq(tierce__places_open(&places, space, &instance, 0, 0), 0);
 }
 
 static void set_up(void)
