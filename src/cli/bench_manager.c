@@ -3,5 +3,6 @@
 
 int tierce__bench_manager(const struct tierce__bench *bench)
 {
-    return tierce__bench_manager_meta(bench);
+    int rc = tierce__bench_manager_meta(bench);
+    return rc == 0 ? tierce__bench_manager_rpc(bench) : rc;
 }

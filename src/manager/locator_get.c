@@ -14,6 +14,7 @@ struct getting {
     const int64_t *keys;
     const char *const *texts;
     size_t count;
+    struct tierce__place_uris uris; /* of the storage that was shown last */
 };
 
 /* ---- what a client sees ---------------------------------------------------------------------- */
@@ -27,6 +28,14 @@ static bool is_asked_for(const struct tierce__get_request *request, const char *
     return request->spec_name_count == 0;
 }
 
+/* Blocks that follow each other lie in one storage, mostly. */
+static int turn_to(struct getting *g, const struct tierce__storage *storage)
+{
+    if (g->uris.storage == storage)
+        return 0;
+    return tierce__place_uris_begin(&g->uris, storage, &g->live->instance, g->arena);
+}
+
 static int show_location(struct getting *g, const struct tierce__location *location,
                          struct tierce__found *out)
 {
@@ -36,6 +45,9 @@ static int show_location(struct getting *g, const struct tierce__location *locat
         tierce__arena_alloc(g->arena, (location->place_count + 1) * sizeof(*specs));
     if (specs == NULL || storage == NULL)
         return specs == NULL ? -ENOMEM : TIERCE_E_DOWN;
+    int rc = turn_to(g, storage);
+    if (rc < 0)
+        return rc;
     *out = (struct tierce__found){
         .type = location->type, .spec_count_all = location->place_count, .specs = specs};
     for (size_t i = 0; i < location->place_count; i++) {
@@ -43,7 +55,7 @@ static int show_location(struct getting *g, const struct tierce__location *locat
         if (place->spec >= instance->spec_count ||
             !is_asked_for(g->request, instance->specs[place->spec].name))
             continue;
-        const char *uri = tierce__place_uri(storage, instance, place, g->arena);
+        const char *uri = tierce__place_uris_make(&g->uris, place);
         if (uri == NULL)
             return -ENOMEM;
         specs[out->spec_count++] =
