@@ -48,7 +48,7 @@ struct body {
 
 struct rpc_bench {
     const struct tierce__bench *bench;
-    const char *kind; /* of the index */
+    const char *kind;  /* of the index */
     char folder[4096]; /* for all files, absolute */
     char startup[4128], index_folder[4128], bare_folder[4128];
     struct tierce__manager_config config;
@@ -177,9 +177,10 @@ static int open_client(struct rpc_bench *r, struct tierce__grpc_client **out, ui
 static int start_manager(struct rpc_bench *r, const char *kind)
 {
     char startup[4160], why[256] = "", *warnings = NULL, *env[] = {NULL};
-    char flags[][32] = {"--listen.grpc_port=0", "--listen.http_port=0",
-                        "--listen.admin_http_port=0", "--log.folder=", "--metrics.log=false",
-                        "--log.level=error", "--serve.drain=0s", "--listen.admin_grpc_port=0"};
+    char flags[][32] = {
+        "--listen.grpc_port=0", "--listen.http_port=0",      "--listen.admin_http_port=0",
+        "--log.folder=",        "--metrics.log=false",       "--log.level=error",
+        "--serve.drain=0s",     "--listen.admin_grpc_port=0"};
     enum { FLAGS = sizeof(flags) / sizeof(flags[0]) };
     char *argv[FLAGS + 1];
     struct tierce__config_error error = {0};
@@ -230,10 +231,8 @@ static void serve_nothing(void *arg, struct tierce__call *call)
 static int start_echo(struct rpc_bench *r)
 {
     static const struct tierce__route route = {.path = ECHO, .serve = serve_nothing};
-    struct tierce__listener listener = {.protocol = TIERCE__SERVE_GRPC,
-                                        .host = "127.0.0.1",
-                                        .routes = &route,
-                                        .route_count = 1};
+    struct tierce__listener listener = {
+        .protocol = TIERCE__SERVE_GRPC, .host = "127.0.0.1", .routes = &route, .route_count = 1};
     struct tierce__server_opts opts = {
         .size = sizeof(opts), .listeners = &listener, .listener_count = 1};
     char why[256] = "";
@@ -287,13 +286,13 @@ static void write_next(struct writer *w)
     enum tierce__rpc_id id =
         w->is_finish ? TIERCE__RPC_meta_finish_write_cache : TIERCE__RPC_meta_start_write_cache;
     if (r->rc == 0)
-        r->rc = tierce__grpc_client_start(r->many,
-                                          &(struct tierce__grpc_request){
-                                              .path = tierce__rpcs[id].grpc_path,
-                                              .body = w->body.bytes,
-                                              .bytes = w->body.count,
-                                              .timeout_ms = TIMEOUT_MS},
-                                          write_done, w);
+        r->rc = tierce__grpc_client_start(
+            r->many,
+            &(struct tierce__grpc_request){.path = tierce__rpcs[id].grpc_path,
+                                           .body = w->body.bytes,
+                                           .bytes = w->body.count,
+                                           .timeout_ms = TIMEOUT_MS},
+            write_done, w);
 }
 
 static void write_again(struct writer *w)
@@ -319,8 +318,8 @@ static void write_done(void *arg, struct tierce__grpc_answer *answer)
     if (answer->status != TIERCE__GRPC_OK)
         r->rc = tierce__bench_fail(r->bench, "a write: %s", answer->message);
     if (r->rc == 0)
-        r->rc = tierce__proto_unpack(&reply, tierce__rpcs[id].reply, answer->body, answer->bytes,
-                                     why);
+        r->rc =
+            tierce__proto_unpack(&reply, tierce__rpcs[id].reply, answer->body, answer->bytes, why);
     if (r->rc < 0)
         return;
     if (w->is_finish) {

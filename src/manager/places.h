@@ -38,8 +38,8 @@ struct tierce__places;
  * Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__places_open(struct tierce__places **out,
                                        struct tierce__meta_space *space,
-                                       const struct tierce__instance *instance,
-                                       int64_t reusable_us, uint64_t random);
+                                       const struct tierce__instance *instance, int64_t reusable_us,
+                                       uint64_t random);
 void tierce__places_close(struct tierce__places *places);
 
 /* Slots of a file. */
