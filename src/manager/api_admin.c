@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Storages, groups, instances, accounts, snapshots: a function for each RPC of the admin service
@@ -48,12 +49,38 @@ static void add_storage(struct tierce__api_call *api)
     say(api, rc, "Storage added successfully", "add storage");
 }
 
+/* Blocks that are there would be looked for, and deleted, where they are not. */
+static bool moves_blocks(struct tierce__api_call *api, const struct tierce__storage *storage)
+{
+    struct tierce__usage usage;
+    const struct tierce__storage *now =
+        tierce__catalog_storage(tierce__api_catalog(api), storage->name);
+    if (now == NULL)
+        return false;
+    bool moves = strcmp(now->root_path, storage->root_path) != 0 ||
+                 strcmp(now->mountpoint, storage->mountpoint) != 0 ||
+                 strcmp(now->root_dir, storage->root_dir) != 0 ||
+                 strcmp(now->uri, storage->uri) != 0;
+    tierce__locator_storage_usage(api->manager->locator, now->number, &usage);
+    uint64_t bytes = usage.serving_bytes + usage.writing_bytes + usage.deleting_bytes;
+    if (moves && bytes > 0)
+        snprintf(api->why, sizeof(api->why),
+                 "storage %.100s holds %llu bytes of blocks, which would be looked for elsewhere; "
+                 "add another storage",
+                 storage->name, (unsigned long long)bytes);
+    return moves && bytes > 0;
+}
+
 static void update_storage(struct tierce__api_call *api)
 {
     const Admin__UpdateStorageRequest *request = (const Admin__UpdateStorageRequest *)api->request;
     struct tierce__storage storage;
     if (!read_storage(api, request->storage, &storage))
         return;
+    if (moves_blocks(api, &storage)) {
+        say(api, -EBUSY, "", "update storage");
+        return;
+    }
     int rc = tierce__registry_update_storage(api->manager->registry, &storage, api->why);
     say(api, rc, "Storage updated successfully", "update storage");
 }

@@ -362,11 +362,15 @@ static int delete_part(struct doing *d, struct part *part)
     if (rc < 0 || count == 0)
         return rc;
     rc = tierce__storages_delete(live->locator->opts.storages, part->storage, paths, count, status);
-    for (size_t i = 0; i < count && rc == 0; i++)
-        rc = status[i];
     if (rc == TIERCE_E_UNSUPPORTED) {
         d->orphans += count; /* their bytes are the storage's owner's to delete */
-        rc = 0;
+        return 0;
+    }
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        bool is_refused =
+            status[i] == TIERCE_E_ARGUMENT; /* and will be, however often it is tried */
+        d->orphans += is_refused || status[i] == TIERCE_E_UNSUPPORTED;
+        rc = is_refused || status[i] == TIERCE_E_UNSUPPORTED ? 0 : status[i];
     }
     return rc;
 }

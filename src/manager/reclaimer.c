@@ -297,6 +297,9 @@ static void reclaim_from(struct round *r, struct tierce__live *live,
     tierce__lock_drop(&r->reclaimer->lock);
     if (rc == 0 && sample.count > 0)
         rc = feed(group, r->need, &sample, &policy);
+    if (rc < 0)
+        tierce__log(TIERCE_LOG_WARN, "manager.sample_failed", "instance=%s error=%s",
+                    live->instance.id, tierce_error_name(rc));
     uint32_t *chosen = tierce__arena_alloc(&sample.arena, (sample.count + 1) * sizeof(*chosen));
     uint64_t now = (uint64_t)r->now_us;
     while (policy != NULL && chosen != NULL) {

@@ -483,6 +483,13 @@ def test_a_storage_has_a_capacity_of_its_own(api, tmp_path):
     started = start(api, instance, [1, 2, 3, 4])
     assert len(started["locations"]) == 2
     finish(api, instance, started["write_session_id"], {"offset": 2})
+    # Its blocks would be looked for where they are not.
+    moved = {**storage(own, f"{tmp_path}/elsewhere/"), "capacity_bytes": 5000}
+    reply = api.call("admin", "UpdateStorage", storage=moved)
+    assert code(reply) == "INTERNAL_ERROR" and "4096 bytes" in reply["header"]["status"]["message"]
+    reply = api.call("admin", "UpdateStorage", storage={**storage(own, f"{tmp_path}/"),
+                                                        "capacity_bytes": 6000})
+    assert code(reply) == "OK", reply
 
 
 def test_accounts(api):
