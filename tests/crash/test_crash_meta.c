@@ -172,8 +172,10 @@ static void verify(void)
             children[records[key].parent]++;
         for (int i = 0; i < records[key].location_count; i++) {
             const struct tierce__location *location = &records[key].locations[i];
-            wanted[TIERCE__META_BYTES_FIRST + tierce__meta_type_slot(location->type)] +=
-                (int64_t)tierce__location_bytes(location);
+            int64_t bytes = (int64_t)tierce__location_bytes(location);
+            wanted[TIERCE__META_BYTES_FIRST + tierce__meta_type_slot(location->type)] += bytes;
+            wanted[TIERCE__META_STORAGES_FIRST + tierce__meta_storage_slot(location->storage)] +=
+                bytes;
         }
     }
     ck_assert_int_eq(space->ops->counters(space, counters), 0);
