@@ -52,8 +52,10 @@ FILES, CLASSES = load() if BUILDS else (None, [])
 
 class Codec:
     def __init__(self, build):
+        # vLLM, which other tests load, preloads libraries; a sanitizer wants to be the first.
+        environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
         self.process = subprocess.Popen([build / "bin" / "proto_codec"], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE)
+                                        stdout=subprocess.PIPE, env=environment)
 
     def __call__(self, kind, number, data):
         """(rc, bytes)"""
