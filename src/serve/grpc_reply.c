@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/clock.h"
 #include "serve/grpc_private.h"
 #include "serve/grpc_text.h"
 
@@ -121,7 +122,11 @@ static void deliver(struct tierce__grpc_call *call)
     struct tierce__grpc_connection *connection = call->connection;
     if (connection == NULL || call->phase != TIERCE__GRPC_SERVING)
         return;
-    if (call->status != TIERCE__GRPC_OK) {
+    /* The timer is about to fire, and would cut off what is submitted now. */
+    bool is_late = call->deadline.place != 0 && tierce__now_ns() >= call->deadline.at_ns;
+    if (is_late) {
+        tierce__grpc_call_refuse(call, TIERCE__GRPC_DEADLINE_EXCEEDED, "deadline exceeded");
+    } else if (call->status != TIERCE__GRPC_OK) {
         submit_trailers_only(call, call->status, call->message);
     } else {
         nghttp2_data_provider provider = {.source = {.ptr = call}, .read_callback = read_body};
