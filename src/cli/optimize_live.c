@@ -167,6 +167,8 @@ static int run(struct follow *f)
     char why[TIERCE__TRACE_WHY_BYTES] = "";
     int rc = follow(f, why);
     bool any = tierce__live_curve_totals(f->curve).requests > 0;
+    if (stop != 0)
+        clearerr(stdout); /* the signal may have cut a page short; the last one is whole */
     if (f->terminal)
         printf("\x1b[H\x1b[J");
     if (any)
