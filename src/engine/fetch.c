@@ -27,10 +27,10 @@ struct tierce__fetch {
     struct tierce__buf *buf;
     struct tierce__list seats;
     struct tierce__cond changed;
-    size_t reading;                /* requests that are not answered */
-    _Atomic uint64_t bytes_asked;  /* of these; relaxed, a measure */
-    _Atomic int status;            /* why nothing of it may be used, or 0; relaxed */
-    uint32_t here;                 /* segments */
+    size_t reading;               /* requests that are not answered */
+    _Atomic uint64_t bytes_asked; /* of these; relaxed, a measure */
+    _Atomic int status;           /* why nothing of it may be used, or 0; relaxed */
+    uint32_t here;                /* segments */
     enum promotion promotion;
     bool spoiled;
     uint32_t segment_count;
@@ -123,8 +123,7 @@ static bool is_over(struct tierce__fetch *fetch)
 
 /* ---- seats ---- */
 
-static struct tierce__fetch *find_fetch(struct tierce_engine *engine,
-                                        const struct tierce__key *key)
+static struct tierce__fetch *find_fetch(struct tierce_engine *engine, const struct tierce__key *key)
 {
     TIERCE__LIST_FOR_EACH (it, bin_of(engine, key)) {
         struct tierce__fetch *fetch = TIERCE__CONTAINER_OF(it, struct tierce__fetch, node);
