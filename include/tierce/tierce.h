@@ -11,5 +11,6 @@
 #include <tierce/paged.h>
 #include <tierce/status.h>
 #include <tierce/version.h>
+#include <tierce/why.h>
 
 #endif

@@ -53,6 +53,8 @@ struct tierce__settings {
 
 /* A tier in its place in the waterfall: 0 is the fastest and always memory. */
 struct tierce__rung {
+    struct tierce_engine *engine;
+    const char *policy; /* its name; constant storage */
     struct tierce__tier *tier;
     struct tierce__breaker breaker;
     enum tierce_origin origin; /* what a block loaded from it is reported as */
@@ -78,6 +80,7 @@ struct tierce_engine {
     struct tierce__settings settings;
 
     struct tierce__access_log *access_log; /* or NULL */
+    struct tierce__departures *departures; /* or NULL */
     struct tierce__namespaces *namespaces;
     struct tierce__pool *pool;
     struct tierce__rung rungs[TIERCE__TIERS_MAX];
@@ -206,6 +209,17 @@ TIERCE_MUSTUSE int tierce__transfer_check(const struct tierce_view *view,
  */
 size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
                             size_t count, size_t rung_limit, uint8_t *places);
+
+/* The rung that could not be asked for the first key that is missing; status 0: all were. */
+struct tierce__unasked {
+    size_t rung;
+    int status;
+};
+
+/* The same over all rungs, without places. */
+size_t tierce__storage_search(struct tierce_engine *engine, const struct tierce__key *keys,
+                              size_t count, struct tierce__unasked *unasked);
+
 /* How many leading keys one durable tier holds durably. */
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
                                     size_t count);

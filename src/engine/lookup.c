@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "engine/engine_private.h"
+#include "engine/why.h"
 
 /* Wanted blocks that the first `chunks` keys hold. */
 static uint64_t blocks_of(const struct tierce_view *view, const struct tierce__keys *keys,
@@ -109,9 +110,12 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
         rc = pin_prefix(view, opts->session, wanted, in_memory, &in_memory);
     in_memory += first;
     size_t found = in_memory;
-    if (rc == 0 && !memory_only && found < keys.count)
-        found += tierce__storage_find(engine, keys.keys + found, keys.count - found,
-                                      engine->rung_count, NULL);
+    if (rc == 0 && !memory_only && found < keys.count) {
+        struct tierce__unasked unasked;
+        found += tierce__storage_search(engine, keys.keys + found, keys.count - found, &unasked);
+        if (found < keys.count)
+            tierce__why_count(engine, &keys.keys[found], found >= keys.full_count, &unasked);
+    }
     if (rc == 0) {
         out->blocks = blocks_of(view, &keys, found, to_block);
         out->memory_blocks = blocks_of(view, &keys, in_memory, to_block);
