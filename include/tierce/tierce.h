@@ -6,6 +6,7 @@
 
 #include <tierce/config.h>
 #include <tierce/engine.h>
+#include <tierce/events.h>
 #include <tierce/key.h>
 #include <tierce/log.h>
 #include <tierce/paged.h>

@@ -16,6 +16,7 @@
 #include "engine/config.h"
 #include "engine/departures.h"
 #include "engine/engine_private.h"
+#include "engine/events.h"
 #include "engine/metrics.h"
 #include "engine/why.h"
 #include "tier/disk.h"
@@ -101,6 +102,15 @@ static const struct tierce__policy_ops *policy_of(const struct tierce_config *co
     return policy;
 }
 
+/* A tier tells what came and what left, under its lock. */
+static void watch_rung(void *arg, const struct tierce__tier_event *event)
+{
+    const struct tierce__rung *rung = arg;
+    size_t index = (size_t)(rung - rung->engine->rungs);
+    tierce__why_note(rung->engine, index, event);
+    tierce__events_tell(rung->engine->events, index, event);
+}
+
 static void add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
                      enum tierce_origin origin, const struct tierce__policy_ops *policy)
 {
@@ -110,7 +120,7 @@ static void add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
     rung->policy = policy->name;
     rung->tier = tier;
     rung->origin = origin;
-    tier->ops->watch(tier, tierce__why_watch, rung);
+    tier->ops->watch(tier, watch_rung, rung);
     tierce__breaker_init(&rung->breaker, engine->settings.breaker_errors,
                          engine->settings.breaker_retry_ms);
 }
@@ -249,6 +259,9 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
             &engine->departures,
             (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_MISSES_REMEMBERED));
     if (rc == 0)
+        rc = tierce__events_create(
+            &engine->events, (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_EVENTS_RING));
+    if (rc == 0)
         rc = open_memory(engine, config, why);
     if (rc == 0)
         open_disk(engine, config);
@@ -285,6 +298,7 @@ static bool close_parts(struct tierce_engine *engine)
     TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
     tierce__fetches_fini(&engine->fetches);
     tierce__pool_destroy(engine->pool);
+    tierce__events_destroy(engine->events);
     tierce__departures_destroy(engine->departures);
     tierce__namespaces_destroy(engine->namespaces);
     return true;

@@ -84,6 +84,7 @@ struct tierce_engine {
 
     struct tierce__access_log *access_log; /* or NULL */
     struct tierce__departures *departures; /* or NULL */
+    struct tierce__events *events;
     struct tierce__namespaces *namespaces;
     struct tierce__pool *pool;
     struct tierce__rung rungs[TIERCE__TIERS_MAX];

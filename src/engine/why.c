@@ -40,7 +40,7 @@ const char *tierce_miss_text(enum tierce_miss_reason reason)
 
 /* ---- remembering ---- */
 
-static enum tierce_miss_reason reason_of(enum tierce__tier_left left)
+enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left)
 {
     switch (left) {
     case TIERCE__LEFT_DELETED:
@@ -73,14 +73,13 @@ static void note(struct tierce_engine *engine, size_t rung, const struct tierce_
     tierce__departures_note(engine->departures, tierce__key_spread(key), &departure);
 }
 
-void tierce__why_watch(void *arg, const struct tierce__tier_event *event)
+void tierce__why_note(struct tierce_engine *engine, size_t rung,
+                      const struct tierce__tier_event *event)
 {
-    struct tierce__rung *rung = arg;
-    struct tierce_engine *engine = rung->engine;
     if (event->admitted)
         tierce__departures_forget(engine->departures, tierce__key_spread(event->key));
     else
-        note(engine, (size_t)(rung - engine->rungs), event->key, reason_of(event->left), 0);
+        note(engine, rung, event->key, tierce__why_left(event->left), 0);
 }
 
 void tierce__why_refused(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,

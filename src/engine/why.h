@@ -13,8 +13,12 @@
  * Thread: any.
  */
 
-/* A tier's watcher, for a rung as `arg`. */
-void tierce__why_watch(void *arg, const struct tierce__tier_event *event);
+/* What a tier's watcher was told. */
+void tierce__why_note(struct tierce_engine *engine, size_t rung,
+                      const struct tierce__tier_event *event);
+
+/* What a tier's reason is called. */
+enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left);
 
 /* Notes that a rung did not take a chunk that was put. */
 void tierce__why_refused(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
