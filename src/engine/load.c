@@ -58,6 +58,7 @@ struct tierce_load {
     uint64_t deadline_ns;
     uint32_t next_layer;
     uint32_t next_segment; /* the first that is not submitted, for all chunks */
+    uint64_t session;
     size_t from_block, block_count;
     size_t count;
     struct load_chunk *chunks;
@@ -80,6 +81,13 @@ static const struct tierce__shape *shape_of(const struct tierce_load *load,
                                             const struct load_chunk *chunk)
 {
     return chunk->tail ? &load->tail_shape : &load->view->full;
+}
+
+static void describe(const struct tierce_load *load, const struct load_chunk *chunk,
+                     struct tierce__storage_chunk *record)
+{
+    tierce__view_describe(record, load->view, &load->keys, shape_of(load, chunk), chunk->index,
+                          load->hashes);
 }
 
 /* ---- end of life ---- */
@@ -245,8 +253,11 @@ static void place_chunks(struct tierce_load *load, size_t count, struct tierce__
             continue;
         /* Not in memory, or not any more: the next tier that has it. */
         chunk->rung = places[i] > 0 ? places[i] : 1;
-        if (chunk->rung < engine->rung_count)
-            chunk->buf = tierce__storage_alloc(engine, shape_of(load, chunk)->extent.object_bytes);
+        if (chunk->rung < engine->rung_count) {
+            struct tierce__storage_chunk record;
+            describe(load, chunk, &record);
+            chunk->buf = tierce__storage_reserve(engine, &record, i > 0 ? chunk[-1].buf : NULL);
+        }
         if (chunk->buf == NULL)
             fail_chunk(load, chunk);
     }
@@ -361,6 +372,7 @@ int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
     load->engine = view->engine;
     load->view = view;
     load->paged = opts->paged;
+    load->session = opts->session;
     load->from_block = (size_t)opts->from_block;
     load->block_count = (size_t)(opts->to_block - opts->from_block);
     load->deadline_ns = tierce__deadline_in_ms(
@@ -472,7 +484,7 @@ static void promote(struct tierce_load *load, struct load_chunk *chunk)
             return;
     }
     struct tierce__storage_chunk record;
-    tierce__view_describe(&record, load->view, &load->keys, shape, chunk->index, load->hashes);
+    describe(load, chunk, &record);
     if (tierce__storage_publish(load->engine, &record, chunk->buf) == 0)
         tierce__count(load->engine, TIERCE__STAT_promotions, 1);
 }
@@ -526,7 +538,8 @@ int64_t tierce_load_end(struct tierce_load *load, uint8_t *origins)
         loaded += blocks;
     }
     tierce__count(engine, TIERCE__STAT_blocks_failed, (int64_t)(load->block_count - loaded));
-    tierce__storage_touch(engine, load->keys.keys, load->keys.count);
+    size_t used = tierce__session_use(load->view, load->session, &load->keys, load->keys.count);
+    tierce__storage_touch(engine, engine->rung_count, load->keys.keys, load->keys.count, used);
     detach(load);
     return (int64_t)loaded;
 }
