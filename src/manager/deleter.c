@@ -100,7 +100,7 @@ int tierce__deletion_write(struct tierce__deletion *deletion, struct tierce__met
     struct tierce__note_writer w = {.arena = &deletion->arena};
     *note = (struct tierce__meta_note){.kind = TIERCE__NOTE_DELETION, .number = deletion->note};
     tierce__note_put8(&w, TIERCE__NOTE_VERSION);
-    tierce__note_put64(&w, (uint64_t)deletion->deadline.due_us);
+    tierce__note_put64(&w, (uint64_t)deletion->due_us);
     tierce__note_put64(&w, (uint64_t)deletion->reusable_us);
     tierce__note_put64(&w, (uint64_t)deletion->sweep_us);
     tierce__note_put8(&w, deletion->is_sweep);
@@ -144,7 +144,7 @@ int tierce__deletion_read(struct tierce__deletion **out, struct tierce__live *li
     if (deletion == NULL)
         return -ENOMEM;
     deletion->note = note->number;
-    deletion->deadline.due_us = due_us;
+    deletion->due_us = due_us;
     deletion->reusable_us = reusable_us;
     deletion->sweep_us = sweep_us;
     deletion->is_sweep = is_sweep;
@@ -511,9 +511,9 @@ static int64_t back_off_us(uint32_t tries)
 static struct tierce__deletion *take_due(struct tierce__deleter *deleter)
 {
     struct tierce__deadline *first = tierce__deadlines_first(&deleter->waiting);
-    if (first == NULL || first->due_us > tierce__locator_now_us(deleter->locator))
+    if (first == NULL || first->at > tierce__due(tierce__locator_now_us(deleter->locator)))
         return NULL;
-    tierce__deadlines_remove(&deleter->waiting, first);
+    tierce__deadline_unset(&deleter->waiting, first);
     deleter->executing++;
     return TIERCE__CONTAINER_OF(first, struct tierce__deletion, deadline);
 }
@@ -523,7 +523,7 @@ static struct tierce__deletion *take_due(struct tierce__deleter *deleter)
 static bool wait_again(struct tierce__deleter *deleter, struct tierce__deletion *deletion,
                        int64_t due_us)
 {
-    int rc = tierce__deadlines_add(&deleter->waiting, &deletion->deadline, due_us);
+    int rc = tierce__deadline_set(&deleter->waiting, &deletion->deadline, tierce__due(due_us));
     if (rc < 0)
         tierce__log(TIERCE_LOG_ERROR, "manager.delete_put_off", "no memory for the queue");
     return rc == 0;
@@ -596,7 +596,7 @@ void tierce__deleter_submit(struct tierce__deleter *deleter, struct tierce__dele
         tierce__lock_drop(&deletion->live->lock);
     }
     tierce__lock_take(&deleter->lock);
-    bool waits = wait_again(deleter, deletion, deletion->deadline.due_us);
+    bool waits = wait_again(deleter, deletion, deletion->due_us);
     tierce__cond_signal(&deleter->wake);
     tierce__lock_drop(&deleter->lock);
     if (!waits) {
@@ -684,7 +684,7 @@ void tierce__deleter_drop(struct tierce__deleter *deleter)
     while (deleter->executing > 0)
         (void)tierce__cond_wait(&deleter->idle, &deleter->lock, TIERCE__DEADLINE_NEVER);
     while ((first = tierce__deadlines_first(&deleter->waiting)) != NULL) {
-        tierce__deadlines_remove(&deleter->waiting, first);
+        tierce__deadline_unset(&deleter->waiting, first);
         tierce__lock_drop(&deleter->lock);
         struct tierce__deletion *deletion =
             TIERCE__CONTAINER_OF(first, struct tierce__deletion, deadline);
@@ -702,11 +702,11 @@ static struct tierce__deletion *take_one_of(struct tierce__deleter *deleter,
     tierce__lock_take(&deleter->lock);
     for (size_t i = 0; i < deleter->waiting.count && found == NULL; i++) {
         struct tierce__deletion *deletion =
-            TIERCE__CONTAINER_OF(deleter->waiting.members[i], struct tierce__deletion, deadline);
+            TIERCE__CONTAINER_OF(deleter->waiting.items[i], struct tierce__deletion, deadline);
         found = deletion->live == live ? deletion : NULL;
     }
     if (found != NULL)
-        tierce__deadlines_remove(&deleter->waiting, &found->deadline);
+        tierce__deadline_unset(&deleter->waiting, &found->deadline);
     tierce__lock_drop(&deleter->lock);
     return found;
 }
@@ -726,7 +726,7 @@ void tierce__deleter_destroy(struct tierce__deleter *deleter)
         return;
     end_threads(deleter);
     tierce__deleter_drop(deleter);
-    tierce__deadlines_clear(&deleter->waiting);
+    tierce__deadlines_fini(&deleter->waiting);
     tierce__cond_fini(&deleter->idle);
     tierce__cond_fini(&deleter->wake);
     tierce__lock_fini(&deleter->lock);

@@ -247,7 +247,7 @@ static void destroy_live(struct tierce__live *live)
     if (live->space != NULL)
         live->space->ops->space_close(live->space);
     tierce__deleting_clear(&live->deleting);
-    tierce__deadlines_clear(&live->deadlines);
+    tierce__deadlines_fini(&live->deadlines);
     tierce__free(live->sessions);
     tierce__free(live->claims);
     tierce__free(live->shared);
@@ -676,19 +676,18 @@ size_t tierce__locator_expire(struct tierce__locator *locator)
 
 static void earliest(void *arg, struct tierce__live *live)
 {
-    int64_t *due_us = arg;
+    uint64_t *due = arg;
     tierce__lock_take(&live->lock);
-    const struct tierce__deadline *first = tierce__deadlines_first(&live->deadlines);
-    if (first != NULL && first->due_us < *due_us)
-        *due_us = first->due_us;
+    uint64_t next = tierce__deadlines_next(&live->deadlines);
+    *due = next < *due ? next : *due;
     tierce__lock_drop(&live->lock);
 }
 
 int64_t tierce__locator_next_expiry(struct tierce__locator *locator)
 {
-    int64_t due_us = INT64_MAX;
-    tierce__locator_each(locator, earliest, &due_us);
-    return due_us;
+    uint64_t due = INT64_MAX;
+    tierce__locator_each(locator, earliest, &due);
+    return (int64_t)due;
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */

@@ -2,9 +2,9 @@
 #ifndef TIERCE_MANAGER_LOCATOR_PRIVATE_H
 #define TIERCE_MANAGER_LOCATOR_PRIVATE_H
 
+#include "base/deadlines.h"
 #include "base/list.h"
 #include "base/lock.h"
-#include "manager/deadlines.h"
 #include "manager/deleter.h"
 #include "manager/locator.h"
 #include "manager/places.h"
@@ -96,6 +96,12 @@ size_t tierce__live_expire(struct tierce__live *live, int64_t now_us);
 
 int64_t tierce__locator_now_us(const struct tierce__locator *locator);
 
+/* A time for a heap of deadlines. */
+static inline uint64_t tierce__due(int64_t due_us)
+{
+    return due_us > 0 ? (uint64_t)due_us : 0;
+}
+
 /* 64 bits that nobody guesses, or that a seed gives. */
 uint64_t tierce__locator_random(struct tierce__locator *locator);
 
@@ -127,7 +133,8 @@ struct tierce__session_key {
 
 struct tierce__session {
     struct tierce__session *next; /* of its bucket */
-    struct tierce__deadline deadline;
+    struct tierce__deadline deadline; /* in the instance's, at due_us */
+    int64_t due_us;
     char id[TIERCE__SESSION_ID_BYTES + 1];
     uint64_t note; /* its number */
     uint16_t storage;
@@ -138,7 +145,6 @@ struct tierce__session {
     bool is_late;   /* it ends by its time */
     bool is_unsure; /* nobody knows whether its beginning was written: its places are not taken yet
                      */
-    int64_t ends_us;
     size_t count;
     struct tierce__session_key *keys;
     bool *written;         /* of each key, once it is being ended */

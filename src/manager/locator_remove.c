@@ -65,7 +65,7 @@ static int attach_deletion(void *arg, const size_t *indices, size_t count,
     struct tierce__meta_note *note = tierce__arena_alloc(arena, sizeof(*note));
     if (note == NULL)
         return -ENOMEM;
-    r->step->deadline.due_us = r->due_us;
+    r->step->due_us = r->due_us;
     r->step->reusable_us = tierce__live_reusable_us(r->live, r->due_us);
     int rc = tierce__deletion_write(r->step, note);
     batch->notes = note;

@@ -489,7 +489,7 @@ static int start(struct starting *s, struct tierce__started *out, size_t *places
     bool empty = s->session->count == 0;
     int64_t timeout_s = empty ? EMPTY_TIMEOUT_S : s->request->timeout_s;
     timeout_s = timeout_s < 0 ? 0 : timeout_s > INT32_MAX ? INT32_MAX : timeout_s;
-    s->session->deadline.due_us = now_us + timeout_s * 1000000;
+    s->session->due_us = now_us + timeout_s * 1000000;
     if (!empty) {
         rc = reserve_room(s, why);
         if (rc == 0)

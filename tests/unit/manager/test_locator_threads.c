@@ -200,7 +200,7 @@ START_TEST(what_is_submitted_late_does_not_stop_the_end)
         tierce__lock_drop(&h.locator->lock);
     }
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-    deletion->deadline.due_us = INT64_MAX;
+    deletion->due_us = INT64_MAX;
     tierce__deleter_submit(h.locator->deleter, deletion);
     tierce__live_release(live);
     pthread_join(thread, NULL);
