@@ -273,7 +273,7 @@ struct part {
     uint8_t type;
     const struct tierce__storage *storage; /* NULL: not in the registry any more */
     struct tierce__spec_place *places;
-    size_t count;
+    size_t count, room;
     uint64_t bytes;
     bool is_given; /* its slots are on their way to be free */
 };
@@ -296,29 +296,30 @@ static int make_parts(struct doing *d)
 {
     const struct tierce__deletion *deletion = d->deletion;
     size_t all = 0;
-    for (size_t i = 0; i < deletion->count; i++)
-        all += deletion->items[i].location.place_count;
+    d->parts = tierce__arena_calloc(&d->arena, deletion->count + 1, sizeof(*d->parts));
+    struct part **of =
+        tierce__arena_alloc(&d->arena, (deletion->count + 1) * sizeof(struct part *));
+    if (d->parts == NULL || of == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < deletion->count; i++) {
+        const struct tierce__location *location = &deletion->items[i].location;
+        of[i] = part_of(d, location);
+        of[i]->room += location->place_count;
+        all += location->place_count;
+    }
     d->notes_max = 1 + tierce__places_notes_max(all);
     d->notes = tierce__arena_alloc(&d->arena, d->notes_max * sizeof(*d->notes));
     d->note_count = 1;
-    d->parts = tierce__arena_calloc(&d->arena, deletion->count + 1, sizeof(*d->parts));
-    if (d->notes == NULL || d->parts == NULL)
+    struct tierce__spec_place *places = tierce__arena_alloc(&d->arena, (all + 1) * sizeof(*places));
+    if (d->notes == NULL || places == NULL)
         return -ENOMEM;
-    for (size_t i = 0; i < deletion->count; i++)
-        part_of(d, &deletion->items[i].location)->count += deletion->items[i].location.place_count;
-    for (size_t i = 0; i < d->part_count; i++) {
-        struct part *part = &d->parts[i];
-        part->places = tierce__arena_alloc(&d->arena, (part->count + 1) * sizeof(*part->places));
-        if (part->places == NULL)
-            return -ENOMEM;
-        part->count = 0;
-    }
+    for (size_t i = 0; i < d->part_count; places += d->parts[i++].room)
+        d->parts[i].places = places;
     for (size_t i = 0; i < deletion->count; i++) {
         const struct tierce__location *location = &deletion->items[i].location;
-        struct part *part = part_of(d, location);
         for (size_t p = 0; p < location->place_count; p++) {
-            part->places[part->count++] = location->places[p];
-            part->bytes += location->places[p].bytes;
+            of[i]->places[of[i]->count++] = location->places[p];
+            of[i]->bytes += location->places[p].bytes;
         }
     }
     return 0;
@@ -596,7 +597,8 @@ void tierce__deleter_submit(struct tierce__deleter *deleter, struct tierce__dele
         tierce__lock_drop(&deletion->live->lock);
     }
     tierce__lock_take(&deleter->lock);
-    bool waits = wait_again(deleter, deletion, deletion->due_us);
+    int64_t due_us = deletion->is_sweep ? deletion->sweep_us : deletion->due_us;
+    bool waits = wait_again(deleter, deletion, due_us);
     tierce__cond_signal(&deleter->wake);
     tierce__lock_drop(&deleter->lock);
     if (!waits) {

@@ -74,9 +74,11 @@ struct step {
     struct tierce__meta_batch batch;
 };
 
+/* Shards are ranges, so that a step's keys are in the order of `mixed`: RocksDB puts a sorted batch
+ * into its skip list with fewer steps. */
 static uint32_t shard_of(const struct tierce__meta_index *index, uint64_t mixed)
 {
-    return (uint32_t)mixed & (index->shard_count - 1);
+    return (uint32_t)((mixed >> 32) * index->shard_count >> 32);
 }
 
 static void *scratch(struct step *step, size_t count, size_t bytes)

@@ -148,6 +148,8 @@ static void make_options(struct tierce__rocks *rocks, const struct tierce__rocks
     rocksdb_options_set_max_background_jobs(rocks->options, BACKGROUND_JOBS);
     rocksdb_options_set_keep_log_file_num(rocks->options, LOG_FILES);
     rocksdb_options_set_info_log_level(rocks->options, WARN_LEVEL);
+    /* The log of one write goes on while another's records go into the table in memory. */
+    rocksdb_options_set_enable_pipelined_write(rocks->options, 1);
     rocks->reads = rocksdb_readoptions_create();
     rocks->writes = rocksdb_writeoptions_create();
     rocksdb_writeoptions_set_sync(rocks->writes, opts->sync);

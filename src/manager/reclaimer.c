@@ -266,8 +266,9 @@ static void submit(struct round *r, struct tierce__live *live, struct sample *sa
         return;
     for (size_t i = 0; i < count; i++)
         keys[i] = sample->keys[chosen[i]];
-    int rc = tierce__live_remove(live, keys, count, r->now_us + delay_us, false, is_unused,
-                                 &leaving, &removed);
+    struct tierce__removal how = {
+        .due_us = r->now_us + delay_us, .wanted = is_unused, .wanted_arg = &leaving};
+    int rc = tierce__live_remove(live, keys, count, &how, &removed);
     if (rc < 0)
         tierce__log(TIERCE_LOG_WARN, "manager.reclaim_failed", "instance=%s error=%s",
                     live->instance.id, tierce_error_name(rc));

@@ -221,7 +221,7 @@ END_TEST
 START_TEST(what_is_removed_is_gone_and_its_files_go)
 {
     struct harness h;
-    struct tierce__mask none = {0}, first = {.offset = 1};
+    struct tierce__mask first = {.offset = 1};
     struct tierce__looked *looked;
     size_t count;
     harness_open(&h, &(struct harness_opts){0});
@@ -230,8 +230,11 @@ START_TEST(what_is_removed_is_gone_and_its_files_go)
     harness_finish(&h, &started);
     ck_assert_int_eq(tierce__locator_remove(h.locator, "i", chain, 3, &first, h.why), 0);
     ck_assert_uint_eq(harness_prefix(&h, chain, 3), 1); /* the mask is honoured */
-    ck_assert_int_eq(
-        tierce__locator_look(h.locator, "i", chain, 4, &none, &h.arena, &looked, &count, h.why), 0);
+    ck_assert_int_eq(tierce__locator_look(h.locator,
+                                          &(struct tierce__look_request){
+                                              .instance_id = "i", .keys = chain, .count = 4},
+                                          &h.arena, &looked, &count, h.why),
+                     0);
     ck_assert_uint_eq(count, 4);
     ck_assert_int_eq(looked[0].state, TIERCE__LOOK_SERVING);
     ck_assert_int_eq(looked[1].state, TIERCE__LOOK_DELETING);
@@ -241,8 +244,11 @@ START_TEST(what_is_removed_is_gone_and_its_files_go)
     ck_assert_uint_eq(harness_count_files(&h), 6);
     ck_assert_uint_eq(tierce__deleter_step(h.locator->deleter, 10), 1);
     ck_assert_uint_eq(harness_count_files(&h), 2);
-    ck_assert_int_eq(
-        tierce__locator_look(h.locator, "i", chain, 3, &none, &h.arena, &looked, &count, h.why), 0);
+    ck_assert_int_eq(tierce__locator_look(h.locator,
+                                          &(struct tierce__look_request){
+                                              .instance_id = "i", .keys = chain, .count = 3},
+                                          &h.arena, &looked, &count, h.why),
+                     0);
     ck_assert_int_eq(looked[1].state, TIERCE__LOOK_NOT_FOUND);
     harness_close(&h);
 }
