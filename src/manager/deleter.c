@@ -330,9 +330,15 @@ static int make_parts(struct doing *d)
 static int find_empty(struct doing *d, struct part *part, bool *is_empty)
 {
     if (!d->deletion->is_sweep) {
-        int rc = tierce__places_give(d->deletion->live->places, part->number, part->places,
-                                     part->count, d->deletion->reusable_us, d->deletion, is_empty,
-                                     d->notes, &d->note_count, d->notes_max, &d->arena);
+        int rc = tierce__places_give(
+            d->deletion->live->places,
+            &(struct tierce__place_return){.storage = part->number,
+                                           .places = part->places,
+                                           .count = part->count,
+                                           .reusable_us = d->deletion->reusable_us,
+                                           .batch = d->deletion},
+            is_empty,
+            &(struct tierce__place_notes){d->notes, &d->note_count, d->notes_max, &d->arena});
         part->is_given = rc == 0;
         return rc;
     }

@@ -164,8 +164,11 @@ static int write_batch(struct finishing *f)
         keys[count++] = session->keys[i].claim.key;
     }
     if (count > 0)
-        return tierce__meta_index_modify(f->live->index, keys, count, true, put_location,
-                                         attach_notes, f, &f->arena, status);
+        return tierce__meta_index_modify(
+            f->live->index, keys, count,
+            &(struct tierce__meta_change){
+                .modify = put_location, .attach = attach_notes, .arg = f, .whole = true},
+            &f->arena, status);
     int rc = begin_batch(f);
     return rc < 0 ? rc : tierce__meta_index_write_notes(f->live->index, f->notes, f->note_count);
 }

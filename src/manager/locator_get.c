@@ -113,12 +113,11 @@ static int match_prefix(struct getting *g, struct tierce__got *out)
 {
     struct tierce__record *records = tierce__arena_calloc(g->arena, g->count, sizeof(*records));
     out->found = tierce__arena_calloc(g->arena, g->count, sizeof(*out->found));
-    size_t length = 0;
     if (records == NULL || out->found == NULL)
         return -ENOMEM;
-    int rc = tierce__meta_index_prefix(g->live->index, g->keys, g->count, serves, g, g->arena,
-                                       records, &length);
-    for (size_t i = 0; rc == 0 && i < length; i++) {
+    int64_t length =
+        tierce__meta_index_prefix(g->live->index, g->keys, g->count, serves, g, g->arena, records);
+    for (size_t i = 0; (int64_t)i < length; i++) {
         int shown = is_same_key(g, i, &records[i]) ? show(g, &records[i], &out->found[i]) : 0;
         if (shown < 0)
             return shown;
@@ -127,7 +126,7 @@ static int match_prefix(struct getting *g, struct tierce__got *out)
         out->count++;
     }
     out->hits = out->count;
-    return rc;
+    return length < 0 ? (int)length : 0;
 }
 
 /* Records of all keys; found[i] only where one serves. */

@@ -104,10 +104,14 @@ static int remove_step(struct removing *r, const int64_t *keys, size_t count)
     r->error = 0;
     r->is_tried = false;
     r->step = tierce__deletion_create(r->live, count);
-    int rc = status != NULL && r->step != NULL
-                 ? tierce__meta_index_modify(r->live->index, keys, count, true, remove_record,
-                                             attach_deletion, r, &arena, status)
-                 : -ENOMEM;
+    int rc =
+        status != NULL && r->step != NULL
+            ? tierce__meta_index_modify(
+                  r->live->index, keys, count,
+                  &(struct tierce__meta_change){
+                      .modify = remove_record, .attach = attach_deletion, .arg = r, .whole = true},
+                  &arena, status)
+            : -ENOMEM;
     int known = 0;
     if (rc < 0 && r->error == 0 && r->is_tried && tierce__meta_may_be_written(rc))
         known = was_written(r, &arena);

@@ -306,10 +306,14 @@ static int take_spec(struct starting *s, uint16_t spec, struct tierce__spec_plac
     *taken_count = wanted;
     if (wanted == 0)
         return 0;
-    return tierce__places_take(s->live->places, s->storage, spec,
-                               (uint64_t)instance->specs[spec].size, wanted,
-                               tierce__locator_now_us(s->live->locator), taken, s->notes,
-                               &s->note_count, s->notes_max, s->arena);
+    return tierce__places_take(
+        s->live->places,
+        &(struct tierce__place_wish){.storage = s->storage,
+                                     .spec = spec,
+                                     .bytes = (uint64_t)instance->specs[spec].size,
+                                     .count = wanted,
+                                     .now_us = tierce__locator_now_us(s->live->locator)},
+        taken, &(struct tierce__place_notes){s->notes, &s->note_count, s->notes_max, s->arena});
 }
 
 /* Deals the places that were taken by spec out to the keys. */
