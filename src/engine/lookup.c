@@ -82,6 +82,25 @@ static void end_line(struct tierce_engine *engine, struct tierce__access_line *l
     tierce__access_end(engine->access_log, line, tiers, engine->rung_count > 1 ? 2 : 1);
 }
 
+/* How many of `count` more keys the tiers hold that are worth loading. */
+static int find_worth(struct tierce_view *view, const struct tierce__key *keys, size_t count,
+                      size_t *found)
+{
+    struct tierce_engine *engine = view->engine;
+    uint8_t small[256], *places = small;
+    if (count > sizeof(small))
+        places = tierce__alloc(count);
+    if (places == NULL)
+        return -ENOMEM;
+    size_t there = tierce__storage_find(engine, keys, count, engine->rung_count, places);
+    *found = tierce__cost_limit(view, places, there);
+    tierce__count(engine, TIERCE__STAT_blocks_not_worth,
+                  (int64_t)((there - *found) * view->chunk_blocks));
+    if (places != small)
+        tierce__free(places);
+    return 0;
+}
+
 int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
                   const struct tierce_lookup_opts *opts, struct tierce_found *out)
 {
@@ -109,9 +128,11 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
         rc = pin_prefix(view, opts->session, wanted, in_memory, &in_memory);
     in_memory += first;
     size_t found = in_memory;
-    if (rc == 0 && !memory_only && found < keys.count)
-        found += tierce__storage_find(engine, keys.keys + found, keys.count - found,
-                                      engine->rung_count, NULL);
+    if (rc == 0 && !memory_only && found < keys.count) {
+        size_t more = 0;
+        rc = find_worth(view, keys.keys + found, keys.count - found, &more);
+        found += more;
+    }
     if (rc == 0) {
         out->blocks = blocks_of(view, &keys, found, to_block);
         out->memory_blocks = blocks_of(view, &keys, in_memory, to_block);

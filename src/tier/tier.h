@@ -41,7 +41,8 @@ struct tierce__tier_req {
     enum tierce__tier_op op;
     uint64_t deadline_ns; /* clock.h; TIERCE__DEADLINE_NEVER for none */
     tierce__tier_done_fn *done;
-    void *arg; /* the caller's */
+    void *arg;         /* the caller's */
+    uint64_t begun_ns; /* the caller's: when it submitted the request */
 
     /* LOOKUP [in] keys of consecutive chunks, [out] found: the leading ones that are there.
      * All other operations look at keys[0] only. [borrow until done] */
