@@ -160,6 +160,14 @@ void tierce__api_fail(struct tierce__api_call *api, int rc, const char *doing)
     }
 }
 
+void tierce__api_end(struct tierce__api_call *api, int rc, const char *doing, const char *done)
+{
+    if (rc < 0)
+        tierce__api_fail(api, rc, doing);
+    else
+        tierce__api_say(api, OK, "%s", done);
+}
+
 void tierce__api_invalid(struct tierce__api_call *api, const char *field)
 {
     tierce__api_say(api, INVALID_ARGUMENT, "missing or invalid fields: {%s: {%s}}",

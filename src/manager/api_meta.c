@@ -486,10 +486,7 @@ static void remove_cache(struct tierce__api_call *api)
     if (rc == 0)
         rc = tierce__locator_remove(api->manager->locator, request->instance_id, keys.keys,
                                     keys.count, &mask, api->why);
-    if (rc < 0)
-        tierce__api_fail(api, rc, "remove cache");
-    else
-        tierce__api_say(api, OK, "Cache removed successfully");
+    tierce__api_end(api, rc, "remove cache", "Cache removed successfully");
 }
 
 static void trim_cache(struct tierce__api_call *api)
@@ -498,10 +495,7 @@ static void trim_cache(struct tierce__api_call *api)
     int rc =
         tierce__locator_trim(api->manager->locator, request->instance_id, (int)request->strategy,
                              request->begin_timestamp, request->end_timestamp, api->why);
-    if (rc < 0)
-        tierce__api_fail(api, rc, "trim cache");
-    else
-        tierce__api_say(api, OK, "Cache trimmed successfully");
+    tierce__api_end(api, rc, "trim cache", "Cache trimmed successfully");
 }
 
 const struct tierce__api_row tierce__api_meta_rows[TIERCE__RPC_COUNT] = {

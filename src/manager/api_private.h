@@ -62,6 +62,9 @@ void tierce__api_say(struct tierce__api_call *api, int code, const char *format,
  * text for what has no code of its own, as in KVCM; api->why says why. */
 void tierce__api_fail(struct tierce__api_call *api, int rc, const char *doing);
 
+/* Says that, or what was done if nothing failed. */
+void tierce__api_end(struct tierce__api_call *api, int rc, const char *doing, const char *done);
+
 /* `missing or invalid fields: {Api: {field}}` */
 void tierce__api_invalid(struct tierce__api_call *api, const char *field);
 

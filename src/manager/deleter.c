@@ -273,7 +273,7 @@ struct part {
     uint8_t type;
     const struct tierce__storage *storage; /* NULL: not in the registry any more */
     struct tierce__spec_place *places;
-    size_t count, room;
+    size_t first, count, room; /* among those of all parts */
     uint64_t bytes;
     bool is_given; /* its slots are on their way to be free */
 };
@@ -313,12 +313,14 @@ static int make_parts(struct doing *d)
     struct tierce__spec_place *places = tierce__arena_alloc(&d->arena, (all + 1) * sizeof(*places));
     if (d->notes == NULL || places == NULL)
         return -ENOMEM;
-    for (size_t i = 0; i < d->part_count; places += d->parts[i++].room)
-        d->parts[i].places = places;
+    for (size_t i = 0, first = 0; i < d->part_count; first += d->parts[i++].room) {
+        d->parts[i].first = first;
+        d->parts[i].places = places + first;
+    }
     for (size_t i = 0; i < deletion->count; i++) {
         const struct tierce__location *location = &deletion->items[i].location;
         for (size_t p = 0; p < location->place_count; p++) {
-            of[i]->places[of[i]->count++] = location->places[p];
+            places[of[i]->first + of[i]->count++] = location->places[p];
             of[i]->bytes += location->places[p].bytes;
         }
     }
