@@ -14,8 +14,11 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/config.h"
+#include "engine/departures.h"
 #include "engine/engine_private.h"
+#include "engine/events.h"
 #include "engine/metrics.h"
+#include "engine/why.h"
 #include "tier/disk.h"
 #include "tier/memory.h"
 
@@ -99,13 +102,25 @@ static const struct tierce__policy_ops *policy_of(const struct tierce_config *co
     return policy;
 }
 
+/* A tier tells what came and what left, under its lock. */
+static void watch_rung(void *arg, const struct tierce__tier_event *event)
+{
+    const struct tierce__rung *rung = arg;
+    size_t index = (size_t)(rung - rung->engine->rungs);
+    tierce__why_note(rung->engine, index, event);
+    tierce__events_tell(rung->engine->events, index, event);
+}
+
 static void add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
-                     enum tierce_origin origin)
+                     enum tierce_origin origin, const struct tierce__policy_ops *policy)
 {
     TIERCE_ASSERT(engine->rung_count < TIERCE__TIERS_MAX);
     struct tierce__rung *rung = &engine->rungs[engine->rung_count++];
+    rung->engine = engine;
+    rung->policy = policy->name;
     rung->tier = tier;
     rung->origin = origin;
+    tier->ops->watch(tier, watch_rung, rung);
     tierce__health_init(&rung->health, &engine->settings.health);
 }
 
@@ -130,7 +145,8 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
                    .policy = policy_of(config, TIERCE__ENGINE_MEMORY_POLICY),
                    .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_TTL)});
     if (rc == 0)
-        add_rung(engine, tier, TIERCE_ORIGIN_MEMORY);
+        add_rung(engine, tier, TIERCE_ORIGIN_MEMORY,
+                 policy_of(config, TIERCE__ENGINE_MEMORY_POLICY));
     return rc;
 }
 
@@ -161,7 +177,7 @@ static void open_disk(struct tierce_engine *engine, const struct tierce_config *
     struct tierce__tier *tier;
     int status = tierce__disk_open(&tier, &opts);
     if (status == 0) {
-        add_rung(engine, tier, TIERCE_ORIGIN_DISK);
+        add_rung(engine, tier, TIERCE_ORIGIN_DISK, opts.policy);
         return;
     }
     tierce__count(engine, TIERCE__STAT_disk_open_status, status);
@@ -250,6 +266,13 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
 {
     int rc = tierce__namespaces_create(&engine->namespaces);
     if (rc == 0)
+        rc = tierce__departures_create(
+            &engine->departures,
+            (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_MISSES_REMEMBERED));
+    if (rc == 0)
+        rc = tierce__events_create(
+            &engine->events, (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_EVENTS_RING));
+    if (rc == 0)
         rc = open_memory(engine, config, why);
     if (rc == 0)
         open_disk(engine, config);
@@ -286,6 +309,8 @@ static bool close_parts(struct tierce_engine *engine)
     TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
     tierce__fetches_fini(&engine->fetches);
     tierce__pool_destroy(engine->pool);
+    tierce__events_destroy(engine->events);
+    tierce__departures_destroy(engine->departures);
     tierce__namespaces_destroy(engine->namespaces);
     return true;
 }

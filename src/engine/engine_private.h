@@ -60,6 +60,8 @@ struct tierce__settings {
 
 /* A tier in its place in the waterfall: 0 is the fastest and always memory. */
 struct tierce__rung {
+    struct tierce_engine *engine;
+    const char *policy; /* its name; constant storage */
     struct tierce__tier *tier;
     struct tierce__health health;
     _Atomic uint64_t measure_tried_ns; /* cost.c */
@@ -86,6 +88,8 @@ struct tierce_engine {
     struct tierce__settings settings;
 
     struct tierce__access_log *access_log; /* or NULL */
+    struct tierce__departures *departures; /* or NULL */
+    struct tierce__events *events;
     struct tierce__namespaces *namespaces;
     struct tierce__pool *pool;
     struct tierce__rung rungs[TIERCE__TIERS_MAX];
@@ -217,6 +221,17 @@ TIERCE_MUSTUSE int tierce__transfer_check(const struct tierce_view *view,
  */
 size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
                             size_t count, size_t rung_limit, uint8_t *places);
+
+/* The rung that could not be asked for the first key that is missing; status 0: all were. */
+struct tierce__unasked {
+    size_t rung;
+    int status;
+};
+
+/* The same over all rungs, and what could not be asked. */
+size_t tierce__storage_search(struct tierce_engine *engine, const struct tierce__key *keys,
+                              size_t count, uint8_t *places, struct tierce__unasked *unasked);
+
 /* How many leading keys one durable tier holds durably. */
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
                                     size_t count);

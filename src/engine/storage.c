@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine_private.h"
+#include "engine/why.h"
 
 /* ---- requests through the breaker ---- */
 
@@ -116,6 +117,8 @@ static void note_put(struct tierce_engine *engine, int status)
 static void free_detached(struct detached *d, int status)
 {
     struct tierce_engine *engine = d->engine;
+    if (d->req.op == TIERCE__TIER_PUT && status < 0)
+        tierce__why_refused(engine, d->rung, &d->chunk.key, status);
     tierce__lock_take(&engine->lock);
     tierce__list_remove(&d->node);
     if (d->req.op == TIERCE__TIER_PUT)
@@ -182,8 +185,9 @@ void tierce__storage_probe(struct tierce_engine *engine)
 
 /* ---- what lookups, loads and stores use ---- */
 
-static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
-                         size_t count, uint64_t deadline_ns, bool durable)
+/* How many leading keys a rung has, or why it could not be asked. */
+static int64_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
+                          size_t count, uint64_t deadline_ns, bool durable)
 {
     struct tierce__health *health = &engine->rungs[rung].health;
     if (!tierce__health_serves(health)) {
@@ -192,47 +196,73 @@ static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct
         (void)tierce__health_proven(health, &key);
         if (tierce__health_is_due(health))
             probe(engine, rung, &key);
-        return 0;
+        return TIERCE_E_DOWN;
     }
     struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,
                                .deadline_ns = deadline_ns,
                                .keys = keys,
                                .key_count = count,
                                .durable = durable}};
-    if (ask(engine, rung, &w) < 0)
-        return 0;
+    int rc = ask(engine, rung, &w);
+    if (rc < 0)
+        return rc;
     TIERCE_ASSERT(w.req.found <= count);
-    return w.req.found;
+    return (int64_t)w.req.found;
 }
 
-static bool all_serve(const struct tierce_engine *engine)
+/* The first rung that is left alone, or rung_count. */
+static size_t find_left(const struct tierce_engine *engine)
 {
-    for (size_t rung = 0; rung < engine->rung_count; rung++) {
-        if (!tierce__health_serves(&engine->rungs[rung].health))
-            return false;
+    size_t rung = 0;
+    while (rung < engine->rung_count && tierce__health_serves(&engine->rungs[rung].health))
+        rung++;
+    return rung;
+}
+
+/* The waterfall. *unasked: of the rung that could not be asked last for the first key that is
+ * missing. */
+static size_t find(struct tierce_engine *engine, const struct tierce__key *keys, size_t count,
+                   size_t rung_limit, uint8_t *places, struct tierce__unasked *unasked)
+{
+    size_t rungs = engine->rung_count < rung_limit ? engine->rung_count : rung_limit;
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    size_t at = 0, before,
+           left = engine->settings.recompute_all ? find_left(engine) : engine->rung_count;
+    if (left < engine->rung_count) {
+        *unasked = (struct tierce__unasked){.rung = left, .status = TIERCE_E_DOWN};
+        return 0;
     }
-    return true;
+    do {
+        /* A chunk may have left memory while later ones are still there: go down and up again. */
+        before = at;
+        for (size_t rung = 0; rung < rungs && at < count; rung++) {
+            int64_t found = ask_prefix(engine, rung, keys + at, count - at, deadline_ns, false);
+            if (found < 0) {
+                *unasked = (struct tierce__unasked){.rung = rung, .status = (int)found};
+                continue;
+            }
+            if (found > 0)
+                *unasked = (struct tierce__unasked){0};
+            if (places != NULL)
+                memset(places + at, (int)rung, (size_t)found);
+            at += (size_t)found;
+        }
+    } while (rungs > 1 && at > before && at < count);
+    return at;
 }
 
 size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
                             size_t count, size_t rung_limit, uint8_t *places)
 {
-    size_t rungs = engine->rung_count < rung_limit ? engine->rung_count : rung_limit;
-    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
-    size_t at = 0, before;
-    if (engine->settings.recompute_all && !all_serve(engine))
-        return 0;
-    do {
-        /* A chunk may have left memory while later ones are still there: go down and up again. */
-        before = at;
-        for (size_t rung = 0; rung < rungs && at < count; rung++) {
-            size_t found = ask_prefix(engine, rung, keys + at, count - at, deadline_ns, false);
-            if (places != NULL)
-                memset(places + at, (int)rung, found);
-            at += found;
-        }
-    } while (rungs > 1 && at > before && at < count);
-    return at;
+    struct tierce__unasked unasked;
+    return find(engine, keys, count, rung_limit, places, &unasked);
+}
+
+size_t tierce__storage_search(struct tierce_engine *engine, const struct tierce__key *keys,
+                              size_t count, uint8_t *places, struct tierce__unasked *unasked)
+{
+    *unasked = (struct tierce__unasked){0};
+    return find(engine, keys, count, engine->rung_count, places, unasked);
 }
 
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
@@ -243,8 +273,8 @@ size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct t
     for (size_t rung = 0; rung < engine->rung_count; rung++) {
         if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
             continue;
-        size_t found = ask_prefix(engine, rung, keys, count, deadline_ns, true);
-        most = found > most ? found : most;
+        int64_t found = ask_prefix(engine, rung, keys, count, deadline_ns, true);
+        most = found > (int64_t)most ? (size_t)found : most;
     }
     return most;
 }
@@ -315,6 +345,7 @@ void tierce__storage_write_all(struct tierce_engine *engine,
     for (size_t rung = 1; rung < engine->rung_count; rung++) {
         struct detached *d = tierce__calloc(1, sizeof(*d));
         if (d == NULL) {
+            tierce__why_refused(engine, rung, &chunk->key, -ENOMEM);
             miss_put(engine, -ENOMEM);
             return;
         }
@@ -345,7 +376,8 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
     d->req = (struct tierce__tier_req){.op = keep ? TIERCE__TIER_HIDE : TIERCE__TIER_DELETE,
                                        .deadline_ns = TIERCE__DEADLINE_NEVER,
                                        .keys = &d->chunk.key,
-                                       .key_count = 1};
+                                       .key_count = 1,
+                                       .left = sum ? TIERCE__LEFT_CHECKSUM : TIERCE__LEFT_IDENTITY};
     submit_detached(d);
 }
 
