@@ -92,7 +92,7 @@ static int make_deletion(struct finishing *f)
     if (f->deletion == NULL)
         return 0;
     f->deletion->note = session->note;
-    f->deletion->deadline.due_us = f->now_us;
+    f->deletion->due_us = f->now_us;
     /* Who was late may still be writing; who said that it failed is not. */
     int64_t late_us = f->now_us + (int64_t)f->live->locator->opts.late_write_ms * 1000;
     f->deletion->reusable_us = session->is_late ? late_us : f->now_us;
@@ -164,8 +164,11 @@ static int write_batch(struct finishing *f)
         keys[count++] = session->keys[i].claim.key;
     }
     if (count > 0)
-        return tierce__meta_index_modify(f->live->index, keys, count, true, put_location,
-                                         attach_notes, f, &f->arena, status);
+        return tierce__meta_index_modify(
+            f->live->index, keys, count,
+            &(struct tierce__meta_change){
+                .modify = put_location, .attach = attach_notes, .arg = f, .whole = true},
+            &f->arena, status);
     int rc = begin_batch(f);
     return rc < 0 ? rc : tierce__meta_index_write_notes(f->live->index, f->notes, f->note_count);
 }
@@ -196,14 +199,6 @@ static void settle(struct finishing *f)
     tierce__session_destroy(session);
 }
 
-/* SESSIONS held. */
-static void set_deadline(struct tierce__live *live, struct tierce__session *session, int64_t due_us)
-{
-    tierce__deadlines_remove(&live->deadlines, &session->deadline);
-    int rc = tierce__deadlines_add(&live->deadlines, &session->deadline, due_us);
-    TIERCE_ASSERT(rc == 0); /* it has just made room */
-}
-
 /* It ends another time: as if it had not been tried, or, where nobody knows, once it is known. */
 static void leave_session(struct finishing *f, bool is_doubtful)
 {
@@ -212,18 +207,11 @@ static void leave_session(struct finishing *f, bool is_doubtful)
     struct tierce__session *session = f->session;
     if (f->is_tried && !is_doubtful)
         move_served(f, TIERCE__QUOTA_SERVING, TIERCE__QUOTA_WRITING);
+    bool soon = is_doubtful || session->due_us <= f->now_us;
+    uint64_t at = tierce__due(soon ? f->now_us + AGAIN_US : session->due_us);
     tierce__lock_take(&live->lock);
-    bool was_doubtful = session->ends_us != 0;
-    if (is_doubtful && !was_doubtful)
-        session->ends_us = session->deadline.due_us;
-    if (is_doubtful) {
-        set_deadline(live, session, f->now_us + AGAIN_US);
-    } else if (was_doubtful) {
-        set_deadline(live, session, session->ends_us);
-        session->ends_us = 0;
-    } else if (session->deadline.due_us <= f->now_us) {
-        set_deadline(live, session, f->now_us + AGAIN_US);
-    }
+    int rc = tierce__deadline_set(&live->deadlines, &session->deadline, at);
+    TIERCE_ASSERT(rc == 0); /* it is in there */
     session->is_doubtful = is_doubtful;
     session->is_busy = is_doubtful;
     tierce__lock_drop(&live->lock);
@@ -357,7 +345,7 @@ static struct tierce__session *take_due(struct tierce__live *live, int64_t now_u
     struct tierce__session *session = NULL;
     tierce__lock_take(&live->lock);
     struct tierce__deadline *first = tierce__deadlines_first(&live->deadlines);
-    if (first != NULL && first->due_us <= now_us)
+    if (first != NULL && first->at <= tierce__due(now_us))
         session = TIERCE__CONTAINER_OF(first, struct tierce__session, deadline);
     if (session != NULL && session->is_busy && !session->is_doubtful)
         session = NULL;

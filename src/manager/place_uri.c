@@ -17,6 +17,12 @@ static bool is_plain(char c)
            c == '_' || c == '.' || c == ':' || c == '@' || c == '+' || c == ',';
 }
 
+static char *append(char *to, const char *text, size_t bytes)
+{
+    memcpy(to, text, bytes);
+    return to + bytes;
+}
+
 /*
  * Appends a name as one part of a path: what could end it, begin a parameter or leave the folder
  * becomes ~hh. (Not %hh, which some clients decode and others do not.)
@@ -56,8 +62,7 @@ static char *folder_of(const struct tierce__storage *storage,
     char *folder = tierce__arena_alloc(
         arena, root_bytes + ESCAPE_GROWTH * (strlen(instance->id) + strlen(spec_name)) + 3);
     if (folder != NULL) {
-        memcpy(folder, root, root_bytes);
-        char *to = escape(folder + root_bytes, instance->id);
+        char *to = escape(append(folder, root, root_bytes), instance->id);
         *to++ = '/';
         to = escape(to, spec_name);
         *to++ = '/';
@@ -87,12 +92,6 @@ static char *append_decimal(char *to, uint64_t value)
     while (n > 0)
         *to++ = digits[--n];
     return to;
-}
-
-static char *append(char *to, const char *text, size_t bytes)
-{
-    memcpy(to, text, bytes);
-    return to + bytes;
 }
 
 /* The path in a URI that came as text: between the storage's name and '?'. */

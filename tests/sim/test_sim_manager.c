@@ -500,12 +500,14 @@ static void get(void)
 static void look(void)
 {
     int64_t keys[KEYS];
-    struct tierce__mask none = {0};
     struct tierce__looked *looked;
     size_t count = draw_keys(keys);
     int instance = (int)below(INSTANCES);
-    int rc = tierce__locator_look(h.locator, instance_ids[instance], keys, count, &none, &h.arena,
-                                  &looked, &count, h.why);
+    int rc = tierce__locator_look(
+        h.locator,
+        &(struct tierce__look_request){
+            .instance_id = instance_ids[instance], .keys = keys, .count = count},
+        &h.arena, &looked, &count, h.why);
     REQUIRE(rc == 0 || rate > 0, "look: %s", h.why);
     for (size_t i = 0; rc == 0 && i < count; i++) {
         bool is_there = false, is_written = false;
