@@ -357,7 +357,12 @@ static int delete_part(struct doing *d, struct part *part)
             continue;
         paths[count] =
             tierce__place_path(part->storage, &live->instance, &part->places[p], &d->arena);
-        count += paths[count] != NULL;
+        if (paths[count] == NULL)
+            return -ENOMEM;
+        if (paths[count][0] == '\0')
+            d->orphans++;
+        else
+            count++;
     }
     if (rc < 0 || count == 0)
         return rc;

@@ -131,7 +131,7 @@ char *tierce__place_uris_make(struct tierce__place_uris *uris,
                               const struct tierce__spec_place *place);
 
 /* Its file, as storages are asked to delete it: the path in the URI; of Mooncake "/" and the key.
- * NULL: no memory, or a place with a text that has no path. */
+ * "": it has none, being a text without a path or of a spec that there is not. NULL: no memory. */
 char *tierce__place_path(const struct tierce__storage *storage,
                          const struct tierce__instance *instance,
                          const struct tierce__spec_place *place, struct tierce__arena *arena);

@@ -21,11 +21,14 @@ static struct {
     size_t count;
     struct test_random random;
     uint32_t fail_permille;
+    uint64_t asked, fails_at;       /* as sim_store's */
     void (*goes)(const char *path); /* before a file is deleted */
 } sim_storages;
 
 static inline bool sim_storages_fails(void)
 {
+    if (++sim_storages.asked == sim_storages.fails_at)
+        return true;
     return sim_storages.fail_permille > 0 &&
            test_random_below(&sim_storages.random, 1000) < sim_storages.fail_permille;
 }
