@@ -62,6 +62,13 @@ TIERCE_MUSTUSE int tierce__places_take(struct tierce__places *places,
                                        struct tierce__meta_note *notes, size_t *note_count,
                                        size_t notes_max, struct tierce__arena *arena);
 
+/* The notes of the files that a take has not ended with, once more; *note_count goes on. Errors:
+ * -ENOMEM, TIERCE_E_LIMIT. */
+TIERCE_MUSTUSE int tierce__places_note(struct tierce__places *places,
+                                       const struct tierce__spec_place *taken, size_t count,
+                                       struct tierce__meta_note *notes, size_t *note_count,
+                                       size_t notes_max, struct tierce__arena *arena);
+
 /* The batch with the notes of a take was written, or nobody knows: the slots stay used, and from
  * now on others may take the rest of their files. Each take ends with this or with _untake, before
  * its places are told to anybody. */

@@ -34,15 +34,16 @@ static struct {
     struct tierce__meta_space *spaces[SIM_SPACES]; /* by number */
     struct test_random random;
     uint32_t fail_permille;
-    uint64_t asked, fails_at; /* how often it might have failed, and when it does; 0: by chance only
-                               */
-    uint64_t token;           /* the highest that was seen */
+    /* How often it might have failed, and which of them do; 0: by chance only. */
+    uint64_t asked, fails_at, fails_until;
+    uint64_t token; /* the highest that was seen */
     uint64_t refused;
 } sim_store;
 
 static inline bool sim_store_fails(void)
 {
-    if (++sim_store.asked == sim_store.fails_at)
+    sim_store.asked++;
+    if (sim_store.asked >= sim_store.fails_at && sim_store.asked <= sim_store.fails_until)
         return true;
     return sim_store.fail_permille > 0 &&
            test_random_below(&sim_store.random, 1000) < sim_store.fail_permille;

@@ -291,7 +291,7 @@ static void verify(void)
     ck_assert_uint_eq(sim_storages.count, 0);
 }
 
-static void begin(void)
+static void begin(int keys_per_file)
 {
     h = (struct harness){.now_us = 1000000000000, .folder = "/sim/s"};
     fence = 0;
@@ -305,8 +305,9 @@ static void begin(void)
                               h.why),
         0);
     ck_assert_int_eq(tierce__registry_load(h.registry, 1, h.why), 0);
-    harness_startup(&h, &(struct harness_opts){
-                            .keys_per_file = 2, .capacity = 12 * BLOCK_BYTES, .watermark = 0.25});
+    harness_startup(&h, &(struct harness_opts){.keys_per_file = keys_per_file,
+                                               .capacity = 12 * BLOCK_BYTES,
+                                               .watermark = 0.25});
     int rc = tierce__storages_open(&h.storages, &(struct tierce__storages_opts){
                                                     .size = sizeof(struct tierce__storages_opts),
                                                     .registry = h.registry,
@@ -336,7 +337,7 @@ static void torture(void (*arm)(uint64_t nth), uint64_t (*disarm)(void), uint64_
     tierce_set_log_fn(quiet, NULL, TIERCE_LOG_ERROR);
     uint64_t live = tierce__alloc_live(), all = UINT64_MAX;
     for (uint64_t nth = 1; nth <= all + 2; nth++) {
-        begin();
+        begin(2);
         arm(nth);
         use();
         all = disarm();
@@ -367,18 +368,43 @@ END_TEST
 static void arm_store(uint64_t nth)
 {
     sim_store.asked = 0;
-    sim_store.fails_at = nth;
+    sim_store.fails_at = sim_store.fails_until = nth;
 }
 
 static uint64_t disarm_store(void)
 {
-    sim_store.fails_at = 0;
+    sim_store.fails_at = sim_store.fails_until = 0;
     return sim_store.asked;
 }
 
 START_TEST(operations_of_the_store)
 {
     torture(arm_store, disarm_store, 30);
+}
+END_TEST
+
+/* A session of which nobody knows whether it began ends by its time, and another leader comes: what
+ * was taken for it is free again. */
+START_TEST(a_start_in_doubt)
+{
+    tierce_set_log_fn(quiet, NULL, TIERCE_LOG_ERROR);
+    enum { ERRORS = 8 }; /* seeds of what the store answers */
+    uint64_t all = 1;
+    for (uint64_t nth = 0; nth <= all * ERRORS; nth++) {
+        begin(4);
+        sim_store.random.state = nth % ERRORS;
+        ck_assert_int_eq(open_locator(), 0);
+        ck_assert_int_eq(recover(), 0);
+        arm_store(1 + nth / ERRORS);
+        sim_store.fails_until++;
+        (void)!start();
+        all = disarm_store();
+        h.now_us += HOUR_US;
+        (void)tierce__locator_expire(h.locator);
+        ck_assert_int_eq(change_leader(), 0);
+        verify();
+        end();
+    }
 }
 END_TEST
 
@@ -407,6 +433,7 @@ int main(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_test(tcase, allocations);
     tcase_add_test(tcase, operations_of_the_store);
+    tcase_add_test(tcase, a_start_in_doubt);
     tcase_add_test(tcase, deletions_in_a_storage);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
