@@ -257,7 +257,7 @@ static void leave_session(struct finishing *f, bool is_doubtful)
 }
 
 /* Whether the batch was written, by the session's note, which went with it. 1, 0, or the store's
- * error. */
+ * error. Nobody else has ended the session as long as the store takes a write of this leader. */
 static int was_written(struct finishing *f)
 {
     const void *value;
@@ -265,7 +265,11 @@ static int was_written(struct finishing *f)
     struct tierce__meta_space *space = f->live->space;
     int rc =
         space->ops->note(space, TIERCE__NOTE_SESSION, f->session->note, &f->arena, &value, &bytes);
-    return rc == -ENOENT ? 1 : rc;
+    if (rc != -ENOENT)
+        return rc;
+    struct tierce__meta_note note = {.kind = TIERCE__NOTE_SESSION, .number = f->session->note};
+    rc = tierce__meta_index_write_notes(f->live->index, &note, 1);
+    return rc < 0 ? rc : 1;
 }
 
 /* Settles or leaves a session whose batch was tried; 0: it has ended. */
