@@ -444,14 +444,17 @@ static int was_ended(struct doing *d)
     struct tierce__meta_space *space = deletion->live->space;
     struct tierce__meta_note note = {.kind = TIERCE__NOTE_DELETION, .number = deletion->note};
     int rc = space->ops->note(space, note.kind, note.number, &d->arena, &note.value, &note.bytes);
-    if (rc < 0)
-        return rc == -ENOENT ? 1 : rc;
-    rc = tierce__deletion_read(&now, deletion->live, &note);
-    if (rc < 0)
-        return rc;
-    bool is_swept_next = now->is_sweep && !deletion->is_sweep;
-    tierce__deletion_destroy(now);
-    return is_swept_next;
+    bool is_ended = rc == -ENOENT;
+    if (rc == 0) {
+        rc = tierce__deletion_read(&now, deletion->live, &note);
+        if (rc < 0)
+            return rc;
+        is_ended = now->is_sweep && !deletion->is_sweep;
+        tierce__deletion_destroy(now);
+    }
+    if (is_ended)
+        rc = tierce__meta_confirm(space);
+    return rc < 0 ? rc : is_ended;
 }
 
 /* What is known of an end that was in doubt: 1: it has ended; 0: it has not, and is done again. */

@@ -257,7 +257,7 @@ static void leave_session(struct finishing *f, bool is_doubtful)
 }
 
 /* Whether the batch was written, by the session's note, which went with it. 1, 0, or the store's
- * error. Nobody else has ended the session as long as the store takes a write of this leader. */
+ * error. */
 static int was_written(struct finishing *f)
 {
     const void *value;
@@ -267,8 +267,7 @@ static int was_written(struct finishing *f)
         space->ops->note(space, TIERCE__NOTE_SESSION, f->session->note, &f->arena, &value, &bytes);
     if (rc != -ENOENT)
         return rc;
-    struct tierce__meta_note note = {.kind = TIERCE__NOTE_SESSION, .number = f->session->note};
-    rc = tierce__meta_index_write_notes(f->live->index, &note, 1);
+    rc = tierce__meta_confirm(space);
     return rc < 0 ? rc : 1;
 }
 

@@ -305,13 +305,16 @@ static void forget_all(struct tierce__places *places)
             forget_file(places, places->buckets[i]);
 }
 
-/* Reads the notes, once. */
+/* Reads the notes, once; those of another leader, who may use our slots for something else, are
+ * refused. */
 static int load(struct tierce__places *places)
 {
     if (places->is_loaded)
         return 0;
     places->damaged = 0;
     int rc = places->space->ops->notes(places->space, TIERCE__NOTE_FILE, load_note, places);
+    if (rc == 0)
+        rc = tierce__meta_confirm(places->space);
     if (rc != 0)
         forget_all(places);
     places->is_loaded = rc == 0;

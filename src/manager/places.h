@@ -34,7 +34,8 @@ struct tierce__places;
 /* [borrow] the space until close, the instance for the call. Slots that are free already are used
  * again from reusable_us (wall clock) on. An empty space begins at a number that `random` says:
  * clients of an instance that had the same name, or whose index is lost, may still write to its
- * files. Nothing is read before the first take or give, which may fail with what the store says.
+ * files. Nothing is read before the first take or give, which may fail with what the store says,
+ * TIERCE_E_REFUSED among it.
  * Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__places_open(struct tierce__places **out,
                                        struct tierce__meta_space *space,

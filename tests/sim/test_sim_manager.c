@@ -269,15 +269,19 @@ static void place(size_t session, int64_t key, const struct tierce__found *found
     for (size_t s = 0; s < found->spec_count; s++)
         snprintf(p->uris[p->uri_count++], SIM_URI_BYTES, "%s", found->specs[s].uri);
     for (size_t i = 0; i < placed_count; i++) {
-        const struct placed *q = &placed[i];
-        bool is_gone = q->state == GONE;
+        struct placed *q = &placed[i];
         REQUIRE(q->state != WRITING || q->key != key || q->instance != p->instance,
                 "block %lld is written by two sessions", (long long)key);
         for (size_t a = 0; a < p->uri_count && q->instance == p->instance; a++) {
-            for (size_t b = 0; b < q->uri_count; b++)
-                REQUIRE(strcmp(p->uris[a], q->uris[b]) != 0 || (is_gone && q->free_us <= h.now_us),
+            for (size_t b = 0; b < q->uri_count; b++) {
+                if (strcmp(p->uris[a], q->uris[b]) != 0)
+                    continue;
+                bool is_gone = q->state == GONE;
+                REQUIRE(is_gone && q->free_us <= h.now_us,
                         "block %lld is to be written where block %lld %s", (long long)key,
                         (long long)q->key, is_gone ? "may still be read" : "is");
+                q->uris[b][0] = '\0'; /* the slot is the other's, wherever clocks are set */
+            }
         }
     }
     placed_count++;

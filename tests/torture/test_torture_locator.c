@@ -441,6 +441,30 @@ START_TEST(an_old_leader_finishes_nothing)
 }
 END_TEST
 
+/* What a file holds is read when it is first asked for; by then another may lead, whose slots would
+ * be taken for our own. */
+START_TEST(an_old_leader_deletes_nothing_by_what_another_wrote)
+{
+    struct tierce__mask lost_all = {0};
+    begin(4);
+    ck_assert_int_eq(open_locator(), 0);
+    ck_assert_int_eq(recover(), 0);
+    ck_assert_int_eq(start(), 0);
+    ck_assert_int_eq(change_leader(), 0);
+    ck_assert_int_eq(
+        tierce__locator_finish_write(h.locator, "i", started.session, &lost_all, h.why), 0);
+    struct tierce__locator *old = h.locator;
+    ck_assert_int_eq(open_locator(), 0);
+    ck_assert_int_eq(recover(), 0);
+    ck_assert_uint_eq(sim_storages.count, 4);
+    ck_assert_uint_eq(tierce__deleter_step(old->deleter, SIZE_MAX), 0);
+    ck_assert_uint_eq(sim_storages.count, 4);
+    tierce__locator_close(old);
+    verify();
+    end();
+}
+END_TEST
+
 static void arm_storage(uint64_t nth)
 {
     sim_storages.asked = 0;
@@ -468,6 +492,7 @@ int main(void)
     tcase_add_test(tcase, operations_of_the_store);
     tcase_add_test(tcase, a_start_in_doubt);
     tcase_add_test(tcase, an_old_leader_finishes_nothing);
+    tcase_add_test(tcase, an_old_leader_deletes_nothing_by_what_another_wrote);
     tcase_add_test(tcase, deletions_in_a_storage);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
