@@ -189,6 +189,8 @@ static void compare(bool may_go)
                 p->free_us = h.now_us + LATE_MS * 1000;
             set_state(p, GONE);
         }
+        if (p->state == GONE && p->free_us <= h.now_us)
+            p->free_us = 0; /* whatever the clock is set to after that */
     }
 }
 
