@@ -45,10 +45,14 @@
  * Times. A load from tier t of b_t bytes takes latency_t + b_t / read_t; that of a request, the
  * tiers working at the same time, the largest of those with b_t > 0.
  *
+ * A block that a request lists again is looked up, and read, each time; it takes its room, is
+ * stored and is used once, where it is listed first.
+ *
  * One tier of leaf_lru is tierce__replay of whole requests, one of lru that of the order rev; with
  * a tier that keeps everything all hits together are those of the infinite cache.
  *
- * Costs for each tier 8 bytes a different block, and the policy's node for what it holds.
+ * Costs for each different block 4 bytes, and 8 in each tier, with the policy's node for what it
+ * holds.
  *
  * Threads: one at a time.
  */
