@@ -14,27 +14,35 @@
 
 #define COMMAND "optimize"
 
-const char tierce__cli_optimize_help[] =
+const char *const tierce__cli_optimize_help[] = {
     "Replays a trace in caches that were not there, and says what they would have hit.\n"
     "\n"
-    "  --policy LIST     what leaves first; see below (lru,leaf-lru,lfu,sieve,s3fifo,arc,belady)\n"
+    "Caches. Lists have commas between; all combinations are run.\n"
+    "  --policy LIST     what leaves first (lru,leaf-lru,lfu,sieve,s3fifo,arc,belady)\n"
     "  --capacity LIST   blocks (10000), bytes (64GiB, with --model or --block-bytes) or\n"
     "                    unlimited\n"
     "                    (16 sizes up to all different blocks of the trace)\n"
     "  --match LIST      prefix, any, stream, window:N (prefix)\n"
     "  --order LIST      rev: a request's last block is touched first, fwd: its first (rev)\n"
-    "  --block-bytes N   how large a block is, where --model does not say "
-    "it\n" TIERCE__OPTIMIZE_MONEY_HELP TIERCE__OPTIMIZE_SIM_HELP
+    "  --block-bytes N   how large a block is, where --model does not say it\n"
     "  --ttl LIST        of --policy ttl: how long a block is kept after its last use\n"
+    "  --seed N          for policies that draw (0)\n"
+    "  --threads N       (one for each processor)\n"
+    "\n",
+    "Money and trust:\n" TIERCE__OPTIMIZE_MONEY_HELP "\n",
+    "Beside the table:\n" TIERCE__OPTIMIZE_SIM_HELP "\n",
+    "What comes out. A file takes the place of an older one when it is whole.\n"
     "  --csv FILE        one line a combination, to a file or to standard output (-)\n"
     "  --html FILE       all of it as one page for a browser, which needs nothing else\n"
     "  --svg FILE, --png FILE  the plot of hits against capacity\n"
+    "\n"
+    "What goes in. TRACE may be - for standard input, and be compressed by gzip or zstd.\n"
+    "  --format NAME     the trace's format, where it cannot be told from the trace\n"
+    "  --bad-share SHARE more bad lines than this share, and more than ten, end the run (0.01)\n"
     "  --live URL        shows LRU of what is being written: vLLM's KV events (tcp://, ipc://),\n"
     "                    http://, a file; each --every TIME (1s, 10s where no terminal is)\n"
-    "  --format NAME     the trace's format, where it cannot be told from the trace\n"
-    "  --bad-lines SHARE more bad lines than this share of all end the run (0.01)\n"
-    "  --seed N          for policies that draw (0)\n"
-    "  --threads N       (one for each processor)\n"
+    "\n",
+    "KVCM's caches:\n"
     "  --kvcm-mode 1|2|3 of kvcm-*: evict whole batches of all instances, whole batches of the "
     "one\n"
     "                    written to, or exactly what is too much (3)\n"
@@ -44,13 +52,14 @@ const char tierce__cli_optimize_help[] =
     "  --kvcm-csv DIR    KVCM's own files, of one kvcm-* policy and one capacity\n"
     "  --kvcm-config FILE  KVCM's own configuration: what it says is replayed, with its trace and\n"
     "                    output folder unless TRACE and --kvcm-csv say otherwise\n"
+    "\n",
+    "Policies: lru, fifo, mru, lfu, sieve, s3fifo, s3fifo-lcs, arc, leaf-lru, ttl, sampled-lru,\n"
+    "belady, infinite, kvcm-lru, kvcm-random-lru, kvcm-leaf-aware-lru.\n"
+    "belady knows the future and is what no policy can beat; infinite keeps everything.\n"
     "\n"
-    "Lists have commas between; all combinations are run. TRACE may be - for standard input, and "
-    "be\n"
-    "compressed by gzip or zstd. belady knows the future and is what no policy can beat; infinite\n"
-    "keeps everything.\n"
-    "\n"
-    "Exit status: 0 done, 1 the trace cannot be read, 2 wrong arguments.\n";
+    "Exit status: 0 done, 1 the trace cannot be read or a result not be written, 2 wrong\n"
+    "arguments, or what a file that they name says.\n",
+    NULL};
 
 /* ---- reading the trace ----------------------------------------------------------------------- */
 

@@ -103,7 +103,7 @@ class Optimize(CliCase):
         self.check(0, "optimize", path, err=["1 of 100 lines", "line 41"])
         path = self.write("worse.jsonl", "".join(lines[:50] + ["x\n"] * 20 + lines[50:]))
         self.check(1, "optimize", path, err=["line 41"])
-        self.check(0, "optimize", path, "--bad-lines", "0.5", err=["21 of 120 lines"])
+        self.check(0, "optimize", path, "--bad-share", "0.5", err=["21 of 120 lines"])
 
     def test_wrong_arguments(self):
         path = self.trace([[1]])
@@ -121,11 +121,22 @@ class Optimize(CliCase):
                 ([path, "--capacity", "1GiB"], "--block-bytes"),
                 ([path, "--block-bytes", "1MiB", "--capacity", "1KiB"], "less than one block"),
                 ([path, "--threads", "0"], "--threads"),
-                ([path, "--bad-lines", "2"], "--bad-lines"),
+                ([path, "--bad-share", "2"], "--bad-share"),
+                ([path, "--bad-share", "0x1p-3"], "--bad-share"),
+                ([path, "--format", "moonkake"], "--format takes access, "),
+                ([path, "--bad-lines", "0.1"], 'there is no option "--bad-lines"'),
+                ([path, "--polcy=lru"], 'the nearest is "--policy"'),
+                ([path, "--policy"], "--policy needs a value"),
                 ([path, "--capacity", ",".join(["1"] * 65)], "at most 64"),
                 ([path, "--nonsense"], "nonsense")]:
             with self.subTest(args=args):
                 self.check(2, "optimize", *args, err=[said])
+
+    def test_the_help_names_all_policies(self):
+        said = self.check(2, "optimize", "x", "--policy", "").stderr
+        names = said.split("there are: ")[1].split("\n", maxsplit=1)[0]
+        listed = self.check(0, "optimize", "--help").stdout.split("Policies: ")[1].split(".\n")[0]
+        self.assertEqual(listed.replace("\n", " "), names)
 
     def test_a_trace_that_is_none(self):
         self.check(1, "optimize", "/nonexistent.jsonl", err=["/nonexistent.jsonl"])
@@ -274,10 +285,11 @@ class Optimize(CliCase):
                 ({one + "instance_id": "c"}, '"b" stands in no group'),
                 ({"trace_file_path": "/nonexistent"}, "/nonexistent")]:
             with self.subTest(changes=changes):
-                self.check(1, "optimize", "--kvcm-config", self.config(trace, **changes),
-                           err=[said])
-        self.check(1, "optimize", "--kvcm-config", self.write("x", "{"), err=["JSON"])
-        self.check(1, "optimize", "--kvcm-config", "/nonexistent", err=["/nonexistent"])
+                of_trace = said in ('"b" stands in no group', "/nonexistent")
+                self.check(1 if of_trace else 2, "optimize", "--kvcm-config",
+                           self.config(trace, **changes), err=[said])
+        self.check(2, "optimize", "--kvcm-config", self.write("x", "{"), err=["JSON"])
+        self.check(2, "optimize", "--kvcm-config", "/nonexistent", err=["/nonexistent"])
         self.check(2, "optimize", "--kvcm-config", self.config(trace), "--policy", "lru",
                    err=["--kvcm-config"])
 
@@ -285,7 +297,12 @@ class Optimize(CliCase):
         path = self.trace([[1]])
         for args, said in [(["--kvcm-mode", "4"], "--kvcm-mode"), (["--kvcm-batch", "0"], "--kvcm-b"),
                            (["--kvcm-used", "1.1"], "--kvcm-used"),
-                           (["--kvcm-sample-rate", "no"], "--kvcm-sample-rate")]:
+                           (["--kvcm-sample-rate", "no"], "--kvcm-sample-rate"),
+                           (["--kvcm-mode", "2"], "--kvcm-mode needs one of the policies kvcm-"),
+                           (["--policy", "lru", "--kvcm-batch", "2"], "--kvcm-batch needs"),
+                           (["--policy", "lru,sieve", "--kvcm-used", "0.5"], "--kvcm-used needs"),
+                           (["--policy", "kvcm-lru", "--kvcm-sample-rate", "0.5"],
+                            "needs the policy kvcm-random-lru")]:
             with self.subTest(args=args):
                 self.check(2, "optimize", path, *args, err=[said])
 

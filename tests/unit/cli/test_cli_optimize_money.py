@@ -212,8 +212,8 @@ class Money(CliCase):
                 ("", "are wanted"),
                 ("gpus: {\n", "profile.yaml")]:
             with self.subTest(text=text):
-                self.check(1, "optimize", *at, self.profile(text), err=[said, "profile.yaml"])
-        self.check(1, "optimize", *at, "/nonexistent.yaml", err=["/nonexistent.yaml"])
+                self.check(2, "optimize", *at, self.profile(text), err=[said, "profile.yaml"])
+        self.check(2, "optimize", *at, "/nonexistent.yaml", err=["/nonexistent.yaml"])
 
     def test_speeds_of_this_machine(self):
         """Of several sizes of chunks the one nearest to a block, 64 MiB here."""
