@@ -235,38 +235,38 @@ static void trace_name(char *out, size_t size, const char *path)
         *p = *p == ',' || *p == '"' || (unsigned char)*p < ' ' ? '_' : *p;
 }
 
-FILE *tierce__optimize_open(const char *path)
+int tierce__optimize_open(struct tierce__new_file *out, const char *path)
 {
-    FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we");
-    if (file == NULL)
-        tierce__cli_fail(COMMAND, "%.300s: cannot be written: %s", path, tierce_strerror(-errno));
-    return file;
+    *out = (struct tierce__new_file){.file = stdout};
+    int rc = strcmp(path, "-") == 0 ? 0 : tierce__new_file_open(out, path);
+    return rc == 0 ? TIERCE__CLI_OK
+                   : tierce__cli_fail(COMMAND, "%.300s: cannot be written: %s", path,
+                                      tierce_strerror(rc));
 }
 
-int tierce__optimize_close(FILE *file, const char *path)
+int tierce__optimize_close(struct tierce__new_file *file, const char *path)
 {
-    struct stat status;
-    if (file == stdout)
+    if (file->file == stdout)
         return TIERCE__CLI_OK;
-    bool is_file = fstat(fileno(file), &status) == 0 && S_ISREG(status.st_mode);
-    bool good = ferror(file) == 0;
-    good = fclose(file) == 0 && good;
-    if (good)
+    bool is_beside = file->beside != NULL;
+    int rc = tierce__new_file_close(file, true);
+    if (rc == 0)
         return TIERCE__CLI_OK;
-    bool removed = is_file && unlink(path) == 0; /* half of it would look like all of it */
-    return tierce__cli_fail(COMMAND, "%.300s: cannot be written to its end%s; is the disk full?",
-                            path, removed ? ", and was removed" : "");
+    return tierce__cli_fail(COMMAND, "%.300s: cannot be written to its end: %s%s", path,
+                            tierce_strerror(rc),
+                            is_beside ? "; what was there before is left as it was" : "");
 }
 
 static int write_csv(const struct tierce__optimize *request, const char *name,
                      const struct tierce__sweep *sweep,
                      const struct tierce__optimize_findings *findings)
 {
-    FILE *file = tierce__optimize_open(request->csv);
-    if (file == NULL)
-        return TIERCE__CLI_FAILED;
-    tierce__optimize_print_csv(file, name, sweep, findings);
-    return tierce__optimize_close(file, request->csv);
+    struct tierce__new_file file;
+    int status = tierce__optimize_open(&file, request->csv);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    tierce__optimize_print_csv(file.file, name, sweep, findings);
+    return tierce__optimize_close(&file, request->csv);
 }
 
 /* Whether the results themselves go to standard output. */

@@ -277,11 +277,11 @@ int tierce__optimize_write_timeline(const struct tierce__optimize *request,
                              });
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "the replay failed: %s", tierce_strerror(rc));
-    FILE *file = tierce__optimize_open(request->sim.timeline);
-    int status = TIERCE__CLI_FAILED;
-    if (file != NULL) {
-        print_slices(file, &timeline);
-        status = tierce__optimize_close(file, request->sim.timeline);
+    struct tierce__new_file file;
+    int status = tierce__optimize_open(&file, request->sim.timeline);
+    if (status == TIERCE__CLI_OK) {
+        print_slices(file.file, &timeline);
+        status = tierce__optimize_close(&file, request->sim.timeline);
     }
     tierce__timeline_clear(&timeline);
     return status;
