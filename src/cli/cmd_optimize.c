@@ -4,6 +4,7 @@
 #include "cli/optimize.h"
 #include "cli/optimize_live.h"
 #include "cli/progress.h"
+#include "optimizer/temporary.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -117,9 +118,11 @@ static int not_kept(const char *path, int rc)
 {
     if (rc != -ENOSPC && rc != -EDQUOT && rc != -EFBIG)
         return tierce__cli_fail(COMMAND, "%.300s: %s", path, tierce_strerror(rc));
-    return tierce__cli_fail(COMMAND,
-                            "the temporary file cannot be written: %s; TMPDIR names the folder",
-                            tierce_strerror(rc));
+    return tierce__cli_fail(
+        COMMAND,
+        "the temporary file in %.300s cannot be written: %s; it takes 4 bytes a block and 48 "
+        "a request, and TMPDIR names another folder",
+        tierce__temporary_folder(), tierce_strerror(rc));
 }
 
 static int read_trace(struct tierce__optimize_trace *out, const struct tierce__optimize *request)
@@ -139,8 +142,9 @@ static int read_trace(struct tierce__optimize_trace *out, const struct tierce__o
     rc = tierce__recording_create(&out->recording, NULL);
     if (rc < 0) {
         status = tierce__cli_fail(COMMAND,
-                                  "a temporary file cannot be made: %s; TMPDIR names the folder",
-                                  tierce_strerror(rc));
+                                  "a temporary file cannot be made in %.300s: %s; TMPDIR names "
+                                  "another folder",
+                                  tierce__temporary_folder(), tierce_strerror(rc));
         goto out;
     }
     rc = record_all(out->recording, trace);
@@ -303,6 +307,39 @@ static int write_results(const struct tierce__optimize *request,
     return status;
 }
 
+/* An error of the system, which the replay itself meets in nothing but files; the others are ours.
+ */
+static bool is_of_a_file(int rc)
+{
+    return rc > -4096 && rc != -ENOMEM && rc != -EAGAIN;
+}
+
+int tierce__optimize_fail_replay(const char *what, int rc)
+{
+    if (!is_of_a_file(rc))
+        return tierce__cli_fail(COMMAND, "%s failed: %s", what, tierce_strerror(rc));
+    return tierce__cli_fail(COMMAND,
+                            "%s failed: %s; its temporary files lie in %.300s, and TMPDIR names "
+                            "another folder",
+                            what, tierce_strerror(rc), tierce__temporary_folder());
+}
+
+/* The only file of a sweep is what belady knows of the future. */
+static int fail_sweep(const struct tierce__optimize *request,
+                      const struct tierce__recording *recording, int rc)
+{
+    for (size_t i = 0; i < request->cache_count && is_of_a_file(rc); i++) {
+        if (request->caches[i].kind == TIERCE__CACHE_BELADY)
+            return tierce__cli_fail(COMMAND,
+                                    "belady needs a temporary file of %" PRIu64
+                                    " bytes in %.300s, which cannot be had: %s; TMPDIR names "
+                                    "another folder, --policy caches without belady",
+                                    4 * tierce__recording_totals(recording).blocks,
+                                    tierce__temporary_folder(), tierce_strerror(rc));
+    }
+    return tierce__optimize_fail_replay("the replay", rc);
+}
+
 static int run(const struct tierce__optimize *request, const struct tierce__optimize_trace *trace,
                const char *name)
 {
@@ -340,7 +377,7 @@ static int run(const struct tierce__optimize *request, const struct tierce__opti
     int rc = status == TIERCE__CLI_OK ? tierce__sweep_run(&sweep, recording, &opts) : 0;
     tierce__progress_end(&progress);
     if (rc < 0)
-        status = tierce__cli_fail(COMMAND, "the replay failed: %s", tierce_strerror(rc));
+        status = fail_sweep(request, recording, rc);
     if (status != TIERCE__CLI_OK)
         goto out;
     status = tierce__optimize_end_findings(&findings, &sweep, recording, request->seed);

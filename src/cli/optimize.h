@@ -108,6 +108,10 @@ int tierce__optimize_write_report(const struct tierce__optimize *request,
 int tierce__optimize_open(struct tierce__new_file *out, const char *path);
 int tierce__optimize_close(struct tierce__new_file *file, const char *path);
 
+/* A replay failed, of which `what` is the name: says why, and what a temporary file wants if that is
+ * the reason. Returns TIERCE__CLI_FAILED. */
+int tierce__optimize_fail_replay(const char *what, int rc);
+
 /* Hit rates by cache and capacity, one table for each match, and what they do not show. */
 void tierce__optimize_print_table(FILE *file, const struct tierce__optimize *request,
                                   const struct tierce__recording_totals *totals,

@@ -217,8 +217,7 @@ static int run_quotas(const struct tierce__optimize *request,
         struct tierce__groups_opts opts = groups_opts(request, &m);
         int rc = tierce__groups_run(&groups, trace->recording, &opts);
         if (rc < 0)
-            status =
-                tierce__cli_fail(COMMAND, "the replay of groups failed: %s", tierce_strerror(rc));
+            status = tierce__optimize_fail_replay("the replay of groups", rc);
         else
             print_quotas(stdout, request, &groups, &m);
     }
@@ -269,7 +268,7 @@ static int run_split(const struct tierce__optimize *request,
         struct tierce__groups_opts opts = groups_opts(request, &m);
         int rc = tierce__split_run(&split, trace->recording, &opts, request->sim.split.amount);
         if (rc < 0)
-            status = tierce__cli_fail(COMMAND, "the split failed: %s", tierce_strerror(rc));
+            status = tierce__optimize_fail_replay("the split", rc);
         else
             print_split(stdout, request, &split, &m);
     }

@@ -79,7 +79,7 @@ int tierce__optimize_run_scaled(const struct tierce__optimize *request,
     struct tierce__scaled scaled;
     int rc = tierce__scale_run(&scaled, recording, request->sim.scale, opts);
     if (rc < 0)
-        return tierce__cli_fail(COMMAND, "the replay failed: %s", tierce_strerror(rc));
+        return tierce__optimize_fail_replay("the replay of a part", rc);
     int status = TIERCE__CLI_OK;
     bool piped = request->csv != NULL && strcmp(request->csv, "-") == 0;
     if (scaled.requests == 0) {

@@ -5,9 +5,10 @@ import csv
 import json
 import os
 import random
+import subprocess
 import unittest
 
-from cli_case import CliCase
+from cli_case import EXECUTABLE, CliCase
 
 DATA = os.environ.get("TIERCE_TEST_DATA")
 
@@ -145,6 +146,33 @@ class Optimize(CliCase):
         self.check(1, "optimize", self.write("text", "to be or not to be\n"), err=["text"])
         self.check(1, "optimize", self.trace([[1]]), env={"TMPDIR": "/nonexistent"},
                    err=["TMPDIR"])
+
+    def on_a_small_disk(self, kib, *args):
+        """Temporary files in a folder with so much room; needs a name space for the mount."""
+        folder = os.path.join(self.folder, "small")
+        os.mkdir(folder)
+        mount = (f'mount -t tmpfs -o size={kib}k none {folder} || exit 77; '
+                 f'TMPDIR={folder} exec "$@"')
+        said = subprocess.run(["unshare", "-rm", "sh", "-c", mount, "sh", EXECUTABLE, "optimize",
+                               *args], capture_output=True, text=True, timeout=60, check=False)
+        os.rmdir(folder)
+        if said.returncode == 77 or "unshare" in said.stderr:
+            self.skipTest("no name space to mount in")
+        return folder, said
+
+    def test_no_room_for_belady(self):
+        path = self.trace([list(range(64))] * 400)  # 400 * (48 + 256) bytes, and 4 * 25,600
+        folder, said = self.on_a_small_disk(160, path, "--policy", "lru,belady")
+        self.assertEqual(said.returncode, 1, said.stderr)
+        for text in ("belady", f"temporary file of 102400 bytes in {folder}", "No space left",
+                     "TMPDIR names another folder", "--policy"):
+            self.assertIn(text, said.stderr)
+        _, said = self.on_a_small_disk(160, path, "--policy", "lru")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        folder, said = self.on_a_small_disk(80, path, "--policy", "lru")
+        self.assertEqual(said.returncode, 1, said.stderr)
+        for text in (f"temporary file in {folder}", "No space left", "TMPDIR names another"):
+            self.assertIn(text, said.stderr)
 
     # ---- KVCM's caches ----
 
