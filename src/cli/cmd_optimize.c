@@ -273,10 +273,15 @@ static int write_csv(const struct tierce__optimize *request, const char *name,
     return tierce__optimize_close(&file, request->csv);
 }
 
-/* Whether the results themselves go to standard output. */
-static bool is_piped(const char *path)
+int tierce__optimize_piped(const struct tierce__optimize *request)
 {
-    return path != NULL && strcmp(path, "-") == 0;
+    const char *const paths[] = {
+        request->csv,          request->html,         request->svg,          request->png,
+        request->sim.timeline, request->sim.tier_csv, request->sim.group_csv};
+    int count = 0;
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
+        count += paths[i] != NULL && strcmp(paths[i], "-") == 0;
+    return count;
 }
 
 static void print_results(const struct tierce__optimize *request,
@@ -284,8 +289,7 @@ static void print_results(const struct tierce__optimize *request,
                           const struct tierce__sweep *sweep,
                           const struct tierce__optimize_findings *findings)
 {
-    if (is_piped(request->csv) || is_piped(request->html) || is_piped(request->svg) ||
-        is_piped(request->png))
+    if (tierce__optimize_piped(request) > 0)
         return;
     tierce__optimize_print_table(stdout, request, totals, sweep);
     tierce__optimize_print_budget(stdout, request, sweep);
@@ -391,14 +395,15 @@ out:
 
 /* What else was asked for. */
 static int run_beside(const struct tierce__optimize *request,
-                      const struct tierce__optimize_trace *trace)
+                      const struct tierce__optimize_trace *trace, const char *name)
 {
-    int status = tierce__optimize_run_life(request, trace);
+    int status = tierce__optimize_piped(request) == 0 ? tierce__optimize_run_life(request, trace)
+                                                      : TIERCE__CLI_OK;
     if (status == TIERCE__CLI_OK)
         status = tierce__optimize_write_timeline(request, trace->recording);
     if (status == TIERCE__CLI_OK)
-        status = tierce__optimize_run_tiers(request, trace->recording);
-    return status == TIERCE__CLI_OK ? tierce__optimize_run_groups(request, trace) : status;
+        status = tierce__optimize_run_tiers(request, trace->recording, name);
+    return status == TIERCE__CLI_OK ? tierce__optimize_run_groups(request, trace, name) : status;
 }
 
 int tierce__cli_optimize(int argc, char **argv)
@@ -424,7 +429,7 @@ int tierce__cli_optimize(int argc, char **argv)
         if (status == TIERCE__CLI_OK)
             status = run(&request, &trace, name);
         if (status == TIERCE__CLI_OK)
-            status = run_beside(&request, &trace);
+            status = run_beside(&request, &trace, name);
         if (status == TIERCE__CLI_OK && request.kvcm_csv != NULL)
             status = tierce__optimize_write_kvcm(&request, &trace);
     }

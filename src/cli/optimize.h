@@ -108,8 +108,20 @@ int tierce__optimize_write_report(const struct tierce__optimize *request,
 int tierce__optimize_open(struct tierce__new_file *out, const char *path);
 int tierce__optimize_close(struct tierce__new_file *file, const char *path);
 
-/* A replay failed, of which `what` is the name: says why, and what a temporary file wants if that is
- * the reason. Returns TIERCE__CLI_FAILED. */
+/* How many files are standard output. If one is, nothing else is printed there. */
+int tierce__optimize_piped(const struct tierce__optimize *request);
+
+/* A text as a cell of a CSV: nothing that a terminal obeys, in quotes where it must be. */
+void tierce__optimize_print_text(FILE *file, const char *text);
+
+/* "rev", "fwd", or "-" of a cache that has none. */
+const char *tierce__optimize_order(const struct tierce__sweep_row *row);
+
+/* A capacity as it is read again: a number, whose unit the user knows. */
+void tierce__optimize_print_capacity(FILE *file, uint64_t capacity);
+
+/* A replay failed, of which `what` is the name: says why, and what a temporary file wants if that
+ * is the reason. Returns TIERCE__CLI_FAILED. */
 int tierce__optimize_fail_replay(const char *what, int rc);
 
 /* Hit rates by cache and capacity, one table for each match, and what they do not show. */

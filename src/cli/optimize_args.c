@@ -297,6 +297,8 @@ static int add_defaults(struct tierce__optimize *out)
         status = tierce__optimize_check_money(&out->money);
     if (status == TIERCE__CLI_OK)
         status = tierce__optimize_check_sim(out);
+    if (status == TIERCE__CLI_OK && tierce__optimize_piped(out) > 1)
+        status = tierce__cli_usage(COMMAND, "only one file can be standard output (-)");
     return status;
 }
 
@@ -334,12 +336,9 @@ static int read_config(struct tierce__optimize *out)
 /* Anything but the hit rates of caches. */
 static bool asks_for_more(const struct tierce__optimize *out)
 {
-    const struct tierce__optimize_sim *sim = &out->sim;
     return out->csv != NULL || out->html != NULL || out->svg != NULL || out->png != NULL ||
            out->kvcm_csv != NULL || out->kvcm_config_path != NULL || out->money.model != NULL ||
-           out->money.rounds > 0 || sim->life || sim->timeline != NULL || sim->tier_count > 0 ||
-           sim->group_count > 0 || sim->quota_count > 0 || sim->has_split || sim->has_budget ||
-           sim->scale > 0;
+           out->money.rounds > 0 || tierce__optimize_asks_sim(&out->sim);
 }
 
 /* What is followed has no end: only what is known at any time can be shown. */

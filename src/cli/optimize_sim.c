@@ -240,6 +240,12 @@ int tierce__optimize_read_sim(struct tierce__optimize_sim *out, int option, cons
     case TIERCE__OPTIMIZE_BUDGET:
         out->has_budget = true;
         return read_size(&out->budget, "--budget", value);
+    case TIERCE__OPTIMIZE_TIER_CSV:
+        out->tier_csv = value;
+        return TIERCE__CLI_OK;
+    case TIERCE__OPTIMIZE_GROUP_CSV:
+        out->group_csv = value;
+        return TIERCE__CLI_OK;
     default:
         return read_scale(out, value);
     }
@@ -248,7 +254,8 @@ int tierce__optimize_read_sim(struct tierce__optimize_sim *out, int option, cons
 bool tierce__optimize_asks_sim(const struct tierce__optimize_sim *sim)
 {
     return sim->life || sim->timeline != NULL || sim->tier_count > 0 || sim->group_count > 0 ||
-           sim->quota_count > 0 || sim->has_split || sim->has_budget || sim->scale > 0;
+           sim->quota_count > 0 || sim->has_split || sim->has_budget || sim->scale > 0 ||
+           sim->tier_csv != NULL || sim->group_csv != NULL;
 }
 
 int tierce__optimize_check_sim(const struct tierce__optimize *request)
@@ -256,6 +263,10 @@ int tierce__optimize_check_sim(const struct tierce__optimize *request)
     const struct tierce__optimize_sim *sim = &request->sim;
     if (sim->group_count > 0 && sim->quota_count == 0 && !sim->has_split)
         return tierce__cli_usage(COMMAND, "--group needs --quota or --split");
+    if (sim->tier_csv != NULL && sim->tier_count == 0)
+        return tierce__cli_usage(COMMAND, "--tier-csv needs --tier");
+    if (sim->group_csv != NULL && sim->quota_count == 0 && !sim->has_split)
+        return tierce__cli_usage(COMMAND, "--group-csv needs --quota or --split");
     if (sim->timeline != NULL && request->capacity_count == 0)
         return tierce__cli_usage(COMMAND, "--timeline needs --capacity: of which caches");
     if (sim->scale > 0 && (request->html != NULL || request->svg != NULL || request->png != NULL ||

@@ -51,7 +51,8 @@ struct tierce__optimize_sim {
     size_t group_count, quota_count;
     bool has_split, has_budget;
     struct tierce__optimize_size split, budget;
-    double scale; /* 0: the whole trace */
+    double scale;                     /* 0: the whole trace */
+    const char *tier_csv, *group_csv; /* NULL, a file, or "-" */
 };
 
 /* Rows of the options' table, and reading one of them. Return an exit status, as all below. */
@@ -67,6 +68,8 @@ enum {
     TIERCE__OPTIMIZE_SPLIT,
     TIERCE__OPTIMIZE_BUDGET,
     TIERCE__OPTIMIZE_SCALE,
+    TIERCE__OPTIMIZE_TIER_CSV,
+    TIERCE__OPTIMIZE_GROUP_CSV,
     TIERCE__OPTIMIZE_SIM_END,
 };
 
@@ -80,6 +83,8 @@ enum {
         {"quota", required_argument, NULL, TIERCE__OPTIMIZE_QUOTA},                                \
         {"split", required_argument, NULL, TIERCE__OPTIMIZE_SPLIT},                                \
         {"budget", required_argument, NULL, TIERCE__OPTIMIZE_BUDGET},                              \
+        {"tier-csv", required_argument, NULL, TIERCE__OPTIMIZE_TIER_CSV},                          \
+        {"group-csv", required_argument, NULL, TIERCE__OPTIMIZE_GROUP_CSV},                        \
     {                                                                                              \
         "scale", required_argument, NULL, TIERCE__OPTIMIZE_SCALE                                   \
     }
@@ -97,9 +102,11 @@ enum {
     "                    next (all)\n"                                                             \
     "  --tier-promote first|all|none  hits of slower tiers go into the first, into all that are\n" \
     "                    faster, or nowhere (first)\n"                                             \
+    "  --tier-csv FILE   one line a tier, and one of all\n"                                        \
     "  --quota NAME=SIZE  a cache of its own for a group of instances, once for each\n"            \
     "  --group NAME=INSTANCE,...  what is in a group, where it is not the instance of that name\n" \
     "  --split SIZE      how groups (or all instances) best share so much, by their LRU curves\n"  \
+    "  --group-csv FILE  one line a group of --quota and --split, and one of all\n"                \
     "  --scale SHARE     replays so much of the conversations, in caches smaller by as much\n"
 
 int tierce__optimize_read_sim(struct tierce__optimize_sim *out, int option, const char *value);
@@ -131,8 +138,9 @@ int tierce__optimize_run_life(const struct tierce__optimize *request,
                               const struct tierce__optimize_trace *trace);
 int tierce__optimize_write_timeline(const struct tierce__optimize *request,
                                     const struct tierce__recording *recording);
+/* `name` is the trace's, as below. */
 int tierce__optimize_run_tiers(const struct tierce__optimize *request,
-                               const struct tierce__recording *recording);
+                               const struct tierce__recording *recording, const char *name);
 
 /* The tiers that were asked for [borrow the request], and a replay in them; *out is the caller's to
  * destroy. */
@@ -142,7 +150,7 @@ int tierce__optimize_replay_tiers(struct tierce__tiers **out, const struct tierc
                                   const struct tierce__recording *recording);
 
 int tierce__optimize_run_groups(const struct tierce__optimize *request,
-                                const struct tierce__optimize_trace *trace);
+                                const struct tierce__optimize_trace *trace, const char *name);
 void tierce__optimize_print_budget(FILE *file, const struct tierce__optimize *request,
                                    const struct tierce__sweep *sweep);
 

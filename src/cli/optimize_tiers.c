@@ -65,10 +65,11 @@ static void print_tier(FILE *file, const struct tierce__optimize *request,
     fprintf(file, "  %s\n", spec->policy->name);
 }
 
+static const double load_shares[] = {0.5, 0.9, 0.99, 1};
+
 static void print_loads(FILE *file, const struct tierce__optimize *request,
                         struct tierce__tiers *tiers)
 {
-    static const double shares[] = {0.5, 0.9, 0.99, 1};
     const struct tierce__tiers_result *result = tierce__tiers_result(tiers);
     char text[32];
     if (!knows_time(request) || result->loads == 0)
@@ -77,7 +78,7 @@ static void print_loads(FILE *file, const struct tierce__optimize *request,
     fprintf(file, "a load takes, in the %" PRIu64 " requests that have one: mean %s", result->loads,
             text);
     for (size_t i = 0; i < 4; i++) {
-        tierce__optimize_time(text, (double)tierce__tiers_load_ns(tiers, shares[i]) / 1e9);
+        tierce__optimize_time(text, (double)tierce__tiers_load_ns(tiers, load_shares[i]) / 1e9);
         fprintf(file, ", %s %s",
                 i == 0   ? "50 %"
                 : i == 1 ? "90 %"
@@ -114,6 +115,70 @@ static void print_tiers(FILE *file, const struct tierce__optimize *request,
         fputs("--block-bytes SIZE or --model NAME gives bytes and times\n", file);
 }
 
+/* ---- the CSV --------------------------------------------------------------------------------- */
+
+static void print_csv_tier(FILE *file, const struct tierce__tier_spec *spec,
+                           const struct tierce__tier_result *t)
+{
+    tierce__optimize_print_text(file, spec->name);
+    fprintf(file, ",%s,", spec->policy->name);
+    tierce__optimize_print_capacity(file, spec->capacity);
+    fprintf(file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.6f,%" PRIu64 ",%" PRIu64 ",%" PRIu64,
+            t->used_max, t->asked, t->hits, t->asked > 0 ? (double)t->hits / (double)t->asked : 0,
+            t->internal_hits, t->failed, t->loads);
+    fprintf(file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64, t->read_blocks, t->read_bytes,
+            t->written_blocks, t->written_bytes);
+    fprintf(file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64,
+            t->stored, t->promoted, t->demoted, t->refused, t->evicted, t->expired);
+    fprintf(file, ",%.6g,%.6g,%.6g,,,,,", t->read_s, t->write_s, t->worn);
+}
+
+/* What only all of them together have; times where the trace or the options give some. */
+static void print_csv_all(FILE *file, const struct tierce__optimize *request,
+                          struct tierce__tiers *tiers)
+{
+    const struct tierce__tiers_result *r = tierce__tiers_result(tiers);
+    fprintf(file, "all,,,,%" PRIu64 ",%" PRIu64 ",%.6f,%" PRIu64 ",%" PRIu64 ",%" PRIu64, r->blocks,
+            r->hits, share(r->hits, r->blocks) / 100, r->internal_hits, r->failed, r->loads);
+    fputs(",,,,,,,,,,,,,", file);
+    if (knows_time(request) && r->loads > 0) {
+        fprintf(file, ",%.6g", r->load_ns.sum / (double)r->loads / 1e9);
+        for (size_t i = 0; i < 3; i++)
+            fprintf(file, ",%.6g", (double)tierce__tiers_load_ns(tiers, load_shares[i]) / 1e9);
+    } else {
+        fputs(",,,,", file);
+    }
+    fprintf(file, ",%" PRIu64, r->not_stored);
+}
+
+static int write_csv(const struct tierce__optimize *request, struct tierce__tiers *tiers,
+                     const char *name)
+{
+    struct tierce__new_file file;
+    const struct tierce__tiers_result *result = tierce__tiers_result(tiers);
+    if (request->sim.tier_csv == NULL)
+        return TIERCE__CLI_OK;
+    int status = tierce__optimize_open(&file, request->sim.tier_csv);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    fputs("trace,tier,policy,capacity,used,asked,hits,hit_rate,internal_hits,failed,loads,"
+          "read_blocks,read_bytes,written_blocks,written_bytes,stored,promoted,demoted,refused,"
+          "evicted,expired,reading_s,writing_s,worn,load_mean,load_p50,load_p90,load_p99,"
+          "not_stored\n",
+          file.file);
+    for (size_t i = 0; i <= result->tier_count; i++) {
+        fprintf(file.file, "%s,", name);
+        if (i < result->tier_count)
+            print_csv_tier(file.file, &request->sim.tiers[i], &result->tiers[i]);
+        else
+            print_csv_all(file.file, request, tiers);
+        fputc('\n', file.file);
+    }
+    return tierce__optimize_close(&file, request->sim.tier_csv);
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
 struct tierce__tiers_opts tierce__optimize_tiers(const struct tierce__optimize *request,
                                                  const struct tierce__recording *recording)
 {
@@ -147,7 +212,7 @@ int tierce__optimize_replay_tiers(struct tierce__tiers **out, const struct tierc
 }
 
 int tierce__optimize_run_tiers(const struct tierce__optimize *request,
-                               const struct tierce__recording *recording)
+                               const struct tierce__recording *recording, const char *name)
 {
     struct tierce__tiers_opts opts = tierce__optimize_tiers(request, recording);
     struct tierce__tiers *tiers = NULL;
@@ -156,8 +221,10 @@ int tierce__optimize_run_tiers(const struct tierce__optimize *request,
     int status = tierce__optimize_replay_tiers(&tiers, &opts, recording);
     if (status != TIERCE__CLI_OK)
         return status;
-    print_tiers(stdout, request, tiers,
-                request->block_bytes > 0 || tierce__recording_totals(recording).has_bytes);
+    if (tierce__optimize_piped(request) == 0)
+        print_tiers(stdout, request, tiers,
+                    request->block_bytes > 0 || tierce__recording_totals(recording).has_bytes);
+    status = write_csv(request, tiers, name);
     tierce__tiers_destroy(tiers);
-    return TIERCE__CLI_OK;
+    return status;
 }
