@@ -2,6 +2,7 @@
 #ifndef TIERCE_CLI_OPTIMIZE_SIM_H
 #define TIERCE_CLI_OPTIMIZE_SIM_H
 
+#include "optimizer/profiles.h"
 #include "optimizer/sweep.h"
 #include "optimizer/tiers.h"
 
@@ -43,6 +44,9 @@ struct tierce__optimize_sim {
     const char *timeline; /* NULL, a file, or "-" */
     struct tierce__tier_spec tiers[TIERCE__TIERS_MAX];
     struct tierce__optimize_size tier_sizes[TIERCE__TIERS_MAX];
+    char tier_costs[TIERCE__TIERS_MAX][TIERCE__TIER_NAME_BYTES]; /* names of profiles, or "" */
+    struct tierce__storage tier_storages[TIERCE__TIERS_MAX];     /* these profiles */
+    bool has_tier_costs;                                         /* each of them has one */
     size_t tier_count;
     enum tierce__tiers_writes writes;
     enum tierce__tiers_promote promote;
@@ -98,6 +102,7 @@ enum {
     "                    memory:64GiB,read=20GB/s\n"                                               \
     "                    disk:1TiB,policy=lru,read=3GB/s,latency=100us,write=2GB/s,\n"             \
     "                    ttl=1h,endurance=1PB (policy lru; what is not said takes no time)\n"      \
+    "                    cost=NAME of a --cost-tier, in each of them: what all save, with --gpu\n" \
     "  --tier-writes all|waterfall  what is stored goes to all tiers, or what one evicts to the\n" \
     "                    next (all)\n"                                                             \
     "  --tier-promote first|all|none  hits of slower tiers go into the first, into all that are\n" \
@@ -117,8 +122,8 @@ bool tierce__optimize_read_size(struct tierce__optimize_size *out, const char *t
 /* Whether any of them was given. */
 bool tierce__optimize_asks_sim(const struct tierce__optimize_sim *sim);
 
-/* All options are read: refuses what does not go together. */
-int tierce__optimize_check_sim(const struct tierce__optimize *request);
+/* All options are read: refuses what does not go together, and finds what tiers cost. */
+int tierce__optimize_check_sim(struct tierce__optimize *request);
 
 /*
  * The trace is read: what was given in bytes becomes blocks, or, where only the trace says how

@@ -89,6 +89,65 @@ static void print_loads(FILE *file, const struct tierce__optimize *request,
     fputc('\n', file);
 }
 
+/* ---- money ----------------------------------------------------------------------------------- */
+
+/* Dollars an hour. */
+struct money {
+    double saved, cost, costs[TIERCE__TIERS_MAX];
+};
+
+/* A tier without a limit is bought as large as it became. Its endurance, if that was given, counts
+ * before its profile's writes. */
+static double cost_of(const struct tierce__optimize *request,
+                      const struct tierce__tiers_result *result, size_t tier, double hours)
+{
+    const struct tierce__tier_spec *spec = &request->sim.tiers[tier];
+    const struct tierce__tier_result *t = &result->tiers[tier];
+    struct tierce__storage storage = request->sim.tier_storages[tier];
+    bool has_limit = spec->capacity != TIERCE__CAPACITY_UNLIMITED;
+    double bytes = (double)(has_limit ? spec->capacity : t->used_max);
+    bytes *= request->in_bytes ? 1 : (double)request->block_bytes;
+    if (spec->endurance_bytes > 0 && bytes > 0)
+        storage.writes.value = spec->endurance_bytes / bytes;
+    return tierce__storage_cost(&storage, bytes, (double)t->written_bytes / hours);
+}
+
+/* False: nothing is known of it. */
+static bool count_money(struct money *out, const struct tierce__optimize *request,
+                        const struct tierce__tiers_result *result)
+{
+    const struct tierce__setup *setup = &request->money.setup;
+    double hours = (double)(result->last_us - result->first_us) / 3.6e9;
+    if (!request->sim.has_tier_costs || !(hours > 0))
+        return false;
+    double flops = tierce__prefill_flops(&setup->model, result->hit_tokens, result->hit_squares);
+    *out = (struct money){.saved = tierce__gpu_cost(setup, flops) / hours};
+    for (size_t i = 0; i < result->tier_count; i++) {
+        out->costs[i] = cost_of(request, result, i, hours);
+        out->cost += out->costs[i];
+    }
+    return true;
+}
+
+static void print_money(FILE *file, const struct tierce__optimize *request,
+                        const struct tierce__tiers_result *result)
+{
+    const struct tierce__optimize_sim *sim = &request->sim;
+    struct money money;
+    if (!count_money(&money, request, result))
+        return;
+    fprintf(file, "what they save: $%.4g an hour; what they cost: $%.4g (", money.saved,
+            money.cost);
+    for (size_t i = 0; i < result->tier_count; i++)
+        fprintf(file, "%s%s $%.4g at $%g a GB for %g years, %s", i > 0 ? "; " : "",
+                sim->tiers[i].name, money.costs[i], sim->tier_storages[i].price.value,
+                sim->tier_storages[i].years.value,
+                tierce__mark_text(sim->tier_storages[i].price.mark));
+    fprintf(file, "); net $%.4g\n", money.saved - money.cost);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
 static void print_tiers(FILE *file, const struct tierce__optimize *request,
                         struct tierce__tiers *tiers, bool knows_bytes)
 {
@@ -111,6 +170,7 @@ static void print_tiers(FILE *file, const struct tierce__optimize *request,
         fprintf(file, "%" PRIu64 " blocks were not stored: the first tier has no room for them\n",
                 result->not_stored);
     print_loads(file, request, tiers);
+    print_money(file, request, result);
     if (!knows_bytes)
         fputs("--block-bytes SIZE or --model NAME gives bytes and times\n", file);
 }
@@ -156,6 +216,7 @@ static int write_csv(const struct tierce__optimize *request, struct tierce__tier
 {
     struct tierce__new_file file;
     const struct tierce__tiers_result *result = tierce__tiers_result(tiers);
+    struct money money;
     if (request->sim.tier_csv == NULL)
         return TIERCE__CLI_OK;
     int status = tierce__optimize_open(&file, request->sim.tier_csv);
@@ -164,14 +225,22 @@ static int write_csv(const struct tierce__optimize *request, struct tierce__tier
     fputs("trace,tier,policy,capacity,used,asked,hits,hit_rate,internal_hits,failed,loads,"
           "read_blocks,read_bytes,written_blocks,written_bytes,stored,promoted,demoted,refused,"
           "evicted,expired,reading_s,writing_s,worn,load_mean,load_p50,load_p90,load_p99,"
-          "not_stored\n",
+          "not_stored,saved_per_hour,cost_per_hour,net_per_hour\n",
           file.file);
+    bool has_money = count_money(&money, request, result);
     for (size_t i = 0; i <= result->tier_count; i++) {
         fprintf(file.file, "%s,", name);
         if (i < result->tier_count)
             print_csv_tier(file.file, &request->sim.tiers[i], &result->tiers[i]);
         else
             print_csv_all(file.file, request, tiers);
+        if (!has_money)
+            fputs(",,,", file.file);
+        else if (i < result->tier_count)
+            fprintf(file.file, ",,%.6g,", money.costs[i]);
+        else
+            fprintf(file.file, ",%.6g,%.6g,%.6g", money.saved, money.cost,
+                    money.saved - money.cost);
         fputc('\n', file.file);
     }
     return tierce__optimize_close(&file, request->sim.tier_csv);
@@ -190,6 +259,7 @@ struct tierce__tiers_opts tierce__optimize_tiers(const struct tierce__optimize *
         .promote = request->sim.promote,
         .in_bytes = request->in_bytes,
         .block_bytes = request->block_bytes,
+        .block_tokens = request->sim.has_tier_costs ? request->money.setup.block_tokens : 0,
         .distinct = tierce__recording_totals(recording).distinct,
         .seed = request->seed,
     };

@@ -275,6 +275,9 @@ static int load(struct tierce__tiers *t, const struct tierce__recorded *request,
     answer->hits = find(t, blocks, request->read_count);
     uint32_t loaded = place_loads(t, blocks, tierce__recorded_internal(request), answer->hits);
     count_hits(t, request, loaded, answer);
+    if (t->opts.block_tokens > 0)
+        tierce__recorded_saves(request, loaded, t->opts.block_tokens, &t->result.hit_tokens,
+                               &t->result.hit_squares);
     for (size_t i = 0; i < t->opts.tier_count; i++) {
         struct tierce__tier_result *tier = &t->result.tiers[i];
         if (answer->tier_blocks[i] == 0)

@@ -88,10 +88,11 @@ struct tierce__tiers_opts {
     size_t tier_count;                     /* 1 .. TIERCE__TIERS_MAX */
     enum tierce__tiers_writes writes;
     enum tierce__tiers_promote promote;
-    bool in_bytes;        /* capacities, by the sizes that the trace gives */
-    uint64_t block_bytes; /* of every block for which the trace gives no size; 0: not known, and
-                             counts as no bytes (as 1 for a capacity in bytes) */
-    uint32_t distinct;    /* different blocks of the recording */
+    bool in_bytes;         /* capacities, by the sizes that the trace gives */
+    uint64_t block_bytes;  /* of every block for which the trace gives no size; 0: not known, and
+                              counts as no bytes (as 1 for a capacity in bytes) */
+    uint32_t block_tokens; /* 0: tokens are not counted */
+    uint32_t distinct;     /* different blocks of the recording */
     uint64_t seed;
 };
 
@@ -123,6 +124,7 @@ struct tierce__tiers_result {
     uint64_t internal_hits;
     uint64_t failed;
     uint64_t not_stored; /* blocks that no tier has, and that the first had no room for */
+    double hit_tokens, hit_squares; /* as of struct tierce__sweep_row, of what was loaded */
     size_t tier_count;
     struct tierce__tier_result tiers[TIERCE__TIERS_MAX];
     uint64_t loads;                   /* requests that read something */
