@@ -352,6 +352,7 @@ static int run(const struct tierce__optimize *request, const struct tierce__opti
     struct tierce__progress progress;
     struct tierce__optimize_findings findings;
     tierce__progress_begin(&progress, "replaying", 1);
+    progress.unit = "requests";
     struct tierce__sweep_opts opts = {
         .size = sizeof(struct tierce__sweep_opts),
         .caches = request->caches,

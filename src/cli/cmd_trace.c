@@ -92,7 +92,10 @@ static int read_number(struct tierce__trace_run *run, int option)
         return 0;
     }
     if (!tierce__parse_count(&number, optarg))
-        return usage("a number is wanted", optarg);
+        return usage(option == 'w'   ? "--window takes a number"
+                     : option == 'n' ? "-n takes a number"
+                                     : "--seed takes a number",
+                     optarg);
     if (option == 'w' && (number == 0 || number > 1u << 28))
         return usage("--window takes 1 to 268435456", optarg);
     if (option == 'w')

@@ -67,6 +67,10 @@ static int join(struct members *m, const struct tierce__optimize_trace *trace, c
             tierce__edit_distance(trace->instances[nearest], wanted))
             nearest = i;
     }
+    if (trace->instance_count == 0 ||
+        (trace->instance_count == 1 && trace->instances[0][0] == '\0'))
+        return tierce__cli_usage(COMMAND, "the trace names no instance; \"%s\" cannot be one",
+                                 wanted);
     tierce__text_for_message(shown, sizeof(shown),
                              trace->instance_count > 0 ? trace->instances[nearest] : "");
     return tierce__cli_usage(COMMAND, "the trace has no instance \"%s\" (\"%s\"?)", wanted, shown);

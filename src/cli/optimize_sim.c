@@ -139,8 +139,12 @@ static int read_tier(struct tierce__optimize_sim *out, const char *text)
         char *value = strchr(part, first ? ':' : '=');
         if (value != NULL)
             *value++ = '\0';
-        if (first && (part[0] == '\0' || strlen(part) >= sizeof(spec->name)))
-            return tierce__cli_usage(COMMAND, "--tier: \"%.60s\" is no name for a tier", part);
+        if (first &&
+            (part[0] == '\0' || strchr(part, '=') != NULL || strlen(part) >= sizeof(spec->name)))
+            return tierce__cli_usage(COMMAND,
+                                     "--tier: \"%.60s\" is no name for a tier; it takes "
+                                     "NAME:SIZE,key=value,...",
+                                     part);
         if (!first && value == NULL)
             return tierce__cli_usage(COMMAND, "--tier: \"%.60s\" lacks a value (%s=...)", part,
                                      part);

@@ -4,8 +4,11 @@
 import csv
 import json
 import os
+import pty
 import random
+import select
 import subprocess
+import time
 import unittest
 
 from cli_case import EXECUTABLE, CliCase
@@ -132,6 +135,27 @@ class Optimize(CliCase):
                 ([path, "--nonsense"], "nonsense")]:
             with self.subTest(args=args):
                 self.check(2, "optimize", *args, err=[said])
+
+    def test_progress_of_a_pipe(self):
+        """Nobody knows how much is to come, and nothing is made up."""
+        ours, theirs = pty.openpty()
+        self.addCleanup(os.close, ours)
+        reader = subprocess.Popen([EXECUTABLE, "optimize", "-", "--format", "mooncake"],
+                                  stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=theirs)
+        os.close(theirs)
+        self.addCleanup(reader.wait)
+        self.addCleanup(reader.stdin.close)
+        said, number, give_up = b"", 0, time.monotonic() + 60
+        while b"/s" not in said and time.monotonic() < give_up:
+            # Requests come out behind the window in which they are sorted.
+            reader.stdin.write("".join(record(number + i, [1]) for i in range(2000)).encode())
+            reader.stdin.flush()
+            number += 2000
+            if select.select([ours], [], [], 0.02)[0]:
+                said += os.read(ours, 4096)
+        self.assertIn(b"reading", said)
+        self.assertNotIn(b"%", said)
+        self.assertNotIn(b" of ", said)
 
     def test_the_help_names_all_policies(self):
         said = self.check(2, "optimize", "x", "--policy", "").stderr

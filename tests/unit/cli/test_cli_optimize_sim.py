@@ -142,7 +142,7 @@ class OptimizeSim(CliCase):
 
     def test_wrong_tiers(self):
         path = self.trace([[1]])
-        for spec, said in [("", "NAME:SIZE"), (":5", "no name"), ("a:0", "not \"0\""),
+        for spec, said in [("", "NAME:SIZE"), (":5", "no name"), ("memory=5", "NAME:SIZE"), ("a:0", "not \"0\""),
                            ("a:5,polcy=lru", '"polcy" is not known here ("policy"?)'),
                            ("a:5,policy=belady", "no policy \"belady\""),
                            ("a:5,read", '"read" lacks a value'), ("a:5,read=fast", "a rate like"),
@@ -250,6 +250,7 @@ class OptimizeSim(CliCase):
             with self.subTest(args=args):
                 self.check(2, "optimize", self.log(), *args, err=[said])
         self.check(0, "optimize", self.log(), "--quota", "i0=5", out=["in no group"])
+        self.check(2, "optimize", self.trace([[1]]), "--quota", "i0=5", err=["names no instance"])
 
     def test_groups_as_csv(self):
         path, out = self.log(), os.path.join(self.folder, "g.csv")

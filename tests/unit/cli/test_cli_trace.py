@@ -184,7 +184,7 @@ class Trace(CliCase):
         self.check(2, "trace", "stat", err=["stat takes one file"])
         self.check(2, "trace", "stat", path, path, err=["stat takes one file"])
         self.check(2, "trace", "stat", path, "--to", "csv", err=["stat does not take --to"])
-        self.check(2, "trace", "head", path, "-n", "x", err=['a number is wanted: "x"'])
+        self.check(2, "trace", "head", path, "-n", "x", err=['-n takes a number: "x"'])
         self.check(2, "trace", "convert", path, err=["convert takes --to FORMAT"])
         self.check(2, "trace", "convert", path, "--to", "qwen",
                    err=['--to takes access, csv, mooncake; not "qwen"'])
