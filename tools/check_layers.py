@@ -21,6 +21,7 @@ import sys
 # Module -> the modules it may include, besides itself.
 BELOW = {
     "base": set(),
+    "control": {"base"},
     "key": {"base"},
     "policy": {"base"},
     "chunk": {"base", "key"},
@@ -33,7 +34,7 @@ BELOW = {
     "optimizer": {"base", "key", "policy"},
     "manager": {"base", "key", "policy", "wire", "serve"},
 }
-BELOW["engine"] = set(BELOW["tier"]) | {"tier"}
+BELOW["engine"] = set(BELOW["tier"]) | {"tier", "control"}
 BELOW["node"] = set(BELOW["engine"]) | {"engine"}
 BELOW["cli"] = set(BELOW["node"]) | {"node", "manager", "optimizer"}
 # The Python extension stands on the engine alone: its public face.
@@ -43,7 +44,7 @@ BELOW["python"] = {"base", "key", "paged", "engine"}
 PUBLIC = {
     "status.h": "base", "errors.def": "base", "log.h": "base", "version.h": "base",
     "key.h": "key", "paged.h": "paged", "config.h": "engine", "engine.h": "engine",
-    "stats.def": "engine", "tierce.h": "engine",
+    "stats.def": "engine", "misses.def": "engine", "why.h": "engine", "events.h": "engine", "tierce.h": "engine",
 }
 
 FUNCTION_LINES_MAX = 70

@@ -12,16 +12,20 @@
 #include "chunk/header.h"
 #include "chunk/pool.h"
 #include "engine/access_log.h"
-#include "engine/breaker.h"
+#include "engine/cost.h"
+#include "engine/health.h"
+#include "engine/fetch.h"
 #include "key/namespaces.h"
 #include "tier/tier.h"
 
 /*
  * What the files of the engine share. The story of a store is in store.c, of a load in load.c, of
- * a lookup in lookup.c; storage.c drives the tiers below them; sessions.c keeps the pins.
+ * a lookup in lookup.c; storage.c drives the tiers below them; fetch.c reads chunks from them;
+ * sessions.c keeps the pins.
  *
- * Lock order: REGISTRY (engine.c), ENGINE (sessions, unattended requests), TRANSFER (one load or
- * one waiting caller), then the tiers' own. No tier is called with ENGINE or TRANSFER held.
+ * Lock order: REGISTRY (engine.c), ENGINE (sessions, unattended requests), FETCH (what is being
+ * read), TRANSFER (one waiting caller), then the tiers' own. No tier is called with ENGINE, FETCH
+ * or TRANSFER held.
  */
 
 #define TIERCE__ENGINE_MAGIC 0x7e1e0001u
@@ -47,15 +51,21 @@ struct tierce__settings {
     uint32_t load_ms;
     uint32_t pin_ms;
     uint32_t close_ms;
-    uint32_t breaker_errors;
-    uint32_t breaker_retry_ms;
+    struct tierce__health_limits health;
+    bool cost_check;
+    uint64_t cost_read_bytes_per_s; /* of slow tiers; 0: as measured */
+    uint64_t cost_prefill;          /* tokens a second; 0: as measured */
+    bool recompute_all; /* while a tier is left alone, the others are not asked either */
 };
 
 /* A tier in its place in the waterfall: 0 is the fastest and always memory. */
 struct tierce__rung {
+    struct tierce_engine *engine;
+    const char *policy; /* its name; constant storage */
     struct tierce__tier *tier;
-    struct tierce__breaker breaker;
-    enum tierce_origin origin; /* what a block loaded from it is reported as */
+    struct tierce__health health;
+    _Atomic uint64_t measure_tried_ns; /* cost.c */
+    enum tierce_origin origin;         /* what a block loaded from it is reported as */
 };
 
 /* An engine is in the registry from before it has its folder until after it has let go of it. */
@@ -73,13 +83,19 @@ struct tierce_engine {
     char *disk_path; /* canonical path of the store folder; "" without one */
 
     char *identity; /* canonical configuration: equal ones share an engine */
+    uint64_t opened_ns;
+    struct tierce__control *control; /* or NULL */
     struct tierce__settings settings;
 
     struct tierce__access_log *access_log; /* or NULL */
+    struct tierce__departures *departures; /* or NULL */
+    struct tierce__events *events;
     struct tierce__namespaces *namespaces;
     struct tierce__pool *pool;
     struct tierce__rung rungs[TIERCE__TIERS_MAX];
     size_t rung_count;
+
+    struct tierce__fetches fetches;
 
     struct tierce__lock lock; /* ENGINE: everything below */
     struct tierce__cond changed;
@@ -121,6 +137,7 @@ struct tierce_view {
     struct tierce__key key; /* template: namespace and shard */
     uint32_t *cell_bytes;
     struct tierce__shape full;
+    struct tierce__prefill prefill;
 };
 
 static inline void tierce__count(struct tierce_engine *engine, enum tierce__stat stat, int64_t n)
@@ -204,9 +221,23 @@ TIERCE_MUSTUSE int tierce__transfer_check(const struct tierce_view *view,
  */
 size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
                             size_t count, size_t rung_limit, uint8_t *places);
+
+/* The rung that could not be asked for the first key that is missing; status 0: all were. */
+struct tierce__unasked {
+    size_t rung;
+    int status;
+};
+
+/* The same over all rungs, and what could not be asked. */
+size_t tierce__storage_search(struct tierce_engine *engine, const struct tierce__key *keys,
+                              size_t count, uint8_t *places, struct tierce__unasked *unasked);
+
 /* How many leading keys one durable tier holds durably. */
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
                                     size_t count);
+
+/* Tries the tiers that are left alone and due. */
+void tierce__storage_probe(struct tierce_engine *engine);
 
 /* Whether some tier holds this one chunk. */
 bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key);
