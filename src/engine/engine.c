@@ -120,9 +120,8 @@ static void add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
     rung->policy = policy->name;
     rung->tier = tier;
     rung->origin = origin;
+    tierce__health_init(&rung->health, &engine->settings.health);
     tier->ops->watch(tier, watch_rung, rung);
-    tierce__breaker_init(&rung->breaker, engine->settings.breaker_errors,
-                         engine->settings.breaker_retry_ms);
 }
 
 static int open_memory(struct tierce_engine *engine, const struct tierce_config *config,
@@ -220,7 +219,8 @@ static void open_control(struct tierce_engine *engine, const struct tierce_confi
                     "reason=\"%s\" consequence=\"this process cannot be asked\"", why);
 }
 
-/* Ends pins at their deadline, so that a request that vanished cannot hold memory. */
+/* Ends pins at their deadline, so that a request that vanished cannot hold memory, and tries tiers
+ * that are left alone, so that they come back without anybody asking for them. */
 static void *run_keeper(void *arg)
 {
     struct tierce_engine *engine = arg;
@@ -228,9 +228,12 @@ static void *run_keeper(void *arg)
     while (!engine->closing) {
         tierce__cond_wait(&engine->changed, &engine->lock, tierce__deadline_in_ms(KEEPER_MS));
         bool look = engine->session_count > 0 && !engine->closing;
+        bool closing = engine->closing;
         tierce__lock_drop(&engine->lock);
         if (look)
             tierce__sessions_expire(engine, NULL, false);
+        if (!closing)
+            tierce__storage_probe(engine);
         tierce__lock_take(&engine->lock);
     }
     tierce__lock_drop(&engine->lock);
@@ -246,8 +249,16 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
     s->load_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_LOAD);
     s->pin_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_PIN);
     s->close_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_CLOSE);
-    s->breaker_errors = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_ERRORS);
-    s->breaker_retry_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_RETRY);
+    s->health = (struct tierce__health_limits){
+        .errors_max = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_ERRORS),
+        .window_errors_max = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_WINDOW),
+        .slow_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_SLOW),
+        .retry_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_RETRY)};
+    s->cost_check = tierce__engine_bool(config, TIERCE__ENGINE_COST_CHECK);
+    s->cost_read_bytes_per_s = tierce__engine_number(config, TIERCE__ENGINE_COST_READ);
+    s->cost_prefill = tierce__engine_number(config, TIERCE__ENGINE_COST_PREFILL);
+    s->recompute_all =
+        strcmp(tierce__engine_text(config, TIERCE__ENGINE_BREAKER_FALLBACK), "recompute") == 0;
 }
 
 static int open_parts(struct tierce_engine *engine, const struct tierce_config *config,
@@ -293,7 +304,7 @@ static bool close_parts(struct tierce_engine *engine)
         struct tierce__tier *tier = engine->rungs[engine->rung_count - 1].tier;
         if (!tier->ops->close(tier, engine->close_deadline_ns))
             return false;
-        engine->rung_count--;
+        tierce__health_fini(&engine->rungs[--engine->rung_count].health);
     }
     TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
     tierce__fetches_fini(&engine->fetches);
@@ -511,7 +522,7 @@ static void add_disk_stats(const struct tierce__rung *rung, struct tierce_engine
     out->disk_evictions = (int64_t)s.evicted_chunks;
     out->disk_dropped_puts = (int64_t)s.dropped_puts;
     out->disk_written_bytes_today = (int64_t)s.written_bytes_today;
-    out->disk_in_service_now = tierce__breaker_closed(&rung->breaker);
+    out->disk_in_service_now = tierce__health_serves(&rung->health);
 }
 
 void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stats *out)

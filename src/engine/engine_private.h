@@ -12,7 +12,8 @@
 #include "chunk/header.h"
 #include "chunk/pool.h"
 #include "engine/access_log.h"
-#include "engine/breaker.h"
+#include "engine/cost.h"
+#include "engine/health.h"
 #include "engine/fetch.h"
 #include "key/namespaces.h"
 #include "tier/tier.h"
@@ -50,8 +51,11 @@ struct tierce__settings {
     uint32_t load_ms;
     uint32_t pin_ms;
     uint32_t close_ms;
-    uint32_t breaker_errors;
-    uint32_t breaker_retry_ms;
+    struct tierce__health_limits health;
+    bool cost_check;
+    uint64_t cost_read_bytes_per_s; /* of slow tiers; 0: as measured */
+    uint64_t cost_prefill;          /* tokens a second; 0: as measured */
+    bool recompute_all; /* while a tier is left alone, the others are not asked either */
 };
 
 /* A tier in its place in the waterfall: 0 is the fastest and always memory. */
@@ -59,8 +63,9 @@ struct tierce__rung {
     struct tierce_engine *engine;
     const char *policy; /* its name; constant storage */
     struct tierce__tier *tier;
-    struct tierce__breaker breaker;
-    enum tierce_origin origin; /* what a block loaded from it is reported as */
+    struct tierce__health health;
+    _Atomic uint64_t measure_tried_ns; /* cost.c */
+    enum tierce_origin origin;         /* what a block loaded from it is reported as */
 };
 
 /* An engine is in the registry from before it has its folder until after it has let go of it. */
@@ -132,6 +137,7 @@ struct tierce_view {
     struct tierce__key key; /* template: namespace and shard */
     uint32_t *cell_bytes;
     struct tierce__shape full;
+    struct tierce__prefill prefill;
 };
 
 static inline void tierce__count(struct tierce_engine *engine, enum tierce__stat stat, int64_t n)
@@ -222,13 +228,16 @@ struct tierce__unasked {
     int status;
 };
 
-/* The same over all rungs, without places. */
+/* The same over all rungs, and why there are no more. */
 size_t tierce__storage_search(struct tierce_engine *engine, const struct tierce__key *keys,
-                              size_t count, struct tierce__unasked *unasked);
+                              size_t count, uint8_t *places, struct tierce__unasked *unasked);
 
 /* How many leading keys one durable tier holds durably. */
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
                                     size_t count);
+
+/* Tries the tiers that are left alone and due. */
+void tierce__storage_probe(struct tierce_engine *engine);
 
 /* Whether some tier holds this one chunk. */
 bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key);

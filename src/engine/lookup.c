@@ -83,6 +83,33 @@ static void end_line(struct tierce_engine *engine, struct tierce__access_line *l
     tierce__access_end(engine->access_log, line, tiers, engine->rung_count > 1 ? 2 : 1);
 }
 
+/* How many keys from `first` on the tiers hold that are worth loading; counts why there are no
+ * more. */
+static int find_worth(struct tierce_view *view, const struct tierce__keys *keys, size_t first,
+                      size_t *found)
+{
+    struct tierce_engine *engine = view->engine;
+    struct tierce__unasked unasked;
+    size_t count = keys->count - first;
+    uint8_t small[256], *places = small;
+    if (count > sizeof(small))
+        places = tierce__alloc(count);
+    if (places == NULL)
+        return -ENOMEM;
+    size_t there = tierce__storage_search(engine, keys->keys + first, count, places, &unasked);
+    *found = tierce__cost_limit(view, places, there);
+    if (*found < there)
+        tierce__count(engine, TIERCE__STAT_misses_not_worth_loading, 1);
+    else if (there < count)
+        tierce__why_count(engine, &keys->keys[first + there], first + there >= keys->full_count,
+                          &unasked);
+    tierce__count(engine, TIERCE__STAT_blocks_not_worth,
+                  (int64_t)((there - *found) * view->chunk_blocks));
+    if (places != small)
+        tierce__free(places);
+    return 0;
+}
+
 int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
                   const struct tierce_lookup_opts *opts, struct tierce_found *out)
 {
@@ -111,10 +138,9 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     in_memory += first;
     size_t found = in_memory;
     if (rc == 0 && !memory_only && found < keys.count) {
-        struct tierce__unasked unasked;
-        found += tierce__storage_search(engine, keys.keys + found, keys.count - found, &unasked);
-        if (found < keys.count)
-            tierce__why_count(engine, &keys.keys[found], found >= keys.full_count, &unasked);
+        size_t more = 0;
+        rc = find_worth(view, &keys, found, &more);
+        found += more;
     }
     if (rc == 0) {
         out->blocks = blocks_of(view, &keys, found, to_block);

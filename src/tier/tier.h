@@ -54,7 +54,8 @@ struct tierce__tier_req {
     enum tierce__tier_op op;
     uint64_t deadline_ns; /* clock.h; TIERCE__DEADLINE_NEVER for none */
     tierce__tier_done_fn *done;
-    void *arg; /* the caller's */
+    void *arg;         /* the caller's */
+    uint64_t begun_ns; /* the caller's: when it submitted the request */
 
     /* LOOKUP [in] keys of consecutive chunks, [out] found: the leading ones that are there.
      * CLEAR [in] no key: every namespace; one: the namespace that it names. [out] found: chunks
