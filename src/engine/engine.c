@@ -120,8 +120,8 @@ static void add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
     rung->policy = policy->name;
     rung->tier = tier;
     rung->origin = origin;
-    tierce__health_init(&rung->health, &engine->settings.health);
     tier->ops->watch(tier, watch_rung, rung);
+    tierce__health_init(&rung->health, &engine->settings.health);
 }
 
 static int open_memory(struct tierce_engine *engine, const struct tierce_config *config,

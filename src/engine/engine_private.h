@@ -228,7 +228,7 @@ struct tierce__unasked {
     int status;
 };
 
-/* The same over all rungs, and why there are no more. */
+/* The same over all rungs, and what could not be asked. */
 size_t tierce__storage_search(struct tierce_engine *engine, const struct tierce__key *keys,
                               size_t count, uint8_t *places, struct tierce__unasked *unasked);
 

@@ -83,28 +83,27 @@ static void end_line(struct tierce_engine *engine, struct tierce__access_line *l
     tierce__access_end(engine->access_log, line, tiers, engine->rung_count > 1 ? 2 : 1);
 }
 
-/* How many keys from `first` on the tiers hold that are worth loading; counts why there are no
- * more. */
-static int find_worth(struct tierce_view *view, const struct tierce__keys *keys, size_t first,
-                      size_t *found)
+/* How many keys behind the first `from` the tiers hold that are worth loading: *more. Counts why it
+ * is not all. */
+static int find_more(struct tierce_view *view, const struct tierce__keys *keys, size_t from,
+                     size_t *more)
 {
     struct tierce_engine *engine = view->engine;
     struct tierce__unasked unasked;
-    size_t count = keys->count - first;
-    uint8_t small[256], *places = small;
-    if (count > sizeof(small))
-        places = tierce__alloc(count);
+    size_t count = keys->count - from;
+    uint8_t small[256], *places = count > sizeof(small) ? tierce__alloc(count) : small;
     if (places == NULL)
         return -ENOMEM;
-    size_t there = tierce__storage_search(engine, keys->keys + first, count, places, &unasked);
-    *found = tierce__cost_limit(view, places, there);
-    if (*found < there)
+    size_t there = tierce__storage_search(engine, keys->keys + from, count, places, &unasked);
+    *more = tierce__cost_limit(view, places, there);
+    if (*more < there) {
         tierce__count(engine, TIERCE__STAT_misses_not_worth_loading, 1);
-    else if (there < count)
-        tierce__why_count(engine, &keys->keys[first + there], first + there >= keys->full_count,
+        tierce__count(engine, TIERCE__STAT_blocks_not_worth,
+                      (int64_t)((there - *more) * view->chunk_blocks));
+    } else if (there < count) {
+        tierce__why_count(engine, &keys->keys[from + there], from + there >= keys->full_count,
                           &unasked);
-    tierce__count(engine, TIERCE__STAT_blocks_not_worth,
-                  (int64_t)((there - *found) * view->chunk_blocks));
+    }
     if (places != small)
         tierce__free(places);
     return 0;
@@ -139,7 +138,7 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     size_t found = in_memory;
     if (rc == 0 && !memory_only && found < keys.count) {
         size_t more = 0;
-        rc = find_worth(view, &keys, found, &more);
+        rc = find_more(view, &keys, found, &more);
         found += more;
     }
     if (rc == 0) {

@@ -211,7 +211,7 @@ static int64_t ask_prefix(struct tierce_engine *engine, size_t rung, const struc
 }
 
 /* The first rung that is left alone, or rung_count. */
-static size_t first_left_alone(const struct tierce_engine *engine)
+static size_t find_left(const struct tierce_engine *engine)
 {
     size_t rung = 0;
     while (rung < engine->rung_count && tierce__health_serves(&engine->rungs[rung].health))
@@ -226,14 +226,11 @@ static size_t find(struct tierce_engine *engine, const struct tierce__key *keys,
 {
     size_t rungs = engine->rung_count < rung_limit ? engine->rung_count : rung_limit;
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
-    size_t at = 0, before;
-    *unasked = (struct tierce__unasked){0};
-    if (engine->settings.recompute_all) {
-        size_t left = first_left_alone(engine);
-        if (left < engine->rung_count) {
-            *unasked = (struct tierce__unasked){.rung = left, .status = TIERCE_E_DOWN};
-            return 0;
-        }
+    size_t at = 0, before,
+           left = engine->settings.recompute_all ? find_left(engine) : engine->rung_count;
+    if (left < engine->rung_count) {
+        *unasked = (struct tierce__unasked){.rung = left, .status = TIERCE_E_DOWN};
+        return 0;
     }
     do {
         /* A chunk may have left memory while later ones are still there: go down and up again. */
@@ -264,6 +261,7 @@ size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__k
 size_t tierce__storage_search(struct tierce_engine *engine, const struct tierce__key *keys,
                               size_t count, uint8_t *places, struct tierce__unasked *unasked)
 {
+    *unasked = (struct tierce__unasked){0};
     return find(engine, keys, count, engine->rung_count, places, unasked);
 }
 

@@ -7,6 +7,7 @@
 #include "tier/fault.h"
 
 #include <errno.h>
+#include <tierce/why.h>
 
 static struct tierce__health health;
 static struct tierce__key key;
@@ -203,6 +204,10 @@ START_TEST(a_slow_disk_is_not_promised)
     fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, UINT64_MAX);
     ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 0);
     ck_assert_int_eq(fx_stats(&fx).blocks_not_worth, 4);
+    ck_assert_int_eq(fx_stats(&fx).misses_not_worth_loading, 1);
+    struct tierce_miss miss = {.size = sizeof(miss)};
+    ck_assert_int_eq(tierce_why(fx.view, chain, 0, 4, &miss), 0);
+    ck_assert_int_eq(miss.reason, TIERCE_MISS_NOT_WORTH_LOADING);
     /* An engine that computes slowly takes it. */
     for (int i = 0; i < 10; i++)
         tierce_view_computed(fx.view, 10, 20000000000u);
