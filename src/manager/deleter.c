@@ -366,7 +366,12 @@ static int delete_part(struct doing *d, struct part *part)
             continue;
         paths[count] =
             tierce__place_path(part->storage, &live->instance, &part->places[p], &d->arena);
-        count += paths[count] != NULL;
+        if (paths[count] == NULL)
+            return -ENOMEM;
+        if (paths[count][0] == '\0')
+            d->orphans++;
+        else
+            count++;
     }
     if (rc < 0 || count == 0)
         return rc;
@@ -448,14 +453,17 @@ static int was_ended(struct doing *d)
     struct tierce__meta_space *space = deletion->live->space;
     struct tierce__meta_note note = {.kind = TIERCE__NOTE_DELETION, .number = deletion->note};
     int rc = space->ops->note(space, note.kind, note.number, &d->arena, &note.value, &note.bytes);
-    if (rc < 0)
-        return rc == -ENOENT ? 1 : rc;
-    rc = tierce__deletion_read(&now, deletion->live, &note);
-    if (rc < 0)
-        return rc;
-    bool is_swept_next = now->is_sweep && !deletion->is_sweep;
-    tierce__deletion_destroy(now);
-    return is_swept_next;
+    bool is_ended = rc == -ENOENT;
+    if (rc == 0) {
+        rc = tierce__deletion_read(&now, deletion->live, &note);
+        if (rc < 0)
+            return rc;
+        is_ended = now->is_sweep && !deletion->is_sweep;
+        tierce__deletion_destroy(now);
+    }
+    if (is_ended)
+        rc = tierce__meta_confirm(space);
+    return rc < 0 ? rc : is_ended;
 }
 
 /* What is known of an end that was in doubt: 1: it has ended; 0: it has not, and is done again. */

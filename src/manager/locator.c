@@ -240,7 +240,7 @@ static void destroy_live(struct tierce__live *live)
     if (live == NULL)
         return;
     TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_acquire) == 0);
-    for (size_t b = 0; b < live->session_bucket_count; b++) {
+    for (size_t b = 0; live->sessions != NULL && b < live->session_bucket_count; b++) {
         while (live->sessions[b] != NULL) {
             struct tierce__session *session = live->sessions[b];
             live->sessions[b] = session->next;

@@ -14,7 +14,7 @@ struct finishing {
     int64_t now_us;
     struct tierce__arena arena;
     struct tierce__deletion *deletion; /* of what was not, or NULL */
-    struct tierce__meta_note notes[2];
+    struct tierce__meta_note *notes;
     size_t note_count;
     bool is_tried; /* the store may have been asked to write it */
     int error;
@@ -100,12 +100,39 @@ static int make_deletion(struct finishing *f)
     return 0;
 }
 
+/* What may not have been written when the session began: which slots of its files are used. Without
+ * it whoever leads next takes those files for full ones. */
+static int note_files(struct finishing *f, size_t count, size_t notes_max)
+{
+    const struct tierce__session *session = f->session;
+    size_t n = 0;
+    struct tierce__spec_place *all = tierce__arena_alloc(&f->arena, (count + 1) * sizeof(*all));
+    if (all == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < session->count; i++) {
+        for (size_t p = 0; p < session->keys[i].place_count; p++)
+            all[n++] = session->keys[i].places[p];
+    }
+    return tierce__places_note(f->live->places, all, n, f->notes, &f->note_count, notes_max,
+                               &f->arena);
+}
+
 /* The session's note goes, and that of the deletion comes. */
 static int prepare_notes(struct finishing *f)
 {
+    enum { OWN = 2 };
+    size_t places = 0;
+    for (size_t i = 0; i < f->session->count && f->session->is_unsure; i++)
+        places += f->session->keys[i].place_count;
+    size_t notes_max = OWN + tierce__places_notes_max(places);
+    f->notes = tierce__arena_alloc(&f->arena, notes_max * sizeof(*f->notes));
+    if (f->notes == NULL)
+        return -ENOMEM;
     f->notes[f->note_count++] =
         (struct tierce__meta_note){.kind = TIERCE__NOTE_SESSION, .number = f->session->note};
-    int rc = make_deletion(f);
+    int rc = places > 0 ? note_files(f, places, notes_max - 1) : 0;
+    if (rc == 0)
+        rc = make_deletion(f);
     if (rc == 0 && f->deletion != NULL)
         rc = tierce__deletion_write(f->deletion, &f->notes[f->note_count++]);
     return rc;
@@ -226,7 +253,10 @@ static int was_written(struct finishing *f)
     struct tierce__meta_space *space = f->live->space;
     int rc =
         space->ops->note(space, TIERCE__NOTE_SESSION, f->session->note, &f->arena, &value, &bytes);
-    return rc == -ENOENT ? 1 : rc;
+    if (rc != -ENOENT)
+        return rc;
+    rc = tierce__meta_confirm(space);
+    return rc < 0 ? rc : 1;
 }
 
 /* Settles or leaves a session whose batch was tried; 0: it has ended. */

@@ -46,6 +46,13 @@ int64_t tierce__meta_unmix(uint64_t mixed)
     return (int64_t)(z ^ (z >> 30) ^ (z >> 60));
 }
 
+int tierce__meta_confirm(struct tierce__meta_space *space)
+{
+    struct tierce__meta_note none = {.kind = TIERCE__NOTE_SESSION}; /* no session has number 0 */
+    struct tierce__meta_batch batch = {.notes = &none, .note_count = 1};
+    return space->ops->write(space, &batch);
+}
+
 bool tierce__meta_batch_is_valid(const struct tierce__meta_batch *batch)
 {
     for (size_t i = 0; i < batch->note_count; i++)

@@ -147,6 +147,12 @@ extern const struct tierce__meta_store_ops tierce__meta_redis;
  * "rocksdb" with a path RocksDB, "redis" Redis. NULL: there is none. */
 const struct tierce__meta_store_ops *tierce__meta_store_find(const char *type, const char *uri);
 
+/*
+ * Asks for a write that changes nothing. As long as a store takes those of this leader, no later
+ * one has written: what was read before it is what this one has left. Errors: of write.
+ */
+TIERCE_MUSTUSE int tierce__meta_confirm(struct tierce__meta_space *space);
+
 /* 0 .. 63 for a storage's number: 0 for none and for all that have no slot of their own. */
 static inline uint32_t tierce__meta_storage_slot(uint16_t storage)
 {

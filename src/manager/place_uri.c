@@ -99,7 +99,8 @@ static char *path_of_text(const char *uri, struct tierce__arena *arena)
 {
     const char *path = strstr(uri, "://");
     path = path != NULL ? strchr(path + 3, '/') : NULL;
-    return path != NULL ? tierce__arena_copy(arena, path, strcspn(path, "?")) : NULL;
+    return path != NULL ? tierce__arena_copy(arena, path, strcspn(path, "?"))
+                        : tierce__arena_copy(arena, "", 0);
 }
 
 char *tierce__place_path(const struct tierce__storage *storage,
@@ -108,6 +109,8 @@ char *tierce__place_path(const struct tierce__storage *storage,
 {
     if (place->uri != NULL)
         return path_of_text(place->uri, arena);
+    if (place->spec >= instance->spec_count)
+        return tierce__arena_copy(arena, "", 0);
     size_t bytes;
     char *folder = folder_of(storage, instance, place->spec, &bytes, arena);
     char *path = folder != NULL ? tierce__arena_alloc(arena, bytes + 17) : NULL;

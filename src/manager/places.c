@@ -305,13 +305,16 @@ static void forget_all(struct tierce__places *places)
             forget_file(places, places->buckets[i]);
 }
 
-/* Reads the notes, once. */
+/* Reads the notes, once; those of another leader, who may use our slots for something else, are
+ * refused. */
 static int load(struct tierce__places *places)
 {
     if (places->is_loaded)
         return 0;
     places->damaged = 0;
     int rc = places->space->ops->notes(places->space, TIERCE__NOTE_FILE, load_note, places);
+    if (rc == 0)
+        rc = tierce__meta_confirm(places->space);
     if (rc != 0)
         forget_all(places);
     places->is_loaded = rc == 0;
@@ -514,6 +517,36 @@ int tierce__places_take(struct tierce__places *places, const struct tierce__plac
     else
         end_take(places, taken, take.done, false);
     tierce__lock_drop(&places->lock);
+    return rc;
+}
+
+int tierce__places_note(struct tierce__places *places, const struct tierce__spec_place *taken,
+                        size_t count, struct tierce__meta_note *notes, size_t *note_count,
+                        size_t notes_max, struct tierce__arena *arena)
+{
+    TIERCE_CHECK_MAGIC(places, PLACES_MAGIC);
+    struct take take = {.places = places,
+                        .notes = notes,
+                        .note_count = *note_count,
+                        .notes_max = notes_max,
+                        .arena = arena};
+    int rc = 0;
+    tierce__lock_take(&places->lock);
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        struct file *file = find_file(places, taken[i].file);
+        if (file == NULL || !file->is_taking || file->is_noted)
+            continue;
+        file->is_noted = true;
+        rc = add_note(&take, file);
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct file *file = find_file(places, taken[i].file);
+        if (file != NULL && file->is_taking)
+            file->is_noted = false;
+    }
+    tierce__lock_drop(&places->lock);
+    if (rc == 0)
+        *note_count = take.note_count;
     return rc;
 }
 

@@ -34,7 +34,8 @@ struct tierce__places;
 /* [borrow] the space until close, the instance for the call. Slots that are free already are used
  * again from reusable_us (wall clock) on. An empty space begins at a number that `random` says:
  * clients of an instance that had the same name, or whose index is lost, may still write to its
- * files. Nothing is read before the first take or give, which may fail with what the store says.
+ * files. Nothing is read before the first take or give, which may fail with what the store says,
+ * TIERCE_E_REFUSED among it.
  * Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__places_open(struct tierce__places **out,
                                        struct tierce__meta_space *space,
@@ -74,6 +75,13 @@ TIERCE_MUSTUSE int tierce__places_take(struct tierce__places *places,
                                        const struct tierce__place_wish *wish,
                                        struct tierce__spec_place *taken,
                                        const struct tierce__place_notes *notes);
+
+/* The notes of the files that a take has not ended with, once more; *note_count goes on. Errors:
+ * -ENOMEM, TIERCE_E_LIMIT. */
+TIERCE_MUSTUSE int tierce__places_note(struct tierce__places *places,
+                                       const struct tierce__spec_place *taken, size_t count,
+                                       struct tierce__meta_note *notes, size_t *note_count,
+                                       size_t notes_max, struct tierce__arena *arena);
 
 /* The batch with the notes of a take was written, or nobody knows: the slots stay used, and from
  * now on others may take the rest of their files. Each take ends with this or with _untake, before
@@ -150,7 +158,7 @@ char *tierce__place_uris_make(struct tierce__place_uris *uris,
                               const struct tierce__spec_place *place);
 
 /* Its file, as storages are asked to delete it: the path in the URI; of Mooncake "/" and the key.
- * NULL: no memory, or a place with a text that has no path. */
+ * "": it has none, being a text without a path or of a spec that there is not. NULL: no memory. */
 char *tierce__place_path(const struct tierce__storage *storage,
                          const struct tierce__instance *instance,
                          const struct tierce__spec_place *place, struct tierce__arena *arena);

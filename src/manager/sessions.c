@@ -82,7 +82,7 @@ struct tierce__session *tierce__session_create(struct tierce__locator *locator, 
     session->written = written;
     session->count = count;
     session->arena = arena;
-    session->note = tierce__locator_random(locator);
+    session->note = tierce__locator_random(locator) | 1; /* never 0 */
     tierce__locator_name(locator, session->id, TIERCE__SESSION_ID_BYTES);
     return session;
 }
