@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -242,6 +243,8 @@ static bool close_parts(struct tierce_engine *engine)
         pthread_join(engine->keeper, NULL);
     }
     tierce__sessions_expire(engine, NULL, true);
+    while (atomic_load(&engine->calling) > 0)
+        sched_yield();
     tierce__access_close(engine->access_log);
     engine->access_log = NULL;
     while (engine->rung_count > 0) {

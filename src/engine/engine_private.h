@@ -85,6 +85,9 @@ struct tierce_engine {
     size_t rung_count;
 
     struct tierce__fetches fetches;
+    /* Threads of tiers that call a tier from an answer: closing waits for them, because the one
+     * who waited for that call's own answer may be closing the engine already. */
+    _Atomic uint32_t calling;
 
     struct tierce__lock lock; /* ENGINE: everything below */
     struct tierce__cond changed;

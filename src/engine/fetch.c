@@ -235,6 +235,7 @@ static void submit(struct segment *segment);
 static void answer(struct segment *segment, int status)
 {
     struct tierce__fetch *fetch = segment->fetch;
+    struct tierce_engine *engine = fetch->engine;
     bool again = false;
     tierce__lock_take(lock_of(fetch));
     fetch->reading--;
@@ -248,11 +249,15 @@ static void answer(struct segment *segment, int status)
             fail(fetch, status);
         again = claim(fetch, segment);
     }
+    if (again)
+        atomic_fetch_add(&engine->calling, 1);
     tierce__cond_broadcast(&fetch->changed);
     bool over = is_over(fetch);
     tierce__lock_drop(lock_of(fetch));
-    if (again)
+    if (again) {
         submit(segment);
+        atomic_fetch_sub(&engine->calling, 1);
+    }
     if (over)
         free_fetch(fetch);
 }
