@@ -158,11 +158,7 @@ static void submit_detached(struct detached *d)
         free_detached(d, TIERCE_E_DOWN);
 }
 
-/*
- * Tries a tier that is out of service, if it is time, with a read that nobody waits for: of the
- * first page of a chunk that it may hold.
- */
-static void probe(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
+void tierce__storage_probe(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
 {
     if (!tierce__breaker_due(&engine->rungs[rung].breaker, tierce__now_ns()))
         return;
@@ -192,7 +188,7 @@ static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct
                          size_t count, uint64_t deadline_ns, bool durable)
 {
     if (!tierce__breaker_closed(&engine->rungs[rung].breaker)) {
-        probe(engine, rung, keys);
+        tierce__storage_probe(engine, rung, keys);
         return 0;
     }
     struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,
