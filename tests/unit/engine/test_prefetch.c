@@ -505,6 +505,7 @@ START_TEST(who_finds_no_room_waits_in_the_queue)
     ck_assert_int_eq(tierce_prefetch_wait(second, LONG_MS), 0);
     ck_assert(tierce_prefetch_poll(second, &result));
     ck_assert_uint_eq(result.memory_blocks, BLOCKS);
+    ck_assert_int_eq(tierce_prefetch_wait(prefetch, LONG_MS), 0);
     ck_assert(tierce_prefetch_poll(prefetch, &result));
     ck_assert(result.late);
     tierce_prefetch_end(second);
