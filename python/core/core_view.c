@@ -247,6 +247,19 @@ static PyObject *view_load_begin(PyObject *self, PyObject *args, PyObject *kwarg
     return (PyObject *)object;
 }
 
+static PyObject *view_computed(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    uint64_t tokens, ns;
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "computed(tokens, ns)");
+        return NULL;
+    }
+    if (!tierce__core_uint64(args[0], &tokens) || !tierce__core_uint64(args[1], &ns))
+        return NULL;
+    tierce_view_computed(((ViewObject *)self)->view, tokens, ns);
+    Py_RETURN_NONE;
+}
+
 static PyObject *view_chunk_blocks(PyObject *self, void *unused)
 {
     (void)unused;
@@ -270,6 +283,9 @@ static PyMethodDef view_methods[] = {
      "lookup(chain, from_block, to_block, flags, session) -> (blocks, memory_blocks)\n\n"
      "Leading blocks that could be loaded, and those of them in memory. Flags: 1 pin for the "
      "session, 2 ask memory only."},
+    {"computed", (PyCFunction)(void (*)(void))view_computed, METH_FASTCALL,
+     "computed(tokens: int, ns: int) -> None\n\n"
+     "The engine computed the KV of so many prompt tokens in so long."},
     {"unpin", view_unpin, METH_O, "unpin(session: int) -> None"},
     {"store_begin", (PyCFunction)(void (*)(void))view_store_begin, METH_VARARGS | METH_KEYWORDS,
      "store_begin(chain, to_block, block_ids, tail=False) -> Store | None\n\n"

@@ -13,7 +13,8 @@
 #include "chunk/header.h"
 #include "chunk/pool.h"
 #include "engine/access_log.h"
-#include "engine/breaker.h"
+#include "engine/cost.h"
+#include "engine/health.h"
 #include "engine/fetch.h"
 #include "key/namespaces.h"
 #include "tier/tier.h"
@@ -54,16 +55,22 @@ struct tierce__settings {
     uint32_t prefetch_ms;
     uint32_t pin_ms;
     uint32_t close_ms;
-    uint32_t breaker_errors;
-    uint32_t breaker_retry_ms;
+    struct tierce__health_limits health;
+    bool cost_check;
+    uint64_t cost_read_bytes_per_s; /* of slow tiers; 0: as measured */
+    uint64_t cost_prefill;          /* tokens a second; 0: as measured */
+    bool recompute_all; /* while a tier is left alone, the others are not asked either */
 };
 
 /* A tier in its place in the waterfall: 0 is the fastest and always memory. */
 struct tierce__rung {
+    struct tierce_engine *engine;
+    const char *policy; /* its name; constant storage */
     struct tierce__tier *tier;
-    struct tierce__breaker breaker;
-    enum tierce_origin origin; /* what a block loaded from it is reported as */
-    uint64_t window_bytes;     /* that a prefetch asks of it ahead */
+    struct tierce__health health;
+    _Atomic uint64_t measure_tried_ns; /* cost.c */
+    enum tierce_origin origin;         /* what a block loaded from it is reported as */
+    uint64_t window_bytes;             /* that a prefetch asks of it ahead */
 };
 
 /* The prefetches of an engine whose handles have not been given back. */
@@ -93,6 +100,8 @@ struct tierce_engine {
     struct tierce__settings settings;
 
     struct tierce__access_log *access_log; /* or NULL */
+    struct tierce__departures *departures; /* or NULL */
+    struct tierce__events *events;
     struct tierce__namespaces *namespaces;
     struct tierce__pool *pool;
     struct tierce__rung rungs[TIERCE__TIERS_MAX];
@@ -144,6 +153,7 @@ struct tierce_view {
     struct tierce__key key; /* template: namespace and shard */
     uint32_t *cell_bytes;
     struct tierce__shape full;
+    struct tierce__prefill prefill;
 };
 
 static inline void tierce__count(struct tierce_engine *engine, enum tierce__stat stat, int64_t n)
@@ -237,9 +247,23 @@ TIERCE_MUSTUSE int tierce__transfer_check(const struct tierce_view *view,
  */
 size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
                             size_t count, size_t rung_limit, uint8_t *places);
+
+/* The rung that could not be asked for the first key that is missing; status 0: all were. */
+struct tierce__unasked {
+    size_t rung;
+    int status;
+};
+
+/* The same over all rungs, and what could not be asked. */
+size_t tierce__storage_search(struct tierce_engine *engine, const struct tierce__key *keys,
+                              size_t count, uint8_t *places, struct tierce__unasked *unasked);
+
 /* How many leading keys one durable tier holds durably. */
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
                                     size_t count);
+
+/* Tries the tiers that are left alone and due. */
+void tierce__storage_probe(struct tierce_engine *engine);
 
 /* Whether some tier holds this one chunk. */
 bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key);
@@ -279,10 +303,10 @@ TIERCE_MUSTUSE bool tierce__storage_submit(struct tierce_engine *engine, size_t 
 void tierce__storage_note(struct tierce_engine *engine, size_t rung,
                           const struct tierce__tier_req *req);
 
-/* Tries a tier that is out of service, if it is time, with a read that nobody waits for: of the
- * first page of a chunk that it may hold. */
-void tierce__storage_probe(struct tierce_engine *engine, size_t rung,
-                           const struct tierce__key *key);
+/* Tries a tier that is out of service, if it is time, with a read that nobody waits for: of a chunk
+ * that it has held, or else of the one that is asked for. */
+void tierce__storage_try(struct tierce_engine *engine, size_t rung,
+                         const struct tierce__key *asked);
 
 /* ---- prefetch.c ---- */
 

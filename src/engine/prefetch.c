@@ -275,7 +275,7 @@ static bool ask_rung(struct tierce_prefetch *p)
     if (tierce__storage_submit(p->engine, p->rung, &p->lookup))
         return true;
     drop_ref(p);
-    tierce__storage_probe(p->engine, p->rung, keys);
+    tierce__storage_try(p->engine, p->rung, keys);
     return false;
 }
 

@@ -11,52 +11,42 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine_private.h"
+#include "engine/why.h"
 
 /* ---- requests through the breaker ---- */
 
-/* A failure of the tier itself, as opposed to an honest no. */
-static bool is_fault(int status)
+static void tell_change(struct tierce_engine *engine, const struct tierce__rung *rung,
+                        enum tierce__health_change change, int status)
 {
-    return status == TIERCE_E_DEADLINE || status == TIERCE_E_DOWN ||
-           (status < 0 && status > TIERCE_E_MISS);
-}
-
-/* Only reads and writes reach the device; lookups, deletions, flushes of nothing and a no come from
- * an index in memory. They must neither end a row of failures nor an outage, or a dead disk would
- * be asked for ever. */
-static bool reaches_device(const struct tierce__tier_req *req)
-{
-    return req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT;
+    if (change == TIERCE__HEALTH_LOST) {
+        tierce__count(engine, TIERCE__STAT_breaker_trips, 1);
+        tierce__log(TIERCE_LOG_ERROR, "tier_out_of_service",
+                    "tier=%s last_error=\"%s\" retry_ms=%u", rung->tier->ops->name,
+                    tierce_strerror(status), rung->health.limits.retry_ms);
+    } else if (change == TIERCE__HEALTH_BACK) {
+        tierce__count(engine, TIERCE__STAT_breaker_recoveries, 1);
+        tierce__log(TIERCE_LOG_WARN, "tier_in_service", "tier=%s", rung->tier->ops->name);
+    }
 }
 
 void tierce__storage_note(struct tierce_engine *engine, size_t rung,
                           const struct tierce__tier_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
-    int status = req->status;
-    if (!is_fault(status) && !reaches_device(req))
+    if (rung == 0)
         return;
-    if (!is_fault(status) && status != 0) {
-        tierce__breaker_let_go(&r->breaker);
-        return;
-    }
-    if (status == TIERCE_E_DEADLINE)
+    if (req->status == TIERCE_E_DEADLINE)
         tierce__count(engine, TIERCE__STAT_deadline_failures, 1);
-    else if (is_fault(status) && status != TIERCE_E_DOWN)
+    else if (tierce__health_is_fault(req->status) && req->status != TIERCE_E_DOWN)
         tierce__count(engine, TIERCE__STAT_device_failures, 1);
-    if (tierce__breaker_note(&r->breaker, status == 0, tierce__now_ns())) {
-        tierce__count(engine, TIERCE__STAT_breaker_trips, 1);
-        tierce__log(TIERCE_LOG_ERROR, "tier_out_of_service",
-                    "tier=%s last_error=\"%s\" retry_ms=%u", r->tier->ops->name,
-                    tierce_strerror(status), r->breaker.retry_ms);
-    }
+    tell_change(engine, r, tierce__health_note(&r->health, req), req->status);
 }
 
 bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct tierce__tier_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
-    bool pass = reaches_device(req) ? tierce__breaker_pass(&r->breaker, tierce__now_ns())
-                                    : tierce__breaker_closed(&r->breaker);
+    /* Memory has no device that could fail. */
+    bool pass = rung == 0 || tierce__health_pass(&r->health, req);
     if (pass)
         r->tier->ops->submit(r->tier, req);
     return pass;
@@ -120,13 +110,15 @@ struct detached {
 static void note_put(struct tierce_engine *engine, int status)
 {
     tierce__lock_assert_held(&engine->lock);
-    if (is_fault(status) && engine->put_error == 0)
+    if (tierce__health_is_fault(status) && engine->put_error == 0)
         engine->put_error = status;
 }
 
 static void free_detached(struct detached *d, int status)
 {
     struct tierce_engine *engine = d->engine;
+    if (d->req.op == TIERCE__TIER_PUT && status < 0)
+        tierce__why_refused(engine, d->rung, &d->chunk.key, status);
     tierce__lock_take(&engine->lock);
     tierce__list_remove(&d->node);
     if (d->req.op == TIERCE__TIER_PUT)
@@ -158,10 +150,9 @@ static void submit_detached(struct detached *d)
         free_detached(d, TIERCE_E_DOWN);
 }
 
-void tierce__storage_probe(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
+/* A read that nobody waits for, of the first page of a chunk that the tier has held. */
+static void probe(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
 {
-    if (!tierce__breaker_due(&engine->rungs[rung].breaker, tierce__now_ns()))
-        return;
     struct detached *d = tierce__calloc(1, sizeof(*d));
     struct tierce__buf *buf = tierce__storage_alloc(engine, TIERCE__CHUNK_ALIGN);
     if (d == NULL || buf == NULL) {
@@ -182,45 +173,100 @@ void tierce__storage_probe(struct tierce_engine *engine, size_t rung, const stru
     submit_detached(d);
 }
 
+void tierce__storage_try(struct tierce_engine *engine, size_t rung, const struct tierce__key *asked)
+{
+    struct tierce__health *health = &engine->rungs[rung].health;
+    struct tierce__key key = *asked;
+    (void)tierce__health_proven(health, &key);
+    if (tierce__health_is_due(health))
+        probe(engine, rung, &key);
+}
+
+void tierce__storage_probe(struct tierce_engine *engine)
+{
+    for (size_t rung = 1; rung < engine->rung_count; rung++) {
+        struct tierce__key key;
+        struct tierce__health *health = &engine->rungs[rung].health;
+        if (tierce__health_is_due(health) && tierce__health_proven(health, &key))
+            probe(engine, rung, &key);
+    }
+}
+
 /* ---- what lookups, loads and stores use ---- */
 
-static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
-                         size_t count, uint64_t deadline_ns, bool durable)
+/* How many leading keys a rung has, or why it could not be asked. */
+static int64_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
+                          size_t count, uint64_t deadline_ns, bool durable)
 {
-    if (!tierce__breaker_closed(&engine->rungs[rung].breaker)) {
-        tierce__storage_probe(engine, rung, keys);
-        return 0;
+    if (!tierce__health_serves(&engine->rungs[rung].health)) {
+        tierce__storage_try(engine, rung, keys);
+        return TIERCE_E_DOWN;
     }
     struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,
                                .deadline_ns = deadline_ns,
                                .keys = keys,
                                .key_count = count,
                                .durable = durable}};
-    if (ask(engine, rung, &w) < 0)
-        return 0;
+    int rc = ask(engine, rung, &w);
+    if (rc < 0)
+        return rc;
     TIERCE_ASSERT(w.req.found <= count);
-    return w.req.found;
+    return (int64_t)w.req.found;
 }
 
-/* ---- what lookups, loads and stores use ---- */
+/* The first rung that is left alone, or rung_count. */
+static size_t find_left(const struct tierce_engine *engine)
+{
+    size_t rung = 0;
+    while (rung < engine->rung_count && tierce__health_serves(&engine->rungs[rung].health))
+        rung++;
+    return rung;
+}
 
-size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
-                            size_t count, size_t rung_limit, uint8_t *places)
+/* The waterfall. *unasked: of the rung that could not be asked last for the first key that is
+ * missing. */
+static size_t find(struct tierce_engine *engine, const struct tierce__key *keys, size_t count,
+                   size_t rung_limit, uint8_t *places, struct tierce__unasked *unasked)
 {
     size_t rungs = engine->rung_count < rung_limit ? engine->rung_count : rung_limit;
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
-    size_t at = 0, before;
+    size_t at = 0, before,
+           left = engine->settings.recompute_all ? find_left(engine) : engine->rung_count;
+    if (left < engine->rung_count) {
+        *unasked = (struct tierce__unasked){.rung = left, .status = TIERCE_E_DOWN};
+        return 0;
+    }
     do {
         /* A chunk may have left memory while later ones are still there: go down and up again. */
         before = at;
         for (size_t rung = 0; rung < rungs && at < count; rung++) {
-            size_t found = ask_prefix(engine, rung, keys + at, count - at, deadline_ns, false);
+            int64_t found = ask_prefix(engine, rung, keys + at, count - at, deadline_ns, false);
+            if (found < 0) {
+                *unasked = (struct tierce__unasked){.rung = rung, .status = (int)found};
+                continue;
+            }
+            if (found > 0)
+                *unasked = (struct tierce__unasked){0};
             if (places != NULL)
-                memset(places + at, (int)rung, found);
-            at += found;
+                memset(places + at, (int)rung, (size_t)found);
+            at += (size_t)found;
         }
     } while (rungs > 1 && at > before && at < count);
     return at;
+}
+
+size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
+                            size_t count, size_t rung_limit, uint8_t *places)
+{
+    struct tierce__unasked unasked;
+    return find(engine, keys, count, rung_limit, places, &unasked);
+}
+
+size_t tierce__storage_search(struct tierce_engine *engine, const struct tierce__key *keys,
+                              size_t count, uint8_t *places, struct tierce__unasked *unasked)
+{
+    *unasked = (struct tierce__unasked){0};
+    return find(engine, keys, count, engine->rung_count, places, unasked);
 }
 
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
@@ -231,8 +277,8 @@ size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct t
     for (size_t rung = 0; rung < engine->rung_count; rung++) {
         if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
             continue;
-        size_t found = ask_prefix(engine, rung, keys, count, deadline_ns, true);
-        most = found > most ? found : most;
+        int64_t found = ask_prefix(engine, rung, keys, count, deadline_ns, true);
+        most = found > (int64_t)most ? (size_t)found : most;
     }
     return most;
 }
@@ -303,6 +349,7 @@ void tierce__storage_write_all(struct tierce_engine *engine,
     for (size_t rung = 1; rung < engine->rung_count; rung++) {
         struct detached *d = tierce__calloc(1, sizeof(*d));
         if (d == NULL) {
+            tierce__why_refused(engine, rung, &chunk->key, -ENOMEM);
             miss_put(engine, -ENOMEM);
             return;
         }
@@ -333,7 +380,8 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
     d->req = (struct tierce__tier_req){.op = keep ? TIERCE__TIER_HIDE : TIERCE__TIER_DELETE,
                                        .deadline_ns = TIERCE__DEADLINE_NEVER,
                                        .keys = &d->chunk.key,
-                                       .key_count = 1};
+                                       .key_count = 1,
+                                       .left = sum ? TIERCE__LEFT_CHECKSUM : TIERCE__LEFT_IDENTITY};
     submit_detached(d);
 }
 

@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/engine_private.h"
+#include "engine/why.h"
 #include "paged/paged.h"
 
 /* One chunk on its way. */
@@ -74,6 +75,15 @@ static bool reserve(struct tierce_store *store, const struct tierce_chain *chain
     return true;
 }
 
+/* Counts and notes the chunks from `index` on as not stored. */
+static void skip(struct tierce_store *store, size_t index, int status)
+{
+    struct tierce_engine *engine = store->view->engine;
+    tierce__count(engine, TIERCE__STAT_stores_skipped, (int64_t)(store->keys.count - index));
+    for (size_t i = index; i < store->keys.count; i++)
+        tierce__why_refused(engine, 0, &store->keys.keys[i], status);
+}
+
 /* Reserves every chunk from `held` on that no tier has. */
 static void reserve_missing(struct tierce_store *store, const struct tierce_chain *chain,
                             size_t held)
@@ -84,8 +94,7 @@ static void reserve_missing(struct tierce_store *store, const struct tierce_chai
             continue; /* an island: its prefix was evicted and is stored anew */
         if (!reserve(store, chain, i)) {
             /* What follows would be a suffix without its prefix. */
-            int64_t skipped = (int64_t)(store->keys.count - i);
-            tierce__count(engine, TIERCE__STAT_stores_skipped, skipped);
+            skip(store, i, TIERCE_E_FULL);
             return;
         }
     }
@@ -217,8 +226,11 @@ static int64_t publish(struct tierce_store *store)
     for (size_t i = 0; i < store->count; i++) {
         struct store_chunk *chunk = &store->chunks[i];
         tierce__chunk_seal(chunk->buf->data);
-        if (tierce__storage_publish(engine, &chunk->record, chunk->buf) < 0) {
+        int rc = tierce__storage_publish(engine, &chunk->record, chunk->buf);
+        if (rc < 0) {
             tierce__count(engine, TIERCE__STAT_stores_skipped, (int64_t)(store->count - i));
+            for (size_t rest = i; rest < store->count; rest++)
+                tierce__why_refused(engine, 0, &store->chunks[rest].record.key, rc);
             break;
         }
         tierce__storage_write_all(engine, &chunk->record, chunk->buf);

@@ -91,6 +91,8 @@ static void end_op(struct tierce__disk *d, struct tierce__disk_op *op,
 {
     if (op->is_put && op->status == 0 && op->sync_epoch != d->sync_epoch)
         op->status = -EIO; /* a sync failed while the bytes were on their way */
+    if (op->is_put && op->status == 0 && d->table.chunks[op->slot].cancelled)
+        op->status = TIERCE_E_CANCELLED;
     if (op->status == -ENODATA)
         op->status = -EIO; /* the file is shorter than the journal says */
     if (op->status < 0 && op->status > -5000)
@@ -356,8 +358,11 @@ static struct tierce__disk_op *writer_of(struct tierce__disk *d, uint32_t slot)
 /* A suffix is of no use without its prefix, which may have been dropped from the queue. */
 static bool lacks_parent(const struct tierce__disk *d, const struct tierce__tier_req *req)
 {
-    return req->needs_parent && req->parent != NULL &&
-           tierce__index_find(d->table.index, req->parent) == TIERCE__INDEX_NONE;
+    if (!req->needs_parent || req->parent == NULL)
+        return false;
+    uint32_t slot = tierce__index_find(d->table.index, req->parent);
+    return slot == TIERCE__INDEX_NONE || d->table.chunks[slot].doomed ||
+           d->table.chunks[slot].cancelled;
 }
 
 /* Takes the first put off the queue, unless it has to wait; false then. */
@@ -366,7 +371,8 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
     struct tierce__tier_req *req = tierce__disk_req_of(d->puts.next);
     uint32_t slot = tierce__index_find(d->table.index, req->keys);
     int rc = d->journal_error;
-    if (slot != TIERCE__INDEX_NONE && d->table.chunks[slot].doomed)
+    if (slot != TIERCE__INDEX_NONE &&
+        (d->table.chunks[slot].doomed || d->table.chunks[slot].cancelled))
         return false; /* the old one has to leave first */
     if (slot == TIERCE__INDEX_NONE && rc == 0 && lacks_parent(d, req))
         rc = TIERCE_E_REFUSED;

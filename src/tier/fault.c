@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 
-#define FAULT_OPS (TIERCE__TIER_FLUSH + 1)
+#define FAULT_OPS (TIERCE__TIER_CLEAR + 1)
 
 struct fault {
     struct tierce__tier base;
@@ -170,13 +170,26 @@ static void touch(struct tierce__tier *tier, const struct tierce__key *keys, siz
 static uint64_t evict(struct tierce__tier *tier, uint64_t bytes)
 {
     struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
-    return f->next->ops->evict != NULL ? f->next->ops->evict(f->next, bytes) : 0;
+    return f->next->ops->evict(f->next, bytes);
 }
 
 static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
 {
     struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
     f->next->ops->stats(f->next, out);
+}
+
+static void watch(struct tierce__tier *tier, tierce__tier_watch_fn *fn, void *arg)
+{
+    struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
+    f->next->ops->watch(f->next, fn, arg);
+}
+
+static bool scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
+                 tierce__tier_watch_fn *fn, void *arg)
+{
+    struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
+    return f->next->ops->scan(f->next, cursor, places, fn, arg);
 }
 
 static bool close_fault(struct tierce__tier *tier, uint64_t deadline_ns)
@@ -197,12 +210,14 @@ static bool close_fault(struct tierce__tier *tier, uint64_t deadline_ns)
     return true;
 }
 
-/* One table for each combination of caps, because caps are part of the table. */
+/* One table for each combination of caps, because caps are part of the table. What lends holds
+ * pool buffers, and can be asked to evict. */
 static const struct tierce__tier_ops fault_ops[4] = {
 #define FAULT_OPS_ROW(c)                                                                           \
     {                                                                                              \
-        .name = "fault", .caps = (c), .submit = submit, .touch = touch, .evict = evict,            \
-        .stats = stats, .close = close_fault                                                       \
+        .name = "fault", .caps = (c), .submit = submit, .touch = touch,                            \
+        .evict = ((c)&TIERCE__TIER_LENDS) != 0 ? evict : NULL, .stats = stats, .watch = watch,     \
+        .scan = scan, .close = close_fault                                                         \
     }
     FAULT_OPS_ROW(0), FAULT_OPS_ROW(1), FAULT_OPS_ROW(2), FAULT_OPS_ROW(3)};
 

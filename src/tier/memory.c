@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <string.h>
 
 /*
  * Evictability. An entry is evictable exactly if the tier's reference is the only one. GET hands
@@ -21,6 +22,18 @@
 #define MEMORY_MAGIC 0x4d454d31u
 #define KEY_BATCH    128u /* keys looked up at a time: slots live on the stack */
 #define PAGE         4096u
+#define CLEAR_BATCH  64u   /* entries cleared under one hold of the lock */
+#define CLEAR_PLACES 4096u /* and slots looked at */
+
+/* What is told of an entry beside its key. */
+struct note {
+    uint64_t object_bytes;
+    uint64_t token_start;
+    uint32_t block_count;
+    bool has_parent;
+    uint8_t parent[TIERCE_HASH_BYTES];
+    uint8_t first_block[TIERCE_HASH_BYTES];
+};
 
 struct memory {
     struct tierce__tier base;
@@ -33,6 +46,9 @@ struct memory {
     struct tierce__index *index;
     struct tierce__policy *policy;
     struct tierce__buf **bufs; /* [slot_count] of slots that are in */
+    struct note *notes;        /* [slot_count] of slots that are in */
+    tierce__tier_watch_fn *watch;
+    void *watch_arg;
     bool closed;
     struct tierce__tier_stats stats;
 };
@@ -62,6 +78,44 @@ static uint64_t cost_of(const struct tierce__buf *buf)
     return tierce__round_up(buf->bytes, PAGE);
 }
 
+/* An entry as one that was admitted. */
+static struct tierce__tier_event describe(const struct memory *memory, uint32_t slot)
+{
+    const struct note *note = &memory->notes[slot];
+    return (struct tierce__tier_event){.admitted = true,
+                                       .key = tierce__index_key(memory->index, slot),
+                                       .parent = note->has_parent ? note->parent : NULL,
+                                       .first_block = note->first_block,
+                                       .object_bytes = note->object_bytes,
+                                       .token_start = note->token_start,
+                                       .block_count = note->block_count};
+}
+
+static void tell_left(const struct memory *memory, uint32_t slot, enum tierce__tier_left left)
+{
+    struct tierce__tier_event event = describe(memory, slot);
+    event.admitted = false;
+    event.left = left;
+    memory->watch(memory->watch_arg, &event);
+}
+
+static void note_entry(struct memory *memory, uint32_t slot, const struct tierce__tier_req *req)
+{
+    struct note *note = &memory->notes[slot];
+    *note = (struct note){.object_bytes = req->object_bytes,
+                          .token_start = req->token_start,
+                          .block_count = req->block_count,
+                          .has_parent = req->parent != NULL};
+    if (req->parent != NULL)
+        memcpy(note->parent, req->parent->hash, sizeof(note->parent));
+    if (req->first_block != NULL)
+        memcpy(note->first_block, req->first_block, sizeof(note->first_block));
+    if (memory->watch == NULL)
+        return;
+    struct tierce__tier_event event = describe(memory, slot);
+    memory->watch(memory->watch_arg, &event);
+}
+
 static void add_entry(struct memory *memory, const struct tierce__tier_req *req)
 {
     const struct tierce__key *key = &req->keys[0];
@@ -84,12 +138,17 @@ static void add_entry(struct memory *memory, const struct tierce__tier_req *req)
     memory->stats.used_bytes += cost_of(req->buf);
     memory->stats.put_chunks++;
     memory->stats.put_bytes += req->object_bytes;
+    note_entry(memory, slot, req);
 }
 
 /* Takes an entry out; the tier's reference on the buffer is the caller's to release. */
-static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot, bool evicted)
+static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot,
+                                      enum tierce__tier_left left)
 {
     struct tierce__buf *buf = memory->bufs[slot];
+    bool evicted = left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED;
+    if (memory->watch != NULL && !memory->closed)
+        tell_left(memory, slot, left);
     memory->policy->ops->remove(memory->policy, slot, evicted);
     tierce__index_erase(memory->index, slot);
     memory->bufs[slot] = NULL;
@@ -100,9 +159,9 @@ static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot, bool
 }
 
 /* Evicts an entry that the policy named and returns the bytes it freed. */
-static uint64_t evict_slot(struct memory *memory, uint32_t slot)
+static uint64_t evict_slot(struct memory *memory, uint32_t slot, enum tierce__tier_left left)
 {
-    struct tierce__buf *buf = take_entry(memory, slot, true);
+    struct tierce__buf *buf = take_entry(memory, slot, left);
     TIERCE_ASSERT(atomic_load_explicit(&buf->refs, memory_order_relaxed) == 1);
     memory->stats.evicted_chunks++;
     uint64_t freed = cost_of(buf);
@@ -116,7 +175,7 @@ static uint64_t evict_one(struct memory *memory)
 {
     uint32_t slot;
     return memory->policy->ops->victim(memory->policy, tierce__now_ns(), &slot)
-               ? evict_slot(memory, slot)
+               ? evict_slot(memory, slot, TIERCE__LEFT_EVICTED)
                : 0;
 }
 
@@ -126,7 +185,7 @@ static void drop_expired(struct memory *memory)
     if (memory->policy->ops->expired == NULL)
         return;
     while (tierce__policy_expired(memory->policy, tierce__now_ns(), &slot))
-        evict_slot(memory, slot);
+        evict_slot(memory, slot, TIERCE__LEFT_EXPIRED);
 }
 
 /* The pool's idle hook. */
@@ -196,8 +255,38 @@ static int run_delete(struct memory *memory, struct tierce__tier_req *req,
     uint32_t slot = tierce__index_find(memory->index, &req->keys[0]);
     if (slot == TIERCE__INDEX_NONE)
         return TIERCE_E_MISS;
-    *dropped = take_entry(memory, slot, false);
+    *dropped =
+        take_entry(memory, slot, req->op == TIERCE__TIER_HIDE ? TIERCE__LEFT_VERSION : req->left);
     return 0;
+}
+
+/* Takes out entries from *cursor on, as many as one hold of the lock is good for; false at the
+ * end. Whoever leased one keeps it, and no hook runs, because nothing here keeps it any more. */
+static bool clear_some(struct memory *memory, struct tierce__tier_req *req, uint32_t *cursor)
+{
+    uint32_t left = CLEAR_BATCH, places = CLEAR_PLACES;
+    for (; *cursor < memory->slot_count && left > 0 && places > 0; places--, (*cursor)++) {
+        if (memory->bufs[*cursor] == NULL)
+            continue;
+        if (req->key_count > 0 && tierce__index_key(memory->index, *cursor)->ns != req->keys[0].ns)
+            continue;
+        tierce__buf_release(take_entry(memory, *cursor, TIERCE__LEFT_CLEARED));
+        req->found++;
+        left--;
+    }
+    return *cursor < memory->slot_count;
+}
+
+/* The lock is dropped on the way. */
+static int run_clear(struct memory *memory, struct tierce__tier_req *req)
+{
+    uint32_t cursor = 0;
+    req->found = 0;
+    while (!memory->closed && clear_some(memory, req, &cursor)) {
+        tierce__lock_drop(&memory->lock);
+        tierce__lock_take(&memory->lock);
+    }
+    return memory->closed ? TIERCE_E_CLOSED : 0;
 }
 
 static int run_request(struct memory *memory, struct tierce__tier_req *req,
@@ -205,7 +294,9 @@ static int run_request(struct memory *memory, struct tierce__tier_req *req,
 {
     if (memory->closed)
         return TIERCE_E_CLOSED;
-    if (req->key_count == 0 && req->op != TIERCE__TIER_LOOKUP && req->op != TIERCE__TIER_FLUSH)
+    bool needs_key = req->op != TIERCE__TIER_LOOKUP && req->op != TIERCE__TIER_FLUSH &&
+                     req->op != TIERCE__TIER_CLEAR;
+    if (req->key_count == 0 && needs_key)
         return TIERCE_E_ARGUMENT;
     drop_expired(memory);
     switch (req->op) {
@@ -220,6 +311,8 @@ static int run_request(struct memory *memory, struct tierce__tier_req *req,
         return run_delete(memory, req, dropped);
     case TIERCE__TIER_FLUSH:
         return 0;
+    case TIERCE__TIER_CLEAR:
+        return run_clear(memory, req);
     }
     return TIERCE_E_ARGUMENT;
 }
@@ -272,6 +365,30 @@ static void memory_stats(struct tierce__tier *tier, struct tierce__tier_stats *o
     leave(memory);
 }
 
+static void memory_watch(struct tierce__tier *tier, tierce__tier_watch_fn *fn, void *arg)
+{
+    struct memory *memory = enter(tier);
+    TIERCE_ASSERT(memory->watch == NULL && memory->stats.put_chunks == 0);
+    memory->watch = fn;
+    memory->watch_arg = arg;
+    leave(memory);
+}
+
+static bool memory_scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
+                        tierce__tier_watch_fn *fn, void *arg)
+{
+    struct memory *memory = enter(tier);
+    for (; *cursor < memory->slot_count && places > 0; places--, (*cursor)++) {
+        if (memory->bufs[*cursor] == NULL)
+            continue;
+        struct tierce__tier_event event = describe(memory, *cursor);
+        fn(arg, &event);
+    }
+    bool more = *cursor < memory->slot_count;
+    leave(memory);
+    return more;
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 static void destroy_parts(struct memory *memory)
@@ -281,6 +398,7 @@ static void destroy_parts(struct memory *memory)
         memory->policy->ops->destroy(memory->policy);
     tierce__index_destroy(memory->index);
     tierce__free(memory->bufs);
+    tierce__free(memory->notes);
     tierce__lock_fini(&memory->lock);
     tierce__free(memory);
 }
@@ -294,7 +412,7 @@ static bool memory_close(struct tierce__tier *tier, uint64_t deadline_ns)
     for (uint32_t slot = 0; slot < memory->slot_count && memory->stats.chunks > 0; slot++) {
         /* No hook runs inside, because the entry is no longer marked as kept. */
         if (memory->bufs[slot] != NULL)
-            tierce__buf_release(take_entry(memory, slot, false));
+            tierce__buf_release(take_entry(memory, slot, TIERCE__LEFT_DELETED));
     }
     leave(memory);
     tierce__pool_clear_keeper(memory->pool);
@@ -311,6 +429,8 @@ static const struct tierce__tier_ops memory_ops = {
     .touch = memory_touch,
     .evict = memory_evict,
     .stats = memory_stats,
+    .watch = memory_watch,
+    .scan = memory_scan,
     .close = memory_close,
 };
 
@@ -322,7 +442,8 @@ static int create_parts(struct memory *memory, const struct tierce__memory_opts 
     memory->slot_count = slots;
     memory->stats.cap_bytes = pool.cap_bytes;
     memory->bufs = tierce__calloc(slots, sizeof(struct tierce__buf *));
-    if (memory->bufs == NULL)
+    memory->notes = tierce__calloc(slots, sizeof(*memory->notes));
+    if (memory->bufs == NULL || memory->notes == NULL)
         return -ENOMEM;
     int rc = tierce__index_create(&memory->index, slots);
     if (rc < 0)

@@ -527,5 +527,9 @@ int tier_conformance_main(const struct tier_factory *factories, size_t count)
     tcase_set_timeout(threads, 90);
     tier_conformance_add_threads(threads, n);
     suite_add_tcase(suite, threads);
+    TCase *watch = tcase_create("watch");
+    tcase_set_timeout(watch, 90);
+    tier_conformance_add_watch(watch, n);
+    suite_add_tcase(suite, watch);
     return check_main(suite);
 }
