@@ -117,7 +117,8 @@ void tierce__api_fail(struct tierce__api_call *api, int rc, const char *doing)
     char why[TIERCE__WHY_BYTES * 2];
     const char *text = api->why[0] != '\0' ? api->why : tierce_strerror(rc);
     if (rc == -ENOENT)
-        tierce__api_say(api, INSTANCE_NOT_EXIST, "%s", text);
+        tierce__api_say(api, INSTANCE_NOT_EXIST, "get %s metrics collector failed: %s",
+                        tierce__rpcs[api->id].method, text);
     else if (rc == TIERCE_E_ARGUMENT)
         tierce__api_say(api, INVALID_ARGUMENT, "%s", text);
     else if (rc == TIERCE_E_CLOSED || rc == TIERCE_E_REFUSED)
@@ -227,7 +228,15 @@ static ProtobufCMessage *convert(struct tierce__api_call *api, const ProtobufCMe
     return rc == 0 ? out : NULL;
 }
 
-void tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id meta)
+/* KVCM's admin service has no other codes. */
+static int admin_code(int code)
+{
+    bool has = code == OK || code == INVALID_ARGUMENT || code == SERVER_NOT_LEADER ||
+               code == META__ERROR_CODE__SERVICE_NOT_READY;
+    return has ? code : INTERNAL_ERROR;
+}
+
+int tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id meta)
 {
     struct tierce__api_call inner = {.manager = api->manager, .id = meta};
     inner.request = convert(api, api->request, tierce__rpcs[meta].request);
@@ -240,9 +249,13 @@ void tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id m
     if (reply != NULL) {
         tierce__proto_free(api->reply);
         api->reply = reply;
-        api->code = inner.code;
+        api->code = admin_code(inner.code);
+        ProtobufCMessage *status =
+            sub_message(reply, sub_message(reply, reply, "header"), "status");
+        *enum_field(status, "code") = api->code;
     }
     end_call(&inner);
+    return inner.code;
 }
 
 /* ---- a call ---------------------------------------------------------------------------------- */

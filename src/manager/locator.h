@@ -87,7 +87,7 @@ bool tierce__locator_blocks(struct tierce__locator *locator, const char *instanc
 /* Which indexes are meant: [0, offset), or those with a non-zero value. */
 struct tierce__mask {
     bool is_values;
-    int64_t offset; /* negative counts as 0 */
+    int64_t offset; /* negative: all, as in KVCM */
     const uint8_t *values;
     size_t count;
 };
@@ -96,7 +96,7 @@ static inline bool tierce__mask_has(const struct tierce__mask *mask, size_t i)
 {
     if (mask->is_values)
         return i < mask->count && mask->values[i] != 0;
-    return mask->offset > 0 && i < (uint64_t)mask->offset;
+    return i < (uint64_t)mask->offset;
 }
 
 struct tierce__found_spec {

@@ -184,9 +184,7 @@ int tierce__locator_remove(struct tierce__locator *locator, const char *instance
         return rc;
     int64_t *wanted = tierce__arena_alloc(&arena, (count + 1) * sizeof(*wanted));
     size_t n = 0;
-    if (count == 0)
-        rc = tierce__why(why, TIERCE_E_ARGUMENT, "neither block_keys nor token_ids of a block");
-    else if (wanted == NULL)
+    if (wanted == NULL)
         rc = tierce__why(why, -ENOMEM, "no memory");
     if (rc < 0)
         goto out;
@@ -369,9 +367,7 @@ int tierce__locator_look(struct tierce__locator *locator, const char *instance_i
     int64_t *wanted = tierce__arena_alloc(arena, (count + 1) * sizeof(*wanted));
     struct tierce__looked *looked = tierce__arena_calloc(arena, count + 1, sizeof(*looked));
     size_t n = 0;
-    if (count == 0)
-        rc = tierce__why(why, TIERCE_E_ARGUMENT, "neither block_keys nor token_ids of a block");
-    else if (wanted == NULL || looked == NULL)
+    if (wanted == NULL || looked == NULL)
         rc = tierce__why(why, -ENOMEM, "no memory");
     if (rc < 0)
         goto out;

@@ -36,8 +36,6 @@ struct starting {
 
 static int check_request(const struct tierce__write_request *request, char why[TIERCE__WHY_BYTES])
 {
-    if (request->count == 0)
-        return tierce__why(why, TIERCE_E_ARGUMENT, "neither block_keys nor token_ids of a block");
     if (request->count > UINT16_MAX)
         return tierce__why(why, TIERCE_E_ARGUMENT, "%zu keys in one write; at most %u",
                            request->count, UINT16_MAX);

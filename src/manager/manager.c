@@ -268,14 +268,14 @@ static void end_ticker(struct whole *whole)
 /* ---- listening ------------------------------------------------------------------------------- */
 
 static size_t add_listener(struct whole *whole, const struct tierce__manager_config *config,
-                           enum tierce__serve_protocol protocol, uint16_t port, unsigned ports,
-                           bool is_admin)
+                           enum tierce__serve_protocol protocol, uint16_t port, unsigned ports)
 {
     size_t index = whole->listener_count++;
     struct tierce__route *routes = whole->routes[index];
     size_t count = tierce__api_routes(&whole->manager, protocol, ports, routes);
-    if (protocol == TIERCE__SERVE_HTTP)
-        count += tierce__admin_http_routes(&whole->manager, is_admin, routes + count);
+    if (protocol == TIERCE__SERVE_HTTP) /* which no two kinds of calls share */
+        count += tierce__admin_http_routes(
+            &whole->manager, (enum tierce__rpc_port)__builtin_ctz(ports), routes + count);
     whole->listeners[index] = (struct tierce__listener){
         .protocol = protocol,
         .host = config->host,
@@ -296,17 +296,16 @@ static void plan_listeners(struct whole *whole, const struct tierce__manager_con
     bool shares = config->shares_grpc;
     whole->admin_grpc = whole->debug_http = SIZE_MAX;
     whole->meta_grpc = add_listener(whole, config, TIERCE__SERVE_GRPC, config->grpc_port,
-                                    meta | (shares ? admin | debug : 0), false);
-    whole->meta_http =
-        add_listener(whole, config, TIERCE__SERVE_HTTP, config->http_port, meta, false);
+                                    meta | (shares ? admin | debug : 0));
+    whole->meta_http = add_listener(whole, config, TIERCE__SERVE_HTTP, config->http_port, meta);
     if (!shares)
-        whole->admin_grpc = add_listener(whole, config, TIERCE__SERVE_GRPC, config->admin_grpc_port,
-                                         admin | debug, true);
+        whole->admin_grpc =
+            add_listener(whole, config, TIERCE__SERVE_GRPC, config->admin_grpc_port, admin | debug);
     whole->admin_http =
-        add_listener(whole, config, TIERCE__SERVE_HTTP, config->admin_http_port, admin, true);
+        add_listener(whole, config, TIERCE__SERVE_HTTP, config->admin_http_port, admin);
     if (config->has_debug)
         whole->debug_http =
-            add_listener(whole, config, TIERCE__SERVE_HTTP, config->debug_http_port, debug, false);
+            add_listener(whole, config, TIERCE__SERVE_HTTP, config->debug_http_port, debug);
 }
 
 static bool is_serving(void *arg, const char *service)

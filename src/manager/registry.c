@@ -219,7 +219,7 @@ static int say_missing(const char *noun, const char *name, char why[256])
 
 static int say_there(const char *noun, const char *name, char why[256])
 {
-    snprintf(why, 256, "there is a %s %.200s already", noun, name);
+    snprintf(why, 256, "%s %.200s is there already", noun, name);
     return -EEXIST;
 }
 

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KVCM's contract where it is easily missed: what a client of KVCM sees, call by call."""
+
+import copy
+
+import pytest
+
+from manager_process import Grpc, Http, Manager
+
+INSTANCE = {"instance_group": "default", "block_size": 4,
+            "model_deployment": {"model_name": "m", "dtype": "bf16"},
+            "location_spec_infos": [{"name": "tp0", "size": 64}]}
+PER_INSTANCE = ["GetCacheMeta", "GetCacheLocation", "StartWriteCache", "FinishWriteCache",
+                "RemoveCache", "TrimCache"]
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory):
+    manager = Manager(tmp_path_factory.mktemp("contract") / "manager")
+    yield manager
+    manager.stop()
+
+
+@pytest.fixture(scope="module", params=["http", "grpc"])
+def api(request, manager):
+    api = Http(manager) if request.param == "http" else Grpc(manager)
+    yield api
+    if request.param == "grpc":
+        api.close()
+
+
+def code(reply):
+    return reply["header"]["status"]["code"]
+
+
+def text(reply):
+    return reply["header"]["status"]["message"]
+
+
+def register(api, name, **fields):
+    reply = api.call("meta", "RegisterInstance", instance_id=name, **{**INSTANCE, **fields})
+    assert code(reply) == "OK", reply
+    return reply
+
+
+def store(api, name, keys):
+    started = api.call("meta", "StartWriteCache", instance_id=name, block_keys=keys,
+                       write_timeout_seconds=30)
+    finished = api.call("meta", "FinishWriteCache", instance_id=name,
+                        write_session_id=started["write_session_id"],
+                        success_blocks={"offset": len(started["locations"])})
+    assert code(finished) == "OK"
+
+
+# ---- engines -------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("method", PER_INSTANCE)
+def test_the_instance_is_looked_for_before_the_arguments(api, method):
+    for fields in ({}, {"instance_id": "nobody"}, {"instance_id": "nobody", "token_ids": [1]}):
+        if method in ("FinishWriteCache", "TrimCache"):
+            fields = {k: v for k, v in fields.items() if k == "instance_id"}
+        reply = api.call("meta", method, **fields)
+        assert code(reply) == "INSTANCE_NOT_EXIST"
+        assert text(reply).startswith(f"get {method} metrics collector failed")
+    mismatched = api.call("meta", "StartWriteCache", instance_id="nobody", block_keys=[1],
+                          location_spec_group_names=["a", "b"])
+    assert code(mismatched) == "INSTANCE_NOT_EXIST"
+
+
+def test_keys_come_before_the_query_type(api):
+    name = f"order-{api.name}"
+    register(api, name)
+    for method in ("GetCacheLocation", "GetCacheMeta", "StartWriteCache", "RemoveCache"):
+        assert code(api.call("meta", method, instance_id=name)) == "INVALID_ARGUMENT"
+    assert code(api.call("meta", "GetCacheLocation", instance_id=name,
+                         block_keys=[1])) == "INTERNAL_ERROR"
+
+
+def test_tokens_that_fill_no_block_are_no_error(api):
+    name = f"short-{api.name}"
+    register(api, name)
+    for query in ("QT_PREFIX_MATCH", "QT_BATCH_GET"):
+        got = api.call("meta", "GetCacheLocation", instance_id=name, token_ids=[1, 2, 3],
+                       query_type=query)
+        assert code(got) == "OK" and got["locations"] == []
+    window = api.call("meta", "GetCacheLocation", instance_id=name, token_ids=[1, 2, 3],
+                      query_type="QT_REVERSE_ROLL_SW_MATCH", sw_size=1)
+    assert code(window) == "INVALID_ARGUMENT"
+    meta = api.call("meta", "GetCacheMeta", instance_id=name, token_ids=[1, 2, 3])
+    assert code(meta) == "OK" and meta["metas"] == []
+    assert code(api.call("meta", "RemoveCache", instance_id=name, token_ids=[1, 2, 3])) == "OK"
+    started = api.call("meta", "StartWriteCache", instance_id=name, token_ids=[1, 2, 3])
+    assert code(started) == "OK"
+    assert started["block_mask"] == {"offset": 0} and started["locations"] == []
+    finished = api.call("meta", "FinishWriteCache", instance_id=name,
+                        write_session_id=started["write_session_id"],
+                        success_blocks={"offset": 0})
+    assert code(finished) == "OK"
+
+
+def test_a_negative_offset_masks_everything(api):
+    name = f"negative-{api.name}"
+    register(api, name)
+    store(api, name, [1, 2])
+    for offset, hits in ((0, 2), (1, 1), (9, 0), (-1, 0)):
+        got = api.call("meta", "GetCacheLocation", instance_id=name, block_keys=[1, 2],
+                       query_type="QT_PREFIX_MATCH", block_mask={"offset": offset})
+        assert (code(got), len(got["locations"])) == ("OK", hits)
+        looked = api.call("meta", "GetCacheMeta", instance_id=name, block_keys=[1, 2],
+                          block_mask={"offset": offset})
+        assert len(looked["metas"]) == hits
+
+
+def test_registered_again_under_another_group_it_gets_its_own_storages(api):
+    name = f"regroup-{api.name}"
+    first = register(api, name)
+    again = register(api, name, instance_group="another")
+    assert again["storage_configs"] == first["storage_configs"] != ""
+
+
+@pytest.mark.parametrize("shards", [0, 3, 2048])
+def test_an_index_needs_a_number_of_locks(api, shards):
+    group = copy.deepcopy(api.call("admin", "GetInstanceGroup", name="default")["instance_group"])
+    group["name"] = name = f"shards-{shards}-{api.name}"
+    group["cache_config"]["meta_indexer_config"].update(mutex_shard_num=shards, max_key_count=1024)
+    assert code(api.call("admin", "CreateInstanceGroup", instance_group=group)) == "OK"
+    reply = api.call("meta", "RegisterInstance", instance_id=name,
+                     **{**INSTANCE, "instance_group": name})
+    assert code(reply) == "INTERNAL_ERROR" and "mutex_shard_num" in text(reply)
+
+
+# ---- administrators ------------------------------------------------------------------------------
+
+def test_administrators_get_internal_errors(api):
+    name = f"admin-{api.name}"
+    register(api, name)
+    other = api.call("admin", "RegisterInstance", instance_id=name, **{**INSTANCE, "block_size": 9})
+    assert code(other) == "INTERNAL_ERROR"
+    same = api.call("admin", "RegisterInstance", instance_id=name, **INSTANCE)
+    assert (code(same), text(same)) == ("OK", "Instance registered successfully")
+    missing = api.call("admin", "GetCacheMeta", instance_id="nobody", block_keys=[1])
+    assert code(missing) == "INTERNAL_ERROR"
+    nothing = api.call("admin", "RemoveCache", instance_id="nobody", block_keys=[1])
+    assert (code(nothing), text(nothing)) == ("OK", "Cache removed successfully")
+    assert code(api.call("admin", "RemoveCache", block_keys=[1])) == "INVALID_ARGUMENT"
+
+
+def test_an_instance_is_not_removed_in_the_name_of_another_group(api):
+    name = f"kept-{api.name}"
+    register(api, name)
+    refused = api.call("admin", "RemoveInstance", instance_group="another", instance_id=name)
+    assert code(refused) == "INTERNAL_ERROR" and "default" in text(refused)
+    assert code(api.call("meta", "GetInstanceInfo", instance_id=name)) == "OK"
+    removed = api.call("admin", "RemoveInstance", instance_group="default", instance_id=name)
+    assert code(removed) == "OK"
+
+
+# ---- beside the calls ----------------------------------------------------------------------------
+
+def test_each_port_describes_its_own_calls(manager):
+    import json
+    for port, own in (("http", "/api/getCacheLocation"), ("admin_http", "/api/listStorage"),
+                      ("debug_http", "/api/injectFault")):
+        paths = json.loads(manager.get("/openapi.json", port)[1])["paths"]
+        others = {"/api/getCacheLocation", "/api/listStorage", "/api/injectFault"} - {own}
+        assert own in paths and not others & set(paths)
