@@ -17,6 +17,7 @@ import sys
 # Module -> the modules it may include, besides itself.
 BELOW = {
     "base": set(),
+    "control": {"base"},
     "key": {"base"},
     "policy": {"base"},
     "chunk": {"base", "key"},
@@ -29,7 +30,7 @@ BELOW = {
     "optimizer": {"base", "key", "policy"},
     "manager": {"base", "key", "policy", "wire", "serve"},
 }
-BELOW["engine"] = set(BELOW["tier"]) | {"tier"}
+BELOW["engine"] = set(BELOW["tier"]) | {"tier", "control"}
 BELOW["node"] = set(BELOW["engine"]) | {"engine"}
 BELOW["cli"] = set(BELOW["node"]) | {"node", "manager", "optimizer"}
 # The Python extension stands on the engine alone: its public face.

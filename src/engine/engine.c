@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "engine/config.h"
 #include "engine/engine_private.h"
+#include "engine/metrics.h"
 #include "tier/disk.h"
 #include "tier/memory.h"
 
@@ -184,6 +185,25 @@ static void open_access_log(struct tierce_engine *engine, const struct tierce_co
                     tierce_strerror(rc));
 }
 
+/* An engine that cannot be asked works all the same. */
+static void open_control(struct tierce_engine *engine, const struct tierce_config *config)
+{
+    char why[256];
+    struct tierce__control_opts opts = {
+        .size = sizeof(opts),
+        .socket = tierce__engine_text(config, TIERCE__ENGINE_CONTROL_SOCKET),
+        .port = (uint16_t)tierce__engine_number(config, TIERCE__ENGINE_METRICS_PORT),
+        .routes = tierce__engine_pages,
+        .route_count = tierce__engine_page_count,
+        .arg = engine};
+    if (opts.socket[0] == '\0' && opts.port == 0)
+        return;
+    int rc = tierce__control_start(&engine->control, &opts, why);
+    if (rc < 0)
+        tierce__log(TIERCE_LOG_WARN, "control_refused",
+                    "reason=\"%s\" consequence=\"this process cannot be asked\"", why);
+}
+
 /* Ends pins at their deadline, so that a request that vanished cannot hold memory. */
 static void *run_keeper(void *arg)
 {
@@ -234,6 +254,8 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
  * is left behind with all that the tier's threads may still touch. */
 static bool close_parts(struct tierce_engine *engine)
 {
+    tierce__control_stop(engine->control);
+    engine->control = NULL;
     if (engine->keeper_runs) {
         tierce__lock_take(&engine->lock);
         engine->closing = true;
@@ -275,6 +297,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
         return NULL;
     engine->magic = TIERCE__ENGINE_MAGIC;
     engine->refs = 1;
+    engine->opened_ns = tierce__now_ns();
     engine->generation = generation;
     engine->identity = identity;
     engine->disk_path = disk_path;
@@ -378,6 +401,7 @@ static int open_new(struct tierce_engine *engine, const struct tierce_config *co
     int rc = open_parts(engine, config, why);
     if (rc == 0) {
         enter_open(engine);
+        open_control(engine, config); /* it tells the folder's name, which is now settled */
         return 0;
     }
     tierce__lock_take(&registry_lock);

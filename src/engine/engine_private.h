@@ -73,6 +73,8 @@ struct tierce_engine {
     char *disk_path; /* canonical path of the store folder; "" without one */
 
     char *identity; /* canonical configuration: equal ones share an engine */
+    uint64_t opened_ns;
+    struct tierce__control *control; /* or NULL */
     struct tierce__settings settings;
 
     struct tierce__access_log *access_log; /* or NULL */

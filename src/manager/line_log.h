@@ -8,6 +8,8 @@
 
 #include <tierce/status.h>
 
+#include "base/line.h"
+
 /*
  * Lines that are written to a file by a thread, and told to subscribers: events, accesses, metrics.
  * Whoever adds a line never waits; what does not fit into the queue is dropped and counted. When a
@@ -49,23 +51,7 @@ void tierce__line_log_end_subscribers(struct tierce__line_log *log);
 
 void tierce__line_log_counts(struct tierce__line_log *log, uint64_t *lines, uint64_t *dropped);
 
-/* ---- making a line --------------------------------------------------------------------------- */
-
-/* A growing text; after a failure it stays as it is and is not added. Zeroed is empty. */
-struct tierce__line {
-    char *text;
-    size_t bytes, room;
-    bool failed;
-};
-
-void tierce__line_put(struct tierce__line *line, const char *text);
-void tierce__line_put_bytes(struct tierce__line *line, const char *text, size_t bytes);
-/* In quotes, escaped as JSON wants. */
-void tierce__line_put_string(struct tierce__line *line, const char *text);
-void tierce__line_put_int(struct tierce__line *line, int64_t value);
-void tierce__line_put_double(struct tierce__line *line, double value);
-/* Adds it with a newline, and gives its memory back. */
+/* Adds a line that was made with its newline, and gives its memory back. */
 void tierce__line_end(struct tierce__line *line, struct tierce__line_log *log);
-void tierce__line_clear(struct tierce__line *line);
 
 #endif

@@ -211,67 +211,14 @@ void tierce__metrics_each(struct tierce__manager *manager, each_fn each, void *a
 
 /* ---- Prometheus ------------------------------------------------------------------------------ */
 
-struct text {
-    struct tierce__line line;
-    const char *name; /* of the metric before */
-};
-
-static void put_name(struct tierce__line *line, const struct tierce__metric *metric)
-{
-    tierce__line_put(line, "tierce_");
-    for (const char *p = metric->name; *p != '\0'; p++)
-        tierce__line_put_bytes(line, *p == '.' ? "_" : p, 1);
-    if (metric->is_counter)
-        tierce__line_put(line, "_total");
-}
-
-static void put_value(struct tierce__line *line, const char *value)
-{
-    for (; *value != '\0'; value++) {
-        if (*value == '"' || *value == '\\')
-            tierce__line_put(line, "\\");
-        tierce__line_put_bytes(line, *value == '\n' ? " " : value, 1);
-    }
-}
-
 static void put_metric(void *arg, const struct tierce__metric *metric)
 {
-    struct text *text = arg;
-    struct tierce__line *line = &text->line;
-    if (text->name == NULL || strcmp(text->name, metric->name) != 0) {
-        tierce__line_put(line, "# HELP ");
-        put_name(line, metric);
-        tierce__line_put(line, " ");
-        tierce__line_put(line, metric->help);
-        tierce__line_put(line, "\n# TYPE ");
-        put_name(line, metric);
-        tierce__line_put(line, metric->is_counter ? " counter\n" : " gauge\n");
-    }
-    text->name = metric->name;
-    put_name(line, metric);
-    for (size_t i = 0; i < metric->tag_count; i++) {
-        tierce__line_put(line, i == 0 ? "{" : ",");
-        tierce__line_put(line, metric->tags[i].key);
-        tierce__line_put(line, "=\"");
-        put_value(line, metric->tags[i].value);
-        tierce__line_put(line, "\"");
-    }
-    tierce__line_put(line, metric->tag_count > 0 ? "} " : " ");
-    if (metric->is_counter)
-        tierce__line_put_int(line, (int64_t)metric->value);
-    else
-        tierce__line_put_double(line, metric->value);
-    tierce__line_put(line, "\n");
+    tierce__prometheus_put(arg, metric);
 }
 
 char *tierce__metrics_text(struct tierce__manager *manager, size_t *bytes)
 {
-    struct text text = {0};
+    struct tierce__prometheus text = {0};
     tierce__metrics_each(manager, put_metric, &text);
-    if (text.line.failed) {
-        tierce__line_clear(&text.line);
-        return NULL;
-    }
-    *bytes = text.line.bytes;
-    return text.line.text;
+    return tierce__prometheus_end(&text, bytes);
 }

@@ -2,6 +2,7 @@
 #ifndef TIERCE_MANAGER_METRICS_H
 #define TIERCE_MANAGER_METRICS_H
 
+#include "base/prometheus.h"
 #include "manager/manager_private.h"
 
 /*
@@ -10,19 +11,6 @@
  *
  * Threads: any.
  */
-
-struct tierce__metric_tag {
-    const char *key, *value;
-};
-
-struct tierce__metric {
-    const char *name; /* "service.query_counter" */
-    const char *help; /* one line */
-    bool is_counter;  /* else a gauge */
-    double value;     /* a counter is whole */
-    const struct tierce__metric_tag *tags;
-    size_t tag_count;
-};
 
 /* Metrics of one name come after each other. [borrow] for the call of `each`. */
 void tierce__metrics_each(struct tierce__manager *manager,

@@ -199,8 +199,10 @@ void tierce__http_stop(struct tierce__http *http)
 {
     if (http == NULL)
         return;
-    if (http->daemon != NULL)
+    if (http->daemon != NULL) {
+        (void)MHD_quiesce_daemon(http->daemon); /* or it would close the socket, as we do below */
         MHD_stop_daemon(http->daemon);
+    }
     if (http->has_keeper) {
         tierce__lock_take(&http->lock);
         http->is_ending = true;

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/latency.h"
+
+static const uint64_t bounds_ns[TIERCE__LATENCY_BUCKETS - 1] = {
+    10000u,     20000u,      50000u,      100000u,     200000u,      500000u,      1000000u,
+    2000000u,   5000000u,    10000000u,   20000000u,   50000000u,    100000000u,   200000000u,
+    500000000u, 1000000000u, 2000000000u, 5000000000u, 10000000000u, 20000000000u, 50000000000u,
+};
+
+uint64_t tierce__latency_bound_ns(size_t index)
+{
+    return bounds_ns[index];
+}
+
+void tierce__latency_add(struct tierce__latency *latency, uint64_t ns)
+{
+    size_t i = 0;
+    while (i < TIERCE__LATENCY_BUCKETS - 1 && ns > bounds_ns[i])
+        i++;
+    atomic_fetch_add_explicit(&latency->counts[i], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&latency->sum_ns, ns, memory_order_relaxed);
+}
+
+uint64_t tierce__latency_quantile_ns(const struct tierce__latency *latency, double quantile)
+{
+    uint64_t counts[TIERCE__LATENCY_BUCKETS], all = 0;
+    for (size_t i = 0; i < TIERCE__LATENCY_BUCKETS; i++) {
+        counts[i] = atomic_load_explicit(&latency->counts[i], memory_order_relaxed);
+        all += counts[i];
+    }
+    if (all == 0)
+        return 0;
+    double below = 0;
+    for (size_t i = 0; i < TIERCE__LATENCY_BUCKETS - 1; i++) {
+        below += (double)counts[i];
+        if (below >= quantile * (double)all)
+            return bounds_ns[i];
+    }
+    return UINT64_MAX;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/line.h"
+
+#include "base/alloc.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void tierce__line_put_bytes(struct tierce__line *line, const char *text, size_t bytes)
+{
+    if (line->failed)
+        return;
+    if (line->room - line->bytes < bytes) {
+        size_t room = (line->bytes + bytes) * 2 + 256;
+        char *grown = tierce__realloc(line->text, room);
+        line->failed = grown == NULL;
+        if (line->failed)
+            return;
+        line->text = grown;
+        line->room = room;
+    }
+    memcpy(line->text + line->bytes, text, bytes);
+    line->bytes += bytes;
+}
+
+void tierce__line_put(struct tierce__line *line, const char *text)
+{
+    tierce__line_put_bytes(line, text, strlen(text));
+}
+
+void tierce__line_put_string(struct tierce__line *line, const char *text)
+{
+    char escaped[8];
+    tierce__line_put_bytes(line, "\"", 1);
+    for (const char *from = text;; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c >= ' ' && c != '"' && c != '\\')
+            continue;
+        tierce__line_put_bytes(line, from, (size_t)(text - from));
+        if (c == '\0')
+            break;
+        if (c == '"' || c == '\\')
+            snprintf(escaped, sizeof(escaped), "\\%c", c);
+        else
+            snprintf(escaped, sizeof(escaped), "\\u%04x", c);
+        tierce__line_put(line, escaped);
+        from = text + 1;
+    }
+    tierce__line_put_bytes(line, "\"", 1);
+}
+
+void tierce__line_put_int(struct tierce__line *line, int64_t value)
+{
+    char text[24];
+    int bytes = snprintf(text, sizeof(text), "%" PRId64, value);
+    tierce__line_put_bytes(line, text, (size_t)bytes);
+}
+
+void tierce__line_put_double(struct tierce__line *line, double value)
+{
+    char text[32];
+    int bytes = snprintf(text, sizeof(text), "%.6g", value);
+    char *comma = strchr(text, ','); /* the process's locale is not ours to choose */
+    if (comma != NULL)
+        *comma = '.';
+    tierce__line_put_bytes(line, text, (size_t)bytes);
+}
+
+void tierce__line_clear(struct tierce__line *line)
+{
+    tierce__free(line->text);
+    *line = (struct tierce__line){0};
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_BASE_LINE_H
+#define TIERCE_BASE_LINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * A growing text: lines of logs, answers of servers. After a failure to allocate it stays as it is,
+ * and `failed` tells; so only the end looks. Zeroed is empty.
+ *
+ * Thread: one at a time.
+ */
+struct tierce__line {
+    char *text; /* [bytes], no NUL behind it */
+    size_t bytes, room;
+    bool failed;
+};
+
+void tierce__line_put(struct tierce__line *line, const char *text);
+void tierce__line_put_bytes(struct tierce__line *line, const char *text, size_t bytes);
+/* In quotes, escaped as JSON wants. */
+void tierce__line_put_string(struct tierce__line *line, const char *text);
+void tierce__line_put_int(struct tierce__line *line, int64_t value);
+/* Six digits, in any locale. */
+void tierce__line_put_double(struct tierce__line *line, double value);
+/* Gives its memory back; it is empty again. */
+void tierce__line_clear(struct tierce__line *line);
+
+#endif

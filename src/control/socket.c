@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "control/socket.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define BACKLOG 16
+
+int tierce__control_folder(char path[TIERCE__CONTROL_PATH_BYTES])
+{
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    int n = runtime != NULL && runtime[0] == '/'
+                ? snprintf(path, TIERCE__CONTROL_PATH_BYTES, "%s/tierce", runtime)
+                : snprintf(path, TIERCE__CONTROL_PATH_BYTES, "/tmp/tierce-%lu",
+                           (unsigned long)geteuid());
+    return n < (int)TIERCE__CONTROL_PATH_BYTES ? 0 : TIERCE_E_ARGUMENT;
+}
+
+/* /tmp is everybody's: a folder that somebody else made first, or may write, is not used. */
+static int make_folder(const char *path, char why[256])
+{
+    struct stat info;
+    if (mkdir(path, 0700) < 0 && errno != EEXIST) {
+        int rc = -errno;
+        snprintf(why, 256, "cannot make the folder %.160s: %s", path, strerror(errno));
+        return rc;
+    }
+    if (lstat(path, &info) < 0)
+        return -errno;
+    if (S_ISDIR(info.st_mode) && info.st_uid == geteuid() && (info.st_mode & 077) == 0)
+        return 0;
+    snprintf(why, 256, "%.160s is not a folder of this user alone (mode 0700)", path);
+    return -EACCES;
+}
+
+int tierce__control_auto_path(char path[TIERCE__CONTROL_PATH_BYTES], char why[256])
+{
+    static _Atomic unsigned made; /* a process may have several engines */
+    char folder[TIERCE__CONTROL_PATH_BYTES];
+    int rc = tierce__control_folder(folder);
+    if (rc == 0)
+        rc = make_folder(folder, why);
+    if (rc < 0)
+        return rc;
+    int n = snprintf(path, TIERCE__CONTROL_PATH_BYTES, "%s/%ld-%u.sock", folder, (long)getpid(),
+                     atomic_fetch_add(&made, 1));
+    return n < (int)TIERCE__CONTROL_PATH_BYTES ? 0 : TIERCE_E_ARGUMENT;
+}
+
+/* What is left of a process that ended without removing it: a socket that refuses. */
+static bool is_stale(const struct sockaddr_un *address)
+{
+    struct stat info;
+    if (lstat(address->sun_path, &info) < 0 || !S_ISSOCK(info.st_mode))
+        return false;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return false;
+    bool refused = connect(fd, (const struct sockaddr *)address, sizeof(*address)) < 0 &&
+                   errno == ECONNREFUSED;
+    close(fd);
+    return refused;
+}
+
+static int bind_socket(int fd, const struct sockaddr_un *address)
+{
+    /* Before bind, so that the file never has another mode. */
+    if (fchmod(fd, 0600) < 0)
+        return -errno;
+    if (bind(fd, (const struct sockaddr *)address, sizeof(*address)) == 0)
+        return 0;
+    if (errno != EADDRINUSE || !is_stale(address))
+        return -errno;
+    if (unlink(address->sun_path) < 0)
+        return -errno;
+    return bind(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 ? 0 : -errno;
+}
+
+int tierce__control_listen(int *fd, const char *path, char why[256])
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof(address.sun_path)) {
+        snprintf(why, 256, "a socket's path has at most %zu bytes; %.120s... is longer",
+                 sizeof(address.sun_path) - 1, path);
+        return TIERCE_E_ARGUMENT;
+    }
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int rc = s < 0 ? -errno : bind_socket(s, &address);
+    if (rc == 0 && listen(s, BACKLOG) < 0) {
+        rc = -errno;
+        unlink(path);
+    }
+    if (rc == 0) {
+        *fd = s;
+        return 0;
+    }
+    snprintf(why, 256, "cannot listen on %.160s: %s", path,
+             rc == -EADDRINUSE ? "it is in use, or is no socket" : tierce_strerror(rc));
+    if (s >= 0)
+        close(s);
+    return rc;
+}
+
+bool tierce__control_peer_is_ours(int fd)
+{
+    struct ucred peer;
+    socklen_t bytes = sizeof(peer);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
+        return false;
+    return peer.uid == geteuid() || peer.uid == 0;
+}
