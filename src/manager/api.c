@@ -108,7 +108,11 @@ static void say_not_leader(struct tierce__api_call *api)
         return;
     }
     tierce__elector_state(api->manager->elector, &state);
-    tierce__api_say(api, SERVER_NOT_LEADER, "Server is not leader%s%s",
+    bool is_kv =
+        strcmp(api->reply->descriptor->package_name, "kv_cache_manager.proto.kv_meta") == 0;
+    int code =
+        is_kv ? META__ERROR_CODE__SERVICE_NOT_READY : SERVER_NOT_LEADER; /* kv_meta has no 9 */
+    tierce__api_say(api, code, "Server is not leader%s%s",
                     state.leader[0] != '\0' ? "; the leader is " : "", state.leader);
 }
 

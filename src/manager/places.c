@@ -496,15 +496,17 @@ int tierce__places_take(struct tierce__places *places, const struct tierce__stor
 {
     TIERCE_CHECK_MAGIC(places, PLACES_MAGIC);
     TIERCE_ASSERT(storage->key_count_per_file <= (int32_t)TIERCE__PLACES_SLOTS_MAX);
-    struct take take = {
-        .places = places,
-        .slots = storage->key_count_per_file > 1 ? (uint32_t)storage->key_count_per_file : 1,
-        .count = count,
-        .taken = taken,
-        .notes = notes,
-        .note_count = *note_count,
-        .notes_max = notes_max,
-        .arena = arena};
+    struct take take = {.places = places,
+                        /* What has no known size has no slots either, but files of its own. */
+                        .slots = bytes > 0 && storage->key_count_per_file > 1
+                                     ? (uint32_t)storage->key_count_per_file
+                                     : 1,
+                        .count = count,
+                        .taken = taken,
+                        .notes = notes,
+                        .note_count = *note_count,
+                        .notes_max = notes_max,
+                        .arena = arena};
     tierce__lock_take(&places->lock);
     int rc = load(places);
     if (rc == 0) {

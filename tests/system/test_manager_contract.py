@@ -2,10 +2,12 @@
 """KVCM's contract where it is easily missed: what a client of KVCM sees, call by call."""
 
 import copy
+import json
+from pathlib import Path
 
 import pytest
 
-from manager_process import Grpc, Http, Manager
+from manager_process import Grpc, Http, Manager, wait_until
 
 INSTANCE = {"instance_group": "default", "block_size": 4,
             "model_deployment": {"model_name": "m", "dtype": "bf16"},
@@ -158,9 +160,103 @@ def test_an_instance_is_not_removed_in_the_name_of_another_group(api):
 # ---- beside the calls ----------------------------------------------------------------------------
 
 def test_each_port_describes_its_own_calls(manager):
-    import json
     for port, own in (("http", "/api/getCacheLocation"), ("admin_http", "/api/listStorage"),
                       ("debug_http", "/api/injectFault")):
         paths = json.loads(manager.get("/openapi.json", port)[1])["paths"]
         others = {"/api/getCacheLocation", "/api/listStorage", "/api/injectFault"} - {own}
         assert own in paths and not others & set(paths)
+
+
+# ---- entries by name -----------------------------------------------------------------------------
+
+def begin_entries(api, name, keys, **group):
+    registered = api.call("kv_meta", "RegisterInstance", instance_id=name,
+                          **{"instance_group": "default", **group})
+    assert code(registered) == "OK", registered
+    started = api.call("kv_meta", "PutStart", instance_id=name, keys=keys,
+                       write_timeout_seconds=30)
+    assert code(started) == "OK", started
+    return started
+
+
+def get_uris(api, name, keys):
+    got = api.call("kv_meta", "Get", instance_id=name, query_type="QT_BATCH_GET", keys=keys)
+    assert code(got) == "OK", got
+    return [location["location_specs"][0]["uri"] for location in got["locations"]]
+
+
+def own_uris(started):
+    return [location["location_specs"][0]["uri"] for location in started["locations"]]
+
+
+def bytes_of(manager, name):
+    metrics = manager.get("/metrics", "admin_http")[1].decode()
+    line = next(line for line in metrics.splitlines()
+                if line.startswith("tierce_cache_manager_instance_byte_size")
+                and f'instance_id="{name}"' in line)
+    return float(line.split()[-1])
+
+
+def path_of(uri):
+    return Path("/" + uri.split("://")[1].split("/", 1)[1].split("?")[0])
+
+
+def test_entries_of_unknown_size_do_not_share_a_file(api):
+    uris = own_uris(begin_entries(api, f"apart-{api.name}", ["a", "b", "c"]))
+    assert len({path_of(uri) for uri in uris}) == 3
+    assert not any("?" in uri for uri in uris)
+
+
+def test_an_entry_is_as_long_as_its_writer_says(api, manager):
+    name = f"said-{api.name}"
+    started = begin_entries(api, name, ["a", "b", "c"])
+    uris = own_uris(started)
+    finish = {"instance_id": name, "write_session_id": started["write_session_id"]}
+
+    def written(*uris):
+        return [{"type": "ST_NFS", "spec_size": 1,
+                 "location_specs": [{"name": "value", "uri": uri}]} for uri in uris]
+
+    for wrong in (uris[0] + "0", "file://nfs_01/elsewhere", uris[0] + "?size=-1",
+                  uris[0] + "?size=1x", uris[0] + "?size=99999999999999999999"):
+        refused = api.call("kv_meta", "PutFinish", **finish, locations=written(wrong))
+        assert code(refused) == "INVALID_ARGUMENT", wrong
+    finished = api.call("kv_meta", "PutFinish", **finish,
+                        locations=written(uris[0] + "?size=1000", uris[2] + "?x=1&size=24"))
+    assert code(finished) == "OK", finished
+    assert get_uris(api, name, ["a", "b", "c"]) == [uris[0] + "?size=1000", "",
+                                                    uris[2] + "?size=24"]
+    assert bytes_of(manager, name) == 1024
+
+
+def test_an_entry_is_as_long_as_its_file(api, manager):
+    name = f"measured-{api.name}"
+    started = begin_entries(api, name, ["a", "b"])
+    uris = own_uris(started)
+    path = path_of(uris[0])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * 4321)
+    finished = api.call("kv_meta", "PutFinish", instance_id=name,
+                        write_session_id=started["write_session_id"])
+    assert code(finished) == "OK", finished
+    assert get_uris(api, name, ["a", "b"]) == [uris[0] + "?size=4321", uris[1]]
+    assert bytes_of(manager, name) == 4321
+    assert code(api.call("kv_meta", "Remove", instance_id=name, keys=["a"])) == "OK"
+    wait_until(lambda: not path.exists())
+    assert bytes_of(manager, name) == 0
+
+
+def test_entries_keep_within_quotas(api, manager):
+    group = copy.deepcopy(api.call("admin", "GetInstanceGroup", name="default")["instance_group"])
+    name = group["name"] = f"small-{api.name}"
+    group["quota"] = {"capacity": "1000", "quota_config": []}
+    group["cache_config"]["reclaim_strategy"]["trigger_strategy"]["used_percentage"] = 1.0
+    assert code(api.call("admin", "CreateInstanceGroup", instance_group=group)) == "OK"
+    started = begin_entries(api, name, ["a", "b", "c"], instance_group=name)
+    uris = [uri + "?size=400" for uri in own_uris(started)]
+    locations = [{"location_specs": [{"name": "value", "uri": uri}]} for uri in uris]
+    finished = api.call("kv_meta", "PutFinish", instance_id=name, locations=locations,
+                        write_session_id=started["write_session_id"])
+    assert code(finished) == "INTERNAL_ERROR" and "quota" in text(finished)
+    assert get_uris(api, name, ["a", "b", "c"]) == [*uris[:2], ""]
+    assert bytes_of(manager, name) == 800
