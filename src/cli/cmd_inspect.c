@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/assert.h"
 #include "cli/cli.h"
 #include "cli/inspect.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <tierce/version.h>
 
 const char tierce__cli_inspect_help[] =
     "Says what a store folder (disk.path) holds: namespaces, shards, chunks, bytes and ages. It\n"
@@ -46,50 +42,12 @@ static int read_args(struct request *request, int argc, char **argv)
     return TIERCE__CLI_OK;
 }
 
-/* What is wrong with a folder that could not be scanned, and what would be right. */
-static int explain(const char *folder, int rc)
-{
-    struct stat st;
-    TIERCE_ASSERT(folder != NULL);
-    int found = stat(folder, &st) == 0 ? 0 : -errno;
-    if (found == -ENOENT)
-        return tierce__cli_fail("inspect",
-                                "%.300s: there is no such folder; name the one that disk.path of "
-                                "the configuration names",
-                                folder);
-    if (found == 0 && !S_ISDIR(st.st_mode))
-        return tierce__cli_fail("inspect",
-                                "%.300s: is a file; name the store folder that it lies in", folder);
-    if (found == -EACCES || rc == -EACCES || rc == -EPERM)
-        return tierce__cli_fail("inspect",
-                                "%.300s: no permission to read it; run as the user that the engine "
-                                "runs as%s",
-                                folder, found == 0 ? " (the folder's owner)" : "");
-    if (rc == -ENOENT)
-        return tierce__cli_fail("inspect",
-                                "%.300s: is no store folder: it holds no journal; name the folder "
-                                "that disk.path of the configuration names",
-                                folder);
-    if (rc == TIERCE_E_VERSION)
-        return tierce__cli_fail(
-            "inspect",
-            "%.300s: was written by a newer Tierce in a format that %s does not "
-            "read; use that newer version",
-            folder, tierce_version());
-    if (rc == TIERCE_E_FORMAT)
-        return tierce__cli_fail("inspect",
-                                "%.300s: is no store folder: its file \"journal\" is not one of "
-                                "Tierce's, or is damaged from its beginning to its end",
-                                folder);
-    return tierce__cli_fail("inspect", "%.300s: cannot be read: %s", folder, tierce_strerror(rc));
-}
-
 static int report(const struct request *request, const struct tierce__inspect *inspect)
 {
     struct tierce__verify verify;
     const struct tierce__verify *done = NULL;
     if (request->verify) {
-        int rc = tierce__inspect_verify(&verify, inspect, request->json ? stderr : stdout);
+        int rc = tierce__inspect_verify(&verify, inspect, 0, request->json ? stderr : stdout);
         if (rc != 0)
             return tierce__cli_fail("inspect", "%.300s: the data file cannot be read: %s",
                                     request->folder, tierce_strerror(rc));
@@ -112,7 +70,8 @@ int tierce__cli_inspect(int argc, char **argv)
     if (status != TIERCE__CLI_OK)
         return status;
     int rc = tierce__inspect_scan(&inspect, request.folder);
-    status = rc == 0 ? report(&request, &inspect) : explain(request.folder, rc);
+    status = rc == 0 ? report(&request, &inspect)
+                     : tierce__inspect_explain("inspect", request.folder, rc);
     tierce__inspect_clear(&inspect);
     return status;
 }

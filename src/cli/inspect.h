@@ -64,11 +64,17 @@ struct tierce__verify {
 
 /*
  * Reads and checks every chunk, printing each that is damaged to `report`: its key as text, a tab,
- * and what is wrong. Memory: one buffer as large as the largest chunk. Errors: those of the scan,
- * negative errno of the data file, -ENOMEM. Blocks for as long as the disk needs.
+ * and what is wrong. It reads bytes_per_s at most, 0 for as fast as it can. Memory: one buffer as
+ * large as the largest chunk. Errors: those of the scan, negative errno of the data file, -ENOMEM.
+ * Blocks for as long as the disk, or the limit, needs.
  */
 TIERCE_MUSTUSE int tierce__inspect_verify(struct tierce__verify *out,
-                                          const struct tierce__inspect *inspect, FILE *report);
+                                          const struct tierce__inspect *inspect,
+                                          uint64_t bytes_per_s, FILE *report);
+
+/* Says of a folder that could not be scanned what is wrong and what would be right. Returns
+ * TIERCE__CLI_FAILED. */
+int tierce__inspect_explain(const char *command, const char *folder, int rc);
 
 /* Print what was found; `verify` may be NULL. json returns -ENOMEM. */
 void tierce__inspect_print(const struct tierce__inspect *inspect,

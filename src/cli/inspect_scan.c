@@ -3,11 +3,13 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/cli.h"
+#include "base/assert.h"
 #include "cli/inspect.h"
 
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <tierce/version.h>
 
 static void add(struct tierce__inspect_sums *sums, const struct tierce__disk_entry *entry)
 {
@@ -156,4 +158,41 @@ void tierce__inspect_clear(struct tierce__inspect *inspect)
     tierce__free(inspect->items);
     tierce__namespaces_destroy(inspect->namespaces);
     *inspect = (struct tierce__inspect){0};
+}
+
+int tierce__inspect_explain(const char *command, const char *folder, int rc)
+{
+    struct stat st;
+    TIERCE_ASSERT(folder != NULL);
+    int found = stat(folder, &st) == 0 ? 0 : -errno;
+    if (found == -ENOENT)
+        return tierce__cli_fail(command,
+                                "%.300s: there is no such folder; name the one that disk.path of "
+                                "the configuration names",
+                                folder);
+    if (found == 0 && !S_ISDIR(st.st_mode))
+        return tierce__cli_fail(command, "%.300s: is a file; name the store folder that it lies in",
+                                folder);
+    if (found == -EACCES || rc == -EACCES || rc == -EPERM)
+        return tierce__cli_fail(command,
+                                "%.300s: no permission to read it; run as the user that the engine "
+                                "runs as%s",
+                                folder, found == 0 ? " (the folder's owner)" : "");
+    if (rc == -ENOENT)
+        return tierce__cli_fail(command,
+                                "%.300s: is no store folder: it holds no journal; name the folder "
+                                "that disk.path of the configuration names",
+                                folder);
+    if (rc == TIERCE_E_VERSION)
+        return tierce__cli_fail(
+            command,
+            "%.300s: was written by a newer Tierce in a format that %s does not "
+            "read; use that newer version",
+            folder, tierce_version());
+    if (rc == TIERCE_E_FORMAT)
+        return tierce__cli_fail(command,
+                                "%.300s: is no store folder: its file \"journal\" is not one of "
+                                "Tierce's, or is damaged from its beginning to its end",
+                                folder);
+    return tierce__cli_fail(command, "%.300s: cannot be read: %s", folder, tierce_strerror(rc));
 }

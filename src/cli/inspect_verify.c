@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "chunk/header.h"
 #include "cli/inspect.h"
 #include "cli/progress.h"
@@ -9,6 +10,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /*
  * Another process may evict and overwrite while the chunks are read. So what looks damaged is
@@ -38,6 +40,8 @@ struct verify {
     size_t suspect_count;
     struct tierce__progress progress;
     struct tierce__verify *out;
+    uint64_t bytes_per_s; /* 0: no limit */
+    uint64_t started_ns;
     FILE *report;
     int status; /* what ended the scan early */
 };
@@ -140,6 +144,20 @@ static bool add_suspect(struct verify *v, const struct tierce__disk_entry *entry
     return true;
 }
 
+/* Sleeps as long as what was read is more than the limit allows by now. */
+static void keep_limit(const struct verify *v)
+{
+    if (v->bytes_per_s == 0)
+        return;
+    double due_s = (double)v->out->bytes / (double)v->bytes_per_s;
+    double ahead_s = due_s - (double)(tierce__now_ns() - v->started_ns) / 1e9;
+    if (ahead_s <= 0)
+        return;
+    struct timespec wait = {.tv_sec = (time_t)ahead_s};
+    wait.tv_nsec = (long)((ahead_s - (double)wait.tv_sec) * 1e9);
+    (void)nanosleep(&wait, NULL);
+}
+
 /* First look: every chunk. */
 static bool look(void *arg, const struct tierce__disk_entry *entry)
 {
@@ -151,6 +169,7 @@ static bool look(void *arg, const struct tierce__disk_entry *entry)
     v->out->chunks++;
     v->out->bytes += entry->object_bytes;
     tierce__progress_add(&v->progress, entry->object_bytes);
+    keep_limit(v);
     return true;
 }
 
@@ -229,9 +248,13 @@ static int look_at_all(struct verify *v)
 }
 
 int tierce__inspect_verify(struct tierce__verify *out, const struct tierce__inspect *inspect,
-                           FILE *report)
+                           uint64_t bytes_per_s, FILE *report)
 {
-    struct verify v = {.inspect = inspect, .out = out, .report = report};
+    struct verify v = {.inspect = inspect,
+                       .out = out,
+                       .bytes_per_s = bytes_per_s,
+                       .started_ns = tierce__now_ns(),
+                       .report = report};
     *out = (struct tierce__verify){0};
     if (inspect->sums.chunks == 0)
         return 0;

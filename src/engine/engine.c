@@ -273,6 +273,7 @@ static bool close_parts(struct tierce_engine *engine)
         engine->rung_count--;
     }
     TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
+    tierce__fetches_fini(&engine->fetches);
     tierce__pool_destroy(engine->pool);
     tierce__namespaces_destroy(engine->namespaces);
     return true;
@@ -302,6 +303,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     engine->identity = identity;
     engine->disk_path = disk_path;
     tierce__list_init(&engine->registry_node);
+    tierce__fetches_init(&engine->fetches);
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);
     tierce__list_init(&engine->unattended);

@@ -13,15 +13,18 @@
 #include "chunk/pool.h"
 #include "engine/access_log.h"
 #include "engine/breaker.h"
+#include "engine/fetch.h"
 #include "key/namespaces.h"
 #include "tier/tier.h"
 
 /*
  * What the files of the engine share. The story of a store is in store.c, of a load in load.c, of
- * a lookup in lookup.c; storage.c drives the tiers below them; sessions.c keeps the pins.
+ * a lookup in lookup.c; storage.c drives the tiers below them; fetch.c reads chunks from them;
+ * sessions.c keeps the pins.
  *
- * Lock order: REGISTRY (engine.c), ENGINE (sessions, unattended requests), TRANSFER (one load or
- * one waiting caller), then the tiers' own. No tier is called with ENGINE or TRANSFER held.
+ * Lock order: REGISTRY (engine.c), ENGINE (sessions, unattended requests), FETCH (what is being
+ * read), TRANSFER (one waiting caller), then the tiers' own. No tier is called with ENGINE, FETCH
+ * or TRANSFER held.
  */
 
 #define TIERCE__ENGINE_MAGIC 0x7e1e0001u
@@ -82,6 +85,8 @@ struct tierce_engine {
     struct tierce__pool *pool;
     struct tierce__rung rungs[TIERCE__TIERS_MAX];
     size_t rung_count;
+
+    struct tierce__fetches fetches;
 
     struct tierce__lock lock; /* ENGINE: everything below */
     struct tierce__cond changed;

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import unittest
 
 MAKE_STORE = os.path.abspath(sys.argv.pop(2)) if len(sys.argv) > 2 else "make_store"
@@ -230,6 +231,28 @@ class Inspect(CliCase):
     def test_help_says_what_the_status_means(self):
         text = self.check(0, "inspect", "--help").stdout
         self.assertTrue(re.search(r"Exit status: 0 good", text))
+
+    def test_scrub_reads_all_and_names_what_is_damaged(self):
+        folder = self.make(chunks=12)
+        self.check(0, "scrub", folder, out=["12 chunks read", ": 0 damaged"])
+        self.damage(folder, 3 * CHUNK_BYTES + 5000)
+        result = self.check(1, "scrub", folder, out=["12 chunks read", ": 1 damaged"])
+        bad = [line for line in result.stdout.splitlines() if "\t" in line]
+        self.assertEqual(len(bad), 1)
+        self.assertIn("1 of 12 cells", bad[0])
+
+    def test_scrub_keeps_its_rate(self):
+        folder = self.make(chunks=12)
+        began = time.monotonic()
+        self.check(0, "scrub", folder, "--rate", str(24 * CHUNK_BYTES))
+        self.assertGreaterEqual(time.monotonic() - began, 0.45)  # half a second's worth
+
+    def test_scrub_refuses(self):
+        self.check(2, "scrub", err=["takes a store folder"])
+        self.check(2, "scrub", "a", "--rate", "fast", err=["--rate wants"])
+        self.check(2, "scrub", "a", "b", err=["second"])
+        self.check(2, "scrub", "a", "--repair", err=["--repair"])
+        self.check(1, "scrub", os.path.join(self.folder, "none"), err=["no such folder"])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "cli/cli.h"
+#include "cli/process.h"
+#include "cli/progress.h"
+
+#include <json-c/json.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Shows what running processes count, again and again: each time their /status, and rates from
+ * what it was the time before. */
+
+const char tierce__cli_top_help[] =
+    "Shows what the processes that keep a cache are doing: tiers, hits, rates. Without a name: "
+    "all\n"
+    "processes of this user. On a terminal the page is drawn anew each time; Ctrl-C ends.\n"
+    "\n"
+    "  PID|SOCKET       one process: its id, or the path of its control socket\n"
+    "  --interval SECONDS   between two looks; default 2\n"
+    "  --count N        looks, then ends; default: for ever on a terminal, else 1\n"
+    "  --json           what /status says, one line a process and look\n";
+
+struct options {
+    const char *who;
+    double interval_s;
+    unsigned long count; /* 0: for ever */
+    bool json;
+};
+
+/* What a process said the time before. */
+struct look {
+    struct json_object *status; /* or NULL */
+    uint64_t at_ns;
+};
+
+static volatile sig_atomic_t is_over;
+
+static void end(int signal)
+{
+    (void)signal;
+    is_over = 1;
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+static int64_t number(struct json_object *object, const char *name)
+{
+    struct json_object *value;
+    return object != NULL && json_object_object_get_ex(object, name, &value)
+               ? json_object_get_int64(value)
+               : 0;
+}
+
+static struct json_object *member(struct json_object *object, const char *name)
+{
+    struct json_object *value = NULL;
+    if (object != NULL)
+        (void)json_object_object_get_ex(object, name, &value);
+    return value;
+}
+
+static double share(int64_t part, int64_t whole)
+{
+    return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
+}
+
+/* Growth a second; without an earlier look: since the process began. */
+static double rate(struct json_object *now, struct json_object *before, const char *name,
+                   double seconds)
+{
+    return seconds > 0 ? (double)(number(now, name) - number(before, name)) / seconds : 0;
+}
+
+/* ---- one process ----------------------------------------------------------------------------- */
+
+static struct json_object *tier_of(struct json_object *status, size_t index)
+{
+    struct json_object *tiers = member(status, "tiers");
+    return tiers != NULL && index < json_object_array_length(tiers)
+               ? json_object_array_get_idx(tiers, index)
+               : NULL;
+}
+
+static void print_tier(struct json_object *tier, struct json_object *before, double seconds)
+{
+    char used[32], cap[32], queued[32], read[32], put[32];
+    tierce__human_bytes(used, sizeof(used), (uint64_t)number(tier, "used_bytes"));
+    tierce__human_bytes(cap, sizeof(cap), (uint64_t)number(tier, "cap_bytes"));
+    tierce__human_bytes(queued, sizeof(queued), (uint64_t)number(tier, "queued_bytes"));
+    tierce__human_bytes(read, sizeof(read), (uint64_t)rate(tier, before, "read_bytes", seconds));
+    tierce__human_bytes(put, sizeof(put), (uint64_t)rate(tier, before, "put_bytes", seconds));
+    printf("  %-8s %-7s %9lld %10s %10s %4.0f%% %10s %10s/s %10s/s %8.1f/s %7lld\n",
+           json_object_get_string(member(tier, "name")),
+           json_object_get_boolean(member(tier, "in_service")) ? "serves" : "LEFT",
+           (long long)number(tier, "chunks"), used, cap,
+           share(number(tier, "used_bytes"), number(tier, "cap_bytes")), queued, read, put,
+           rate(tier, before, "evicted_chunks", seconds), (long long)number(tier, "errors"));
+}
+
+static void print_process(const char *socket, struct json_object *status, const struct look *before)
+{
+    char uptime[32];
+    struct json_object *stats = member(status, "stats"), *old = member(before->status, "stats");
+    double uptime_s = (double)number(status, "uptime_ms") / 1e3;
+    double seconds =
+        before->status != NULL ? (double)(tierce__now_ns() - before->at_ns) / 1e9 : uptime_s;
+    int64_t asked = number(stats, "lookup_blocks") - number(old, "lookup_blocks");
+    int64_t hit = number(stats, "lookup_hit_blocks") - number(old, "lookup_hit_blocks");
+    tierce__human_seconds(uptime, sizeof(uptime), (uint64_t)uptime_s);
+    printf("process %lld  up %s  %s  %s\n", (long long)number(status, "pid"), uptime, socket,
+           before->status != NULL ? "" : "(rates since it began)");
+    printf("  lookups %.1f/s  blocks asked %.0f/s  hit %.1f%% (since it began %.1f%%)  loaded "
+           "%.0f/s  failed %lld  pins %lld\n",
+           rate(stats, old, "lookups", seconds), rate(stats, old, "lookup_blocks", seconds),
+           share(hit, asked),
+           share(number(stats, "lookup_hit_blocks"), number(stats, "lookup_blocks")),
+           rate(stats, old, "blocks_loaded_memory", seconds) +
+               rate(stats, old, "blocks_loaded_disk", seconds),
+           (long long)number(stats, "blocks_failed"), (long long)number(stats, "sessions_now"));
+    printf("  checksum failures %lld  identity failures %lld  device failures %lld  deadlines "
+           "%lld\n",
+           (long long)number(stats, "checksum_failures"),
+           (long long)number(stats, "identity_failures"),
+           (long long)number(stats, "device_failures"),
+           (long long)number(stats, "deadline_failures"));
+    printf("  %-8s %-7s %9s %10s %10s %5s %10s %12s %12s %10s %7s\n", "tier", "state", "chunks",
+           "used", "cap", "full", "queued", "read", "written", "evicted", "errors");
+    for (size_t i = 0; tier_of(status, i) != NULL; i++)
+        print_tier(tier_of(status, i), tier_of(before->status, i), seconds);
+    printf("\n");
+}
+
+/* ---- again and again ------------------------------------------------------------------------- */
+
+static int show(const struct options *options, const struct tierce__process *process,
+                struct look *look)
+{
+    char *text;
+    int rc = tierce__process_ask("top", process, "/status", NULL, false, &text);
+    if (rc != TIERCE__CLI_OK)
+        return rc;
+    uint64_t now = tierce__now_ns();
+    struct json_object *status = options->json ? NULL : json_tokener_parse(text);
+    if (options->json)
+        fputs(text, stdout);
+    else if (status == NULL)
+        rc = tierce__cli_fail("top", "%s: the answer is not one of Tierce", process->socket);
+    else
+        print_process(process->socket, status, look);
+    tierce__free(text);
+    json_object_put(look->status);
+    *look = (struct look){.status = status, .at_ns = now};
+    return rc;
+}
+
+static void wait_for(double seconds)
+{
+    struct timespec left = {.tv_sec = (time_t)seconds,
+                            .tv_nsec = (long)((seconds - floor(seconds)) * 1e9)};
+    (void)nanosleep(&left, NULL);
+}
+
+static int show_all(const struct options *options, const struct tierce__process *processes,
+                    size_t count)
+{
+    struct look *looks = tierce__calloc(count, sizeof(*looks));
+    if (looks == NULL)
+        return tierce__cli_fail("top", "no memory");
+    bool redraws = !options->json && options->count != 1 && isatty(STDOUT_FILENO);
+    int rc = TIERCE__CLI_OK;
+    for (unsigned long n = 0; !is_over && rc == TIERCE__CLI_OK; n++) {
+        if (options->count > 0 && n == options->count)
+            break;
+        if (n > 0)
+            wait_for(options->interval_s);
+        if (is_over)
+            break;
+        if (redraws)
+            fputs("\033[H\033[2J", stdout);
+        for (size_t i = 0; i < count && rc == TIERCE__CLI_OK; i++)
+            rc = show(options, &processes[i], &looks[i]);
+        if (fflush(stdout) != 0 && rc == TIERCE__CLI_OK)
+            rc = tierce__cli_fail("top", "cannot write to standard output");
+    }
+    for (size_t i = 0; i < count; i++)
+        json_object_put(looks[i].status);
+    tierce__free(looks);
+    return rc;
+}
+
+/* ---- arguments ------------------------------------------------------------------------------- */
+
+static int take_number(const char *option, const char *text, double least, double *out)
+{
+    char *rest;
+    double value = text != NULL ? strtod(text, &rest) : 0;
+    if (text == NULL || rest == text || *rest != '\0' || !(value >= least) || value > 86400)
+        return tierce__cli_usage("top", "%s wants a number from %g to 86400", option, least);
+    *out = value;
+    return TIERCE__CLI_OK;
+}
+
+static int read_options(struct options *options, int argc, char **argv)
+{
+    static const char *const known[] = {"--interval", "--count", "--json", NULL};
+    *options = (struct options){.interval_s = 2, .count = isatty(STDOUT_FILENO) ? 0 : 1};
+    int rc = TIERCE__CLI_OK;
+    for (int i = 1; i < argc && rc == TIERCE__CLI_OK; i++) {
+        double value;
+        if (strcmp(argv[i], "--json") == 0) {
+            options->json = true;
+        } else if (strcmp(argv[i], "--interval") == 0) {
+            rc = take_number("--interval", argv[++i], 0.1, &options->interval_s);
+        } else if (strcmp(argv[i], "--count") == 0) {
+            rc = take_number("--count", argv[++i], 1, &value);
+            if (rc == TIERCE__CLI_OK)
+                options->count = (unsigned long)value;
+        } else if (argv[i][0] == '-') {
+            rc = tierce__cli_unknown_option("top", argv[i], known);
+        } else if (options->who != NULL) {
+            rc = tierce__cli_usage("top", "one process, or none for all");
+        } else {
+            options->who = argv[i];
+        }
+    }
+    return rc;
+}
+
+int tierce__cli_top(int argc, char **argv)
+{
+    struct options options;
+    struct tierce__process *processes;
+    size_t count;
+    int rc = read_options(&options, argc, argv);
+    if (rc != TIERCE__CLI_OK)
+        return rc;
+    rc = tierce__processes_find("top", options.who, &processes, &count);
+    if (rc != TIERCE__CLI_OK)
+        return rc;
+    struct sigaction action = {.sa_handler = end};
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+    rc = show_all(&options, processes, count);
+    tierce__free(processes);
+    return rc;
+}

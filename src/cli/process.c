@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/process.h"
+
+#include "base/alloc.h"
+#include "cli/cli.h"
+
+#include <curl/curl.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PAGE_BYTES_MAX = 64 << 20, TIMEOUT_S = 10 };
+
+/* ---- which ----------------------------------------------------------------------------------- */
+
+/* "4711-0.sock" is of process 4711; `pid` NULL is any. */
+static bool is_socket_of(const char *name, const char *pid)
+{
+    size_t digits = strspn(name, "0123456789");
+    const char *end = name + strlen(name);
+    if (digits == 0 || name[digits] != '-' || end - name < 6 || strcmp(end - 5, ".sock") != 0)
+        return false;
+    return pid == NULL || (strlen(pid) == digits && strncmp(name, pid, digits) == 0);
+}
+
+/* A process that was killed leaves its socket behind. */
+static bool answers(const char *command, const struct tierce__process *process)
+{
+    char *text = NULL;
+    bool ok = tierce__process_ask(command, process, "/status", NULL, true, &text) == TIERCE__CLI_OK;
+    tierce__free(text);
+    return ok;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct tierce__process *x = a, *y = b;
+    return strcmp(x->socket, y->socket);
+}
+
+static int list_folder(const char *command, const char *folder, const char *pid,
+                       struct tierce__process **out, size_t *count)
+{
+    DIR *dir = opendir(folder);
+    if (dir == NULL && errno != ENOENT)
+        return tierce__cli_fail(command, "%s: %s", folder, strerror(errno));
+    for (const struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
+        struct tierce__process process;
+        if (!is_socket_of(entry->d_name, pid))
+            continue;
+        int n = snprintf(process.socket, sizeof(process.socket), "%s/%s", folder, entry->d_name);
+        if (n >= (int)sizeof(process.socket) || !answers(command, &process))
+            continue;
+        struct tierce__process *grown = tierce__realloc(*out, (*count + 1) * sizeof(**out));
+        if (grown == NULL)
+            break;
+        grown[(*count)++] = process;
+        *out = grown;
+    }
+    if (dir != NULL)
+        closedir(dir);
+    if (*count > 0)
+        qsort(*out, *count, sizeof(**out), by_name);
+    return TIERCE__CLI_OK;
+}
+
+int tierce__processes_find(const char *command, const char *who, struct tierce__process **out,
+                           size_t *count)
+{
+    char folder[TIERCE__CONTROL_PATH_BYTES];
+    *out = NULL;
+    *count = 0;
+    if (who != NULL && strchr(who, '/') != NULL) {
+        struct tierce__process *one = tierce__calloc(1, sizeof(*one));
+        if (one == NULL)
+            return tierce__cli_fail(command, "no memory");
+        if (snprintf(one->socket, sizeof(one->socket), "%s", who) >= (int)sizeof(one->socket)) {
+            tierce__free(one);
+            return tierce__cli_usage(command, "%.40s... is too long for a socket's path", who);
+        }
+        *out = one;
+        *count = 1;
+        return TIERCE__CLI_OK;
+    }
+    if (who != NULL && strspn(who, "0123456789") != strlen(who))
+        return tierce__cli_usage(command, "'%.64s' is neither a process id nor a socket's path",
+                                 who);
+    if (tierce__control_folder(folder) < 0)
+        return tierce__cli_fail(command, "XDG_RUNTIME_DIR is too long for a socket's path");
+    int status = list_folder(command, folder, who, out, count);
+    if (status != TIERCE__CLI_OK || *count > 0)
+        return status;
+    if (who != NULL)
+        return tierce__cli_fail(command, "process %s has no control socket in %s", who, folder);
+    return tierce__cli_fail(command,
+                            "no process of this user has a control socket in %s; one with "
+                            "control.socket elsewhere is named by that path",
+                            folder);
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+static size_t take(char *data, size_t one, size_t count, void *arg)
+{
+    struct tierce__line *page = arg;
+    size_t bytes = one * count;
+    if (bytes > PAGE_BYTES_MAX - page->bytes)
+        return 0;
+    tierce__line_put_bytes(page, data, bytes);
+    return page->failed ? 0 : bytes;
+}
+
+static int say(const char *command, bool is_quiet, const struct tierce__process *process,
+               const char *what)
+{
+    if (is_quiet)
+        return TIERCE__CLI_FAILED;
+    return tierce__cli_fail(command, "%s: %s", process->socket, what);
+}
+
+int tierce__process_ask(const char *command, const struct tierce__process *process,
+                        const char *path, const char *body, bool is_quiet, char **text)
+{
+    char url[1024];
+    struct tierce__line page = {0};
+    long http = 0;
+    CURL *curl = curl_easy_init();
+    if (curl == NULL)
+        return say(command, is_quiet, process, "no memory");
+    snprintf(url, sizeof(url), "http://localhost%s", path);
+    curl_easy_setopt(curl, CURLOPT_URL, url);
+    curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, process->socket);
+    curl_easy_setopt(curl, CURLOPT_PROXY, "");
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &page);
+    curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)TIMEOUT_S);
+    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    if (body != NULL) {
+        curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body);
+        curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(body));
+    }
+    CURLcode rc = curl_easy_perform(curl);
+    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &http);
+    curl_easy_cleanup(curl);
+    tierce__line_put_bytes(&page, "", 1);
+    int status = TIERCE__CLI_OK;
+    if (rc != CURLE_OK)
+        status = say(command, is_quiet, process,
+                     rc == CURLE_COULDNT_CONNECT ? "nobody answers there" : curl_easy_strerror(rc));
+    else if (page.failed)
+        status = say(command, is_quiet, process, "no memory");
+    else if (http != 200)
+        status = say(command, is_quiet, process, page.text);
+    if (status == TIERCE__CLI_OK)
+        *text = page.text;
+    else
+        tierce__line_clear(&page);
+    return status;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CLI_PROCESS_H
+#define TIERCE_CLI_PROCESS_H
+
+#include "control/control.h"
+
+/*
+ * Running processes, asked over their control sockets.
+ *
+ * Thread: one.
+ */
+
+struct tierce__process {
+    char socket[TIERCE__CONTROL_PATH_BYTES];
+};
+
+/*
+ * The processes that `who` names: a socket's path, a process id, or NULL for all of this user's.
+ * *out, heap, [*count], at least one. Returns an exit status; what was wrong has been said.
+ */
+TIERCE_MUSTUSE int tierce__processes_find(const char *command, const char *who,
+                                          struct tierce__process **out, size_t *count);
+
+/*
+ * The page `path` of a process ("/status"), with `body` as a POST, or NULL for a GET. *text, heap,
+ * NUL-terminated. Returns an exit status; what was wrong has been said, unless `is_quiet`.
+ */
+TIERCE_MUSTUSE int tierce__process_ask(const char *command, const struct tierce__process *process,
+                                       const char *path, const char *body, bool is_quiet,
+                                       char **text);
+
+#endif

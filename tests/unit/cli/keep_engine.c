@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * keep_engine PARAMETER=VALUE...: an engine of these settings that looks up and stores a little,
+ * says its process id, and stays until its standard input ends.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <tierce/tierce.h>
+
+#define BLOCKS       8u
+#define CELL         4096u
+#define BLOCK_TOKENS 16u
+
+static void must(int64_t rc, const char *what)
+{
+    if (rc >= 0)
+        return;
+    fprintf(stderr, "%s: %s\n", what, tierce_strerror((int)rc));
+    exit(1);
+}
+
+int main(int argc, char **argv)
+{
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    struct tierce_config *config;
+    must(tierce_config_create(&config), "config");
+    for (int i = 1; i < argc; i++) {
+        char *value = strchr(argv[i], '=');
+        *value++ = '\0';
+        must(tierce_config_set(config, argv[i], value, why), why);
+    }
+    struct tierce_engine *engine;
+    must(tierce_engine_open(&engine, config, why), why);
+    tierce_config_destroy(config);
+
+    static const uint32_t cells[] = {CELL, CELL};
+    struct tierce_namespace ns = {.size = sizeof(ns),
+                                  .weights = "aabb",
+                                  .model = "{}",
+                                  .kv_dtype = "bf16",
+                                  .layout = "test",
+                                  .layer_count = 2,
+                                  .cell_bytes = cells,
+                                  .block_tokens = BLOCK_TOKENS,
+                                  .chunk_blocks = 4,
+                                  .algo = TIERCE_CHAIN_SHA256};
+    struct tierce_view *view;
+    must(tierce_view_open(&view, engine, &ns, &(struct tierce_shard){0, 1, 0, 1}), "view");
+    struct tierce_chain *chain;
+    must(tierce_view_chain(&chain, view, NULL), "chain");
+    int32_t tokens[BLOCKS * BLOCK_TOKENS] = {0}, ids[BLOCKS];
+    must(tierce_chain_append(chain, tokens, BLOCKS * BLOCK_TOKENS, NULL), "tokens");
+    static uint8_t memory[2][BLOCKS * CELL];
+    struct tierce_paged_layer layers[] = {
+        {.base = memory[0], .block_stride = CELL, .block_bytes = CELL},
+        {.base = memory[1], .block_stride = CELL, .block_bytes = CELL}};
+    struct tierce_paged paged = {
+        .size = sizeof(paged), .layers = layers, .layer_count = 2, .block_count = BLOCKS};
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        ids[i] = (int32_t)i;
+    struct tierce_transfer_opts what = {.size = sizeof(what),
+                                        .chain = chain,
+                                        .to_block = BLOCKS,
+                                        .paged = &paged,
+                                        .block_ids = ids};
+    struct tierce_lookup_opts opts = {.size = sizeof(opts)};
+    struct tierce_found found;
+    must(tierce_lookup(view, chain, BLOCKS, &opts, &found), "lookup");
+    must(tierce_store(view, &what), "store");
+    must(tierce_lookup(view, chain, BLOCKS, &opts, &found), "lookup");
+    printf("%ld\n", (long)getpid());
+    fflush(stdout);
+    while (getchar() != EOF)
+        ;
+    tierce_chain_destroy(chain);
+    tierce_view_close(view);
+    tierce_engine_close(engine);
+    return 0;
+}

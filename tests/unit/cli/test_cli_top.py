@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tierce top: what running processes say of themselves."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import unittest
+import urllib.request
+
+KEEPER = os.path.abspath(sys.argv.pop())
+
+from cli_case import CliCase  # noqa: E402
+
+
+class Top(CliCase):
+    def setUp(self):
+        super().setUp()
+        self.runtime = os.path.join(self.folder, "run")
+        os.mkdir(self.runtime, 0o700)
+        self.env = {"XDG_RUNTIME_DIR": self.runtime}
+
+    def keep(self, *settings):
+        """Starts a process with an engine; its id and itself."""
+        keeper = subprocess.Popen(
+            [KEEPER, "memory.size=8MiB", *settings], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True, env={**os.environ, **self.env})
+        self.addCleanup(self.end, keeper)
+        return int(keeper.stdout.readline()), keeper
+
+    def end(self, keeper):
+        keeper.stdin.close()
+        keeper.stdout.close()
+        self.assertIn(keeper.wait(30), (0, -signal.SIGKILL))
+
+    def test_a_process_is_shown(self):
+        pid, _ = self.keep(f"disk.path={self.folder}/store")
+        shown = self.check(0, "top", env=self.env,
+                           out=[f"process {pid}", "memory", "disk", "serves", "hit 50.0%"])
+        self.assertEqual(shown.stderr, "")
+        by_pid = self.check(0, "top", str(pid), "--json", env=self.env)
+        status = json.loads(by_pid.stdout)
+        self.assertEqual(status["pid"], pid)
+        self.assertEqual(status["stats"]["lookups"], 2)
+        self.assertEqual(status["stats"]["chunks_stored"], 2)
+        self.assertEqual([tier["name"] for tier in status["tiers"]], ["memory", "disk"])
+        self.assertEqual(status["tiers"][0]["chunks"], 2)
+
+    def test_rates_and_count(self):
+        self.keep()
+        shown = self.check(0, "top", "--count", "2", "--interval", "0.1", env=self.env)
+        self.assertEqual(shown.stdout.count("process "), 2)
+        self.assertEqual(shown.stdout.count("(rates since it began)"), 1)
+
+    def test_one_of_several(self):
+        first, _ = self.keep()
+        second, _ = self.keep()
+        both = self.check(0, "top", env=self.env)
+        self.assertIn(f"process {first}", both.stdout)
+        self.assertIn(f"process {second}", both.stdout)
+        one = self.check(0, "top", str(second), env=self.env)
+        self.assertNotIn(f"process {first}", one.stdout)
+
+    def test_a_socket_of_its_own(self):
+        path = os.path.join(self.folder, "mine.sock")
+        pid, _ = self.keep(f"control.socket={path}")
+        self.check(0, "top", path, env=self.env, out=[f"process {pid}"])
+        self.check(1, "top", env=self.env, err=["no process", "control.socket"])
+
+    def test_what_a_killed_process_left_is_passed_over(self):
+        _, keeper = self.keep()
+        keeper.kill()
+        keeper.wait()
+        self.assertEqual(len(os.listdir(os.path.join(self.runtime, "tierce"))), 1)
+        self.check(1, "top", env=self.env, err=["no process"])
+
+    def test_metrics(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.keep(f"metrics.port={port}")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            text = page.read().decode()
+            self.assertTrue(page.headers["Content-Type"].startswith("text/plain; version=0.0.4"))
+        values = {}
+        for line in text.splitlines():
+            if not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                self.assertNotIn(name, values, "a sample comes once")
+                values[name] = float(value)
+        self.assertEqual(values["tierce_lookups_total"], 2)
+        self.assertEqual(values['tierce_tier_chunks{tier="memory"}'], 2)
+        self.assertEqual(values['tierce_tier_in_service{tier="memory"}'], 1)
+        self.assertEqual(values["tierce_sessions_now"], 0)
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=10)
+        self.assertEqual(refused.exception.code, 404)
+
+    def test_wrong_arguments(self):
+        self.check(2, "top", "--intervall", "1", err=["--interval"])
+        self.check(2, "top", "--interval", "x", err=["--interval wants"])
+        self.check(2, "top", "--count", "0", err=["--count wants"])
+        self.check(2, "top", "nginx", err=["process id", "socket"])
+        self.check(2, "top", "1", "2", err=["one process"])
+        self.check(1, "top", "/nowhere/x.sock", err=["/nowhere/x.sock", "nobody answers"])
+        self.check(1, "top", "4711", env=self.env, err=["4711", "no control socket"])
+
+
+if __name__ == "__main__":
+    unittest.main()
