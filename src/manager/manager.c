@@ -84,7 +84,8 @@ static void write_log(void *arg, enum tierce_log_level level, const char *event,
     tierce__line_put(&line, event);
     tierce__line_put(&line, " ");
     tierce__line_put(&line, detail);
-    if (whole->logs_to_console && !line.failed)
+    bool is_shown = whole->logs_to_console || level == TIERCE_LOG_ERROR;
+    if (is_shown && !line.failed)
         fprintf(stderr, "%.*s\n", (int)line.bytes, line.text);
     tierce__line_end(&line, whole->service_log);
 }
@@ -210,12 +211,12 @@ static void tell_storage(void *arg, const char *storage, bool is_well, const cha
     tierce__line_clear(&fields);
 }
 
-static void tell_reclaim(void *arg, const char *instance_id, const int64_t *keys, size_t count,
-                         int64_t delay_us)
+static void tell_reclaim(void *arg, const char *instance_id, const struct tierce__reclaimed *gone,
+                         size_t count, int64_t delay_us)
 {
     struct whole *whole = arg;
     tierce__events_reclaim(whole->manager.events, tierce__manager_now_us(&whole->manager),
-                           instance_id, keys, count, delay_us);
+                           instance_id, gone, count, delay_us);
 }
 
 /* ---- the ticker ------------------------------------------------------------------------------ */
@@ -363,6 +364,15 @@ static int open_registry(struct whole *whole, const struct tierce__manager_confi
         snprintf(why, 256, "the startup file %.140s cannot be read: %s", config->startup_file,
                  tierce_strerror(rc));
         return rc;
+    }
+    if (whole->startup !=
+        NULL) { /* what is wrong in it is said now and not when it begins to lead */
+        char inner[256] = "";
+        rc = tierce__registry_check_startup(whole->startup, inner);
+        if (rc < 0) {
+            snprintf(why, 256, "the startup file %.100s: %.130s", config->startup_file, inner);
+            return rc;
+        }
     }
     return tierce__registry_open(
         &whole->manager.registry,

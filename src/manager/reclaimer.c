@@ -240,6 +240,8 @@ struct leaving {
     const struct tierce__removed *removed;
     const uint32_t *chosen;
     uint64_t used_again;
+    struct tierce__reclaimed *gone;
+    size_t gone_count, gone_max;
 };
 
 /* Under the key's lock: not what was used since it was drawn. */
@@ -247,9 +249,15 @@ static bool is_unused(void *arg, size_t i, int64_t key, const struct tierce__rec
 {
     struct leaving *l = arg;
     const struct tierce__record *drawn = &l->sample->records[l->chosen[l->removed->offset + i]];
-    (void)key;
     bool unused = record->used_us <= drawn->used_us && record->uses <= drawn->uses;
     l->used_again += !unused;
+    for (size_t at = 0; unused && at < record->location_count; at++) {
+        if (l->gone_count == l->gone_max)
+            break; /* it got another location since it was drawn */
+        struct tierce__reclaimed *gone = &l->gone[l->gone_count++];
+        gone->key = key;
+        memcpy(gone->location_id, record->locations[at].id, sizeof(gone->location_id));
+    }
     return unused;
 }
 
@@ -264,8 +272,14 @@ static void submit(struct round *r, struct tierce__live *live, struct sample *sa
     int64_t *keys = tierce__arena_alloc(&sample->arena, (count + 1) * sizeof(*keys));
     if (keys == NULL || count == 0)
         return;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         keys[i] = sample->keys[chosen[i]];
+        leaving.gone_max += sample->records[chosen[i]].location_count;
+    }
+    leaving.gone =
+        tierce__arena_alloc(&sample->arena, (leaving.gone_max + 1) * sizeof(*leaving.gone));
+    if (leaving.gone == NULL)
+        return;
     int rc = tierce__live_remove(live, keys, count, r->now_us + delay_us, false, is_unused,
                                  &leaving, &removed);
     if (rc < 0)
@@ -279,8 +293,8 @@ static void submit(struct round *r, struct tierce__live *live, struct sample *sa
     reclaimer->stats.used_again += leaving.used_again;
     tierce__lock_drop(&reclaimer->lock);
     if (removed.keys > 0 && reclaimer->opts.submitted != NULL)
-        reclaimer->opts.submitted(reclaimer->opts.submitted_arg, live->instance.id, keys, count,
-                                  delay_us);
+        reclaimer->opts.submitted(reclaimer->opts.submitted_arg, live->instance.id, leaving.gone,
+                                  leaving.gone_count, delay_us);
 }
 
 /* Takes out of one instance what is asked of it: what the policy gives up first, and of TTL

@@ -723,3 +723,13 @@ int tierce__registry_startup(struct tierce__registry *registry, const char *text
     int rc = change(registry, start, text != NULL ? text : builtin, why);
     return rc > 0 ? 0 : rc;
 }
+
+int tierce__registry_check_startup(const char *text, char why[256])
+{
+    struct tierce__catalog *catalog = NULL;
+    int rc = tierce__catalog_create(&catalog);
+    if (rc == 0)
+        rc = start(catalog, text, why);
+    tierce__catalog_put(catalog);
+    return rc;
+}

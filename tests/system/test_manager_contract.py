@@ -260,3 +260,38 @@ def test_entries_keep_within_quotas(api, manager):
     assert code(finished) == "INTERNAL_ERROR" and "quota" in text(finished)
     assert get_uris(api, name, ["a", "b", "c"]) == [*uris[:2], ""]
     assert bytes_of(manager, name) == 800
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+def test_what_is_reclaimed_is_named(tmp_path):
+    group = {"quota": {"capacity": 6400, "quota_config": []}}
+    manager = Manager(tmp_path / "m",
+                      startup=Manager.usual_startup(storage=tmp_path / "nfs", **group))
+    try:
+        api = Http(manager)
+        register(api, "i")
+        store(api, "i", list(range(100)))
+        looked = api.call("meta", "GetCacheMeta", instance_id="i", block_keys=list(range(100)))
+        ids = {key: json.loads(meta)["id"] for key, meta in enumerate(looked["metas"])}
+        log = manager.folder / "logs" / "event_publisher.log"
+        wait_until(lambda: "CacheReclaimSubmit" in log.read_text())
+        event = next(json.loads(line) for line in log.read_text().splitlines()
+                     if "CacheReclaimSubmit" in line)
+        assert event["component"] == "cache_reclaimer" and event["delay_us"] == 100_000
+        assert event["block_keys"]
+        for key, location in zip(event["block_keys"], event["location_ids"], strict=True):
+            assert ids[key] in (location, "")  # "": it had left when it was looked at
+    finally:
+        manager.stop()
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"max_instance_count": "many"}, "max_instance_count"),
+    ({"name": ""}, "name"),
+    (None, "startup.json"),
+])
+def test_a_startup_file_that_is_wrong_is_said_at_once(tmp_path, change, said):
+    startup = Manager.usual_startup(storage=tmp_path / "nfs", **(change or {}))
+    with pytest.raises(RuntimeError, match=said):
+        Manager(tmp_path / "m", startup="{ broken" if change is None else startup)
