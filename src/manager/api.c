@@ -404,11 +404,10 @@ static const char *trace_id_of(struct tierce__api_call *api)
 static void answer(struct tierce__api_call *api, struct tierce__call *call, const char *name)
 {
     struct tierce__manager *manager = api->manager;
-    uint64_t began_ns = tierce__now_ns();
     struct tierce__fault fault =
         tierce__faults_meet(manager->faults, tierce__rpcs[api->id].method, trace_id_of(api));
     run(api, &fault);
-    uint64_t took_us = (tierce__now_ns() - began_ns) / 1000;
+    uint64_t took_us = (tierce__now_ns() - api->began_ns) / 1000;
     count_call(api, took_us);
     tierce__access_log_write(manager->access_log, api, call, name, took_us);
     if (fault.kind == TIERCE__FAULT_DELAY || fault.kind == TIERCE__FAULT_DROP)
@@ -422,7 +421,8 @@ static void serve(void *arg, struct tierce__call *call)
 {
     const struct tierce__api_target *target = arg;
     const struct tierce__call_info *info = tierce__call_info(call);
-    struct tierce__api_call api = {.manager = target->manager, .id = target->id};
+    struct tierce__api_call api = {
+        .manager = target->manager, .id = target->id, .began_ns = tierce__now_ns()};
     char why[TIERCE__PROTO_WHY_BYTES], name[64] = "";
     bool deferred = false;
     if (!is_allowed(target, call, &deferred, name))

@@ -12,6 +12,7 @@
 struct tierce__api_call {
     struct tierce__manager *manager;
     enum tierce__rpc_id id;
+    uint64_t began_ns; /* before its body was read */
     ProtobufCMessage *request, *reply;
     struct tierce__arena arena;            /* until the reply is packed */
     const struct tierce__catalog *catalog; /* tierce__api_catalog */

@@ -295,3 +295,37 @@ def test_a_startup_file_that_is_wrong_is_said_at_once(tmp_path, change, said):
     startup = Manager.usual_startup(storage=tmp_path / "nfs", **(change or {}))
     with pytest.raises(RuntimeError, match=said):
         Manager(tmp_path / "m", startup="{ broken" if change is None else startup)
+
+
+def test_names_of_metrics(api):
+    name = f"metrics-{api.name}"
+    register(api, name)
+    store(api, name, [1, 2])
+    api.call("admin", "ListStorage")
+    metrics = api.call("admin", "GetMetrics")["metrics"]
+
+    def find(metric, **wanted):
+        for entry in metrics:
+            tags = {tag["tag_key"]: tag["tag_value"] for tag in entry["metric_tags"]}
+            if entry["metric_name"] == metric and wanted.items() <= tags.items():
+                return entry["metric_value"]
+        raise AssertionError(f"no {metric} {wanted}")
+
+    assert int(find("service.query_counter", api_name="ListStorage")["int_value"]) >= 1
+    assert find("service.query_rt_us", api_name="ListStorage")["float_value"] > 1
+    own = {"instance_group": "default", "instance_id": name}
+    assert find("cache_manager_instance.key_count", **own)["float_value"] == 2
+    assert find("cache_manager_instance.byte_size", **own)["float_value"] == 128
+    assert find("meta_indexer.total_key_count", **own)["float_value"] == 2
+    for counter in ("search_cache_hit_count", "search_cache_miss_count"):
+        assert int(find(f"meta_indexer.{counter}", **own)["int_value"]) >= 0
+    for gauge in ("search_cache_hit_ratio", "total_cache_usage"):
+        assert find(f"meta_indexer.{gauge}", **own)["float_value"] >= 0
+    find("cache_manager_group.usage_ratio", instance_group="default")
+    find("data_storage.healthy_status", type="file", unique_name="nfs_01")
+    find("cache_manager.write_location_expire_size", instance_group="default")
+    for metric in ("cache_reclaimer.block_submit_count", "cache_reclaimer.location_submit_count",
+                   "cache_reclaimer.location_del_count",
+                   "schedule_plan_executor.waiting_task_count",
+                   "schedule_plan_executor.executing_task_count"):
+        find(metric)
