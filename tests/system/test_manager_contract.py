@@ -329,3 +329,38 @@ def test_names_of_metrics(api):
                    "schedule_plan_executor.waiting_task_count",
                    "schedule_plan_executor.executing_task_count"):
         find(metric)
+
+
+def test_two_managers_do_not_write_one_registry(tmp_path):
+    uri = f"--registry.uri=local://{tmp_path}/registry.json"
+    often = "--elector.lease=1s"  # how long it waits before it tries again
+    first = Manager(tmp_path / "first", uri, often)
+    second = Manager(tmp_path / "second", uri, often, ready=False)
+    try:
+        said = second.folder / "stderr.log"
+        wait_until(lambda: "need elector.uri" in said.read_text())
+        status, why = second.get("/readyz")
+        assert status == 503 and b"another manager" not in why
+        assert code(Http(second).call("admin", "ListStorage")) in ("SERVER_NOT_LEADER",
+                                                                   "SERVICE_NOT_READY")
+        added = Http(first).call("admin", "AddStorage", storage={
+            "global_unique_name": "a", "nfs": {"root_path": f"{tmp_path}/a/"}})
+        assert code(added) == "OK"
+        first.stop()
+        second.wait_ready()  # it takes over what the first has written
+        listed = Http(second).call("admin", "ListStorage")["storage"]
+        assert "a" in [storage["global_unique_name"] for storage in listed]
+    finally:
+        first.stop()
+        second.stop()
+
+
+def test_a_lease_that_cannot_be_had_is_said(tmp_path):
+    manager = Manager(tmp_path / "m", f"--elector.uri=file://{tmp_path}/nowhere/lease", ready=False)
+    try:
+        said = manager.folder / "stderr.log"
+        wait_until(lambda: "lease_unreachable" in said.read_text())
+        assert "No such file or directory" in said.read_text()
+        assert manager.get("/readyz")[0] == 503
+    finally:
+        manager.stop()
