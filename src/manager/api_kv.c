@@ -162,10 +162,7 @@ static void get(struct tierce__api_call *api)
         reply->n_locations = reply->locations != NULL ? got.count : 0;
         rc = reply->locations != NULL ? 0 : -ENOMEM;
     }
-    if (rc < 0)
-        tierce__api_fail(api, rc, "get");
-    else
-        tierce__api_say(api, OK, "Cache locations retrieved successfully");
+    tierce__api_end(api, rc, "get", "Cache locations retrieved successfully");
 }
 
 static bool show_mask(struct tierce__api_call *api, const struct tierce__mask *mask, size_t count,
@@ -238,10 +235,7 @@ static void put_finish(struct tierce__api_call *api)
                  ? tierce__locator_finish_entries(api->manager->locator, request->instance_id,
                                                   request->write_session_id, uris, count, api->why)
                  : -ENOMEM;
-    if (rc < 0)
-        tierce__api_fail(api, rc, "finish put");
-    else
-        tierce__api_say(api, OK, "Write cache session finished successfully");
+    tierce__api_end(api, rc, "finish put", "Write cache session finished successfully");
 }
 
 static void remove_keys(struct tierce__api_call *api)
@@ -253,10 +247,7 @@ static void remove_keys(struct tierce__api_call *api)
     int rc = tierce__locator_remove_entries(api->manager->locator, request->instance_id, keys,
                                             (const char *const *)request->keys, request->n_keys,
                                             api->why);
-    if (rc < 0)
-        tierce__api_fail(api, rc, "remove");
-    else
-        tierce__api_say(api, OK, "Cache removed successfully");
+    tierce__api_end(api, rc, "remove", "Cache removed successfully");
 }
 
 static void trim(struct tierce__api_call *api)
@@ -265,10 +256,7 @@ static void trim(struct tierce__api_call *api)
     int rc =
         tierce__locator_trim(api->manager->locator, request->instance_id, (int)request->strategy,
                              request->begin_timestamp, request->end_timestamp, api->why);
-    if (rc < 0)
-        tierce__api_fail(api, rc, "trim");
-    else
-        tierce__api_say(api, OK, "Cache trimmed successfully");
+    tierce__api_end(api, rc, "trim", "Cache trimmed successfully");
 }
 
 const struct tierce__api_row tierce__api_kv_rows[TIERCE__RPC_COUNT] = {
