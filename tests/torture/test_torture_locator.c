@@ -136,11 +136,10 @@ static int get_window(void)
 
 static int look(void)
 {
-    struct tierce__mask none = {0};
+    struct tierce__look_request request = {.instance_id = "i", .keys = keys, .count = KEYS};
     struct tierce__looked *looked;
     size_t count;
-    int rc =
-        tierce__locator_look(h.locator, "i", keys, KEYS, &none, &h.arena, &looked, &count, h.why);
+    int rc = tierce__locator_look(h.locator, &request, &h.arena, &looked, &count, h.why);
     for (size_t i = 0; rc == 0 && i < LOST; i++)
         ck_assert_int_eq(looked[i].state, TIERCE__LOOK_SERVING);
     return rc;
