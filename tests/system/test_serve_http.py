@@ -178,6 +178,31 @@ def test_a_full_queue_refuses():
     server.end()
 
 
+@pytest.mark.parametrize("headers,status", [
+    ({"Origin": "http://127.0.0.1:{port}"}, 200),
+    ({"Origin": "http://localhost:{port}", "Host": "LOCALHOST:{port}"}, 200),
+    ({"Host": "[::1]:{port}"}, 200),
+    ({"Host": "10.0.0.1"}, 200),
+    ({"Origin": "http://evil.example"}, 403),
+    ({"Origin": "http://127.0.0.1:{port}.evil.example"}, 403),
+    ({"Origin": "http://127.0.0.1:1"}, 403),
+    ({"Origin": "null"}, 403),
+    ({"Origin": ""}, 403),
+    ({"Host": "evil.example:{port}"}, 403),
+    ({"Host": "evil.example:{port}", "Origin": "http://evil.example:{port}"}, 403),
+    ({"Host": "localhost.evil.example"}, 403),
+    ({"Host": "127.0.0.1.evil.example"}, 403),
+    ({"Host": "[::1.evil.example"}, 403),
+    ({"Host": ""}, 403),
+])
+def test_a_browser_asks_for_its_own_page_only(server, headers, status):
+    """Neither another origin's page nor one whose name was made to mean this machine."""
+    lines = {"Host": "127.0.0.1:{port}", **headers}
+    head = "".join(f"{k}: {v}\r\n" for k, v in lines.items()).format(port=server.http)
+    with connect(server, f"POST /Echo HTTP/1.1\r\n{head}Content-Length: 2\r\n\r\nhi".encode()) as s:
+        assert read_answer(s.makefile("rb"))[0] == status
+
+
 def test_a_deadline_ends_a_call():
     server = Server("--http-timeout", 300)
     begun = time.monotonic()
