@@ -58,6 +58,14 @@ int tierce__deadlines_add(struct tierce__deadlines *heap, struct tierce__deadlin
     return 0;
 }
 
+void tierce__deadlines_hasten(struct tierce__deadlines *heap, struct tierce__deadline *member,
+                              int64_t due_us)
+{
+    TIERCE_ASSERT(member->position > 0 && due_us <= member->due_us);
+    member->due_us = due_us;
+    rise(heap, member->position);
+}
+
 void tierce__deadlines_remove(struct tierce__deadlines *heap, struct tierce__deadline *member)
 {
     size_t position = member->position;

@@ -26,6 +26,10 @@ struct tierce__deadlines {
 TIERCE_MUSTUSE int tierce__deadlines_add(struct tierce__deadlines *heap,
                                          struct tierce__deadline *member, int64_t due_us);
 
+/* A member of the heap is due earlier than before. */
+void tierce__deadlines_hasten(struct tierce__deadlines *heap, struct tierce__deadline *member,
+                              int64_t due_us);
+
 /* A member that is in none is fine. */
 void tierce__deadlines_remove(struct tierce__deadlines *heap, struct tierce__deadline *member);
 

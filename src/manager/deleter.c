@@ -355,9 +355,18 @@ static int delete_part(struct doing *d, struct part *part)
             d->orphans++; /* a slot of a file that others may be in */
         if (!is_empty[p])
             continue;
-        paths[count] =
-            tierce__place_path(part->storage, &live->instance, &part->places[p], &d->arena);
-        count += paths[count] != NULL;
+        const struct tierce__spec_place *place = &part->places[p];
+        if (place->uri == NULL && place->spec >= live->instance.spec_count) {
+            d->orphans++; /* the note is damaged: no file has this name */
+            continue;
+        }
+        paths[count] = tierce__place_path(part->storage, &live->instance, place, &d->arena);
+        if (paths[count] != NULL)
+            count++;
+        else if (place->uri != NULL)
+            d->orphans++; /* it names no path */
+        else
+            rc = -ENOMEM;
     }
     if (rc < 0 || count == 0)
         return rc;
@@ -709,6 +718,23 @@ static struct tierce__deletion *take_one_of(struct tierce__deleter *deleter,
         tierce__deadlines_remove(&deleter->waiting, &found->deadline);
     tierce__lock_drop(&deleter->lock);
     return found;
+}
+
+void tierce__deleter_hasten(struct tierce__deleter *deleter, const struct tierce__live *live)
+{
+    int64_t now_us = tierce__locator_now_us(deleter->locator);
+    tierce__lock_take(&deleter->lock);
+    /* Whoever rises changes places with members that were looked at before. */
+    for (size_t i = 0; i < deleter->waiting.count; i++) {
+        struct tierce__deadline *member = deleter->waiting.members[i];
+        struct tierce__deletion *deletion =
+            TIERCE__CONTAINER_OF(member, struct tierce__deletion, deadline);
+        /* A second sweep, and a try after one that failed, keep their time. */
+        if (deletion->live == live && !deletion->is_sweep && deletion->tries == 0 &&
+            member->due_us > now_us)
+            tierce__deadlines_hasten(&deleter->waiting, member, now_us);
+    }
+    tierce__lock_drop(&deleter->lock);
 }
 
 void tierce__deleter_forget(struct tierce__deleter *deleter, const struct tierce__live *live)

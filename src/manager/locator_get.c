@@ -281,6 +281,8 @@ int tierce__locator_get(struct tierce__locator *locator, const struct tierce__ge
         return rc;
     g.catalog = tierce__registry_acquire(locator->opts.registry);
     rc = check_request(request, why);
+    if (rc == 0)
+        rc = tierce__live_check_parts(g.live, request->count, why);
     if (rc < 0)
         goto out;
     rc = choose_keys(&g);

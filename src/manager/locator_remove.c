@@ -373,6 +373,8 @@ int tierce__locator_look(struct tierce__locator *locator, const char *instance_i
         rc = tierce__why(why, TIERCE_E_ARGUMENT, "neither block_keys nor token_ids of a block");
     else if (wanted == NULL || looked == NULL)
         rc = tierce__why(why, -ENOMEM, "no memory");
+    else
+        rc = tierce__live_check_parts(live, count, why);
     if (rc < 0)
         goto out;
     for (size_t i = 0; i < count; i++) {

@@ -14,7 +14,11 @@
  * deleter in the same batch. A session whose time is over is finished with nothing written.
  */
 
-enum { SPECS_ALL = UINT16_MAX };
+enum {
+    SPECS_ALL = UINT16_MAX,
+    /* What quotas do not bound, as it has no bytes: sessions of an instance and their keys. */
+    WRITING_MAX = 1 << 20,
+};
 
 struct starting {
     struct tierce__live *live;
@@ -96,6 +100,13 @@ static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
     session->count = 0;
     s->session = session;
     tierce__lock_take(&s->live->lock);
+    size_t writing = s->live->claim_count + s->live->session_count;
+    if (writing + request->count >= WRITING_MAX) {
+        tierce__lock_drop(&s->live->lock);
+        return tierce__why(why, TIERCE_E_FULL,
+                           "instance %.64s is writing %zu keys already; at most %d at a time",
+                           s->live->instance.id, writing, WRITING_MAX);
+    }
     for (size_t i = 0; i < request->count; i++) {
         if (tierce__live_claim(s->live, request->keys[i]) != NULL) {
             s->taken[i] = 1;
@@ -488,7 +499,9 @@ static int start(struct starting *s, struct tierce__started *out, size_t *places
     /* A session without keys is told as well: clients finish it. It needs no note. */
     bool empty = s->session->count == 0;
     int64_t timeout_s = empty ? EMPTY_TIMEOUT_S : s->request->timeout_s;
-    timeout_s = timeout_s < 0 ? 0 : timeout_s > INT32_MAX ? INT32_MAX : timeout_s;
+    timeout_s = timeout_s < 0                               ? 0
+                : timeout_s > TIERCE__WRITE_TIMEOUT_S_MAX ? TIERCE__WRITE_TIMEOUT_S_MAX
+                                                          : timeout_s;
     s->session->deadline.due_us = now_us + timeout_s * 1000000;
     if (!empty) {
         rc = reserve_room(s, why);
@@ -521,6 +534,8 @@ int tierce__locator_start_write(struct tierce__locator *locator,
     rc = s.group == NULL ? tierce__why(why, -ENOENT, "instance group %.64s is gone",
                                        s.live->instance.group_name)
                          : check_request(request, why);
+    if (rc == 0)
+        rc = tierce__live_check_parts(s.live, request->count, why);
     if (rc == 0)
         rc = start(&s, &started, &places_taken, why);
     if (rc == 0) {
