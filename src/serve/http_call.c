@@ -130,7 +130,7 @@ void *tierce__http_call_begin(void *arg, const char *uri, struct MHD_Connection 
     tierce__lock_take(&http->lock);
     call->came_too_late = http->is_draining;
     if (!call->came_too_late) {
-        call->base.info.deadline_ns = tierce__deadline_in_ms(http->shared->http_timeout_ms);
+        call->base.info.deadline_ns = tierce__deadline_in_ms(http->shared->transfer_ms);
         if (tierce__list_empty(&http->calls))
             tierce__cond_signal(&http->changed);
         tierce__list_push_back(&http->calls, &call->node);

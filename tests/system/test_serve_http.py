@@ -204,7 +204,7 @@ def test_a_browser_asks_for_its_own_page_only(server, headers, status):
 
 
 def test_a_deadline_ends_a_call():
-    server = Server("--http-timeout", 300)
+    server = Server("--transfer", 300)
     begun = time.monotonic()
     answer = curl(server.url + "/Wait", "-H", "x-wait-ms: 30000", data=b"")
     assert answer.status == 504 and 0.3 <= time.monotonic() - begun < 15
