@@ -182,6 +182,13 @@ static inline int store_delete(struct store *s, uint64_t n)
     return store_simple(s, TIERCE__TIER_DELETE, n);
 }
 
+/* Of every namespace. */
+static inline int store_clear(struct store *s)
+{
+    struct tierce__tier_req req = {.op = TIERCE__TIER_CLEAR};
+    return store_run(s, &req);
+}
+
 static inline bool store_has(struct store *s, uint64_t n)
 {
     struct tierce__key key = store_key(s, n);

@@ -118,6 +118,13 @@ TIERCE_API TIERCE_MUSTUSE int tierce_view_chain(struct tierce_chain **out,
                                                 const struct tierce_view *view,
                                                 const struct tierce_chain_root *root);
 
+/*
+ * Tells how fast the inference engine computes: the KV of `tokens` prompt tokens took `ns`. From it
+ * and from what the tiers' reading takes follows what is worth loading (cost.check). Never told,
+ * everything is. Thread: any. Does not block.
+ */
+TIERCE_API void tierce_view_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns);
+
 /* ---- lookup --------------------------------------------------------------------------------- */
 
 /* Keep what was found in memory from being evicted, in the name of `session`. */
@@ -135,7 +142,7 @@ struct tierce_lookup_opts {
 };
 
 struct tierce_found {
-    uint64_t blocks;        /* leading blocks that some tier holds */
+    uint64_t blocks;        /* leading blocks that some tier holds and that are worth loading */
     uint64_t memory_blocks; /* leading blocks that memory holds (with PIN: and that are pinned) */
 };
 
@@ -180,7 +187,9 @@ struct tierce_transfer_opts {
     const struct tierce_paged *paged; /* [borrow until end or abort] */
     const int32_t *block_ids; /* [to_block] the engine's block of each chain block, no id twice
                                  from from_block on; [borrow until begin returns] */
-    uint64_t session;         /* load: whose pins to take over; 0 for none */
+    uint64_t session;         /* the request, as in lookup; a load takes its pins over. The loads
+                                 and stores of a session are one use of a chunk to the eviction
+                                 policy, so no other request has its number; 0: each is another */
     uint32_t timeout_ms;      /* load: 0 for timeout.load */
     bool tail;                /* store: keep the unfull chunk at the end too */
 };

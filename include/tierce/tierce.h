@@ -6,10 +6,12 @@
 
 #include <tierce/config.h>
 #include <tierce/engine.h>
+#include <tierce/events.h>
 #include <tierce/key.h>
 #include <tierce/log.h>
 #include <tierce/paged.h>
 #include <tierce/status.h>
 #include <tierce/version.h>
+#include <tierce/why.h>
 
 #endif

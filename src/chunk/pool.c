@@ -229,6 +229,7 @@ int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out, uint
     buf->magic = BUF_LIVE;
     buf->data = pool->base + offset;
     buf->bytes = bytes;
+    buf->source = 0;
     atomic_store_explicit(&buf->kept, 0, memory_order_relaxed);
     atomic_store_explicit(&buf->refs, 1, memory_order_relaxed);
     *out = buf;

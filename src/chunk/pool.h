@@ -45,6 +45,9 @@ struct tierce__buf {
      * keeper's reference as the last one sees it set.
      */
     _Atomic uint32_t kept;
+    /* Its maker's note, 0 at first: the slower tier its bytes were read from (a rung), so that what
+     * proves wrong here can be taken out there too. Does not change once others see the buffer. */
+    uint32_t source;
 };
 
 struct tierce__pool_opts {

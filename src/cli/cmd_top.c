@@ -213,7 +213,7 @@ static int read_options(struct options *options, int argc, char **argv)
     *options = (struct options){.interval_s = 2, .count = isatty(STDOUT_FILENO) ? 0 : 1};
     int rc = TIERCE__CLI_OK;
     for (int i = 1; i < argc && rc == TIERCE__CLI_OK; i++) {
-        double value;
+        double value = 0;
         if (strcmp(argv[i], "--json") == 0) {
             options->json = true;
         } else if (strcmp(argv[i], "--interval") == 0) {

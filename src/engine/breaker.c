@@ -43,6 +43,19 @@ bool tierce__breaker_note(struct tierce__breaker *breaker, bool ok, uint64_t now
     return !was_open;
 }
 
+void tierce__breaker_trip(struct tierce__breaker *breaker, uint64_t now_ns)
+{
+    uint64_t until = now_ns + breaker->retry_ms * TIERCE__MS_NS;
+    atomic_store_explicit(&breaker->open_until_ns, until, memory_order_relaxed);
+    atomic_store_explicit(&breaker->probing, false, memory_order_relaxed);
+}
+
+bool tierce__breaker_waits(const struct tierce__breaker *breaker, uint64_t now_ns)
+{
+    uint64_t until = atomic_load_explicit(&breaker->open_until_ns, memory_order_relaxed);
+    return until != 0 && now_ns < until;
+}
+
 void tierce__breaker_let_go(struct tierce__breaker *breaker)
 {
     atomic_store_explicit(&breaker->probing, false, memory_order_relaxed);

@@ -10,7 +10,7 @@
  * Stops asking a tier that keeps failing. Closed: every request passes. After `errors_max`
  * failures in a row it opens: nothing passes for retry_ms; then one request at a time passes as a
  * probe (half open), and its result closes the breaker or opens it anew. Which requests may be
- * probes, and which answers are results, is the caller's choice (storage.c).
+ * probes, and which answers are results, is the caller's choice (health.c).
  *
  * Thread: any. The fields are relaxed atomics: a request more or less at the edge does no harm.
  */
@@ -35,6 +35,12 @@ bool tierce__breaker_note(struct tierce__breaker *breaker, bool ok, uint64_t now
 
 /* The outcome of a request that passed shows nothing: if it was a probe, another may follow. */
 void tierce__breaker_let_go(struct tierce__breaker *breaker);
+
+/* Opens a closed breaker whatever its count of errors. */
+void tierce__breaker_trip(struct tierce__breaker *breaker, uint64_t now_ns);
+
+/* Whether it is open and it is not time for a probe yet. */
+bool tierce__breaker_waits(const struct tierce__breaker *breaker, uint64_t now_ns);
 
 /* True while requests pass without being probes. */
 bool tierce__breaker_closed(const struct tierce__breaker *breaker);

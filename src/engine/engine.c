@@ -14,8 +14,11 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/config.h"
+#include "engine/departures.h"
 #include "engine/engine_private.h"
+#include "engine/events.h"
 #include "engine/metrics.h"
+#include "engine/why.h"
 #include "tier/disk.h"
 #include "tier/memory.h"
 
@@ -99,15 +102,26 @@ static const struct tierce__policy_ops *policy_of(const struct tierce_config *co
     return policy;
 }
 
+/* A tier tells what came and what left, under its lock. */
+static void watch_rung(void *arg, const struct tierce__tier_event *event)
+{
+    const struct tierce__rung *rung = arg;
+    size_t index = (size_t)(rung - rung->engine->rungs);
+    tierce__why_note(rung->engine, index, event);
+    tierce__events_tell(rung->engine->events, index, event);
+}
+
 static void add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
-                     enum tierce_origin origin)
+                     enum tierce_origin origin, const struct tierce__policy_ops *policy)
 {
     TIERCE_ASSERT(engine->rung_count < TIERCE__TIERS_MAX);
     struct tierce__rung *rung = &engine->rungs[engine->rung_count++];
+    rung->engine = engine;
+    rung->policy = policy->name;
     rung->tier = tier;
     rung->origin = origin;
-    tierce__breaker_init(&rung->breaker, engine->settings.breaker_errors,
-                         engine->settings.breaker_retry_ms);
+    tier->ops->watch(tier, watch_rung, rung);
+    tierce__health_init(&rung->health, &engine->settings.health);
 }
 
 static int open_memory(struct tierce_engine *engine, const struct tierce_config *config,
@@ -131,7 +145,8 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
                    .policy = policy_of(config, TIERCE__ENGINE_MEMORY_POLICY),
                    .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_TTL)});
     if (rc == 0)
-        add_rung(engine, tier, TIERCE_ORIGIN_MEMORY);
+        add_rung(engine, tier, TIERCE_ORIGIN_MEMORY,
+                 policy_of(config, TIERCE__ENGINE_MEMORY_POLICY));
     return rc;
 }
 
@@ -162,7 +177,7 @@ static void open_disk(struct tierce_engine *engine, const struct tierce_config *
     struct tierce__tier *tier;
     int status = tierce__disk_open(&tier, &opts);
     if (status == 0) {
-        add_rung(engine, tier, TIERCE_ORIGIN_DISK);
+        add_rung(engine, tier, TIERCE_ORIGIN_DISK, opts.policy);
         return;
     }
     tierce__count(engine, TIERCE__STAT_disk_open_status, status);
@@ -204,7 +219,8 @@ static void open_control(struct tierce_engine *engine, const struct tierce_confi
                     "reason=\"%s\" consequence=\"this process cannot be asked\"", why);
 }
 
-/* Ends pins at their deadline, so that a request that vanished cannot hold memory. */
+/* Ends pins at their deadline, so that a request that vanished cannot hold memory, and tries tiers
+ * that are left alone, so that they come back without anybody asking for them. */
 static void *run_keeper(void *arg)
 {
     struct tierce_engine *engine = arg;
@@ -212,9 +228,12 @@ static void *run_keeper(void *arg)
     while (!engine->closing) {
         tierce__cond_wait(&engine->changed, &engine->lock, tierce__deadline_in_ms(KEEPER_MS));
         bool look = engine->session_count > 0 && !engine->closing;
+        bool closing = engine->closing;
         tierce__lock_drop(&engine->lock);
         if (look)
             tierce__sessions_expire(engine, NULL, false);
+        if (!closing)
+            tierce__storage_probe(engine);
         tierce__lock_take(&engine->lock);
     }
     tierce__lock_drop(&engine->lock);
@@ -230,14 +249,29 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
     s->load_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_LOAD);
     s->pin_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_PIN);
     s->close_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_CLOSE);
-    s->breaker_errors = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_ERRORS);
-    s->breaker_retry_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_RETRY);
+    s->health = (struct tierce__health_limits){
+        .errors_max = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_ERRORS),
+        .window_errors_max = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_WINDOW),
+        .slow_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_SLOW),
+        .retry_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_RETRY)};
+    s->cost_check = tierce__engine_bool(config, TIERCE__ENGINE_COST_CHECK);
+    s->cost_read_bytes_per_s = tierce__engine_number(config, TIERCE__ENGINE_COST_READ);
+    s->cost_prefill = tierce__engine_number(config, TIERCE__ENGINE_COST_PREFILL);
+    s->recompute_all =
+        strcmp(tierce__engine_text(config, TIERCE__ENGINE_BREAKER_FALLBACK), "recompute") == 0;
 }
 
 static int open_parts(struct tierce_engine *engine, const struct tierce_config *config,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     int rc = tierce__namespaces_create(&engine->namespaces);
+    if (rc == 0)
+        rc = tierce__departures_create(
+            &engine->departures,
+            (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_MISSES_REMEMBERED));
+    if (rc == 0)
+        rc = tierce__events_create(
+            &engine->events, (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_EVENTS_RING));
     if (rc == 0)
         rc = open_memory(engine, config, why);
     if (rc == 0)
@@ -270,10 +304,13 @@ static bool close_parts(struct tierce_engine *engine)
         struct tierce__tier *tier = engine->rungs[engine->rung_count - 1].tier;
         if (!tier->ops->close(tier, engine->close_deadline_ns))
             return false;
-        engine->rung_count--;
+        tierce__health_fini(&engine->rungs[--engine->rung_count].health);
     }
     TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
+    tierce__fetches_fini(&engine->fetches);
     tierce__pool_destroy(engine->pool);
+    tierce__events_destroy(engine->events);
+    tierce__departures_destroy(engine->departures);
     tierce__namespaces_destroy(engine->namespaces);
     return true;
 }
@@ -302,6 +339,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     engine->identity = identity;
     engine->disk_path = disk_path;
     tierce__list_init(&engine->registry_node);
+    tierce__fetches_init(&engine->fetches);
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);
     tierce__list_init(&engine->unattended);
@@ -484,7 +522,7 @@ static void add_disk_stats(const struct tierce__rung *rung, struct tierce_engine
     out->disk_evictions = (int64_t)s.evicted_chunks;
     out->disk_dropped_puts = (int64_t)s.dropped_puts;
     out->disk_written_bytes_today = (int64_t)s.written_bytes_today;
-    out->disk_in_service_now = tierce__breaker_closed(&rung->breaker);
+    out->disk_in_service_now = tierce__health_serves(&rung->health);
 }
 
 void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stats *out)

@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Load: chunks become the engine's paged KV. Read tierce_load_begin, _layer and _end: lease what
- * memory has, read the rest segment by segment ahead of the layer that is asked for, check each
- * header once, scatter with the sums riding on the copy, promote what came from a slower tier,
- * report block by block.
- *
- *     a chunk in memory:  leased
- *     one that is not:    a buffer is reserved, its segments go IDLE -> READING -> HERE or LOST
- *     both, by layers:    the header is checked once (header_good), the cells are scattered
+ * memory has, join the fetch of each chunk that it has not, asking segment by segment ahead of the
+ * layer that is wanted, check each header once, scatter with the sums riding on the copy, promote
+ * what came from a slower tier, report block by block.
  *
  * What fails before the cells sets `failed`, and no block of the chunk is loaded. A cell that does
  * not verify fails its block alone (any_bad). What proves wrong is taken out of its tier.
- *
- * A load lives until its last request has been answered, which can be after end or abort.
  */
 #include <errno.h>
 #include <string.h>
@@ -27,15 +21,6 @@
 #define AHEAD_BYTES  (32u << 20)
 #define AHEAD_LAYERS 2u
 
-enum segment_state { SEGMENT_IDLE = 0, SEGMENT_READING, SEGMENT_HERE, SEGMENT_LOST };
-
-struct segment {
-    struct tierce__tier_req req;
-    struct tierce_load *load;
-    size_t rung;
-    enum segment_state state; /* under the load's lock once it is submitted */
-};
-
 struct load_chunk {
     struct tierce__key key;
     size_t first_block; /* in the sequence */
@@ -45,19 +30,20 @@ struct load_chunk {
     bool tail;
     bool header_good;
     bool failed;
-    bool any_bad;             /* a cell did not verify */
-    struct tierce__buf *buf;  /* NULL only if the chunk failed at begin */
-    struct segment *segments; /* [shape's segment_count], NULL when the buffer is lent */
+    bool any_bad;                   /* a cell did not verify */
+    struct tierce__buf *buf;        /* NULL only if the chunk failed at begin */
+    struct tierce__fetch_seat seat; /* taken unless the buffer is lent */
 };
 
 struct tierce_load {
     uint32_t magic;
     struct tierce_engine *engine;
-    struct tierce_view *view;         /* may be gone once the load is detached */
+    struct tierce_view *view;
     const struct tierce_paged *paged; /* the caller's until end */
     uint64_t deadline_ns;
     uint32_t next_layer;
-    uint32_t next_segment; /* the first that is not submitted, for all chunks */
+    uint64_t session;
+    uint32_t next_segment; /* the first that is not asked for, for all chunks */
     size_t from_block, block_count;
     size_t count;
     struct load_chunk *chunks;
@@ -67,13 +53,6 @@ struct tierce_load {
     uint8_t *good;      /* [keys.block_count] 1 until a block fails */
     struct tierce__shape tail_shape;
     struct tierce__keys keys;
-    struct segment *segments;
-
-    struct tierce__lock lock; /* TRANSFER: below */
-    struct tierce__cond arrived;
-    uint64_t bytes_reading;
-    size_t reading; /* requests not answered */
-    bool detached;  /* the caller is done with it: the last answer frees */
 };
 
 static const struct tierce__shape *shape_of(const struct tierce_load *load,
@@ -82,95 +61,48 @@ static const struct tierce__shape *shape_of(const struct tierce_load *load,
     return chunk->tail ? &load->tail_shape : &load->view->full;
 }
 
-/* ---- end of life ---- */
+static void describe(const struct tierce_load *load, const struct load_chunk *chunk,
+                     struct tierce__storage_chunk *record)
+{
+    tierce__view_describe(record, load->view, &load->keys, shape_of(load, chunk), chunk->index,
+                          load->hashes);
+}
 
 static void free_load(struct tierce_load *load)
 {
-    for (size_t i = 0; load->chunks != NULL && i < load->count; i++)
+    for (size_t i = 0; load->chunks != NULL && i < load->count; i++) {
         tierce__buf_release(load->chunks[i].buf);
+        tierce__fetch_leave(&load->chunks[i].seat);
+    }
     tierce__free(load->chunks);
-    tierce__free(load->segments);
     tierce__free(load->hashes);
     tierce__free(load->block_ids);
     tierce__free(load->good);
     tierce__shape_fini(&load->tail_shape);
     tierce__keys_fini(&load->keys);
-    tierce__cond_fini(&load->arrived);
-    tierce__lock_fini(&load->lock);
     load->magic = 0;
     tierce__free(load);
 }
 
-/* The caller lets go; the last answer frees, or this call does. */
-static void detach(struct tierce_load *load)
+/* Whether the chunk's bytes come from a slower tier and may be needed still. */
+static bool is_fetched(const struct load_chunk *chunk)
 {
-    tierce__lock_take(&load->lock);
-    load->detached = true;
-    bool last = load->reading == 0;
-    tierce__lock_drop(&load->lock);
-    if (last)
-        free_load(load);
+    return chunk->seat.fetch != NULL && !chunk->failed;
 }
 
 /* ---- reading ahead ---- */
 
-static void answer_segment(struct segment *segment)
+static uint64_t bytes_asked(const struct tierce_load *load)
 {
-    struct tierce_load *load = segment->load;
-    tierce__lock_take(&load->lock);
-    segment->state = segment->req.status == 0 ? SEGMENT_HERE : SEGMENT_LOST;
-    load->bytes_reading -= segment->req.length;
-    load->reading--;
-    bool last = load->detached && load->reading == 0;
-    tierce__cond_broadcast(&load->arrived);
-    tierce__lock_drop(&load->lock);
-    if (last)
-        free_load(load);
-}
-
-static void segment_done(struct tierce__tier_req *req)
-{
-    struct segment *segment = req->arg;
-    tierce__storage_note(segment->load->engine, segment->rung, req);
-    answer_segment(segment);
-}
-
-static void submit_segment(struct tierce_load *load, struct load_chunk *chunk, uint32_t index)
-{
-    const struct tierce__shape *shape = shape_of(load, chunk);
-    uint64_t start = index > 0 ? shape->segment_end[index - 1] : 0;
-    struct segment *segment = &chunk->segments[index];
-    segment->load = load;
-    segment->rung = chunk->rung;
-    segment->req = (struct tierce__tier_req){.op = TIERCE__TIER_GET,
-                                             .deadline_ns = load->deadline_ns,
-                                             .done = segment_done,
-                                             .arg = segment,
-                                             .keys = &chunk->key,
-                                             .key_count = 1,
-                                             .buf = chunk->buf,
-                                             .offset = start,
-                                             .length = shape->segment_end[index] - start};
-    tierce__lock_take(&load->lock);
-    segment->state = SEGMENT_READING;
-    load->reading++;
-    load->bytes_reading += segment->req.length;
-    tierce__lock_drop(&load->lock);
-    if (!tierce__storage_submit(load->engine, chunk->rung, &segment->req)) {
-        segment->req.status = TIERCE_E_DOWN;
-        answer_segment(segment);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < load->count; i++) {
+        if (is_fetched(&load->chunks[i]))
+            bytes += tierce__fetch_bytes_asked(&load->chunks[i].seat);
     }
-}
-
-static uint64_t bytes_reading(struct tierce_load *load)
-{
-    tierce__lock_take(&load->lock);
-    uint64_t bytes = load->bytes_reading;
-    tierce__lock_drop(&load->lock);
     return bytes;
 }
 
-/* Submits, first segments first over all chunks, up to two layers beyond `layer`. */
+/* Asks, first segments first over all chunks, up to two layers beyond `layer`. */
 static void read_ahead(struct tierce_load *load, uint32_t layer)
 {
     const struct tierce__shape *full = &load->view->full;
@@ -178,29 +110,15 @@ static void read_ahead(struct tierce_load *load, uint32_t layer)
     uint32_t ahead = layer + AHEAD_LAYERS < layers ? layer + AHEAD_LAYERS : layers - 1;
     uint32_t must = full->layer_segment[ahead];
     while (load->next_segment < full->segment_count &&
-           (load->next_segment <= must || bytes_reading(load) < AHEAD_BYTES)) {
+           (load->next_segment <= must || bytes_asked(load) < AHEAD_BYTES)) {
         uint32_t index = load->next_segment++;
         for (size_t i = 0; i < load->count; i++) {
             struct load_chunk *chunk = &load->chunks[i];
-            if (chunk->failed || chunk->segments == NULL)
-                continue;
             /* A tail's layers are smaller, so that its segments hold more of them. */
-            if (index < shape_of(load, chunk)->segment_count)
-                submit_segment(load, chunk, index);
+            if (is_fetched(chunk) && index < shape_of(load, chunk)->segment_count)
+                tierce__fetch_ask(&chunk->seat, index);
         }
     }
-}
-
-/* Whether a segment has arrived, waiting for it until the deadline. */
-static bool wait_segment(struct tierce_load *load, struct segment *segment)
-{
-    tierce__lock_take(&load->lock);
-    bool in_time = true;
-    while (segment->state == SEGMENT_READING && in_time)
-        in_time = tierce__cond_wait(&load->arrived, &load->lock, load->deadline_ns);
-    bool here = segment->state == SEGMENT_HERE;
-    tierce__lock_drop(&load->lock);
-    return here;
 }
 
 /* ---- begin: where is each chunk, and a buffer for it ---- */
@@ -225,6 +143,20 @@ static struct tierce__buf *take_pinned(struct tierce__session *session,
     return NULL;
 }
 
+static void join_fetch(struct tierce_load *load, struct load_chunk *chunk, size_t rung)
+{
+    struct tierce__storage_chunk record;
+    describe(load, chunk, &record);
+    chunk->seat.deadline_ns = load->deadline_ns;
+    chunk->seat.before = chunk > load->chunks ? chunk[-1].buf : NULL;
+    if (!tierce__fetch_join(load->engine, &chunk->seat, rung, &record, shape_of(load, chunk),
+                            &chunk->buf))
+        return; /* with or without a lease */
+    chunk->buf = chunk->seat.buf;
+    chunk->rung = chunk->seat.rung;
+    tierce__buf_acquire(chunk->buf);
+}
+
 /*
  * Gives each of the first `count` chunks its buffer: what memory holds is leased before anything
  * is reserved for the others, because to reserve is to evict, and must not hit what is wanted.
@@ -244,9 +176,9 @@ static void place_chunks(struct tierce_load *load, size_t count, struct tierce__
         if (chunk->buf != NULL)
             continue;
         /* Not in memory, or not any more: the next tier that has it. */
-        chunk->rung = places[i] > 0 ? places[i] : 1;
-        if (chunk->rung < engine->rung_count)
-            chunk->buf = tierce__storage_alloc(engine, shape_of(load, chunk)->extent.object_bytes);
+        size_t rung = places[i] > 0 ? places[i] : 1;
+        if (rung < engine->rung_count)
+            join_fetch(load, chunk, rung);
         if (chunk->buf == NULL)
             fail_chunk(load, chunk);
     }
@@ -267,29 +199,6 @@ static void list_chunks(struct tierce_load *load, uint64_t to_block)
             load->from_block > chunk->first_block ? load->from_block - chunk->first_block : 0;
         chunk->to = (end < to_block ? end : (size_t)to_block) - chunk->first_block;
     }
-}
-
-static int alloc_segments(struct tierce_load *load)
-{
-    size_t need = 0;
-    for (size_t i = 0; i < load->count; i++) {
-        if (load->chunks[i].rung > 0 && !load->chunks[i].failed)
-            need += shape_of(load, &load->chunks[i])->segment_count;
-    }
-    if (need == 0)
-        return 0;
-    load->segments = tierce__calloc(need, sizeof(*load->segments));
-    if (load->segments == NULL)
-        return -ENOMEM;
-    struct segment *next = load->segments;
-    for (size_t i = 0; i < load->count; i++) {
-        struct load_chunk *chunk = &load->chunks[i];
-        if (chunk->rung == 0 || chunk->failed)
-            continue;
-        chunk->segments = next;
-        next += shape_of(load, chunk)->segment_count;
-    }
-    return 0;
 }
 
 /* Copies what the load needs of the caller's chain and ids, so that both may change after begin. */
@@ -345,7 +254,7 @@ static int plan(struct tierce_load *load, const struct tierce_transfer_opts *opt
         fail_chunk(load, &load->chunks[i]);
     tierce__session_free(session);
     tierce__free(places);
-    return alloc_segments(load);
+    return 0;
 }
 
 int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
@@ -361,12 +270,11 @@ int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
     load->engine = view->engine;
     load->view = view;
     load->paged = opts->paged;
+    load->session = opts->session;
     load->from_block = (size_t)opts->from_block;
     load->block_count = (size_t)(opts->to_block - opts->from_block);
     load->deadline_ns = tierce__deadline_in_ms(
         opts->timeout_ms > 0 ? opts->timeout_ms : view->engine->settings.load_ms);
-    tierce__lock_init(&load->lock, TIERCE__LOCK_TRANSFER);
-    tierce__cond_init(&load->arrived);
     rc = plan(load, opts);
     if (rc < 0) {
         free_load(load);
@@ -391,21 +299,44 @@ static int check_header(const struct tierce_load *load, const struct load_chunk 
                                load->hashes + chunk->first_block * TIERCE_HASH_BYTES);
 }
 
+/* The header is not that of the chunk that is wanted. */
+static void refuse(struct tierce_load *load, struct load_chunk *chunk, int why)
+{
+    if (chunk->seat.fetch != NULL)
+        tierce__fetch_refuse(&chunk->seat, why);
+    else
+        tierce__storage_quarantine(load->engine, 0, &chunk->key, why);
+}
+
+/* A cell does not verify. What came into memory from a slower tier may be as bad there. */
+static void spoil(struct tierce_load *load, struct load_chunk *chunk)
+{
+    if (chunk->seat.fetch != NULL) {
+        tierce__fetch_spoil(&chunk->seat);
+        return;
+    }
+    tierce__storage_quarantine(load->engine, 0, &chunk->key, TIERCE_E_CHECKSUM);
+    if (chunk->buf->source > 0)
+        tierce__storage_quarantine(load->engine, chunk->buf->source, &chunk->key,
+                                   TIERCE_E_CHECKSUM);
+}
+
 /* Whether the bytes of `layer` are in the buffer and belong to the chunk that is wanted. */
 static bool layer_ready(struct tierce_load *load, struct load_chunk *chunk, uint32_t layer)
 {
     if (chunk->failed)
         return false;
     uint32_t last = shape_of(load, chunk)->layer_segment[layer];
-    if (chunk->segments != NULL && !wait_segment(load, &chunk->segments[last]))
+    bool fetched = chunk->seat.fetch != NULL;
+    if (fetched && !tierce__fetch_wait(&chunk->seat, last))
         return false;
     if (chunk->header_good)
         return true;
-    if (chunk->segments != NULL && last > 0 && !wait_segment(load, &chunk->segments[0]))
+    if (fetched && last > 0 && !tierce__fetch_wait(&chunk->seat, 0))
         return false;
     int rc = check_header(load, chunk);
     if (rc < 0)
-        tierce__storage_quarantine(load->engine, chunk->rung, &chunk->key, rc);
+        refuse(load, chunk, rc);
     chunk->header_good = rc == 0;
     return rc == 0;
 }
@@ -437,7 +368,7 @@ static void scatter_layer(struct tierce_load *load, size_t index, uint32_t layer
     TIERCE_ASSERT(bad >= 0); /* ids and layer were checked at begin */
     if (bad > 0 && !chunk->any_bad) {
         chunk->any_bad = true;
-        tierce__storage_quarantine(load->engine, chunk->rung, &chunk->key, TIERCE_E_CHECKSUM);
+        spoil(load, chunk);
     }
 }
 
@@ -464,17 +395,11 @@ int tierce_load_layer(struct tierce_load *load, uint32_t layer)
 /* Keeps in memory what came from a slower tier and arrived whole. */
 static void promote(struct tierce_load *load, struct load_chunk *chunk)
 {
-    if (chunk->rung == 0 || chunk->failed || chunk->any_bad)
+    if (!is_fetched(chunk) || chunk->any_bad)
         return;
-    const struct tierce__shape *shape = shape_of(load, chunk);
-    for (uint32_t i = 0; i < shape->segment_count; i++) {
-        if (!wait_segment(load, &chunk->segments[i]))
-            return;
-    }
     struct tierce__storage_chunk record;
-    tierce__view_describe(&record, load->view, &load->keys, shape, chunk->index, load->hashes);
-    if (tierce__storage_publish(load->engine, &record, chunk->buf) == 0)
-        tierce__count(load->engine, TIERCE__STAT_promotions, 1);
+    describe(load, chunk, &record);
+    tierce__fetch_promote(&chunk->seat, &record);
 }
 
 static void count_loaded(struct tierce_load *load, const struct load_chunk *chunk, size_t blocks)
@@ -526,8 +451,9 @@ int64_t tierce_load_end(struct tierce_load *load, uint8_t *origins)
         loaded += blocks;
     }
     tierce__count(engine, TIERCE__STAT_blocks_failed, (int64_t)(load->block_count - loaded));
-    tierce__storage_touch(engine, load->keys.keys, load->keys.count);
-    detach(load);
+    size_t used = tierce__session_use(load->view, load->session, &load->keys, load->keys.count);
+    tierce__storage_touch(engine, engine->rung_count, load->keys.keys, load->keys.count, used);
+    free_load(load);
     return (int64_t)loaded;
 }
 
@@ -537,7 +463,7 @@ void tierce_load_abort(struct tierce_load *load)
         return;
     TIERCE_CHECK_MAGIC(load, TIERCE__LOAD_MAGIC);
     if (!tierce__engine_inherited(load->engine))
-        detach(load);
+        free_load(load);
 }
 
 int64_t tierce_load(struct tierce_view *view, const struct tierce_transfer_opts *opts,

@@ -4,13 +4,13 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "engine/engine_private.h"
+#include "engine/why.h"
 
 /* Wanted blocks that the first `chunks` keys hold. */
 static uint64_t blocks_of(const struct tierce_view *view, const struct tierce__keys *keys,
                           size_t chunks, uint64_t to_block)
 {
-    uint64_t blocks =
-        chunks > keys->full_count ? keys->block_count : (uint64_t)chunks * view->chunk_blocks;
+    uint64_t blocks = tierce__keys_blocks(keys, view, chunks);
     return blocks < to_block ? blocks : to_block;
 }
 
@@ -82,6 +82,32 @@ static void end_line(struct tierce_engine *engine, struct tierce__access_line *l
     tierce__access_end(engine->access_log, line, tiers, engine->rung_count > 1 ? 2 : 1);
 }
 
+/* How many keys behind the first `from` the tiers hold that are worth loading: *more. Counts why it
+ * is not all. */
+static int find_more(struct tierce_view *view, const struct tierce__keys *keys, size_t from,
+                     size_t *more)
+{
+    struct tierce_engine *engine = view->engine;
+    struct tierce__unasked unasked;
+    size_t count = keys->count - from;
+    uint8_t small[256], *places = count > sizeof(small) ? tierce__alloc(count) : small;
+    if (places == NULL)
+        return -ENOMEM;
+    size_t there = tierce__storage_search(engine, keys->keys + from, count, places, &unasked);
+    *more = tierce__cost_limit(view, places, there);
+    if (*more < there) {
+        tierce__count(engine, TIERCE__STAT_misses_not_worth_loading, 1);
+        tierce__count(engine, TIERCE__STAT_blocks_not_worth,
+                      (int64_t)((there - *more) * view->chunk_blocks));
+    } else if (there < count) {
+        tierce__why_count(engine, &keys->keys[from + there], from + there >= keys->full_count,
+                          &unasked);
+    }
+    if (places != small)
+        tierce__free(places);
+    return 0;
+}
+
 int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
                   const struct tierce_lookup_opts *opts, struct tierce_found *out)
 {
@@ -109,9 +135,11 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
         rc = pin_prefix(view, opts->session, wanted, in_memory, &in_memory);
     in_memory += first;
     size_t found = in_memory;
-    if (rc == 0 && !memory_only && found < keys.count)
-        found += tierce__storage_find(engine, keys.keys + found, keys.count - found,
-                                      engine->rung_count, NULL);
+    if (rc == 0 && !memory_only && found < keys.count) {
+        size_t more = 0;
+        rc = find_more(view, &keys, found, &more);
+        found += more;
+    }
     if (rc == 0) {
         out->blocks = blocks_of(view, &keys, found, to_block);
         out->memory_blocks = blocks_of(view, &keys, in_memory, to_block);

@@ -91,7 +91,7 @@ static size_t read_tiers(struct tierce_engine *engine, struct tier_numbers out[T
     for (size_t i = 0; i < engine->rung_count; i++) {
         struct tierce__rung *rung = &engine->rungs[i];
         out[i].name = rung->tier->ops->name;
-        out[i].in_service = tierce__breaker_closed(&rung->breaker);
+        out[i].in_service = tierce__health_serves(&rung->health);
         rung->tier->ops->stats(rung->tier, &out[i].stats);
     }
     return engine->rung_count;
@@ -132,6 +132,29 @@ static void tell_tiers(struct tierce_engine *engine, struct tierce__prometheus *
     }
 }
 
+/* Memory answers at once. */
+static void tell_latencies(struct tierce_engine *engine, struct tierce__prometheus *text)
+{
+    static const struct {
+        const char *name, *help;
+        bool writes;
+    } kinds[] = {
+        {"tier.read_seconds", "How long reads took, of any length.", false},
+        {"tier.write_seconds", "How long writes of chunks took, waiting included.", true},
+    };
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        for (size_t i = 1; i < engine->rung_count; i++) {
+            struct tierce__rung *rung = &engine->rungs[i];
+            struct tierce__metric_tag tag = {"tier", rung->tier->ops->name};
+            tierce__prometheus_put_latency(
+                text,
+                &(struct tierce__metric){
+                    .name = kinds[k].name, .help = kinds[k].help, .tags = &tag, .tag_count = 1},
+                kinds[k].writes ? &rung->health.writes : &rung->health.reads);
+        }
+    }
+}
+
 char *tierce__engine_metrics(struct tierce_engine *engine, size_t *bytes)
 {
     struct tierce__prometheus text = {0};
@@ -142,6 +165,7 @@ char *tierce__engine_metrics(struct tierce_engine *engine, size_t *bytes)
             .name = "build_info", .help = "1.", .value = 1, .tags = &version, .tag_count = 1});
     tell_engine(engine, &text);
     tell_tiers(engine, &text);
+    tell_latencies(engine, &text);
     return tierce__prometheus_end(&text, bytes);
 }
 

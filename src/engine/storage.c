@@ -11,52 +11,42 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine_private.h"
+#include "engine/why.h"
 
 /* ---- requests through the breaker ---- */
 
-/* A failure of the tier itself, as opposed to an honest no. */
-static bool is_fault(int status)
+static void tell_change(struct tierce_engine *engine, const struct tierce__rung *rung,
+                        enum tierce__health_change change, int status)
 {
-    return status == TIERCE_E_DEADLINE || status == TIERCE_E_DOWN ||
-           (status < 0 && status > TIERCE_E_MISS);
-}
-
-/* Only reads and writes reach the device; lookups, deletions, flushes of nothing and a no come from
- * an index in memory. They must neither end a row of failures nor an outage, or a dead disk would
- * be asked for ever. */
-static bool reaches_device(const struct tierce__tier_req *req)
-{
-    return req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT;
+    if (change == TIERCE__HEALTH_LOST) {
+        tierce__count(engine, TIERCE__STAT_breaker_trips, 1);
+        tierce__log(TIERCE_LOG_ERROR, "tier_out_of_service",
+                    "tier=%s last_error=\"%s\" retry_ms=%u", rung->tier->ops->name,
+                    tierce_strerror(status), rung->health.limits.retry_ms);
+    } else if (change == TIERCE__HEALTH_BACK) {
+        tierce__count(engine, TIERCE__STAT_breaker_recoveries, 1);
+        tierce__log(TIERCE_LOG_WARN, "tier_in_service", "tier=%s", rung->tier->ops->name);
+    }
 }
 
 void tierce__storage_note(struct tierce_engine *engine, size_t rung,
                           const struct tierce__tier_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
-    int status = req->status;
-    if (!is_fault(status) && !reaches_device(req))
+    if (rung == 0)
         return;
-    if (!is_fault(status) && status != 0) {
-        tierce__breaker_let_go(&r->breaker);
-        return;
-    }
-    if (status == TIERCE_E_DEADLINE)
+    if (req->status == TIERCE_E_DEADLINE)
         tierce__count(engine, TIERCE__STAT_deadline_failures, 1);
-    else if (is_fault(status) && status != TIERCE_E_DOWN)
+    else if (tierce__health_is_fault(req->status) && req->status != TIERCE_E_DOWN)
         tierce__count(engine, TIERCE__STAT_device_failures, 1);
-    if (tierce__breaker_note(&r->breaker, status == 0, tierce__now_ns())) {
-        tierce__count(engine, TIERCE__STAT_breaker_trips, 1);
-        tierce__log(TIERCE_LOG_ERROR, "tier_out_of_service",
-                    "tier=%s last_error=\"%s\" retry_ms=%u", r->tier->ops->name,
-                    tierce_strerror(status), r->breaker.retry_ms);
-    }
+    tell_change(engine, r, tierce__health_note(&r->health, req), req->status);
 }
 
 bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct tierce__tier_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
-    bool pass = reaches_device(req) ? tierce__breaker_pass(&r->breaker, tierce__now_ns())
-                                    : tierce__breaker_closed(&r->breaker);
+    /* Memory has no device that could fail. */
+    bool pass = rung == 0 || tierce__health_pass(&r->health, req);
     if (pass)
         r->tier->ops->submit(r->tier, req);
     return pass;
@@ -114,19 +104,42 @@ struct detached {
     struct tierce__storage_chunk chunk;
     struct tierce_engine *engine;
     size_t rung;
+    struct tierce__written *written; /* of a PUT, or NULL */
 };
+
+/* The PUTs of one store to one tier. */
+struct tierce__written {
+    _Atomic size_t left; /* PUTs not answered, and the store until it has made all of them */
+    struct tierce__tier *tier;
+    size_t count;
+    struct tierce__key keys[];
+};
+
+/* The last to come touches: before it, what is new cannot be found there, and would keep the order
+ * of its writing, in which a prefix is older than its suffix. */
+static void leave_written(struct tierce__written *written)
+{
+    /* acq_rel: the last sees what the store wrote. */
+    if (written == NULL || atomic_fetch_sub_explicit(&written->left, 1, memory_order_acq_rel) > 1)
+        return;
+    written->tier->ops->touch(written->tier, written->keys, written->count, written->count);
+    tierce__free(written);
+}
 
 /* What flush has to tell of a PUT: not that it was dropped or not admitted, which is by design. */
 static void note_put(struct tierce_engine *engine, int status)
 {
     tierce__lock_assert_held(&engine->lock);
-    if (is_fault(status) && engine->put_error == 0)
+    if (tierce__health_is_fault(status) && engine->put_error == 0)
         engine->put_error = status;
 }
 
 static void free_detached(struct detached *d, int status)
 {
     struct tierce_engine *engine = d->engine;
+    if (d->req.op == TIERCE__TIER_PUT && status < 0)
+        tierce__why_refused(engine, d->rung, &d->chunk.key, status);
+    leave_written(d->written);
     tierce__lock_take(&engine->lock);
     tierce__list_remove(&d->node);
     if (d->req.op == TIERCE__TIER_PUT)
@@ -158,16 +171,26 @@ static void submit_detached(struct detached *d)
         free_detached(d, TIERCE_E_DOWN);
 }
 
-/*
- * Tries a tier that is out of service, if it is time, with a read that nobody waits for: of the
- * first page of a chunk that it may hold.
- */
+/* Memory for what is in no tier, evicting by policy. */
+static struct tierce__buf *alloc_buf(struct tierce_engine *engine, uint64_t bytes)
+{
+    struct tierce__tier *memory = engine->rungs[0].tier;
+    struct tierce__buf *buf = NULL;
+    /* Each round frees something or ends the loop, so it is bounded by the chunks in memory. */
+    for (;;) {
+        int rc = tierce__pool_alloc(engine->pool, &buf, bytes);
+        if (rc == 0)
+            return buf;
+        if (rc != TIERCE_E_FULL || memory->ops->evict(memory, bytes) == 0)
+            return NULL;
+    }
+}
+
+/* A read that nobody waits for, of the first page of a chunk that the tier has held. */
 static void probe(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
 {
-    if (!tierce__breaker_due(&engine->rungs[rung].breaker, tierce__now_ns()))
-        return;
     struct detached *d = tierce__calloc(1, sizeof(*d));
-    struct tierce__buf *buf = tierce__storage_alloc(engine, TIERCE__CHUNK_ALIGN);
+    struct tierce__buf *buf = alloc_buf(engine, TIERCE__CHUNK_ALIGN);
     if (d == NULL || buf == NULL) {
         tierce__buf_release(buf);
         tierce__free(d);
@@ -186,45 +209,96 @@ static void probe(struct tierce_engine *engine, size_t rung, const struct tierce
     submit_detached(d);
 }
 
+void tierce__storage_probe(struct tierce_engine *engine)
+{
+    for (size_t rung = 1; rung < engine->rung_count; rung++) {
+        struct tierce__key key;
+        struct tierce__health *health = &engine->rungs[rung].health;
+        if (tierce__health_is_due(health) && tierce__health_proven(health, &key))
+            probe(engine, rung, &key);
+    }
+}
+
 /* ---- what lookups, loads and stores use ---- */
 
-static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
-                         size_t count, uint64_t deadline_ns, bool durable)
+/* How many leading keys a rung has, or why it could not be asked. */
+static int64_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
+                          size_t count, uint64_t deadline_ns, bool durable)
 {
-    if (!tierce__breaker_closed(&engine->rungs[rung].breaker)) {
-        probe(engine, rung, keys);
-        return 0;
+    struct tierce__health *health = &engine->rungs[rung].health;
+    if (!tierce__health_serves(health)) {
+        /* What is asked for is as good a try as what was there before, if that is not known. */
+        struct tierce__key key = keys[0];
+        (void)tierce__health_proven(health, &key);
+        if (tierce__health_is_due(health))
+            probe(engine, rung, &key);
+        return TIERCE_E_DOWN;
     }
     struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,
                                .deadline_ns = deadline_ns,
                                .keys = keys,
                                .key_count = count,
                                .durable = durable}};
-    if (ask(engine, rung, &w) < 0)
-        return 0;
+    int rc = ask(engine, rung, &w);
+    if (rc < 0)
+        return rc;
     TIERCE_ASSERT(w.req.found <= count);
-    return w.req.found;
+    return (int64_t)w.req.found;
 }
 
-/* ---- what lookups, loads and stores use ---- */
+/* The first rung that is left alone, or rung_count. */
+static size_t find_left(const struct tierce_engine *engine)
+{
+    size_t rung = 0;
+    while (rung < engine->rung_count && tierce__health_serves(&engine->rungs[rung].health))
+        rung++;
+    return rung;
+}
 
-size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
-                            size_t count, size_t rung_limit, uint8_t *places)
+/* The waterfall. *unasked: of the rung that could not be asked last for the first key that is
+ * missing. */
+static size_t find(struct tierce_engine *engine, const struct tierce__key *keys, size_t count,
+                   size_t rung_limit, uint8_t *places, struct tierce__unasked *unasked)
 {
     size_t rungs = engine->rung_count < rung_limit ? engine->rung_count : rung_limit;
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
-    size_t at = 0, before;
+    size_t at = 0, before,
+           left = engine->settings.recompute_all ? find_left(engine) : engine->rung_count;
+    if (left < engine->rung_count) {
+        *unasked = (struct tierce__unasked){.rung = left, .status = TIERCE_E_DOWN};
+        return 0;
+    }
     do {
         /* A chunk may have left memory while later ones are still there: go down and up again. */
         before = at;
         for (size_t rung = 0; rung < rungs && at < count; rung++) {
-            size_t found = ask_prefix(engine, rung, keys + at, count - at, deadline_ns, false);
+            int64_t found = ask_prefix(engine, rung, keys + at, count - at, deadline_ns, false);
+            if (found < 0) {
+                *unasked = (struct tierce__unasked){.rung = rung, .status = (int)found};
+                continue;
+            }
+            if (found > 0)
+                *unasked = (struct tierce__unasked){0};
             if (places != NULL)
-                memset(places + at, (int)rung, found);
-            at += found;
+                memset(places + at, (int)rung, (size_t)found);
+            at += (size_t)found;
         }
     } while (rungs > 1 && at > before && at < count);
     return at;
+}
+
+size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
+                            size_t count, size_t rung_limit, uint8_t *places)
+{
+    struct tierce__unasked unasked;
+    return find(engine, keys, count, rung_limit, places, &unasked);
+}
+
+size_t tierce__storage_search(struct tierce_engine *engine, const struct tierce__key *keys,
+                              size_t count, uint8_t *places, struct tierce__unasked *unasked)
+{
+    *unasked = (struct tierce__unasked){0};
+    return find(engine, keys, count, engine->rung_count, places, unasked);
 }
 
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
@@ -235,8 +309,8 @@ size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct t
     for (size_t rung = 0; rung < engine->rung_count; rung++) {
         if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
             continue;
-        size_t found = ask_prefix(engine, rung, keys, count, deadline_ns, true);
-        most = found > most ? found : most;
+        int64_t found = ask_prefix(engine, rung, keys, count, deadline_ns, true);
+        most = found > (int64_t)most ? (size_t)found : most;
     }
     return most;
 }
@@ -256,18 +330,16 @@ struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
     return ask(engine, 0, &w) == 0 ? w.req.buf : NULL;
 }
 
-struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes)
+struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
+                                            const struct tierce__storage_chunk *chunk,
+                                            const struct tierce__buf *before)
 {
     struct tierce__tier *memory = engine->rungs[0].tier;
-    struct tierce__buf *buf = NULL;
-    /* Each round frees something or ends the loop, so it is bounded by the chunks in memory. */
-    for (;;) {
-        int rc = tierce__pool_alloc(engine->pool, &buf, bytes);
-        if (rc == 0)
-            return buf;
-        if (rc != TIERCE_E_FULL || memory->ops->evict(memory, bytes) == 0)
-            return NULL;
-    }
+    return memory->ops->reserve(
+        memory, &(struct tierce__reserve){.key = &chunk->key,
+                                          .parent = chunk->has_parent ? &chunk->parent : NULL,
+                                          .before = before,
+                                          .bytes = chunk->object_bytes});
 }
 
 static void fill_put(struct tierce__tier_req *req, const struct tierce__storage_chunk *chunk,
@@ -290,7 +362,8 @@ int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__s
 {
     struct waiter w = {0};
     fill_put(&w.req, chunk, buf);
-    return ask(engine, 0, &w);
+    int rc = ask(engine, 0, &w);
+    return rc == 0 && w.req.found > 0 ? 1 : rc;
 }
 
 /* A PUT that could not even be made. */
@@ -301,12 +374,36 @@ static void miss_put(struct tierce_engine *engine, int status)
     tierce__lock_drop(&engine->lock);
 }
 
-void tierce__storage_write_all(struct tierce_engine *engine,
+void tierce__storage_begin_writes(struct tierce_engine *engine, struct tierce__writes *writes,
+                                  const struct tierce__key *keys, size_t count)
+{
+    *writes = (struct tierce__writes){0};
+    for (size_t rung = 1; rung < engine->rung_count; rung++) {
+        struct tierce__written *written =
+            tierce__alloc(sizeof(*written) + count * sizeof(written->keys[0]));
+        if (written == NULL)
+            return;
+        atomic_init(&written->left, 1);
+        written->tier = engine->rungs[rung].tier;
+        written->count = count;
+        memcpy(written->keys, keys, count * sizeof(written->keys[0]));
+        writes->rungs[rung] = written;
+    }
+}
+
+void tierce__storage_end_writes(struct tierce_engine *engine, struct tierce__writes *writes)
+{
+    for (size_t rung = 1; rung < engine->rung_count; rung++)
+        leave_written(writes->rungs[rung]);
+}
+
+void tierce__storage_write_all(struct tierce_engine *engine, struct tierce__writes *writes,
                                const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
     for (size_t rung = 1; rung < engine->rung_count; rung++) {
         struct detached *d = tierce__calloc(1, sizeof(*d));
         if (d == NULL) {
+            tierce__why_refused(engine, rung, &chunk->key, -ENOMEM);
             miss_put(engine, -ENOMEM);
             return;
         }
@@ -315,6 +412,9 @@ void tierce__storage_write_all(struct tierce_engine *engine,
         d->chunk = *chunk;
         fill_put(&d->req, &d->chunk, buf);
         d->req.needs_parent = true;
+        d->written = writes->rungs[rung];
+        if (d->written != NULL)
+            atomic_fetch_add_explicit(&d->written->left, 1, memory_order_relaxed);
         submit_detached(d);
     }
 }
@@ -337,16 +437,17 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
     d->req = (struct tierce__tier_req){.op = keep ? TIERCE__TIER_HIDE : TIERCE__TIER_DELETE,
                                        .deadline_ns = TIERCE__DEADLINE_NEVER,
                                        .keys = &d->chunk.key,
-                                       .key_count = 1};
+                                       .key_count = 1,
+                                       .left = sum ? TIERCE__LEFT_CHECKSUM : TIERCE__LEFT_IDENTITY};
     submit_detached(d);
 }
 
-void tierce__storage_touch(struct tierce_engine *engine, const struct tierce__key *keys,
-                           size_t count)
+void tierce__storage_touch(struct tierce_engine *engine, size_t rungs,
+                           const struct tierce__key *keys, size_t count, size_t used)
 {
-    for (size_t rung = 0; rung < engine->rung_count; rung++) {
+    for (size_t rung = 0; rung < rungs; rung++) {
         struct tierce__tier *tier = engine->rungs[rung].tier;
-        tier->ops->touch(tier, keys, count);
+        tier->ops->touch(tier, keys, count, used);
     }
 }
 

@@ -108,6 +108,7 @@ int tierce_view_open(struct tierce_view **out, struct tierce_engine *engine,
     view->magic = TIERCE__VIEW_MAGIC;
     view->engine = engine;
     tierce__engine_ref(engine);
+    tierce__prefill_init(&view->prefill);
     view->key.shard = *shard;
     rc = fill_view(view, ns);
     if (rc < 0) {
@@ -127,6 +128,7 @@ void tierce_view_close(struct tierce_view *view)
         return;
     tierce__sessions_expire(view->engine, view, true);
     tierce__shape_fini(&view->full);
+    tierce__prefill_fini(&view->prefill);
     tierce__free(view->cell_bytes);
     tierce__free(view->text);
     struct tierce_engine *engine = view->engine;

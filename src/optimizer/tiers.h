@@ -36,7 +36,6 @@
  *                evicts is gone. (The engine of today knows write-all only.)
  *   use      In every tier what is there of a request is used once, from the last block to the
  *            first, so that the prefix is the newest; a policy that asks for parents gets them.
- *            (Engine: a chunk that is loaded and stored over counts as used more than once.)
  *
  * A read does not store; a write does not look up or load. Writes take no time: a store is there
  * for the next request, and no queue overflows. What a tier's policy has expired is gone at the

@@ -78,7 +78,7 @@ static void stop_hurrying(struct tierce__grpc_call *call)
     int rc = 0;
     if (at_ns == TIERCE__DEADLINE_NEVER)
         tierce__deadline_unset(&call->loop->deadlines, &call->deadline);
-    else if (at_ns != call->deadline.at_ns)
+    else if (at_ns != call->deadline.at)
         rc = tierce__deadline_set(&call->loop->deadlines, &call->deadline, at_ns);
     TIERCE_ASSERT(rc == 0); /* it has a place in the heap already */
 }
@@ -247,7 +247,7 @@ void tierce__grpc_call_request_end(struct tierce__grpc_call *call)
         tierce__grpc_call_refuse(call, TIERCE__GRPC_UNIMPLEMENTED, "one message is wanted");
         return;
     }
-    if (call->deadline.place != 0 && tierce__now_ns() >= call->deadline.at_ns) {
+    if (call->deadline.place != 0 && tierce__now_ns() >= call->deadline.at) {
         tierce__grpc_call_refuse(call, TIERCE__GRPC_DEADLINE_EXCEEDED, "deadline exceeded");
         return;
     }

@@ -9,6 +9,7 @@
 
 #define FILTER_SETS    16384u
 #define FILTER_WAYS    4u
+#define CLEAR_PLACES   1024u /* slots under one hold of the lock */
 #define CLOSE_GRACE_MS 2000u /* for calls into the kernel that are under way at the deadline */
 
 static struct tierce__disk *disk_of(struct tierce__tier *tier)
@@ -26,11 +27,6 @@ static bool is_down(const struct tierce__disk *d)
     return d->abandoned > 0 && d->abandoned >= (d->io_depth + 1) / 2;
 }
 
-static bool is_served(const struct tierce__disk *d, uint32_t slot)
-{
-    return tierce__disk_is_visible(d, slot) && !d->table.chunks[slot].hidden;
-}
-
 static int lookup(struct tierce__disk *d, struct tierce__tier_req *req)
 {
     size_t found = 0;
@@ -39,7 +35,7 @@ static int lookup(struct tierce__disk *d, struct tierce__tier_req *req)
         size_t n = req->key_count - found < 64 ? req->key_count - found : 64;
         size_t got = tierce__index_find_prefix(d->table.index, slots, req->keys + found, n);
         size_t seen = 0;
-        while (seen < got && is_served(d, slots[seen]) &&
+        while (seen < got && tierce__disk_is_served(d, slots[seen]) &&
                (!req->durable || d->table.chunks[slots[seen]].state == TIERCE__DISK_DURABLE))
             seen++;
         found += seen;
@@ -101,7 +97,7 @@ static int accept_get(struct tierce__disk *d, struct tierce__tier_req *req)
     if (!get_is_sane(req))
         return TIERCE_E_ARGUMENT;
     uint32_t slot = tierce__disk_find(d, req->keys);
-    if (slot == TIERCE__INDEX_NONE || !is_served(d, slot))
+    if (slot == TIERCE__INDEX_NONE || !tierce__disk_is_served(d, slot))
         return TIERCE_E_MISS;
     tierce__list_push_back(&d->gets, &req->node);
     return queued;
@@ -114,7 +110,7 @@ static int accept_put(struct tierce__disk *d, struct tierce__tier_req *req,
         return TIERCE_E_ARGUMENT;
     uint32_t slot = tierce__disk_find(d, req->keys);
     if (slot != TIERCE__INDEX_NONE)
-        return is_served(d, slot) ? 0 : TIERCE_E_REFUSED;
+        return tierce__disk_is_served(d, slot) ? 0 : TIERCE_E_REFUSED;
     if (d->admitted != NULL && !admit(d, req->keys))
         return TIERCE_E_REFUSED;
     make_room(d, req->object_bytes, finished);
@@ -130,7 +126,7 @@ static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req)
     uint32_t slot = tierce__disk_find(d, req->keys);
     if (slot == TIERCE__INDEX_NONE)
         return TIERCE_E_MISS;
-    tierce__disk_doom(d, slot, false);
+    tierce__disk_doom(d, slot, req->left);
     tierce__disk_reap(d);
     return 0;
 }
@@ -140,14 +136,40 @@ static int accept_hide(struct tierce__disk *d, struct tierce__tier_req *req)
     uint32_t slot = tierce__disk_find(d, req->keys);
     if (slot == TIERCE__INDEX_NONE)
         return TIERCE_E_MISS;
-    d->table.chunks[slot].hidden = true;
+    tierce__disk_hide(d, slot);
     return 0;
+}
+
+/* The lock is dropped on the way. */
+static int accept_clear(struct tierce__disk *d, struct tierce__tier_req *req,
+                        struct tierce__list *finished)
+{
+    const struct tierce__key *ns_of = req->key_count > 0 ? &req->keys[0] : NULL;
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &d->puts) {
+        struct tierce__tier_req *put = tierce__disk_req_of(it);
+        if (ns_of != NULL && put->keys[0].ns != ns_of->ns)
+            continue;
+        tierce__list_remove(it);
+        d->queued_put_bytes -= put->object_bytes;
+        tierce__disk_finish(finished, put, TIERCE_E_CANCELLED);
+    }
+    for (uint32_t from = 0; from < d->table.slot_count && !d->closing;) {
+        uint32_t left = d->table.slot_count - from;
+        uint32_t to = from + (left < CLEAR_PLACES ? left : CLEAR_PLACES);
+        req->found += tierce__disk_clear(d, ns_of, from, to);
+        tierce__disk_reap(d);
+        from = to;
+        tierce__lock_drop(&d->lock);
+        tierce__lock_take(&d->lock);
+    }
+    return d->closing ? TIERCE_E_CLOSED : 0;
 }
 
 static int accept_flush(struct tierce__disk *d, struct tierce__tier_req *req)
 {
     bool clean = d->dirty.count == 0 && d->committing.count == 0 &&
-                 d->limbo_head == d->limbo_tail && d->journal_error == 0 && d->unsaid_loss == 0;
+                 d->limbo_head == d->limbo_tail && !d->limbo_is_full && d->journal_error == 0 &&
+                 d->unsaid_loss == 0;
     if (clean)
         return 0;
     tierce__list_push_back(&d->flushes, &req->node);
@@ -161,8 +183,8 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
     if (d->closing)
         return TIERCE_E_CLOSED;
     req->found = 0;
-    bool wants_device = req->op != TIERCE__TIER_DELETE && req->op != TIERCE__TIER_HIDE &&
-                        req->op != TIERCE__TIER_FLUSH;
+    bool wants_device = req->op == TIERCE__TIER_LOOKUP || req->op == TIERCE__TIER_GET ||
+                        req->op == TIERCE__TIER_PUT;
     if (wants_device && is_down(d))
         return TIERCE_E_DOWN; /* a lookup too: it would promise what cannot be loaded */
     tierce__disk_expire(d);
@@ -179,6 +201,8 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
         return accept_hide(d, req);
     case TIERCE__TIER_FLUSH:
         return accept_flush(d, req);
+    case TIERCE__TIER_CLEAR:
+        return accept_clear(d, req, finished);
     }
     return TIERCE_E_ARGUMENT;
 }
@@ -203,13 +227,15 @@ static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
     tierce__disk_answer(&finished);
 }
 
-static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count)
+static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
+                  size_t used)
 {
     struct tierce__disk *d = disk_of(tier);
     tierce__lock_take(&d->lock);
     while (count-- > 0) {
         uint32_t slot = tierce__disk_find(d, &keys[count]);
-        if (slot != TIERCE__INDEX_NONE)
+        if (slot != TIERCE__INDEX_NONE &&
+            tierce__policy_hears(d->policy, &d->table.chunks[slot].fresh, count < used))
             d->policy->ops->touch(d->policy, slot, tierce__now_ns());
     }
     tierce__lock_drop(&d->lock);
@@ -228,6 +254,32 @@ static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
     out->durable_chunks = d->durable_count;
     out->written_bytes_today = d->day == tierce__wall_s() / 86400 ? d->day_bytes : 0;
     tierce__lock_drop(&d->lock);
+}
+
+static void watch(struct tierce__tier *tier, tierce__tier_watch_fn *fn, void *arg)
+{
+    struct tierce__disk *d = disk_of(tier);
+    tierce__lock_take(&d->lock);
+    TIERCE_ASSERT(d->watch == NULL && d->stats.put_chunks == 0);
+    d->watch = fn;
+    d->watch_arg = arg;
+    tierce__lock_drop(&d->lock);
+}
+
+static bool scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
+                 tierce__tier_watch_fn *fn, void *arg)
+{
+    struct tierce__disk *d = disk_of(tier);
+    tierce__lock_take(&d->lock);
+    for (; *cursor < d->table.slot_count && places > 0; places--, (*cursor)++) {
+        if (!tierce__index_has(d->table.index, *cursor) || !tierce__disk_is_served(d, *cursor))
+            continue;
+        struct tierce__tier_event event = tierce__disk_describe(d, *cursor);
+        fn(arg, &event);
+    }
+    bool more = *cursor < d->table.slot_count;
+    tierce__lock_drop(&d->lock);
+    return more;
 }
 
 /* ---- close ----------------------------------------------------------------------------------- */
@@ -265,7 +317,10 @@ static bool close_tier(struct tierce__tier *tier, uint64_t deadline_ns)
     d->journal_final = tierce__now_ns() < deadline_ns;
     d->journal_stop = !d->journal_final;
     tierce__cond_signal(&d->journal_cond);
-    bool ended = wait_for(d, &d->journal_ended, with_grace(deadline_ns));
+    bool ended = wait_for(d, &d->journal_ended, deadline_ns);
+    d->journal_stop = true; /* it may have many deletions to record, one batch after the other */
+    tierce__cond_signal(&d->journal_cond);
+    ended = ended || wait_for(d, &d->journal_ended, with_grace(deadline_ns));
     d->cancel = true; /* flushes that no commit will answer any more */
     d->io_stop = true;
     d->vfs->ops->wake(d->vfs);
@@ -289,5 +344,7 @@ const struct tierce__tier_ops tierce__disk_ops = {
     .submit = submit,
     .touch = touch,
     .stats = stats,
+    .watch = watch,
+    .scan = scan,
     .close = close_tier,
 };

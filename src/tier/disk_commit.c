@@ -330,6 +330,15 @@ static void take_flushes(struct tierce__disk *d)
     }
 }
 
+static void put_flushes_back(struct tierce__disk *d)
+{
+    while (!tierce__list_empty(&d->flushing)) {
+        struct tierce__list *node = d->flushing.next;
+        tierce__list_remove(node);
+        tierce__list_push_back(&d->flushes, node);
+    }
+}
+
 /* Answers the flushes of a commit. What an earlier sync has lost is told by the first flush after
  * it, though it was none of its own. */
 static void answer_flushes(struct tierce__disk *d, struct tierce__list *finished, int status)
@@ -361,11 +370,14 @@ static void sync_data(struct tierce__disk *d)
     tierce__lock_drop(&d->lock);
 }
 
-/* Under the lock, which is dropped on the way. Answers the flushes that waited. */
-static void commit(struct tierce__disk *d)
+/* Under the lock, which is dropped on the way. Answers the flushes that waited; not if more was
+ * deleted before them than one commit records. Returns false then: another has to follow. */
+static bool commit(struct tierce__disk *d)
 {
     struct tierce__list finished;
     tierce__list_init(&finished);
+    tierce__disk_reap(d);
+    bool whole = !d->limbo_is_full;
     take_flushes(d);
     tierce__disk_begin_commit(d);
     uint64_t limbo_mark = d->limbo_tail;
@@ -382,6 +394,7 @@ static void commit(struct tierce__disk *d)
     tierce__lock_take(&d->lock);
     if (rc == 0) {
         tierce__disk_settle(d, limbo_mark);
+        tierce__disk_reap(d);
         d->retry_at = 0;
     } else {
         tierce__disk_retry_later(d);
@@ -389,12 +402,17 @@ static void commit(struct tierce__disk *d)
         d->retry_at = tierce__now_ns() + RETRY_MS * TIERCE__MS_NS;
         d->pending_since = tierce__now_ns();
     }
-    answer_flushes(d, &finished, rc);
+    whole = whole || rc < 0;
+    if (whole)
+        answer_flushes(d, &finished, rc);
+    else
+        put_flushes_back(d);
     bool polling = d->polling;
     tierce__lock_drop(&d->lock);
     tierce__disk_wake_io(d, polling);
     tierce__disk_answer(&finished);
     tierce__lock_take(&d->lock);
+    return whole;
 }
 
 /* ---- growth ---------------------------------------------------------------------------------- */
@@ -460,7 +478,7 @@ void *tierce__disk_journal_main(void *arg)
             grow(d);
         } else if (at <= tierce__now_ns()) {
             bool final = d->journal_final;
-            commit(d);
+            final = commit(d) && final;
             d->journal_stop = d->journal_stop || final;
             if (final)
                 finish(d);

@@ -101,14 +101,15 @@ struct tierce__disk {
 
     /* ---- the lock ---- */
     struct tierce__disk_table table;
-    struct tierce__policy *policy; /* holds what is visible */
+    struct tierce__policy *policy; /* holds what is visible or written */
     struct tierce__space *space;
     uint64_t next_seq;
     uint64_t sync_epoch; /* rises when a sync of the data failed */
     int unsaid_loss;     /* 0, or the error of a sync that no flush has told of yet */
     struct tierce__disk_slots dirty;
     struct tierce__disk_slots committing;
-    uint32_t doomed; /* first of the doomed, or NO_SLOT */
+    uint32_t doomed;    /* first of the doomed, or NO_SLOT */
+    bool limbo_is_full; /* some of the doomed wait for room in it */
     uint32_t durable_count;
     uint32_t writing_count;
     uint32_t reading_count;           /* chunks with reads in flight, counted per read */
@@ -117,6 +118,8 @@ struct tierce__disk {
     uint64_t limbo_head, limbo_tail; /* running numbers */
     uint64_t limbo_bytes;
     uint64_t *admitted; /* NULL, or the filter of admit_second */
+    tierce__tier_watch_fn *watch;
+    void *watch_arg;
 
     struct tierce__list gets;     /* queued */
     struct tierce__list puts;     /* queued; each holds a reference on its buffer */
@@ -202,7 +205,17 @@ void tierce__disk_retry_later(struct tierce__disk *d);
 void tierce__disk_drop_unsynced(struct tierce__disk *d);
 
 /* Makes a visible chunk invisible now and gone when nothing holds it. */
-void tierce__disk_doom(struct tierce__disk *d, uint32_t slot, bool evicted);
+void tierce__disk_doom(struct tierce__disk *d, uint32_t slot, enum tierce__tier_left left);
+/* Whether a chunk is visible and not hidden. */
+bool tierce__disk_is_served(const struct tierce__disk *d, uint32_t slot);
+/* Does not serve a visible chunk any more. */
+void tierce__disk_hide(struct tierce__disk *d, uint32_t slot);
+/* A chunk that is served, as one that was admitted; [borrow until it is gone]. */
+struct tierce__tier_event tierce__disk_describe(const struct tierce__disk *d, uint32_t slot);
+/* Dooms what is visible and cancels what is being written, of one namespace or (NULL) of all, in
+ * the slots [from, to). Returns the number of chunks that were served. */
+size_t tierce__disk_clear(struct tierce__disk *d, const struct tierce__key *ns_of, uint32_t from,
+                          uint32_t to);
 /* Takes out the doomed that nothing holds any more. */
 void tierce__disk_reap(struct tierce__disk *d);
 /* Evicts until the space of `bytes` is in limbo or free, or nothing can be evicted. Returns
@@ -233,6 +246,8 @@ void tierce__disk_wake_io(struct tierce__disk *d, bool polling);
 
 /* scratch[0] of a put that is queued: it holds a reference on its buffer. */
 #define TIERCE__DISK_HOLDS_BUF 1u
+/* And: the policy expects it. */
+#define TIERCE__DISK_EXPECTED 2u
 
 /* ---- disk_commit.c --------------------------------------------------------------------------- */
 

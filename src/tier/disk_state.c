@@ -45,6 +45,11 @@ bool tierce__disk_is_visible(const struct tierce__disk *d, uint32_t slot)
     return c->state != TIERCE__DISK_WRITING && !c->doomed;
 }
 
+bool tierce__disk_is_served(const struct tierce__disk *d, uint32_t slot)
+{
+    return tierce__disk_is_visible(d, slot) && !d->table.chunks[slot].hidden;
+}
+
 uint32_t tierce__disk_find(struct tierce__disk *d, const struct tierce__key *key)
 {
     tierce__lock_assert_held(&d->lock);
@@ -54,7 +59,32 @@ uint32_t tierce__disk_find(struct tierce__disk *d, const struct tierce__key *key
     return slot;
 }
 
-/* Durable chunks that nobody reads can be evicted; the policy knows visible ones only. */
+struct tierce__tier_event tierce__disk_describe(const struct tierce__disk *d, uint32_t slot)
+{
+    static const uint8_t none[TIERCE_HASH_BYTES];
+    const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    bool has_parent = memcmp(c->parent, none, sizeof(none)) != 0;
+    return (struct tierce__tier_event){.admitted = true,
+                                       .key = tierce__index_key(d->table.index, slot),
+                                       .parent = has_parent ? c->parent : NULL,
+                                       .first_block = c->first_block,
+                                       .object_bytes = c->object_bytes,
+                                       .token_start = c->token_start,
+                                       .block_count = c->block_count};
+}
+
+static void tell(const struct tierce__disk *d, uint32_t slot, bool admitted,
+                 enum tierce__tier_left left)
+{
+    if (d->watch == NULL || d->closing)
+        return;
+    struct tierce__tier_event event = tierce__disk_describe(d, slot);
+    event.admitted = admitted;
+    event.left = left;
+    d->watch(d->watch_arg, &event);
+}
+
+/* Durable chunks that nobody reads can be evicted; the policy knows what is visible or written. */
 static void update_evictable(struct tierce__disk *d, uint32_t slot)
 {
     const struct tierce__disk_chunk *c = &d->table.chunks[slot];
@@ -85,23 +115,14 @@ void tierce__disk_publish(struct tierce__disk *d, uint32_t slot)
     tierce__lock_assert_held(&d->lock);
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
     TIERCE_ASSERT(c->state == TIERCE__DISK_WRITING);
-    const struct tierce__key *key = tierce__index_key(d->table.index, slot);
-    struct tierce__key parent = *key;
-    memcpy(parent.hash, c->parent, sizeof(parent.hash));
-    uint32_t parent_slot = tierce__disk_find(d, &parent); /* before this one can be found */
     c->state = TIERCE__DISK_DIRTY;
     c->seq = d->next_seq++;
     c->stored_s = tierce__wall_s();
     d->writing_count--;
     list_push(d, &d->dirty, slot);
-    d->policy->ops->insert(d->policy, slot,
-                           &(struct tierce__policy_entry){.key = tierce__key_spread(key),
-                                                          .bytes = c->object_bytes,
-                                                          .now = tierce__now_ns(),
-                                                          .parent = parent_slot});
-    update_evictable(d, slot);
     d->stats.put_chunks++;
     d->stats.put_bytes += c->object_bytes;
+    tell(d, slot, true, TIERCE__LEFT_DELETED);
     tierce__disk_want_commit(d, d->dirty.bytes > DIRTY_BYTES_MAX);
 }
 
@@ -110,6 +131,7 @@ void tierce__disk_abort(struct tierce__disk *d, uint32_t slot)
     tierce__lock_assert_held(&d->lock);
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
     TIERCE_ASSERT(c->state == TIERCE__DISK_WRITING);
+    d->policy->ops->remove(d->policy, slot, false);
     tierce__space_give(d->space, c->offset, c->object_bytes);
     tierce__disk_table_erase(&d->table, slot);
     d->writing_count--;
@@ -171,7 +193,7 @@ void tierce__disk_drop_unsynced(struct tierce__disk *d)
             list_remove(d, lists[i], slot);
             d->table.chunks[slot].state = TIERCE__DISK_FAILED;
             if (!d->table.chunks[slot].doomed)
-                tierce__disk_doom(d, slot, false);
+                tierce__disk_doom(d, slot, TIERCE__LEFT_LOST);
         }
     }
     tierce__disk_reap(d);
@@ -179,15 +201,47 @@ void tierce__disk_drop_unsynced(struct tierce__disk *d)
 
 /* ---- the end of a chunk ---------------------------------------------------------------------- */
 
-void tierce__disk_doom(struct tierce__disk *d, uint32_t slot, bool evicted)
+void tierce__disk_doom(struct tierce__disk *d, uint32_t slot, enum tierce__tier_left left)
 {
     tierce__lock_assert_held(&d->lock);
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    bool evicted = left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED;
     TIERCE_ASSERT(tierce__disk_is_visible(d, slot));
+    if (!c->hidden)
+        tell(d, slot, false, left);
     d->policy->ops->remove(d->policy, slot, evicted);
     c->doomed = true;
     c->doom_next = d->doomed;
     d->doomed = slot;
+}
+
+void tierce__disk_hide(struct tierce__disk *d, uint32_t slot)
+{
+    tierce__lock_assert_held(&d->lock);
+    if (tierce__disk_is_served(d, slot))
+        tell(d, slot, false, TIERCE__LEFT_VERSION);
+    d->table.chunks[slot].hidden = true;
+}
+
+size_t tierce__disk_clear(struct tierce__disk *d, const struct tierce__key *ns_of, uint32_t from,
+                          uint32_t to)
+{
+    tierce__lock_assert_held(&d->lock);
+    size_t served = 0;
+    for (uint32_t slot = from; slot < to; slot++) {
+        struct tierce__disk_chunk *c = &d->table.chunks[slot];
+        if (!tierce__index_has(d->table.index, slot) || c->doomed)
+            continue;
+        if (ns_of != NULL && tierce__index_key(d->table.index, slot)->ns != ns_of->ns)
+            continue;
+        if (c->state == TIERCE__DISK_WRITING) {
+            c->cancelled = true;
+            continue;
+        }
+        served += !c->hidden;
+        tierce__disk_doom(d, slot, TIERCE__LEFT_CLEARED);
+    }
+    return served;
 }
 
 static bool limbo_has_room(const struct tierce__disk *d)
@@ -217,6 +271,7 @@ static bool try_remove(struct tierce__disk *d, uint32_t slot)
         return false;
     bool recorded = c->state == TIERCE__DISK_DURABLE || c->recorded;
     if (recorded && !limbo_has_room(d)) {
+        d->limbo_is_full = true; /* the rest waits as well: there may be very many */
         tierce__disk_want_commit(d, true);
         return false;
     }
@@ -236,7 +291,8 @@ void tierce__disk_reap(struct tierce__disk *d)
 {
     tierce__lock_assert_held(&d->lock);
     uint32_t *link = &d->doomed;
-    while (*link != TIERCE__NO_SLOT) {
+    d->limbo_is_full = false;
+    while (*link != TIERCE__NO_SLOT && !d->limbo_is_full) {
         uint32_t slot = *link, next = d->table.chunks[slot].doom_next;
         if (try_remove(d, slot))
             *link = next;
@@ -257,7 +313,7 @@ bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes)
         TIERCE_ASSERT(d->table.chunks[slot].state == TIERCE__DISK_DURABLE);
         freed += d->table.chunks[slot].object_bytes;
         d->stats.evicted_chunks++;
-        tierce__disk_doom(d, slot, true);
+        tierce__disk_doom(d, slot, TIERCE__LEFT_EVICTED);
         d->doomed = d->table.chunks[slot].doom_next;
         bool removed = try_remove(d, slot);
         TIERCE_ASSERT(removed);
@@ -273,7 +329,7 @@ void tierce__disk_expire(struct tierce__disk *d)
     while (d->policy->ops->expired != NULL &&
            tierce__policy_expired(d->policy, tierce__now_ns(), &slot)) {
         d->stats.evicted_chunks++;
-        tierce__disk_doom(d, slot, true);
+        tierce__disk_doom(d, slot, TIERCE__LEFT_EXPIRED);
         any = true;
     }
     if (any)

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 
-#define FAULT_OPS (TIERCE__TIER_FLUSH + 1)
+#define FAULT_OPS (TIERCE__TIER_CLEAR + 1)
 
 struct fault {
     struct tierce__tier base;
@@ -161,22 +161,42 @@ static void *run_clockwork(void *arg)
     return NULL;
 }
 
-static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count)
+static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
+                  size_t used)
 {
     struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
-    f->next->ops->touch(f->next, keys, count);
+    f->next->ops->touch(f->next, keys, count, used);
 }
 
 static uint64_t evict(struct tierce__tier *tier, uint64_t bytes)
 {
     struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
-    return f->next->ops->evict != NULL ? f->next->ops->evict(f->next, bytes) : 0;
+    return f->next->ops->evict(f->next, bytes);
+}
+
+static struct tierce__buf *reserve(struct tierce__tier *tier, const struct tierce__reserve *what)
+{
+    struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
+    return f->next->ops->reserve != NULL ? f->next->ops->reserve(f->next, what) : NULL;
 }
 
 static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
 {
     struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
     f->next->ops->stats(f->next, out);
+}
+
+static void watch(struct tierce__tier *tier, tierce__tier_watch_fn *fn, void *arg)
+{
+    struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
+    f->next->ops->watch(f->next, fn, arg);
+}
+
+static bool scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
+                 tierce__tier_watch_fn *fn, void *arg)
+{
+    struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
+    return f->next->ops->scan(f->next, cursor, places, fn, arg);
 }
 
 static bool close_fault(struct tierce__tier *tier, uint64_t deadline_ns)
@@ -197,12 +217,14 @@ static bool close_fault(struct tierce__tier *tier, uint64_t deadline_ns)
     return true;
 }
 
-/* One table for each combination of caps, because caps are part of the table. */
+/* One table for each combination of caps, because caps are part of the table. What lends holds
+ * pool buffers, and can be asked to evict. */
 static const struct tierce__tier_ops fault_ops[4] = {
 #define FAULT_OPS_ROW(c)                                                                           \
     {                                                                                              \
-        .name = "fault", .caps = (c), .submit = submit, .touch = touch, .evict = evict,            \
-        .stats = stats, .close = close_fault                                                       \
+        .name = "fault", .caps = (c), .submit = submit, .touch = touch,                            \
+        .evict = ((c)&TIERCE__TIER_LENDS) != 0 ? evict : NULL, .reserve = reserve, .stats = stats, \
+        .watch = watch, .scan = scan, .close = close_fault                                         \
     }
     FAULT_OPS_ROW(0), FAULT_OPS_ROW(1), FAULT_OPS_ROW(2), FAULT_OPS_ROW(3)};
 

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <string.h>
 
 /*
  * Evictability. An entry is evictable exactly if the tier's reference is the only one. GET hands
@@ -16,11 +17,27 @@
  * may have left ours alone, and turns it on if under the lock it still is. Nobody can get a
  * reference without holding one already, or through GET; so what is evictable stays unreferenced
  * until the lock is dropped, and evicting it frees its bytes at once.
+ *
+ * A reserved buffer has its slot already, so that the policy counts what it evicted for, in the
+ * order in which it was asked for: the index does not find it, and it is not evictable. A PUT makes
+ * it an entry; if all others let go of it before, the hook takes it out.
  */
 
 #define MEMORY_MAGIC 0x4d454d31u
 #define KEY_BATCH    128u /* keys looked up at a time: slots live on the stack */
 #define PAGE         4096u
+#define CLEAR_BATCH  64u   /* entries cleared under one hold of the lock */
+#define CLEAR_PLACES 4096u /* and slots looked at */
+
+/* What is told of an entry beside its key. */
+struct note {
+    uint64_t object_bytes;
+    uint64_t token_start;
+    uint32_t block_count;
+    bool has_parent;
+    uint8_t parent[TIERCE_HASH_BYTES];
+    uint8_t first_block[TIERCE_HASH_BYTES];
+};
 
 struct memory {
     struct tierce__tier base;
@@ -32,7 +49,11 @@ struct memory {
     struct tierce__lock lock; /* class MEMORY: all below */
     struct tierce__index *index;
     struct tierce__policy *policy;
-    struct tierce__buf **bufs; /* [slot_count] of slots that are in */
+    struct tierce__buf **bufs; /* [slot_count] of slots that are in or reserved */
+    struct note *notes;        /* [slot_count] of slots that are in */
+    bool *fresh;               /* [slot_count] for tierce__policy_hears */
+    tierce__tier_watch_fn *watch;
+    void *watch_arg;
     bool closed;
     struct tierce__tier_stats stats;
 };
@@ -62,47 +83,103 @@ static uint64_t cost_of(const struct tierce__buf *buf)
     return tierce__round_up(buf->bytes, PAGE);
 }
 
-static void add_entry(struct memory *memory, const struct tierce__tier_req *req)
+/* An entry as one that was admitted. */
+static struct tierce__tier_event describe(const struct memory *memory, uint32_t slot)
 {
-    const struct tierce__key *key = &req->keys[0];
-    uint32_t parent = TIERCE__NO_SLOT;
-    if (req->parent != NULL)
-        parent = tierce__index_find(memory->index, req->parent);
-    uint32_t slot = tierce__index_insert(memory->index, key);
-    TIERCE_ASSERT(slot < memory->slot_count);
-    memory->bufs[slot] = req->buf;
-    atomic_store_explicit(&req->buf->kept, slot + 1, memory_order_relaxed);
-    tierce__buf_acquire(req->buf);
-    memory->policy->ops->insert(memory->policy, slot,
-                                &(struct tierce__policy_entry){.key = tierce__key_spread(key),
-                                                               .bytes = cost_of(req->buf),
-                                                               .now = tierce__now_ns(),
-                                                               .parent = parent});
-    /* The caller holds a reference too; the hook comes when it goes. */
-    memory->policy->ops->set_evictable(memory->policy, slot, false);
-    memory->stats.chunks++;
-    memory->stats.used_bytes += cost_of(req->buf);
-    memory->stats.put_chunks++;
-    memory->stats.put_bytes += req->object_bytes;
+    const struct note *note = &memory->notes[slot];
+    return (struct tierce__tier_event){.admitted = true,
+                                       .key = tierce__index_key(memory->index, slot),
+                                       .parent = note->has_parent ? note->parent : NULL,
+                                       .first_block = note->first_block,
+                                       .object_bytes = note->object_bytes,
+                                       .token_start = note->token_start,
+                                       .block_count = note->block_count};
 }
 
-/* Takes an entry out; the tier's reference on the buffer is the caller's to release. */
-static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot, bool evicted)
+static void tell_left(const struct memory *memory, uint32_t slot, enum tierce__tier_left left)
+{
+    struct tierce__tier_event event = describe(memory, slot);
+    event.admitted = false;
+    event.left = left;
+    memory->watch(memory->watch_arg, &event);
+}
+
+static void note_entry(struct memory *memory, uint32_t slot, const struct tierce__tier_req *req)
+{
+    struct note *note = &memory->notes[slot];
+    *note = (struct note){.object_bytes = req->object_bytes,
+                          .token_start = req->token_start,
+                          .block_count = req->block_count,
+                          .has_parent = req->parent != NULL};
+    if (req->parent != NULL)
+        memcpy(note->parent, req->parent->hash, sizeof(note->parent));
+    if (req->first_block != NULL)
+        memcpy(note->first_block, req->first_block, sizeof(note->first_block));
+    if (memory->watch == NULL)
+        return;
+    struct tierce__tier_event event = describe(memory, slot);
+    memory->watch(memory->watch_arg, &event);
+}
+
+static struct tierce__policy_entry entry_of(const struct tierce__key *key, uint64_t bytes)
+{
+    return (struct tierce__policy_entry){.key = tierce__key_spread(key),
+                                         .bytes = tierce__round_up(bytes, PAGE),
+                                         .now = tierce__now_ns(),
+                                         .parent = TIERCE__NO_SLOT};
+}
+
+/* Gives a buffer that its caller holds a slot; the policy has expected the entry. */
+static uint32_t reserve_slot(struct memory *memory, const struct tierce__key *key,
+                             const struct tierce__policy_entry *entry, struct tierce__buf *buf)
+{
+    uint32_t slot = tierce__index_take(memory->index, key);
+    TIERCE_ASSERT(slot < memory->slot_count);
+    memory->bufs[slot] = buf;
+    memory->fresh[slot] = true;
+    atomic_store_explicit(&buf->kept, slot + 1, memory_order_relaxed);
+    tierce__buf_acquire(buf);
+    memory->policy->ops->insert(memory->policy, slot, entry);
+    /* The caller holds a reference too; the hook comes when it goes. */
+    memory->policy->ops->set_evictable(memory->policy, slot, false);
+    return slot;
+}
+
+static void show_entry(struct memory *memory, uint32_t slot, const struct tierce__tier_req *req)
+{
+    tierce__index_show(memory->index, slot);
+    memory->stats.chunks++;
+    memory->stats.used_bytes += cost_of(memory->bufs[slot]);
+    memory->stats.put_chunks++;
+    memory->stats.put_bytes += req->object_bytes;
+    note_entry(memory, slot, req);
+}
+
+/* Takes an entry out, or what is reserved; the tier's reference on the buffer is the caller's to
+ * release. */
+static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot,
+                                      enum tierce__tier_left left)
 {
     struct tierce__buf *buf = memory->bufs[slot];
+    bool reserved = !tierce__index_has(memory->index, slot);
+    bool evicted = left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED;
+    if (!reserved && memory->watch != NULL && !memory->closed)
+        tell_left(memory, slot, left);
     memory->policy->ops->remove(memory->policy, slot, evicted);
     tierce__index_erase(memory->index, slot);
     memory->bufs[slot] = NULL;
     atomic_store_explicit(&buf->kept, 0, memory_order_relaxed);
-    memory->stats.chunks--;
-    memory->stats.used_bytes -= cost_of(buf);
+    if (!reserved) {
+        memory->stats.chunks--;
+        memory->stats.used_bytes -= cost_of(buf);
+    }
     return buf;
 }
 
 /* Evicts an entry that the policy named and returns the bytes it freed. */
-static uint64_t evict_slot(struct memory *memory, uint32_t slot)
+static uint64_t evict_slot(struct memory *memory, uint32_t slot, enum tierce__tier_left left)
 {
-    struct tierce__buf *buf = take_entry(memory, slot, true);
+    struct tierce__buf *buf = take_entry(memory, slot, left);
     TIERCE_ASSERT(atomic_load_explicit(&buf->refs, memory_order_relaxed) == 1);
     memory->stats.evicted_chunks++;
     uint64_t freed = cost_of(buf);
@@ -116,7 +193,7 @@ static uint64_t evict_one(struct memory *memory)
 {
     uint32_t slot;
     return memory->policy->ops->victim(memory->policy, tierce__now_ns(), &slot)
-               ? evict_slot(memory, slot)
+               ? evict_slot(memory, slot, TIERCE__LEFT_EVICTED)
                : 0;
 }
 
@@ -126,7 +203,7 @@ static void drop_expired(struct memory *memory)
     if (memory->policy->ops->expired == NULL)
         return;
     while (tierce__policy_expired(memory->policy, tierce__now_ns(), &slot))
-        evict_slot(memory, slot);
+        evict_slot(memory, slot, TIERCE__LEFT_EXPIRED);
 }
 
 /* The pool's idle hook. */
@@ -139,7 +216,11 @@ static void on_idle(void *arg, struct tierce__buf *buf)
     if (kept != 0 && !memory->closed &&
         atomic_load_explicit(&buf->refs, memory_order_acquire) == 1) {
         TIERCE_ASSERT(memory->bufs[kept - 1] == buf);
-        memory->policy->ops->set_evictable(memory->policy, kept - 1, true);
+        if (tierce__index_has(memory->index, kept - 1))
+            memory->policy->ops->set_evictable(memory->policy, kept - 1, true);
+        else
+            /* As evict_slot does; nobody could find it, so nobody is told. */
+            tierce__buf_release(take_entry(memory, kept - 1, TIERCE__LEFT_DELETED));
     }
     tierce__lock_drop(&memory->lock);
 }
@@ -179,13 +260,23 @@ static int run_put(struct memory *memory, struct tierce__tier_req *req)
 {
     if (req->buf == NULL || req->buf->pool != memory->pool || req->object_bytes > req->buf->bytes)
         return TIERCE_E_ARGUMENT;
-    if (tierce__index_find(memory->index, &req->keys[0]) != TIERCE__INDEX_NONE)
+    req->found = tierce__index_find(memory->index, &req->keys[0]) != TIERCE__INDEX_NONE;
+    if (req->found > 0)
         return 0;
-    if (atomic_load_explicit(&req->buf->kept, memory_order_relaxed) != 0)
+    uint32_t slot = atomic_load_explicit(&req->buf->kept, memory_order_relaxed) - 1;
+    if (slot == TIERCE__NO_SLOT) {
+        struct tierce__policy_entry entry = entry_of(&req->keys[0], req->buf->bytes);
+        tierce__policy_expect(memory->policy, &entry);
+        if (tierce__index_count(memory->index) == memory->slot_count && evict_one(memory) == 0)
+            return TIERCE_E_FULL;
+        if (req->parent != NULL)
+            entry.parent = tierce__index_find(memory->index, req->parent);
+        slot = reserve_slot(memory, &req->keys[0], &entry, req->buf);
+    } else if (tierce__index_has(memory->index, slot) ||
+               !tierce__key_equal(tierce__index_key(memory->index, slot), &req->keys[0])) {
         return TIERCE_E_ARGUMENT;
-    if (tierce__index_count(memory->index) == memory->slot_count && evict_one(memory) == 0)
-        return TIERCE_E_FULL;
-    add_entry(memory, req);
+    }
+    show_entry(memory, slot, req);
     return 0;
 }
 
@@ -196,8 +287,38 @@ static int run_delete(struct memory *memory, struct tierce__tier_req *req,
     uint32_t slot = tierce__index_find(memory->index, &req->keys[0]);
     if (slot == TIERCE__INDEX_NONE)
         return TIERCE_E_MISS;
-    *dropped = take_entry(memory, slot, false);
+    *dropped =
+        take_entry(memory, slot, req->op == TIERCE__TIER_HIDE ? TIERCE__LEFT_VERSION : req->left);
     return 0;
+}
+
+/* Takes out entries from *cursor on, as many as one hold of the lock is good for; false at the
+ * end. Whoever leased one keeps it, and no hook runs, because nothing here keeps it any more. */
+static bool clear_some(struct memory *memory, struct tierce__tier_req *req, uint32_t *cursor)
+{
+    uint32_t left = CLEAR_BATCH, places = CLEAR_PLACES;
+    for (; *cursor < memory->slot_count && left > 0 && places > 0; places--, (*cursor)++) {
+        if (!tierce__index_has(memory->index, *cursor))
+            continue;
+        if (req->key_count > 0 && tierce__index_key(memory->index, *cursor)->ns != req->keys[0].ns)
+            continue;
+        tierce__buf_release(take_entry(memory, *cursor, TIERCE__LEFT_CLEARED));
+        req->found++;
+        left--;
+    }
+    return *cursor < memory->slot_count;
+}
+
+/* The lock is dropped on the way. */
+static int run_clear(struct memory *memory, struct tierce__tier_req *req)
+{
+    uint32_t cursor = 0;
+    req->found = 0;
+    while (!memory->closed && clear_some(memory, req, &cursor)) {
+        tierce__lock_drop(&memory->lock);
+        tierce__lock_take(&memory->lock);
+    }
+    return memory->closed ? TIERCE_E_CLOSED : 0;
 }
 
 static int run_request(struct memory *memory, struct tierce__tier_req *req,
@@ -205,7 +326,9 @@ static int run_request(struct memory *memory, struct tierce__tier_req *req,
 {
     if (memory->closed)
         return TIERCE_E_CLOSED;
-    if (req->key_count == 0 && req->op != TIERCE__TIER_LOOKUP && req->op != TIERCE__TIER_FLUSH)
+    bool needs_key = req->op != TIERCE__TIER_LOOKUP && req->op != TIERCE__TIER_FLUSH &&
+                     req->op != TIERCE__TIER_CLEAR;
+    if (req->key_count == 0 && needs_key)
         return TIERCE_E_ARGUMENT;
     drop_expired(memory);
     switch (req->op) {
@@ -220,6 +343,8 @@ static int run_request(struct memory *memory, struct tierce__tier_req *req,
         return run_delete(memory, req, dropped);
     case TIERCE__TIER_FLUSH:
         return 0;
+    case TIERCE__TIER_CLEAR:
+        return run_clear(memory, req);
     }
     return TIERCE_E_ARGUMENT;
 }
@@ -234,7 +359,8 @@ static void memory_submit(struct tierce__tier *tier, struct tierce__tier_req *re
     req->done(req);
 }
 
-static void memory_touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count)
+static void memory_touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
+                         size_t used)
 {
     uint32_t slots[KEY_BATCH];
     struct memory *memory = enter(tier);
@@ -244,11 +370,52 @@ static void memory_touch(struct tierce__tier *tier, const struct tierce__key *ke
         count -= batch;
         tierce__index_find_each(memory->index, slots, keys + count, batch);
         for (size_t i = batch; i-- > 0;) {
-            if (slots[i] != TIERCE__INDEX_NONE)
+            if (slots[i] != TIERCE__INDEX_NONE &&
+                tierce__policy_hears(memory->policy, &memory->fresh[slots[i]], count + i < used))
                 memory->policy->ops->touch(memory->policy, slots[i], now);
         }
     }
     leave(memory);
+}
+
+/* The slot of the chunk before, which may be reserved itself. Under the lock. */
+static uint32_t find_parent(const struct memory *memory, const struct tierce__reserve *what)
+{
+    if (what->before != NULL)
+        return atomic_load_explicit(&what->before->kept, memory_order_relaxed) - 1;
+    return what->parent != NULL ? tierce__index_find(memory->index, what->parent) : TIERCE__NO_SLOT;
+}
+
+static struct tierce__buf *reserve_buf(struct memory *memory, const struct tierce__reserve *what)
+{
+    struct tierce__policy_entry entry = entry_of(what->key, what->bytes);
+    struct tierce__buf *buf;
+    tierce__policy_expect(memory->policy, &entry);
+    /* Each round frees something or ends the loop, so it is bounded by the chunks that are here. */
+    for (;;) {
+        bool full = tierce__index_count(memory->index) == memory->slot_count;
+        int rc = full ? TIERCE_E_FULL : tierce__pool_alloc(memory->pool, &buf, what->bytes);
+        if (rc == 0)
+            break;
+        if (rc != TIERCE_E_FULL || evict_one(memory) == 0)
+            return NULL;
+    }
+    entry.parent = find_parent(memory, what); /* now, as it may have been evicted */
+    reserve_slot(memory, what->key, &entry, buf);
+    return buf;
+}
+
+static struct tierce__buf *memory_reserve(struct tierce__tier *tier,
+                                          const struct tierce__reserve *what)
+{
+    struct memory *memory = enter(tier);
+    struct tierce__buf *buf = NULL;
+    if (!memory->closed) {
+        drop_expired(memory);
+        buf = reserve_buf(memory, what);
+    }
+    leave(memory);
+    return buf;
 }
 
 static uint64_t memory_evict(struct tierce__tier *tier, uint64_t bytes)
@@ -272,6 +439,30 @@ static void memory_stats(struct tierce__tier *tier, struct tierce__tier_stats *o
     leave(memory);
 }
 
+static void memory_watch(struct tierce__tier *tier, tierce__tier_watch_fn *fn, void *arg)
+{
+    struct memory *memory = enter(tier);
+    TIERCE_ASSERT(memory->watch == NULL && memory->stats.put_chunks == 0);
+    memory->watch = fn;
+    memory->watch_arg = arg;
+    leave(memory);
+}
+
+static bool memory_scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
+                        tierce__tier_watch_fn *fn, void *arg)
+{
+    struct memory *memory = enter(tier);
+    for (; *cursor < memory->slot_count && places > 0; places--, (*cursor)++) {
+        if (!tierce__index_has(memory->index, *cursor))
+            continue;
+        struct tierce__tier_event event = describe(memory, *cursor);
+        fn(arg, &event);
+    }
+    bool more = *cursor < memory->slot_count;
+    leave(memory);
+    return more;
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 static void destroy_parts(struct memory *memory)
@@ -280,7 +471,9 @@ static void destroy_parts(struct memory *memory)
     if (memory->policy != NULL)
         memory->policy->ops->destroy(memory->policy);
     tierce__index_destroy(memory->index);
+    tierce__free(memory->fresh);
     tierce__free(memory->bufs);
+    tierce__free(memory->notes);
     tierce__lock_fini(&memory->lock);
     tierce__free(memory);
 }
@@ -291,10 +484,11 @@ static bool memory_close(struct tierce__tier *tier, uint64_t deadline_ns)
     struct memory *memory = enter(tier);
     TIERCE_ASSERT(!memory->closed);
     memory->closed = true;
-    for (uint32_t slot = 0; slot < memory->slot_count && memory->stats.chunks > 0; slot++) {
+    for (uint32_t slot = 0; slot < memory->slot_count && tierce__index_count(memory->index) > 0;
+         slot++) {
         /* No hook runs inside, because the entry is no longer marked as kept. */
         if (memory->bufs[slot] != NULL)
-            tierce__buf_release(take_entry(memory, slot, false));
+            tierce__buf_release(take_entry(memory, slot, TIERCE__LEFT_DELETED));
     }
     leave(memory);
     tierce__pool_clear_keeper(memory->pool);
@@ -310,7 +504,10 @@ static const struct tierce__tier_ops memory_ops = {
     .submit = memory_submit,
     .touch = memory_touch,
     .evict = memory_evict,
+    .reserve = memory_reserve,
     .stats = memory_stats,
+    .watch = memory_watch,
+    .scan = memory_scan,
     .close = memory_close,
 };
 
@@ -322,7 +519,9 @@ static int create_parts(struct memory *memory, const struct tierce__memory_opts 
     memory->slot_count = slots;
     memory->stats.cap_bytes = pool.cap_bytes;
     memory->bufs = tierce__calloc(slots, sizeof(struct tierce__buf *));
-    if (memory->bufs == NULL)
+    memory->notes = tierce__calloc(slots, sizeof(*memory->notes));
+    memory->fresh = tierce__calloc(slots, sizeof(*memory->fresh));
+    if (memory->bufs == NULL || memory->notes == NULL || memory->fresh == NULL)
         return -ENOMEM;
     int rc = tierce__index_create(&memory->index, slots);
     if (rc < 0)

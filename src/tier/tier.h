@@ -35,16 +35,34 @@ enum tierce__tier_op {
     TIERCE__TIER_HIDE,   /* do not serve a chunk any more and keep its bytes, for a build that can
                             read them; until the tier is opened again */
     TIERCE__TIER_FLUSH,  /* make durable every put that was done before */
+    TIERCE__TIER_CLEAR,  /* forget all chunks, or those of one namespace */
+};
+
+/* Why a chunk left. */
+enum tierce__tier_left {
+    TIERCE__LEFT_DELETED, /* somebody asked for it, without a reason */
+    TIERCE__LEFT_EVICTED,
+    TIERCE__LEFT_EXPIRED,
+    TIERCE__LEFT_CLEARED,
+    TIERCE__LEFT_LOST,     /* the device may have lost it: a sync failed */
+    TIERCE__LEFT_CHECKSUM, /* deleted, because a sum did not fit */
+    TIERCE__LEFT_IDENTITY, /* deleted, because it was another chunk */
+    TIERCE__LEFT_VERSION,  /* hidden, because it is of another version of the format */
 };
 
 struct tierce__tier_req {
     enum tierce__tier_op op;
     uint64_t deadline_ns; /* clock.h; TIERCE__DEADLINE_NEVER for none */
     tierce__tier_done_fn *done;
-    void *arg; /* the caller's */
+    void *arg;         /* the caller's */
+    uint64_t begun_ns; /* the caller's: when it submitted the request */
 
     /* LOOKUP [in] keys of consecutive chunks, [out] found: the leading ones that are there.
-     * All other operations look at keys[0] only. [borrow until done] */
+     * CLEAR [in] no key: every namespace; one: the namespace that it names. [out] found: chunks
+     * that left. Puts that were submitted before and are not done are answered
+     * TIERCE_E_CANCELLED; what is lent stays with its borrowers.
+     * All other operations look at keys[0] only. PUT to a lending tier: [out] found is 1 if the
+     * chunk was there already, else 0. [borrow until done] */
     const struct tierce__key *keys;
     size_t key_count;
     size_t found;
@@ -68,8 +86,9 @@ struct tierce__tier_req {
     uint64_t object_bytes;
     uint64_t token_start;
     uint32_t block_count;
-    bool needs_parent; /* PUT: refuse the chunk if its parent is not there by now, so that no
-                          suffix is kept without its prefix */
+    enum tierce__tier_left left; /* DELETE: why */
+    bool needs_parent;           /* PUT: refuse the chunk if its parent is not there by now, so
+                                    that no suffix is kept without its prefix */
 
     /*
      * [out] 0, or: TIERCE_E_MISS (not there), TIERCE_E_FULL (PUT: nothing can be evicted),
@@ -103,20 +122,70 @@ struct tierce__tier_stats {
     uint64_t written_bytes_today; /* device writes since midnight UTC, metadata included */
 };
 
+/*
+ * What changed in a tier, or what is there. A chunk is admitted when it can be found from then on,
+ * and leaves when it cannot be found any more, whatever becomes of its bytes.
+ */
+struct tierce__tier_event {
+    bool admitted;               /* false: it left */
+    enum tierce__tier_left left; /* why, if it left */
+    const struct tierce__key *key;
+    const uint8_t *parent;      /* hash of the chunk before, 32 bytes; NULL for a first chunk */
+    const uint8_t *first_block; /* hash of its first block, 32 bytes */
+    uint64_t object_bytes;
+    uint64_t token_start;
+    uint32_t block_count;
+};
+
+/* [borrow for the call] event. Called under the tier's lock: must not block, and call no tier. */
+typedef void tierce__tier_watch_fn(void *arg, const struct tierce__tier_event *event);
+
+/* What room is asked for. [borrow for the call] */
+struct tierce__reserve {
+    const struct tierce__key *key;
+    const struct tierce__key *parent; /* chunk before this one; NULL for the first */
+    const struct tierce__buf *before; /* its buffer, if the caller holds it; or NULL */
+    uint64_t bytes;                   /* > 0 */
+};
+
 struct tierce__tier_ops {
     const char *name;
     unsigned caps;
     /* Thread: any. Does not block on the device. After close has begun: TIERCE_E_CLOSED. */
     void (*submit)(struct tierce__tier *tier, struct tierce__tier_req *req);
-    /* A use of chunks: updates the eviction order, last key first, so that the first key ends up
-     * newest. Keys that are not there are skipped. Thread: any. Does not block. */
-    void (*touch)(struct tierce__tier *tier, const struct tierce__key *keys, size_t count);
+    /*
+     * A use of chunks: updates the eviction order, last key first, so that the first key ends up
+     * newest. The first `used` keys were touched for the same request before: where policies count
+     * uses, they are not counted again, nor are those that were put and not touched since. Keys
+     * that are not there are skipped. Thread: any. Does not block.
+     */
+    void (*touch)(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
+                  size_t used);
     /*
      * Frees pool memory for `bytes` more, by policy; only tiers that hold pool buffers have it.
      * Returns the bytes freed, 0 when nothing can be evicted. Thread: any.
      */
     uint64_t (*evict)(struct tierce__tier *tier, uint64_t bytes);
+    /*
+     * A new pool buffer, evicting by policy, for a chunk that will be put: it stands in the
+     * eviction order from here on and cannot be found before. The reference is the caller's; if
+     * all such go without a PUT, so does the place. Only tiers that have evict. NULL: there is no
+     * room and nothing can be evicted, or a chunk larger than the pool. Thread: any. Does not
+     * block.
+     */
+    struct tierce__buf *(*reserve)(struct tierce__tier *tier, const struct tierce__reserve *what);
     void (*stats)(struct tierce__tier *tier, struct tierce__tier_stats *out);
+    /* From here on tells every change in order, until close begins. Once, before the first request;
+     * what a tier holds by then is told by scan. */
+    void (*watch)(struct tierce__tier *tier, tierce__tier_watch_fn *fn, void *arg);
+    /*
+     * Tells what is there, as admitted, under the lock under which changes are told: the next
+     * `places` of the tier from *cursor on, which is 0 at first. False once there are no more. What
+     * is there all the time from the first call to the last is told once; what comes or goes
+     * meanwhile, perhaps. Thread: any. Does not block on the device.
+     */
+    bool (*scan)(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
+                 tierce__tier_watch_fn *fn, void *arg);
     /*
      * Completes or cancels every request, makes durable what it can within the deadline, frees
      * the tier. Blocks. False: a thread did not come back from the device, so the tier is left

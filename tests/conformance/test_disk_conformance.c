@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "conformance/tier_conformance.h"
 #include "tier/disk.h"
+#include "tier/fault.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +41,13 @@ static int open_disk(struct tierce__tier **out, struct tierce__pool *pool, void 
                                                          .buffered = place->buffered});
 }
 
+static int open_wrapped(struct tierce__tier **out, struct tierce__pool *pool, void *ctx)
+{
+    struct tierce__tier *inner;
+    int rc = open_disk(&inner, pool, ctx);
+    return rc == 0 ? tierce__fault_create(out, inner) : rc;
+}
+
 static uint32_t intern(void *ctx, unsigned which)
 {
     struct place *place = (struct place *)ctx;
@@ -62,10 +70,13 @@ static struct place direct;
 static struct place small = {.depth = 2, .io_bytes = 8192};
 static struct place plain = {.buffered = true, .threads = true};
 
+static struct place wrapped;
+
 static const struct tier_factory factories[] = {
     {"disk", open_disk, cleanup, intern, &direct},
     {"disk with a depth of two", open_disk, cleanup, intern, &small},
     {"disk buffered over threads", open_disk, cleanup, intern, &plain},
+    {"disk behind a wrapper", open_wrapped, cleanup, intern, &wrapped},
 };
 
 int main(void)

@@ -93,7 +93,8 @@ int tier_test_delete(uint64_t n);
 size_t tier_test_lookup(uint64_t first, size_t count);
 struct tierce__tier_stats tier_test_stats(void);
 
-/* The tests of tier_conformance_threads.c. */
+/* The tests of tier_conformance_threads.c and tier_conformance_watch.c. */
 void tier_conformance_add_threads(TCase *tcase, int count);
+void tier_conformance_add_watch(TCase *tcase, int count);
 
 #endif

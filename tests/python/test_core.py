@@ -118,6 +118,8 @@ def test_block_numbers_are_not_cut_to_fit(engine, number):
                  lambda: paged.view.load_begin(chain, 0, 4, IDS, 0, number),
                  lambda: engine.flush(number),
                  lambda: paged.view.unpin(number),
+                 lambda: paged.view.computed(number, 1),
+                 lambda: paged.view.computed(1, number),
                  lambda: chain.append(array("i"), [(number, b"x")])):
         with pytest.raises(OverflowError):
             call()

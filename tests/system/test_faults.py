@@ -72,6 +72,21 @@ def test_policy_fail_loads_what_is_pinned_only(engine, prompts, expected, filled
     assert host.text(host.mark).count("kv_load_failure_policy is 'fail'") == 1
 
 
+def test_a_disk_slower_than_computing_is_left(engine, prompts, expected, filled, tmp_path):
+    folder = shutil.copytree(filled, tmp_path / "store")
+    host = engine(disk_store(folder, **{"cost.check": "true", "cost.read": "1KB",
+                                        "cost.prefill": "1000"}))
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    assert loaded(outputs, "disk") == [0] * 5
+    assert host.stats()["blocks_not_worth"] > 0
+    # What was computed is stored in memory beside it, and that is worth loading.
+    assert host.forget()
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    assert sum(loaded(outputs, "failed")) == 0
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """small_disk(size) -> a folder on a file system of its own."""

@@ -17,7 +17,7 @@ def memory_store(**more):
 
 def disk_store(folder, **more):
     return {"memory.size": "256MiB", "disk.path": str(folder), "disk.size": "512MiB",
-            "disk.lock_wait": "0", **more}
+            "disk.lock_wait": "0", "cost.check": "false", **more}
 
 
 def whole_chunks(prompts):

@@ -194,6 +194,67 @@ START_TEST(each_operation_fails_for_ever_from_some_point)
 }
 END_TEST
 
+static _Atomic int told; /* chunks that came, less those that left */
+
+static void count_told(void *arg, const struct tierce__tier_event *event)
+{
+    (void)arg;
+    atomic_fetch_add(&told, event->admitted ? 1 : -1);
+}
+
+/* What was cleared is not found, whatever fails, and after a flush that is durable. What was told
+ * is what is there. Returns the operations on files. */
+static uint64_t clear_under(const struct tierce__vfs_fault_rule *rule)
+{
+    struct tierce__vfs *vfs = NULL, *inner = NULL;
+    struct tierce__disk_opts opts = store_opts(&s, 2 * MIB);
+    opts.flush_interval_ms = 5;
+    fresh_folder();
+    ck_assert_int_eq(tierce__vfs_create(&inner, 8), 0);
+    ck_assert_int_eq(tierce__vfs_fault_create(&vfs, inner, false), 0);
+    opts.vfs = vfs;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    atomic_store(&told, 0);
+    s.tier->ops->watch(s.tier, count_told, NULL);
+    if (rule != NULL)
+        tierce__vfs_fault_add(vfs, rule);
+    put_some(0, CHUNKS / 2);
+    bool gone = store_clear(&s) == 0;
+    ck_assert(gone);
+    for (uint64_t n = 0; n < CHUNKS; n++)
+        ck_assert(!store_has(&s, n));
+    ck_assert_int_eq(atomic_load(&told), 0);
+    gone = store_flush(&s) == 0;
+    put_some(CHUNKS / 2, CHUNKS);
+    int held = 0;
+    for (uint64_t n = 0; n < CHUNKS; n++)
+        held += store_has(&s, n);
+    ck_assert_msg(atomic_load(&told) == held, "%s", what);
+    uint64_t ops = tierce__vfs_fault_count(vfs, TIERCE__FAULT_ANY);
+    store_close(&s);
+    opts.vfs = NULL;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    for (uint64_t n = 0; gone && n < CHUNKS / 2; n++)
+        ck_assert_msg(!store_has(&s, n), "chunk %d came back (%s)", (int)n, what);
+    store_close(&s);
+    store_remove(&s);
+    return ops;
+}
+
+START_TEST(each_operation_fails_once_around_a_clear)
+{
+    uint64_t count = clear_under(NULL) + 5;
+    for (uint64_t nth = 1; nth <= count; nth++) {
+        struct tierce__vfs_fault_rule rule = {.kind = TIERCE__FAULT_ANY,
+                                              .action = TIERCE__FAULT_FAIL,
+                                              .nth = nth,
+                                              .error = errors[_i]};
+        snprintf(what, sizeof(what), "op=%d error=%d", (int)nth, rule.error);
+        clear_under(&rule);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("torture_disk");
@@ -203,6 +264,7 @@ int main(void)
     tcase_add_loop_test(t, each_allocation_fails_once, 0, 2);
     tcase_add_loop_test(t, each_operation_fails_once, 0, 2);
     tcase_add_loop_test(t, each_operation_fails_for_ever_from_some_point, 0, 2);
+    tcase_add_loop_test(t, each_operation_fails_once_around_a_clear, 0, 2);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

@@ -15,6 +15,7 @@ import queue
 import re
 import secrets
 import threading
+import time
 from dataclasses import dataclass, field
 
 from . import identity
@@ -28,6 +29,7 @@ ORIGIN_FAILED, ORIGIN_MEMORY, ORIGIN_DISK = 0, 1, 2
 HASH_BYTES = 32
 TOKEN_BYTES = 4
 ASYNC_LOADS = 2
+TELLING_TOKENS = 256  # a step that computes fewer shows little of how fast the engine is
 
 # The worker halves of this process by vLLM's engine id, for a scheduler half beside them.
 _here: dict[str, "WorkerHalf"] = {}
@@ -170,6 +172,7 @@ class WorkerHalf:
         self.layerwise = True
         self.taint = Taint()
         self.requests: list[ReqMeta] = []
+        self.step_began_ns = 0
         self.submitted: set[str] = set()  # requests of this step whose asynchronous loads will end
         self.loads: list[Transfer] = []
         self.stores: list[Transfer] | None = None  # None: not begun in this step
@@ -332,6 +335,7 @@ class WorkerHalf:
         self.submitted = set()
         self.loads = []
         self.stores = None
+        self.step_began_ns = time.monotonic_ns()
 
     def start_loads(self) -> None:
         for request in self.requests:
@@ -392,13 +396,22 @@ class WorkerHalf:
                     chain = self.extend_chain(request.session, request.chain)
                     handle = self.view.store_begin(
                         chain, to_block, int32(request.block_ids)[:to_block],
-                        request.save.tail)
+                        request.save.tail, request.session)
                 if handle is not None:
                     self.stores.append(Transfer(request, handle))
             except Exception as error:
                 log.warning("a store for request %s could not begin: %r", request.req_id, error)
 
+    def tell_speed(self) -> None:
+        """A step that computed a good part of a prompt and loaded nothing shows how fast the engine
+        computes; from that follows what is worth loading."""
+        blocks = sum(r.computed_to - r.computed_from for r in self.requests)
+        tokens = blocks * self.namespace["block_tokens"]
+        if tokens >= TELLING_TOKENS and all(r.load is None for r in self.requests):
+            self.view.computed(tokens, time.monotonic_ns() - self.step_began_ns)
+
     def end_step(self) -> None:
+        self.tell_speed()
         layers = len(self.geometry.bases)
         for transfer in self.loads:
             self.end_load(transfer, layers)

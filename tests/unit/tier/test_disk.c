@@ -120,7 +120,7 @@ START_TEST(eviction_keeps_the_cap_and_the_order)
     for (uint64_t n = 0; n < 400; n++) {
         ck_assert_int_eq(store_put(&s, n), 0);
         struct tierce__key first = store_key(&s, 0);
-        s.tier->ops->touch(s.tier, &first, 1);
+        s.tier->ops->touch(s.tier, &first, 1, 0);
         struct tierce__tier_stats stats = store_stats(&s);
         ck_assert_uint_le(stats.used_bytes, stats.cap_bytes);
         ck_assert_uint_le(store_file_bytes(&s, "data"), 4 * MIB);
@@ -625,6 +625,53 @@ START_TEST(the_bound_of_the_journal_holds_for_many_namespaces)
 }
 END_TEST
 
+/* More than the space in limbo can hold at once: a flush says so only when all are recorded. */
+START_TEST(a_clear_of_many_is_durable_after_a_flush)
+{
+    enum { CLEARED = 4500 };
+    struct tierce__disk_opts opts = store_opts(&s, 96 * MIB);
+    opts.chunk_count_max = 2 * CLEARED;
+    s.chunk_bytes = 4096;
+    open_with(opts);
+    for (uint64_t n = 0; n < CLEARED; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    uint64_t used = store_stats(&s).used_bytes;
+    ck_assert_int_eq(store_clear(&s), 0);
+    for (uint64_t n = 0; n < CLEARED; n += 100)
+        ck_assert(!store_has(&s, n));
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_uint_lt(store_stats(&s).used_bytes, used - CLEARED * 4096);
+    char copy[512];
+    snprintf(copy, sizeof(copy), "cp %s/journal %s.copy", s.folder, s.folder);
+    ck_assert_int_eq(system(copy), 0);
+    store_close(&s);
+    snprintf(copy, sizeof(copy), "mv %s.copy %s/journal", s.folder, s.folder);
+    ck_assert_int_eq(system(copy), 0);
+    open_with(opts);
+    ck_assert_uint_eq(store_stats(&s).chunks, 0);
+    ck_assert_uint_gt(store_stats(&s).cap_bytes, 0);
+}
+END_TEST
+
+/* The same without a flush: closing records them all. */
+START_TEST(a_clear_of_many_survives_closing)
+{
+    enum { CLEARED = 4500 };
+    struct tierce__disk_opts opts = store_opts(&s, 96 * MIB);
+    opts.chunk_count_max = 2 * CLEARED;
+    s.chunk_bytes = 4096;
+    open_with(opts);
+    for (uint64_t n = 0; n < CLEARED; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_int_eq(store_clear(&s), 0);
+    store_close(&s);
+    open_with(opts);
+    ck_assert_uint_eq(store_stats(&s).chunks, 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("disk");
@@ -657,6 +704,8 @@ int main(void)
     tcase_add_test(t, the_journal_is_compacted_and_bounded);
     tcase_add_test(t, the_journal_grows_in_steps);
     tcase_add_test(t, the_bound_of_the_journal_holds_for_many_namespaces);
+    tcase_add_test(t, a_clear_of_many_is_durable_after_a_flush);
+    tcase_add_test(t, a_clear_of_many_survives_closing);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/cost.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "engine/engine_private.h"
+
+/* A prompt counts half as much once so many seconds of computing have followed. */
+#define HALF_LIFE_S 10.0
+/* Numbers older than this are measured anew. */
+#define KNOWN_S 10u
+
+/* ---- how fast the engine computes -------------------------------------------------------------
+ */
+
+void tierce__prefill_init(struct tierce__prefill *prefill)
+{
+    *prefill = (struct tierce__prefill){0};
+    tierce__lock_init(&prefill->lock, TIERCE__LOCK_PREFILL);
+}
+
+void tierce__prefill_fini(struct tierce__prefill *prefill)
+{
+    tierce__lock_fini(&prefill->lock);
+}
+
+void tierce__prefill_note(struct tierce__prefill *prefill, uint64_t tokens, uint64_t ns)
+{
+    tierce__lock_take(&prefill->lock);
+    prefill->tokens += (double)tokens;
+    prefill->seconds += (double)ns / 1e9;
+    if (prefill->seconds > 2 * HALF_LIFE_S) {
+        prefill->tokens /= 2;
+        prefill->seconds /= 2;
+    }
+    tierce__lock_drop(&prefill->lock);
+}
+
+double tierce__prefill_speed(struct tierce__prefill *prefill)
+{
+    tierce__lock_take(&prefill->lock);
+    double speed = prefill->seconds > 0 ? prefill->tokens / prefill->seconds : 0;
+    tierce__lock_drop(&prefill->lock);
+    return speed;
+}
+
+void tierce_view_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    if (!tierce__engine_inherited(view->engine))
+        tierce__prefill_note(&view->prefill, tokens, ns);
+}
+
+/* ---- what is worth loading --------------------------------------------------------------------
+ */
+
+size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *places,
+                          size_t count, uint64_t chunk_bytes, uint64_t chunk_tokens,
+                          double prefill_speed)
+{
+    double load_s[TIERCE__TIERS_MAX] = {0}, slowest_s = 0, most_saved_s = 0;
+    size_t best = 0;
+    if (prefill_speed <= 0)
+        return count;
+    for (size_t i = 0; i < count; i++) {
+        size_t t = places[i];
+        if (t > 0) {
+            if (tiers[t].bytes_per_s <= 0)
+                return count;
+            if (load_s[t] == 0)
+                load_s[t] = tiers[t].latency_s;
+            load_s[t] += (double)chunk_bytes / tiers[t].bytes_per_s;
+            slowest_s = load_s[t] > slowest_s ? load_s[t] : slowest_s;
+        }
+        double saved_s = (double)((i + 1) * chunk_tokens) / prefill_speed - slowest_s;
+        if (saved_s >= most_saved_s) {
+            most_saved_s = saved_s;
+            best = i + 1;
+        }
+    }
+    return best;
+}
+
+/* Whether a tier's numbers are old; of several who ask at once, one is told so. */
+static bool is_time_to_measure(struct tierce__rung *rung, const struct tierce__speed *speed)
+{
+    uint64_t now_ns = tierce__now_ns(), tried_ns = atomic_load(&rung->measure_tried_ns);
+    uint64_t last_ns = speed->known_ns > tried_ns ? speed->known_ns : tried_ns;
+    return now_ns - last_ns > KNOWN_S * 1000u * TIERCE__MS_NS &&
+           atomic_compare_exchange_strong(&rung->measure_tried_ns, &tried_ns, now_ns);
+}
+
+size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count)
+{
+    struct tierce_engine *engine = view->engine;
+    const struct tierce__settings *settings = &engine->settings;
+    struct tierce__cost_tier tiers[TIERCE__TIERS_MAX] = {0};
+    if (!settings->cost_check)
+        return count;
+    for (size_t rung = 1; rung < engine->rung_count; rung++) {
+        struct tierce__speed speed;
+        tierce__health_speed(&engine->rungs[rung].health, &speed);
+        if (settings->cost_read_bytes_per_s > 0)
+            speed = (struct tierce__speed){.bytes_per_s = (double)settings->cost_read_bytes_per_s};
+        else if (is_time_to_measure(&engine->rungs[rung], &speed))
+            return count;
+        tiers[rung] = (struct tierce__cost_tier){speed.latency_s, speed.bytes_per_s};
+    }
+    double prefill = settings->cost_prefill > 0 ? (double)settings->cost_prefill
+                                                : tierce__prefill_speed(&view->prefill);
+    return tierce__cost_worth(tiers, places, count, view->full.extent.object_bytes,
+                              (uint64_t)view->chunk_blocks * view->full.geometry.block_tokens,
+                              prefill);
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_COST_H
+#define TIERCE_ENGINE_COST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/lock.h"
+
+/*
+ * Never slower than computing: what a load from slow tiers would take, beside what the inference
+ * engine would take to compute the same tokens. Both are measured: the reading of the tiers
+ * (health.h), and the computing by what tierce_view_computed is told.
+ *
+ *     load(n)    = the slowest of the tiers that hold the first n chunks,
+ *                  each its latency + its bytes / its bandwidth
+ *     compute(n) = tokens of the first n chunks / prefill speed
+ *
+ * A lookup promises the n for which compute(n) - load(n) is largest. What memory holds costs
+ * nothing here. Where a number is not known, everything is worth loading; and once in a while
+ * everything is promised whatever the numbers say, for what is never read is never measured.
+ */
+
+struct tierce_view;
+
+/* How fast the inference engine computes a prompt; old prompts count less and less. */
+struct tierce__prefill {
+    struct tierce__lock lock; /* PREFILL: below */
+    double tokens, seconds;
+};
+
+void tierce__prefill_init(struct tierce__prefill *prefill);
+void tierce__prefill_fini(struct tierce__prefill *prefill);
+void tierce__prefill_note(struct tierce__prefill *prefill, uint64_t tokens, uint64_t ns);
+/* Tokens a second; 0: not known. */
+double tierce__prefill_speed(struct tierce__prefill *prefill);
+
+/* One tier's share of a load. */
+struct tierce__cost_tier {
+    double latency_s, bytes_per_s; /* bytes_per_s 0: not known */
+};
+
+/*
+ * How many of the first `count` chunks are worth loading. [in] places[i]: the tier of chunk i; tier
+ * 0 is memory; bytes and tokens are of a chunk. Thread: any.
+ */
+size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *places,
+                          size_t count, uint64_t chunk_bytes, uint64_t chunk_tokens,
+                          double prefill_speed);
+
+/* The same for a view, with what was measured and what the configuration says instead. Thread: any.
+ * Does not block. */
+size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count);
+
+#endif

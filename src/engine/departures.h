@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_DEPARTURES_H
+#define TIERCE_ENGINE_DEPARTURES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * What left the tiers last, and what they did not take: for each chunk the last of it, 16 bytes, in
+ * a table that does not grow. The oldest of a set of four is overwritten.
+ *
+ * Chunks are named by the spread of their key: of 2^32 that are asked for, one may be taken for
+ * another, and is told a wrong reason.
+ *
+ * Thread: any; one lock of class DEPARTURES inside, held for a cache line. A table that is NULL
+ * remembers nothing.
+ */
+
+struct tierce__departures;
+
+struct tierce__departure {
+    uint32_t when_s; /* wall clock */
+    int16_t status;  /* of what was refused; else 0 */
+    uint8_t rung;
+    uint8_t reason; /* enum tierce_miss_reason, not NONE */
+};
+
+/* For `count` chunks, rounded up to four; *out is NULL for 0. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__departures_create(struct tierce__departures **out, uint32_t count);
+void tierce__departures_destroy(struct tierce__departures *table);
+
+/*
+ * Notes that a chunk left or was refused, in place of what was known of it. But where a slower rung
+ * has refused it, that stays: a faster one that evicts it later only does what it is for.
+ */
+void tierce__departures_note(struct tierce__departures *table, uint64_t spread,
+                             const struct tierce__departure *departure);
+
+/* The chunk has come back. */
+void tierce__departures_forget(struct tierce__departures *table, uint64_t spread);
+
+/* False: nothing is known of it; *out untouched. */
+TIERCE_MUSTUSE bool tierce__departures_find(struct tierce__departures *table, uint64_t spread,
+                                            struct tierce__departure *out);
+
+#endif

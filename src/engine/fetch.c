@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/fetch.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "engine/engine_private.h"
+
+enum segment_state { SEGMENT_IDLE = 0, SEGMENT_READING, SEGMENT_HERE, SEGMENT_LATE };
+
+struct segment {
+    struct tierce__tier_req req;
+    struct tierce__fetch *fetch;
+    /* Changed under the lock. HERE is also read without it, by those who then read the bytes:
+     * stored with release, loaded with acquire. */
+    _Atomic(enum segment_state) state;
+};
+
+/* How far a fetch has come on its way into memory. */
+enum promotion { PROMOTION_NONE = 0, PROMOTION_RUNS, PROMOTION_DONE };
+
+/* All that changes is under the lock of the engine's fetches. */
+struct tierce__fetch {
+    struct tierce__list node; /* in its bin while it may be joined */
+    struct tierce_engine *engine;
+    struct tierce__key key;
+    size_t rung;
+    struct tierce__buf *buf;
+    struct tierce__list seats;
+    struct tierce__cond changed;
+    size_t reading;               /* requests that are not answered */
+    _Atomic uint64_t bytes_asked; /* of these; relaxed, a measure */
+    _Atomic int status;           /* why nothing of it may be used, or 0; relaxed */
+    uint32_t here;                /* segments */
+    enum promotion promotion;
+    bool spoiled;
+    uint32_t segment_count;
+    struct segment segments[];
+};
+
+/* ---- life ---- */
+
+void tierce__fetches_init(struct tierce__fetches *fetches)
+{
+    tierce__lock_init(&fetches->lock, TIERCE__LOCK_FETCH);
+    for (size_t i = 0; i < TIERCE__FETCH_BINS; i++)
+        tierce__list_init(&fetches->bins[i]);
+}
+
+void tierce__fetches_fini(struct tierce__fetches *fetches)
+{
+    for (size_t i = 0; i < TIERCE__FETCH_BINS; i++)
+        TIERCE_ASSERT(tierce__list_empty(&fetches->bins[i]));
+    tierce__lock_fini(&fetches->lock);
+}
+
+static struct tierce__lock *lock_of(const struct tierce__fetch *fetch)
+{
+    return &fetch->engine->fetches.lock;
+}
+
+static struct tierce__list *bin_of(struct tierce_engine *engine, const struct tierce__key *key)
+{
+    return &engine->fetches.bins[tierce__key_spread(key) % TIERCE__FETCH_BINS];
+}
+
+static void segment_done(struct tierce__tier_req *req);
+
+static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t rung,
+                                        const struct tierce__storage_chunk *chunk,
+                                        const struct tierce__shape *shape,
+                                        const struct tierce__buf *before)
+{
+    uint32_t count = shape->segment_count;
+    struct tierce__fetch *fetch =
+        tierce__calloc(1, sizeof(*fetch) + count * sizeof(fetch->segments[0]));
+    if (fetch == NULL)
+        return NULL;
+    fetch->buf = tierce__storage_reserve(engine, chunk, before);
+    if (fetch->buf == NULL) {
+        tierce__free(fetch);
+        return NULL;
+    }
+    fetch->buf->source = (uint32_t)rung;
+    fetch->engine = engine;
+    fetch->key = chunk->key;
+    fetch->rung = rung;
+    fetch->segment_count = count;
+    tierce__list_init(&fetch->node);
+    tierce__list_init(&fetch->seats);
+    tierce__cond_init(&fetch->changed);
+    uint64_t start = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t end = shape->segment_end[i];
+        fetch->segments[i].fetch = fetch;
+        fetch->segments[i].req = (struct tierce__tier_req){.op = TIERCE__TIER_GET,
+                                                           .done = segment_done,
+                                                           .arg = &fetch->segments[i],
+                                                           .keys = &fetch->key,
+                                                           .key_count = 1,
+                                                           .buf = fetch->buf,
+                                                           .offset = start,
+                                                           .length = end - start};
+        start = end;
+    }
+    return fetch;
+}
+
+static void free_fetch(struct tierce__fetch *fetch)
+{
+    tierce__buf_release(fetch->buf);
+    tierce__cond_fini(&fetch->changed);
+    tierce__free(fetch);
+}
+
+/* Whether nobody needs the fetch any more: it cannot be found from here on, and is to be freed
+ * once the lock is gone. Under the lock. */
+static bool is_over(struct tierce__fetch *fetch)
+{
+    if (fetch->reading > 0 || !tierce__list_empty(&fetch->seats))
+        return false;
+    tierce__list_remove(&fetch->node);
+    return true;
+}
+
+/* ---- seats ---- */
+
+static struct tierce__fetch *find_fetch(struct tierce_engine *engine, const struct tierce__key *key)
+{
+    TIERCE__LIST_FOR_EACH (it, bin_of(engine, key)) {
+        struct tierce__fetch *fetch = TIERCE__CONTAINER_OF(it, struct tierce__fetch, node);
+        if (tierce__key_equal(&fetch->key, key))
+            return fetch;
+    }
+    return NULL;
+}
+
+/* Seats with the fetch of the key, or else with `fresh`, which then may be found; NULL: only with
+ * one that is there. */
+static bool seat_with(struct tierce_engine *engine, struct tierce__fetch_seat *seat,
+                      const struct tierce__key *key, struct tierce__fetch *fresh)
+{
+    tierce__lock_take(&engine->fetches.lock);
+    struct tierce__fetch *fetch = find_fetch(engine, key);
+    if (fetch != NULL) {
+        tierce__count(engine, TIERCE__STAT_fetches_shared, 1);
+    } else if (fresh != NULL) {
+        fetch = fresh;
+        tierce__list_push_back(bin_of(engine, key), &fetch->node);
+    }
+    if (fetch != NULL) {
+        seat->fetch = fetch;
+        seat->buf = fetch->buf;
+        seat->rung = fetch->rung;
+        tierce__list_push_back(&fetch->seats, &seat->node);
+    }
+    tierce__lock_drop(&engine->fetches.lock);
+    return fetch != NULL;
+}
+
+bool tierce__fetch_join(struct tierce_engine *engine, struct tierce__fetch_seat *seat, size_t rung,
+                        const struct tierce__storage_chunk *chunk,
+                        const struct tierce__shape *shape, struct tierce__buf **lent)
+{
+    const struct tierce__key *key = &chunk->key;
+    TIERCE_ASSERT(seat->fetch == NULL);
+    *lent = NULL;
+    if (seat_with(engine, seat, key, NULL))
+        return true;
+    /* One that was promoted before it was forgotten is in memory now. */
+    *lent = tierce__storage_lease(engine, key);
+    if (*lent != NULL)
+        return false;
+    struct tierce__fetch *fresh = make_fetch(engine, rung, chunk, shape, seat->before);
+    if (fresh == NULL)
+        return false;
+    seat_with(engine, seat, key, fresh);
+    if (seat->fetch != fresh)
+        free_fetch(fresh);
+    return true;
+}
+
+void tierce__fetch_leave(struct tierce__fetch_seat *seat)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    if (fetch == NULL)
+        return;
+    tierce__lock_take(lock_of(fetch));
+    tierce__list_remove(&seat->node);
+    seat->fetch = NULL;
+    seat->buf = NULL;
+    bool over = is_over(fetch);
+    tierce__lock_drop(lock_of(fetch));
+    if (over)
+        free_fetch(fetch);
+}
+
+/* ---- segments ---- */
+
+static uint64_t latest_deadline(const struct tierce__fetch *fetch)
+{
+    uint64_t latest = 0;
+    TIERCE__LIST_FOR_EACH (it, &fetch->seats) {
+        const struct tierce__fetch_seat *seat =
+            TIERCE__CONTAINER_OF(it, struct tierce__fetch_seat, node);
+        latest = seat->deadline_ns > latest ? seat->deadline_ns : latest;
+    }
+    return latest;
+}
+
+/* Whether the segment is the caller's to submit: nobody has asked for it, or it came too late for
+ * those who did and somebody has more time. Under the lock. */
+static bool claim(struct tierce__fetch *fetch, struct segment *segment)
+{
+    uint64_t deadline_ns = latest_deadline(fetch);
+    bool idle = segment->state == SEGMENT_IDLE;
+    bool late = segment->state == SEGMENT_LATE && deadline_ns > segment->req.deadline_ns;
+    if (fetch->status < 0 || (!idle && !late))
+        return false;
+    segment->state = SEGMENT_READING;
+    segment->req.deadline_ns = deadline_ns;
+    fetch->reading++;
+    atomic_fetch_add_explicit(&fetch->bytes_asked, segment->req.length, memory_order_relaxed);
+    return true;
+}
+
+/* Nothing of the fetch is used, and nobody joins it. Under the lock. */
+static void fail(struct tierce__fetch *fetch, int status)
+{
+    tierce__list_remove(&fetch->node);
+    if (fetch->status == 0)
+        fetch->status = status;
+    tierce__cond_broadcast(&fetch->changed);
+}
+
+static void submit(struct segment *segment);
+
+static void answer(struct segment *segment, int status)
+{
+    struct tierce__fetch *fetch = segment->fetch;
+    bool again = false;
+    tierce__lock_take(lock_of(fetch));
+    fetch->reading--;
+    atomic_fetch_sub_explicit(&fetch->bytes_asked, segment->req.length, memory_order_relaxed);
+    if (status == 0) {
+        fetch->here++;
+        atomic_store_explicit(&segment->state, SEGMENT_HERE, memory_order_release);
+    } else {
+        segment->state = SEGMENT_LATE;
+        if (status != TIERCE_E_DEADLINE)
+            fail(fetch, status);
+        again = claim(fetch, segment);
+    }
+    tierce__cond_broadcast(&fetch->changed);
+    bool over = is_over(fetch);
+    tierce__lock_drop(lock_of(fetch));
+    if (again)
+        submit(segment);
+    if (over)
+        free_fetch(fetch);
+}
+
+static void segment_done(struct tierce__tier_req *req)
+{
+    struct segment *segment = req->arg;
+    tierce__storage_note(segment->fetch->engine, segment->fetch->rung, req);
+    answer(segment, req->status);
+}
+
+static void submit(struct segment *segment)
+{
+    struct tierce__fetch *fetch = segment->fetch;
+    if (!tierce__storage_submit(fetch->engine, fetch->rung, &segment->req))
+        answer(segment, TIERCE_E_DOWN);
+}
+
+void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t index)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    TIERCE_ASSERT(index < fetch->segment_count);
+    tierce__lock_take(lock_of(fetch));
+    bool mine = claim(fetch, &fetch->segments[index]);
+    tierce__lock_drop(lock_of(fetch));
+    if (mine)
+        submit(&fetch->segments[index]);
+}
+
+static bool is_here(const struct tierce__fetch *fetch, const struct segment *segment)
+{
+    return atomic_load_explicit(&segment->state, memory_order_acquire) == SEGMENT_HERE &&
+           atomic_load_explicit(&fetch->status, memory_order_relaxed) == 0;
+}
+
+bool tierce__fetch_wait(struct tierce__fetch_seat *seat, uint32_t index)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    TIERCE_ASSERT(index < fetch->segment_count);
+    struct segment *segment = &fetch->segments[index];
+    if (is_here(fetch, segment))
+        return true;
+    tierce__fetch_ask(seat, index);
+    tierce__lock_take(lock_of(fetch));
+    bool in_time = true;
+    while (fetch->status == 0 && segment->state == SEGMENT_READING && in_time)
+        in_time = tierce__cond_wait(&fetch->changed, lock_of(fetch), seat->deadline_ns);
+    bool here = is_here(fetch, segment);
+    tierce__lock_drop(lock_of(fetch));
+    return here;
+}
+
+uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_seat *seat)
+{
+    return atomic_load_explicit(&seat->fetch->bytes_asked, memory_order_relaxed);
+}
+
+/* ---- what the readers find ---- */
+
+void tierce__fetch_refuse(struct tierce__fetch_seat *seat, int why)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    tierce__lock_take(lock_of(fetch));
+    bool first = fetch->status == 0;
+    fail(fetch, why);
+    tierce__lock_drop(lock_of(fetch));
+    if (first)
+        tierce__storage_quarantine(fetch->engine, fetch->rung, &fetch->key, why);
+}
+
+void tierce__fetch_spoil(struct tierce__fetch_seat *seat)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    tierce__lock_take(lock_of(fetch));
+    bool first = !fetch->spoiled;
+    fetch->spoiled = true;
+    tierce__list_remove(&fetch->node);
+    bool in_memory = fetch->promotion == PROMOTION_DONE;
+    tierce__lock_drop(lock_of(fetch));
+    if (first)
+        tierce__storage_quarantine(fetch->engine, fetch->rung, &fetch->key, TIERCE_E_CHECKSUM);
+    if (first && in_memory)
+        tierce__storage_quarantine(fetch->engine, 0, &fetch->key, TIERCE_E_CHECKSUM);
+}
+
+void tierce__fetch_promote(struct tierce__fetch_seat *seat,
+                           const struct tierce__storage_chunk *record)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    tierce__lock_take(lock_of(fetch));
+    bool mine = fetch->promotion == PROMOTION_NONE && fetch->status == 0 && !fetch->spoiled &&
+                fetch->here == fetch->segment_count;
+    if (mine)
+        fetch->promotion = PROMOTION_RUNS;
+    tierce__lock_drop(lock_of(fetch));
+    if (!mine)
+        return;
+    if (tierce__storage_publish(fetch->engine, record, fetch->buf) == 0)
+        tierce__count(fetch->engine, TIERCE__STAT_promotions, 1);
+    /* Forgotten only now, so that who does not find the fetch finds the chunk in memory. */
+    tierce__lock_take(lock_of(fetch));
+    fetch->promotion = PROMOTION_DONE;
+    tierce__list_remove(&fetch->node);
+    bool spoiled = fetch->spoiled;
+    tierce__lock_drop(lock_of(fetch));
+    if (spoiled)
+        tierce__storage_quarantine(fetch->engine, 0, &fetch->key, TIERCE_E_CHECKSUM);
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_FETCH_H
+#define TIERCE_ENGINE_FETCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "base/lock.h"
+#include "chunk/pool.h"
+#include "key/key.h"
+
+/*
+ * The reading of one chunk from one rung into one pool buffer, segment by segment, shared by all
+ * who want the chunk at the same time: each segment is read once.
+ *
+ *     struct tierce__fetch_seat seat = {.deadline_ns = deadline};
+ *     if (tierce__fetch_join(engine, &seat, rung, &key, shape, &lent)) {
+ *         tierce__fetch_ask(&seat, 0);
+ *         if (tierce__fetch_wait(&seat, 0))
+ *             ... seat.buf->data holds the bytes of segment 0, not verified ...
+ *         tierce__fetch_promote(&seat, &record);
+ *         tierce__fetch_leave(&seat);
+ *     }
+ *
+ *     a segment:  IDLE -> READING -> HERE
+ *                            |  \-> LATE -> READING, asked again by one who has more time
+ *                            \----> lost: the whole fetch fails, for all who have joined it
+ *
+ * A fetch is found by its key from its beginning until it has been promoted, has failed or has
+ * proved wrong. It lives until its last seat has been left and its last request been answered,
+ * which can be long after that: the device may write into the buffer until then.
+ *
+ * A segment that is asked for again may be written twice, with the same bytes; where a device
+ * does otherwise, the cells do not verify, as they are checked at every load.
+ *
+ * Thread: any; a seat belongs to one thread at a time. Only wait blocks. No lock is held around a
+ * call of a tier.
+ */
+
+struct tierce_engine;
+struct tierce__shape;
+struct tierce__storage_chunk;
+struct tierce__fetch;
+
+#define TIERCE__FETCH_BINS 256u
+
+/* The fetches of an engine that may be joined. */
+struct tierce__fetches {
+    struct tierce__lock lock; /* FETCH: the bins and all that changes in a fetch */
+    struct tierce__list bins[TIERCE__FETCH_BINS];
+};
+
+/* One who wants the chunk. */
+struct tierce__fetch_seat {
+    uint64_t deadline_ns;             /* [in] of its own */
+    const struct tierce__buf *before; /* [in] of the chunk before, or NULL; for join */
+    struct tierce__fetch *fetch;      /* NULL: not seated */
+    struct tierce__buf *buf;          /* [borrow while seated] */
+    size_t rung;                      /* where the bytes come from */
+    struct tierce__list node;
+};
+
+void tierce__fetches_init(struct tierce__fetches *fetches);
+/* No fetch may be alive. */
+void tierce__fetches_fini(struct tierce__fetches *fetches);
+
+/*
+ * Takes a seat in the fetch of a chunk that is under way, or begins one from `rung`, for which
+ * memory is evicted. Asks for nothing yet. False, and the seat is not taken: memory has the chunk
+ * by now, then *lent has a reference that is the caller's; or no memory can be had, then *lent is
+ * NULL.
+ */
+TIERCE_MUSTUSE bool tierce__fetch_join(struct tierce_engine *engine,
+                                       struct tierce__fetch_seat *seat, size_t rung,
+                                       const struct tierce__storage_chunk *chunk,
+                                       const struct tierce__shape *shape,
+                                       struct tierce__buf **lent);
+
+/* Asks for a segment (shape's), unless that has been done, with the latest deadline of all seats.
+ */
+void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t segment);
+
+/* Whether a segment is there, asking for it if need be and waiting for it up to the seat's
+ * deadline. False too if the fetch has failed in another place. */
+bool tierce__fetch_wait(struct tierce__fetch_seat *seat, uint32_t segment);
+
+/* Bytes that were asked for and have not come. Does not lock. */
+uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_seat *seat);
+
+/* The header is not that of the chunk: takes the chunk out of service and fails the fetch. Of
+ * several who find it, one does it. */
+void tierce__fetch_refuse(struct tierce__fetch_seat *seat, int why);
+
+/* A cell does not verify: takes the chunk out of service, of memory too if it was promoted. The
+ * other cells are as good as they are, so the fetch goes on. */
+void tierce__fetch_spoil(struct tierce__fetch_seat *seat);
+
+/* Keeps the chunk in memory if all its segments are here and nothing is wrong with it. Of several
+ * who call, one does it. */
+void tierce__fetch_promote(struct tierce__fetch_seat *seat,
+                           const struct tierce__storage_chunk *record);
+
+/* Leaves; a seat that is not taken is fine. The last to leave ends the fetch, as soon as the
+ * device has let go of the buffer. */
+void tierce__fetch_leave(struct tierce__fetch_seat *seat);
+
+#endif

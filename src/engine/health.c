@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/health.h"
+
+#include "base/clock.h"
+
+/* Readings count half as much once so many seconds of reading, or so many answers, have followed.
+ */
+#define HALF_LIFE_S      2.0
+#define LATENCY_WEIGHT   0.125
+#define SMALL_READ_BYTES (1u << 20)
+
+void tierce__health_init(struct tierce__health *health, const struct tierce__health_limits *limits)
+{
+    *health = (struct tierce__health){.limits = *limits};
+    tierce__breaker_init(&health->breaker, limits->errors_max, limits->retry_ms);
+    tierce__lock_init(&health->lock, TIERCE__LOCK_HEALTH);
+}
+
+void tierce__health_fini(struct tierce__health *health)
+{
+    tierce__lock_fini(&health->lock);
+}
+
+bool tierce__health_is_fault(int status)
+{
+    return status == TIERCE_E_DEADLINE || status == TIERCE_E_DOWN ||
+           (status < 0 && status > TIERCE_E_MISS);
+}
+
+static bool reaches_device(const struct tierce__tier_req *req)
+{
+    return req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT;
+}
+
+/* ---- how fast it reads ------------------------------------------------------------------------
+ */
+
+/*
+ * Bandwidth is what all readings together brought while at least one was under way: that is what
+ * a load of many chunks sees. Latency is that of small readings, which brings no bandwidth into it.
+ */
+
+/* Ends a time of reading at `now`, or cuts it there. Under the lock. */
+static void add_busy(struct tierce__health *health, uint64_t now_ns)
+{
+    double s = (double)(now_ns - health->busy_since_ns) / 1e9;
+    health->busy_since_ns = now_ns;
+    health->busy_s += s;
+    if (health->busy_s > 2 * HALF_LIFE_S) {
+        health->busy_s /= 2;
+        health->busy_bytes /= 2;
+    }
+}
+
+static void begin_reading(struct tierce__health *health, uint64_t now_ns)
+{
+    tierce__lock_take(&health->lock);
+    if (health->reading++ == 0)
+        health->busy_since_ns = now_ns;
+    tierce__lock_drop(&health->lock);
+}
+
+static void end_reading(struct tierce__health *health, const struct tierce__tier_req *req,
+                        uint64_t now_ns)
+{
+    double took_s = (double)(now_ns - req->begun_ns) / 1e9;
+    tierce__lock_take(&health->lock);
+    add_busy(health, now_ns);
+    health->reading--;
+    if (req->status == 0) {
+        health->busy_bytes += (double)req->length;
+        health->measured_ns = now_ns;
+        if (req->length <= SMALL_READ_BYTES || health->latency_s == 0)
+            health->latency_s =
+                health->latency_s == 0
+                    ? took_s
+                    : health->latency_s + LATENCY_WEIGHT * (took_s - health->latency_s);
+    }
+    tierce__lock_drop(&health->lock);
+}
+
+void tierce__health_speed(struct tierce__health *health, struct tierce__speed *out)
+{
+    tierce__lock_take(&health->lock);
+    *out = (struct tierce__speed){.latency_s = health->latency_s, .known_ns = health->measured_ns};
+    if (health->busy_s > 0)
+        out->bytes_per_s = health->busy_bytes / health->busy_s;
+    tierce__lock_drop(&health->lock);
+}
+
+/* ---- whether it is asked ----------------------------------------------------------------------
+ */
+
+bool tierce__health_pass(struct tierce__health *health, struct tierce__tier_req *req)
+{
+    uint64_t now_ns = tierce__now_ns();
+    if (!reaches_device(req))
+        return tierce__breaker_closed(&health->breaker);
+    if (!tierce__breaker_pass(&health->breaker, now_ns))
+        return false;
+    req->begun_ns = now_ns;
+    if (req->op == TIERCE__TIER_GET)
+        begin_reading(health, now_ns);
+    return true;
+}
+
+/* Whether too many of the last answers were failures, this one included. */
+static bool note_outcome(struct tierce__health *health, const struct tierce__tier_req *req,
+                         bool failed)
+{
+    tierce__lock_take(&health->lock);
+    health->failures = health->failures << 1 | failed;
+    bool too_many =
+        health->limits.window_errors_max > 0 &&
+        (uint32_t)__builtin_popcountll(health->failures) >= health->limits.window_errors_max;
+    if (too_many)
+        health->failures = 0; /* judged: once it is back it begins anew */
+    if (!failed) {
+        health->proven = req->keys[0];
+        health->has_proven = true;
+    }
+    tierce__lock_drop(&health->lock);
+    return too_many;
+}
+
+/* A lookup that ran into its deadline tells of the tier, one that was answered does not. */
+static enum tierce__health_change note_index(struct tierce__health *health, int status)
+{
+    if (!tierce__health_is_fault(status))
+        return TIERCE__HEALTH_SAME;
+    bool lost = tierce__breaker_note(&health->breaker, false, tierce__now_ns());
+    return lost ? TIERCE__HEALTH_LOST : TIERCE__HEALTH_SAME;
+}
+
+enum tierce__health_change tierce__health_note(struct tierce__health *health,
+                                               const struct tierce__tier_req *req)
+{
+    if (!reaches_device(req))
+        return note_index(health, req->status);
+    uint64_t now_ns = tierce__now_ns(), took_ns = now_ns - req->begun_ns;
+    if (req->op == TIERCE__TIER_GET)
+        end_reading(health, req, now_ns);
+    bool failed = tierce__health_is_fault(req->status);
+    if (!failed && req->status != 0) { /* an honest no comes from the index */
+        tierce__breaker_let_go(&health->breaker);
+        return TIERCE__HEALTH_SAME;
+    }
+    tierce__latency_add(req->op == TIERCE__TIER_GET ? &health->reads : &health->writes, took_ns);
+    failed =
+        failed || (health->limits.slow_ms > 0 && took_ns > health->limits.slow_ms * TIERCE__MS_NS);
+    bool was_closed = tierce__breaker_closed(&health->breaker);
+    bool lost = note_outcome(health, req, failed) && was_closed;
+    if (lost)
+        tierce__breaker_trip(&health->breaker, now_ns);
+    else
+        lost = tierce__breaker_note(&health->breaker, !failed, now_ns);
+    if (lost)
+        return TIERCE__HEALTH_LOST;
+    return !failed && !was_closed ? TIERCE__HEALTH_BACK : TIERCE__HEALTH_SAME;
+}
+
+bool tierce__health_serves(const struct tierce__health *health)
+{
+    return tierce__breaker_closed(&health->breaker);
+}
+
+enum tierce__health_state tierce__health_state(const struct tierce__health *health)
+{
+    if (tierce__breaker_closed(&health->breaker))
+        return TIERCE__HEALTH_CLOSED;
+    return tierce__breaker_waits(&health->breaker, tierce__now_ns()) ? TIERCE__HEALTH_OPEN
+                                                                     : TIERCE__HEALTH_HALF_OPEN;
+}
+
+bool tierce__health_is_due(const struct tierce__health *health)
+{
+    return tierce__breaker_due(&health->breaker, tierce__now_ns());
+}
+
+bool tierce__health_proven(struct tierce__health *health, struct tierce__key *key)
+{
+    tierce__lock_take(&health->lock);
+    bool has = health->has_proven;
+    if (has)
+        *key = health->proven;
+    tierce__lock_drop(&health->lock);
+    return has;
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_HEALTH_H
+#define TIERCE_ENGINE_HEALTH_H
+
+#include "base/latency.h"
+#include "base/lock.h"
+#include "engine/breaker.h"
+#include "tier/tier.h"
+
+/*
+ * How a tier does: which of its answers were failures, how long they took, and how fast it reads.
+ * From the first follows whether it is asked at all (the breaker), from the last what a load would
+ * cost (cost.h).
+ *
+ *     tierce__health_begin(&health, req);     // before submit
+ *     ... the tier answers ...
+ *     change = tierce__health_note(&health, req);
+ *
+ * A breaker opens after so many failures in a row, or when so many of the last 64 answers were
+ * failures: a tier that fails now and then for ever is no tier. An answer that took longer than
+ * slow_ms is a failure too.
+ *
+ * Only reads and writes reach a device. Lookups, deletions and flushes of nothing come from an
+ * index in memory: they must neither end a row of failures nor an outage.
+ *
+ * Thread: any.
+ */
+
+struct tierce__health_limits {
+    uint32_t errors_max;        /* in a row */
+    uint32_t window_errors_max; /* of the last TIERCE__HEALTH_WINDOW; 0: not looked at */
+    uint32_t slow_ms;           /* 0: no answer is too slow */
+    uint32_t retry_ms;          /* how long the tier is left alone */
+};
+
+#define TIERCE__HEALTH_WINDOW 64u
+
+/* The reading of a tier as it was lately: old readings count less and less. */
+struct tierce__speed {
+    double bytes_per_s; /* while it was reading; 0: not known */
+    double latency_s;   /* of an answer, however few bytes it had */
+    uint64_t known_ns;  /* when it was last measured */
+};
+
+struct tierce__health {
+    struct tierce__breaker breaker;
+    struct tierce__health_limits limits;
+    struct tierce__latency reads;
+    struct tierce__latency writes;
+
+    struct tierce__lock lock;  /* HEALTH: below */
+    uint64_t failures;         /* a bit for each of the last answers, the newest lowest */
+    struct tierce__key proven; /* a chunk that was read or written: what a probe asks for */
+    bool has_proven;
+    uint32_t reading; /* reads under way */
+    uint64_t busy_since_ns;
+    double busy_s, busy_bytes; /* of the readings lately */
+    double latency_s;
+    uint64_t measured_ns;
+};
+
+void tierce__health_init(struct tierce__health *health, const struct tierce__health_limits *limits);
+void tierce__health_fini(struct tierce__health *health);
+
+/* Whether an answer is a failure of the tier itself, as opposed to an honest no. */
+bool tierce__health_is_fault(int status);
+
+/* Whether the request may be made now. If so it must be made, and its answer be noted. */
+TIERCE_MUSTUSE bool tierce__health_pass(struct tierce__health *health,
+                                        struct tierce__tier_req *req);
+
+enum tierce__health_change { TIERCE__HEALTH_SAME, TIERCE__HEALTH_LOST, TIERCE__HEALTH_BACK };
+
+/* The answer of a request that passed. */
+enum tierce__health_change tierce__health_note(struct tierce__health *health,
+                                               const struct tierce__tier_req *req);
+
+/* Closed: it is asked. Open: it is left alone. Half open: one request tries it. */
+enum tierce__health_state {
+    TIERCE__HEALTH_CLOSED,
+    TIERCE__HEALTH_OPEN,
+    TIERCE__HEALTH_HALF_OPEN,
+};
+enum tierce__health_state tierce__health_state(const struct tierce__health *health);
+
+/* Whether it is asked without being tried. */
+bool tierce__health_serves(const struct tierce__health *health);
+
+/* Whether it is time to try it. */
+bool tierce__health_is_due(const struct tierce__health *health);
+
+/* A chunk that it held when it was last read or written: *key, unchanged if none is known. */
+bool tierce__health_proven(struct tierce__health *health, struct tierce__key *key);
+
+/* How it reads. */
+void tierce__health_speed(struct tierce__health *health, struct tierce__speed *out);
+
+#endif

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/why.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "engine/departures.h"
+
+/* Other namespaces that are searched for a twin, the newest first. Each costs a lookup of one key:
+ * as much as 3 us for all of them, and nothing where there is one namespace. */
+#define TWINS_MAX 16u
+
+static const struct {
+    const char *name, *words;
+} rows[] = {
+    {"none", "nothing is missing"},
+#define TIERCE_MISS(id, name, words) {#name, words},
+#include <tierce/misses.def>
+#undef TIERCE_MISS
+};
+
+#define TIERCE_MISS(id, name, words)                                                               \
+    _Static_assert((int)TIERCE__STAT_misses_##name ==                                              \
+                       (int)TIERCE__STAT_misses_never_stored + (int)TIERCE_MISS_##id - 1,          \
+                   "the counters are in the order of the reasons");
+#include <tierce/misses.def>
+#undef TIERCE_MISS
+
+const char *tierce_miss_name(enum tierce_miss_reason reason)
+{
+    return rows[reason < TIERCE_MISS_COUNT ? reason : 0].name;
+}
+
+const char *tierce_miss_text(enum tierce_miss_reason reason)
+{
+    return rows[reason < TIERCE_MISS_COUNT ? reason : 0].words;
+}
+
+/* ---- remembering ---- */
+
+enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left)
+{
+    switch (left) {
+    case TIERCE__LEFT_DELETED:
+        return TIERCE_MISS_DELETED;
+    case TIERCE__LEFT_EVICTED:
+        return TIERCE_MISS_EVICTED;
+    case TIERCE__LEFT_EXPIRED:
+        return TIERCE_MISS_EXPIRED;
+    case TIERCE__LEFT_CLEARED:
+        return TIERCE_MISS_CLEARED;
+    case TIERCE__LEFT_LOST:
+        return TIERCE_MISS_LOST;
+    case TIERCE__LEFT_CHECKSUM:
+        return TIERCE_MISS_CHECKSUM;
+    case TIERCE__LEFT_IDENTITY:
+        return TIERCE_MISS_IDENTITY;
+    case TIERCE__LEFT_VERSION:
+        return TIERCE_MISS_VERSION;
+    }
+    return TIERCE_MISS_DELETED;
+}
+
+static void note(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+                 enum tierce_miss_reason reason, int status)
+{
+    struct tierce__departure departure = {.when_s = (uint32_t)tierce__wall_s(),
+                                          .status = (int16_t)status,
+                                          .rung = (uint8_t)rung,
+                                          .reason = (uint8_t)reason};
+    tierce__departures_note(engine->departures, tierce__key_spread(key), &departure);
+}
+
+void tierce__why_note(struct tierce_engine *engine, size_t rung,
+                      const struct tierce__tier_event *event)
+{
+    if (event->admitted)
+        tierce__departures_forget(engine->departures, tierce__key_spread(event->key));
+    else
+        note(engine, rung, event->key, tierce__why_left(event->left), 0);
+}
+
+void tierce__why_refused(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+                         int status)
+{
+    if (status == TIERCE_E_CLOSED)
+        return;
+    bool cleared = status == TIERCE_E_CANCELLED;
+    note(engine, rung, key, cleared ? TIERCE_MISS_CLEARED : TIERCE_MISS_NOT_WRITTEN,
+         cleared ? 0 : status);
+}
+
+/* ---- telling ---- */
+
+static void tell_departure(struct tierce_engine *engine, const struct tierce__departure *departure,
+                           struct tierce_miss *out)
+{
+    const struct tierce__rung *rung = &engine->rungs[departure->rung];
+    out->reason = departure->reason;
+    out->tier = rung->tier->ops->name;
+    out->when_s = departure->when_s;
+    out->status = departure->status;
+    if (out->reason == TIERCE_MISS_EVICTED || out->reason == TIERCE_MISS_EXPIRED)
+        out->policy = rung->policy;
+}
+
+/* Whether the chunk is there under another namespace, and under which. */
+static bool find_twin(struct tierce_engine *engine, const struct tierce__key *key, uint32_t *ns)
+{
+    uint32_t count = tierce__namespaces_count(engine->namespaces), tried = 0;
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    for (uint32_t id = count; count > 1 && id-- > 0 && tried < TWINS_MAX;) {
+        struct tierce__key twin = *key;
+        if (id == key->ns)
+            continue;
+        twin.ns = id;
+        tried++;
+        if (tierce__storage_has(engine, &twin)) {
+            *ns = id;
+            return true;
+        }
+        if (tierce__now_ns() > deadline_ns)
+            break;
+    }
+    return false;
+}
+
+/*
+ * A tier that could not be asked may hold the chunk, unless it is the one that the chunk left last.
+ */
+static void tell_reason(struct tierce_engine *engine, const struct tierce__key *key,
+                        const struct tierce__unasked *unasked, struct tierce_miss *out)
+{
+    struct tierce__departure last;
+    uint32_t ns;
+    bool left = tierce__departures_find(engine->departures, tierce__key_spread(key), &last);
+    if (unasked->status < 0 && !(left && last.rung == unasked->rung)) {
+        bool late = unasked->status == TIERCE_E_DEADLINE;
+        out->reason = late ? TIERCE_MISS_DEADLINE : TIERCE_MISS_TIER_DOWN;
+        out->tier = engine->rungs[unasked->rung].tier->ops->name;
+        out->status = unasked->status;
+    } else if (left) {
+        tell_departure(engine, &last, out);
+    } else if (find_twin(engine, key, &ns)) {
+        out->reason = TIERCE_MISS_NAMESPACE;
+        out->twin = tierce__namespaces_text(engine->namespaces, ns);
+        memcpy(out->twin_digest, tierce__namespaces_digest(engine->namespaces, ns),
+               TIERCE_HASH_BYTES);
+    } else {
+        out->reason = TIERCE_MISS_NEVER_STORED;
+    }
+}
+
+void tierce__why_count(struct tierce_engine *engine, const struct tierce__key *key, bool is_tail,
+                       const struct tierce__unasked *unasked)
+{
+    struct tierce_miss miss = {0};
+    tell_reason(engine, key, unasked, &miss);
+    if (!is_tail || miss.reason != TIERCE_MISS_NEVER_STORED)
+        tierce__count(engine,
+                      (enum tierce__stat)(TIERCE__STAT_misses_never_stored + (int)miss.reason - 1),
+                      1);
+}
+
+/* As a lookup finds it. */
+static int tell_first_missing(struct tierce_view *view, const struct tierce__keys *keys,
+                              uint64_t from_block, struct tierce_miss *out)
+{
+    struct tierce_engine *engine = view->engine;
+    struct tierce__unasked unasked;
+    size_t first = (size_t)from_block / view->chunk_blocks;
+    if (first >= keys->count)
+        return 0;
+    uint8_t *places = tierce__alloc(keys->count - first);
+    if (places == NULL)
+        return -ENOMEM;
+    size_t there =
+        tierce__storage_search(engine, keys->keys + first, keys->count - first, places, &unasked);
+    size_t worth = tierce__cost_limit(view, places, there);
+    tierce__free(places);
+    first += worth;
+    if (worth < there)
+        out->reason = TIERCE_MISS_NOT_WORTH_LOADING;
+    else if (first < keys->count)
+        tell_reason(engine, &keys->keys[first], &unasked, out);
+    if (first >= keys->full_count && out->reason == TIERCE_MISS_NEVER_STORED)
+        out->reason = TIERCE_MISS_NONE;
+    if (out->reason != TIERCE_MISS_NONE) {
+        out->block = (uint64_t)first * view->chunk_blocks;
+        memcpy(out->hash, keys->keys[first].hash, TIERCE_HASH_BYTES);
+    }
+    return 0;
+}
+
+int tierce_why(struct tierce_view *view, const struct tierce_chain *chain, uint64_t from_block,
+               uint64_t to_block, struct tierce_miss *out)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    if (out->size != sizeof(*out))
+        return TIERCE_E_ARGUMENT;
+    *out = (struct tierce_miss){.size = sizeof(*out)};
+    if (tierce__engine_inherited(view->engine))
+        return TIERCE_E_CLOSED;
+    struct tierce__keys keys;
+    int rc = tierce__keys_init(&keys, view, chain, to_block, tierce_chain_blocks(chain), true);
+    if (rc < 0)
+        return rc;
+    rc = tell_first_missing(view, &keys, from_block, out);
+    tierce__keys_fini(&keys);
+    return rc;
+}

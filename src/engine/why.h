@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_WHY_H
+#define TIERCE_ENGINE_WHY_H
+
+#include "engine/engine_private.h"
+
+#include <tierce/why.h>
+
+/*
+ * Why a chunk is missing. What the tiers tell of departures and what they refuse is remembered
+ * (departures.h); what is not remembered is looked for under the other namespaces.
+ *
+ * Thread: any.
+ */
+
+/* What a tier's watcher was told. */
+void tierce__why_note(struct tierce_engine *engine, size_t rung,
+                      const struct tierce__tier_event *event);
+
+/* What a tier's reason is called. */
+enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left);
+
+/* Notes that a rung did not take a chunk that was put. */
+void tierce__why_refused(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+                         int status);
+
+/* Counts the reason of a lookup's first missing chunk; `is_tail`: it is not whole. Does not block
+ * on a device. */
+void tierce__why_count(struct tierce_engine *engine, const struct tierce__key *key, bool is_tail,
+                       const struct tierce__unasked *unasked);
+
+#endif

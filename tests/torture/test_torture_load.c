@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "check_main.h"
+#include "engine_fixture.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+/*
+ * Every allocation of two loads of one prompt fails once, one after the other. Whatever fails: no
+ * crash, no leak, no hang, never a wrong byte, and the next load has everything.
+ */
+
+#define BLOCKS 40u
+
+static struct fixture fx;
+static struct tierce_chain *chain;
+
+static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
+{
+    (void)arg;
+    (void)level;
+    (void)event;
+    (void)detail;
+}
+
+static void setup(void)
+{
+    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    fx_open(&fx, true, NULL);
+    chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, false), BLOCKS);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    fx_wipe(&fx);
+}
+
+static void teardown(void)
+{
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+/* Only the disk remembers. */
+static void empty_memory(void)
+{
+    while (fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, 1) > 0)
+        ;
+    uint64_t give_up = tierce__deadline_in_ms(10000);
+    while (fx_stats(&fx).memory_bytes_now > 0 && tierce__now_ns() < give_up)
+        usleep(100);
+    ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);
+}
+
+static void *load(void *arg)
+{
+    int32_t ids[BLOCKS];
+    uint8_t origins[BLOCKS];
+    const int32_t *first = arg;
+    for (int32_t b = 0; b < (int32_t)BLOCKS; b++)
+        ids[b] = *first + b;
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, BLOCKS, ids);
+    int64_t loaded = tierce_load(fx.view, &what, origins);
+    ck_assert(loaded >= 0 || loaded == -ENOMEM);
+    for (size_t b = 0; loaded >= 0 && b < BLOCKS; b++)
+        ck_assert(origins[b] == TIERCE_ORIGIN_FAILED || fx_right(&fx, chain, b, ids[b]));
+    return NULL;
+}
+
+static void load_twice_at_once(void)
+{
+    static int32_t firsts[2] = {0, 100};
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, load, &firsts[0]), 0);
+    load(&firsts[1]);
+    pthread_join(thread, NULL);
+}
+
+START_TEST(each_allocation_of_a_load_fails_once)
+{
+    uint64_t live = tierce__alloc_live(), count = 0;
+    for (uint64_t nth = 1; nth <= count + 5; nth++) { /* who begins what is the threads' luck */
+        empty_memory();
+        tierce__alloc_fail_nth(nth);
+        load_twice_at_once();
+        count = tierce__alloc_fail_nth(0);
+        empty_memory();
+        ck_assert_uint_eq(tierce__alloc_live(), live);
+    }
+    ck_assert_uint_gt(count, 10);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, BLOCKS, fx_ids);
+    ck_assert_int_eq(tierce_load(fx.view, &what, NULL), BLOCKS);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("torture_load");
+    TCase *t = tcase_create("load");
+    tcase_set_timeout(t, 300);
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, each_allocation_of_a_load_fails_once);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a tier does, and what follows from it: out of service and back, what is worth loading. */
+#include "base/clock.h"
+#include "check_main.h"
+#include "engine_fixture.h"
+#include "engine/health.h"
+#include "tier/fault.h"
+
+#include <errno.h>
+#include <tierce/why.h>
+
+static struct tierce__health health;
+static struct tierce__key key;
+
+static void setup(uint32_t errors, uint32_t window, uint32_t slow_ms)
+{
+    tierce__health_init(&health, &(struct tierce__health_limits){.errors_max = errors,
+                                                                 .window_errors_max = window,
+                                                                 .slow_ms = slow_ms,
+                                                                 .retry_ms = 30});
+}
+
+/* One request that takes `ms` and ends with `status`. */
+static enum tierce__health_change answer(enum tierce__tier_op op, int status, uint32_t ms)
+{
+    struct tierce__tier_req req = {
+        .op = op, .keys = &key, .key_count = 1, .length = 1u << 20, .status = status};
+    ck_assert(tierce__health_pass(&health, &req));
+    req.begun_ns -= ms * TIERCE__MS_NS;
+    return tierce__health_note(&health, &req);
+}
+
+static bool passes(enum tierce__tier_op op)
+{
+    struct tierce__tier_req req = {.op = op, .keys = &key, .key_count = 1, .status = TIERCE_E_MISS};
+    bool pass = tierce__health_pass(&health, &req);
+    if (pass)
+        tierce__health_note(&health, &req); /* a miss shows nothing */
+    return pass;
+}
+
+START_TEST(failures_in_a_row_end_service_and_a_try_brings_it_back)
+{
+    setup(3, 0, 0);
+    struct tierce__key proven = {.ns = 7};
+    ck_assert(!tierce__health_proven(&health, &proven));
+    ck_assert_uint_eq(proven.ns, 7);
+    for (int round = 0; round < 2; round++) {
+        ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__TIER_PUT, TIERCE_E_DEADLINE, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__TIER_GET, TIERCE_E_MISS, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__TIER_LOOKUP, 0, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(tierce__health_state(&health), TIERCE__HEALTH_CLOSED);
+        ck_assert_int_eq(answer(TIERCE__TIER_GET, TIERCE_E_DOWN, 0), TIERCE__HEALTH_LOST);
+        ck_assert_int_eq(tierce__health_state(&health), TIERCE__HEALTH_OPEN);
+        ck_assert(!passes(TIERCE__TIER_GET));
+        ck_assert(!passes(TIERCE__TIER_LOOKUP));
+        ck_assert(!tierce__health_is_due(&health));
+        usleep(31000);
+        ck_assert_int_eq(tierce__health_state(&health), TIERCE__HEALTH_HALF_OPEN);
+        ck_assert(tierce__health_is_due(&health));
+        ck_assert(!passes(TIERCE__TIER_LOOKUP));
+        ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME); /* not yet */
+        ck_assert(!passes(TIERCE__TIER_GET));
+        usleep(31000);
+        ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 0), TIERCE__HEALTH_BACK);
+        ck_assert_int_eq(tierce__health_state(&health), TIERCE__HEALTH_CLOSED);
+    }
+    ck_assert(tierce__health_proven(&health, &proven));
+    ck_assert_uint_eq(proven.ns, key.ns);
+    tierce__health_fini(&health);
+}
+END_TEST
+
+START_TEST(one_try_at_a_time)
+{
+    setup(1, 0, 0);
+    ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_LOST);
+    usleep(31000);
+    struct tierce__tier_req first = {.op = TIERCE__TIER_GET, .keys = &key, .key_count = 1};
+    struct tierce__tier_req second = first;
+    ck_assert(tierce__health_pass(&health, &first));
+    ck_assert(!tierce__health_pass(&health, &second));
+    ck_assert(!tierce__health_is_due(&health));
+    ck_assert_int_eq(tierce__health_note(&health, &first), TIERCE__HEALTH_BACK);
+    ck_assert(tierce__health_pass(&health, &second));
+    ck_assert_int_eq(tierce__health_note(&health, &second), TIERCE__HEALTH_SAME);
+    tierce__health_fini(&health);
+}
+END_TEST
+
+START_TEST(failing_now_and_then_ends_service_too)
+{
+    setup(1000, 8, 0);
+    for (int i = 0; i < 7; i++) {
+        ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 0), TIERCE__HEALTH_SAME);
+    }
+    ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_LOST);
+    usleep(31000);
+    ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 0), TIERCE__HEALTH_BACK);
+    /* What it was judged for does not count again; what is older than the window neither. */
+    for (int i = 0; i < 7; i++)
+        ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME);
+    for (unsigned i = 0; i < TIERCE__HEALTH_WINDOW; i++)
+        ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 0), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__TIER_GET, -EIO, 0), TIERCE__HEALTH_SAME);
+    tierce__health_fini(&health);
+}
+END_TEST
+
+START_TEST(an_answer_that_came_too_late_is_a_failure)
+{
+    setup(2, 0, 50);
+    ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 40), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__TIER_GET, 0, 60), TIERCE__HEALTH_SAME);
+    ck_assert_int_eq(answer(TIERCE__TIER_PUT, 0, 60), TIERCE__HEALTH_LOST);
+    tierce__health_fini(&health);
+}
+END_TEST
+
+START_TEST(speed_is_what_all_readings_bring_together)
+{
+    struct tierce__speed speed;
+    setup(1000, 0, 0);
+    tierce__health_speed(&health, &speed);
+    ck_assert(speed.bytes_per_s == 0 && speed.known_ns == 0);
+    /* Two at a time, 1 MiB each in 20 ms: 100 MiB/s. */
+    for (int i = 0; i < 5; i++) {
+        struct tierce__tier_req a = {
+            .op = TIERCE__TIER_GET, .keys = &key, .key_count = 1, .length = 1u << 20};
+        struct tierce__tier_req b = a;
+        ck_assert(tierce__health_pass(&health, &a) && tierce__health_pass(&health, &b));
+        usleep(20000);
+        tierce__health_note(&health, &a);
+        tierce__health_note(&health, &b);
+    }
+    tierce__health_speed(&health, &speed);
+    ck_assert(speed.bytes_per_s > 10e6 && speed.bytes_per_s < 110e6);
+    ck_assert(speed.latency_s >= 0.02);
+    ck_assert_uint_ne(speed.known_ns, 0);
+    tierce__health_fini(&health);
+}
+END_TEST
+
+/* ---- cost ---- */
+
+START_TEST(what_takes_longer_than_computing_is_not_worth_it)
+{
+    const uint8_t disk[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    const uint8_t mixed[8] = {0, 0, 1, 2, 2, 2, 2, 2};
+    struct tierce__cost_tier tiers[3] = {{0}, {0.001, 1e9}, {0.1, 1e8}};
+    /* 1 MB chunks of 256 tokens. Computing at 10,000 tokens/s takes 25.6 ms a chunk, disk 1 ms. */
+    ck_assert_uint_eq(tierce__cost_worth(tiers, disk, 8, 1000000, 256, 10000), 8);
+    /* At 1 M tokens/s 0.256 ms. */
+    ck_assert_uint_eq(tierce__cost_worth(tiers, disk, 8, 1000000, 256, 1000000), 0);
+    /* The slow tier: 100 ms and 10 ms a chunk, while two chunks of memory and one of disk cost
+     * nothing: it saves 25.6 * 5 = 128 and costs 150. */
+    ck_assert_uint_eq(tierce__cost_worth(tiers, mixed, 8, 1000000, 256, 10000), 3);
+    tiers[2].latency_s = 0.01;
+    ck_assert_uint_eq(tierce__cost_worth(tiers, mixed, 8, 1000000, 256, 10000), 8);
+    /* A latency that only many chunks pay for. */
+    tiers[1] = (struct tierce__cost_tier){0.1, 1e9};
+    ck_assert_uint_eq(tierce__cost_worth(tiers, disk, 3, 1000000, 256, 10000), 0);
+    ck_assert_uint_eq(tierce__cost_worth(tiers, disk, 8, 1000000, 256, 10000), 8);
+    /* What is not known is worth it. */
+    ck_assert_uint_eq(tierce__cost_worth(tiers, disk, 8, 1000000, 256, 0), 8);
+    tiers[1].bytes_per_s = 0;
+    ck_assert_uint_eq(tierce__cost_worth(tiers, disk, 8, 1000000, 256, 1e9), 8);
+}
+END_TEST
+
+static struct fixture fx;
+
+static struct tierce__tier *wrap_disk(void)
+{
+    struct tierce__tier *wrapped;
+    ck_assert_int_eq(tierce__fault_create(&wrapped, fx.engine->rungs[1].tier), 0);
+    fx.engine->rungs[1].tier = wrapped;
+    return wrapped;
+}
+
+/* Blocks are found, told to be slower to load than to compute, and found no more. */
+START_TEST(a_slow_disk_is_not_promised)
+{
+    const char *sets[] = {"memory.size", "8MiB", NULL};
+    uint8_t origins[4];
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    fx_close(&fx);
+    fx_open(&fx, true, sets);
+    struct tierce__tier *disk = wrap_disk();
+    tierce__fault_set(disk, TIERCE__TIER_GET,
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 50});
+    tierce_view_computed(fx.view, 1000000, 1000000000);        /* a token a microsecond */
+    ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 4); /* nobody knows the disk yet */
+    fx_wipe(&fx);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 4, fx_ids);
+    ck_assert_int_eq(tierce_load(fx.view, &what, origins), 4);
+    /* Out of memory, so that it is the disk again that is asked. */
+    fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, UINT64_MAX);
+    ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 0);
+    ck_assert_int_eq(fx_stats(&fx).blocks_not_worth, 4);
+    ck_assert_int_eq(fx_stats(&fx).misses_not_worth_loading, 1);
+    struct tierce_miss miss = {.size = sizeof(miss)};
+    ck_assert_int_eq(tierce_why(fx.view, chain, 0, 4, &miss), 0);
+    ck_assert_int_eq(miss.reason, TIERCE_MISS_NOT_WORTH_LOADING);
+    /* An engine that computes slowly takes it. */
+    for (int i = 0; i < 10; i++)
+        tierce_view_computed(fx.view, 10, 20000000000u);
+    ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 4);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(what_the_configuration_says_is_taken)
+{
+    const char *slow[] = {"cost.read", "1KB", "cost.prefill", "1000000", NULL};
+    const char *off[] = {"cost.read", "1KB", "cost.prefill", "1000000", "cost.check",
+                         "false",     NULL};
+    fx_open(&fx, true, _i == 0 ? slow : off);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 4); /* memory is always worth it */
+    fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, UINT64_MAX);
+    ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), _i == 0 ? 0 : 4);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+/* The keeper tries it; nobody has to ask. */
+START_TEST(a_tier_comes_back_by_itself)
+{
+    const char *sets[] = {"breaker.errors", "1", "breaker.retry", "20ms", NULL};
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0), *other = fx_chain(&fx, 2, 4, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    tierce__fault_set(
+        wrap_disk(), TIERCE__TIER_PUT,
+        &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 1});
+    ck_assert_int_eq(fx_store(&fx, other, 4, fx_ids, false), 4);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), -EIO);
+    uint64_t deadline = tierce__deadline_in_ms(10000);
+    while (fx_stats(&fx).breaker_recoveries == 0 && tierce__now_ns() < deadline)
+        usleep(5000);
+    struct tierce_engine_stats s = fx_stats(&fx);
+    ck_assert_int_eq(s.breaker_trips, 1);
+    ck_assert_int_eq(s.breaker_recoveries, 1);
+    ck_assert_int_eq(s.disk_in_service_now, 1);
+    tierce_chain_destroy(other);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(recompute_all_asks_nobody_during_an_outage)
+{
+    const char *sets[] = {"breaker.errors", "1", "breaker.retry", "60s", "breaker.fallback",
+                          "recompute",      NULL};
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 4);
+    tierce__fault_set(
+        wrap_disk(), TIERCE__TIER_PUT,
+        &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 1});
+    struct tierce_chain *other = fx_chain(&fx, 2, 4, 0);
+    ck_assert_int_eq(fx_store(&fx, other, 4, fx_ids, false), 4);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), -EIO);
+    ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 0);
+    tierce_chain_destroy(other);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("health");
+    TCase *t = tcase_create("health");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, failures_in_a_row_end_service_and_a_try_brings_it_back);
+    tcase_add_test(t, one_try_at_a_time);
+    tcase_add_test(t, failing_now_and_then_ends_service_too);
+    tcase_add_test(t, an_answer_that_came_too_late_is_a_failure);
+    tcase_add_test(t, speed_is_what_all_readings_bring_together);
+    tcase_add_test(t, what_takes_longer_than_computing_is_not_worth_it);
+    tcase_add_test(t, a_slow_disk_is_not_promised);
+    tcase_add_loop_test(t, what_the_configuration_says_is_taken, 0, 2);
+    tcase_add_test(t, a_tier_comes_back_by_itself);
+    tcase_add_test(t, recompute_all_asks_nobody_during_an_outage);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}
