@@ -3,6 +3,8 @@
 whose bytes are another block's."""
 
 import os
+import shutil
+import subprocess
 import time
 
 import pytest
@@ -169,4 +171,60 @@ def test_an_instance_goes_at_once_though_its_deletions_are_delayed(tmp_path):
     reply = api.call("admin", "RemoveInstance", instance_group="default", instance_id="late")
     assert code(reply) == "OK", reply
     assert time.monotonic() - began < 9  # it does not wait for what was delayed
+    assert manager.stop() == 0
+
+
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *out)
+{
+    char text[32] = "";
+    int rc = (int)syscall(SYS_clock_gettime, clock, out);
+    if (clock != CLOCK_REALTIME)
+        return rc;
+    int fd = open(getenv("CLOCK_OFFSET_FILE"), O_RDONLY);
+    if (fd >= 0 && read(fd, text, sizeof(text) - 1) > 0)
+        out->tv_sec += atol(text);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+"""
+
+
+@pytest.mark.parametrize("jump", [-30 * 86400, 30 * 86400])
+def test_a_wall_clock_that_jumps_changes_no_session(tmp_path, monkeypatch, jump):
+    """It neither ends the one that has time, nor keeps the one whose time is over."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    (tmp_path / "clock.c").write_text(CLOCK)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / "clock.so",
+                    tmp_path / "clock.c"], check=True)
+    monkeypatch.setenv("CLOCK_OFFSET_FILE", str(tmp_path / "offset"))
+    monkeypatch.setenv("LD_PRELOAD", str(tmp_path / "clock.so"))
+    monkeypatch.setenv("ASAN_OPTIONS", "verify_asan_link_order=0")
+    manager = Manager(tmp_path / "m")
+    monkeypatch.delenv("LD_PRELOAD")
+    api = Http(manager)
+    assert code(register(api, "clock", [{"name": "tp0", "size": 1}])) == "OK"
+    long = start(api, "clock", [1])
+    short = api.call("meta", "StartWriteCache", instance_id="clock", block_keys=[2],
+                     write_timeout_seconds=1)
+    (tmp_path / "offset").write_text(str(jump))
+
+    def finish(session):
+        return code(api.call("meta", "FinishWriteCache", instance_id="clock",
+                             write_session_id=session["write_session_id"],
+                             success_blocks={"offset": 1}))
+
+    wait_until(lambda: "CLS_WRITING" not in str(api.call(
+        "meta", "GetCacheMeta", instance_id="clock", block_keys=[2])["metas"]))
+    assert finish(short) != "OK"
+    assert finish(long) == "OK"
     assert manager.stop() == 0
