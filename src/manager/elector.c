@@ -30,11 +30,11 @@
 enum {
     LEASE_MS = 10000,
     INTERVAL_MS = 100,
-    RENEWALS = 5,   /* in the time of a lease */
-    MARGIN = 10,    /* of a lease, the part before its end at which a leader stops: clocks drift */
-    TIMEOUTS = 4,   /* of a lease, the part that one call may take */
+    RENEWALS = 5, /* in the time of a lease */
+    MARGIN = 10,  /* of a lease, the part before its end at which a leader stops: clocks drift */
+    TIMEOUTS = 4, /* of a lease, the part that one call may take */
     DELAY_MS_MAX = INT32_MAX, /* of a campaign */
-    LOOK_MS = 1000, /* between two looks at who leads, of one who does not run */
+    LOOK_MS = 1000,           /* between two looks at who leads, of one who does not run */
 };
 
 enum state { FOLLOWING, PROMOTING, LEADING, DEMOTING, RESIGNING };
@@ -62,7 +62,7 @@ struct tierce__elector {
     uint64_t fence;
     uint64_t lease_until_ns, renew_ns, campaign_ns, look_ns; /* boot_ns */
     uint64_t turn_ns;                                        /* when the keeper last turned */
-    int trouble; /* of the last campaign */
+    int trouble;                                             /* of the last campaign */
     char leader[TIERCE__LEASE_HOLDER_BYTES];
 };
 

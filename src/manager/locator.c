@@ -32,18 +32,6 @@ void tierce__say_why(char why[TIERCE__WHY_BYTES], const char *format, ...)
     va_end(arguments);
 }
 
-int tierce__live_check_parts(const struct tierce__live *live, size_t keys,
-                             char why[TIERCE__WHY_BYTES])
-{
-    enum { PARTS_MAX = 1 << 22 };
-    size_t specs = live->instance.spec_count;
-    if (specs == 0 || keys <= PARTS_MAX / specs)
-        return 0;
-    return tierce__why(why, TIERCE_E_ARGUMENT,
-                       "%zu keys of %zu parts each in one call; all together may be %d parts", keys,
-                       specs, PARTS_MAX);
-}
-
 /* ---- time and chance ------------------------------------------------------------------------- */
 
 static int64_t clock_us(clockid_t clock)

@@ -533,7 +533,7 @@ static int start(struct starting *s, struct tierce__started *out, size_t *places
     /* A session without keys is told as well: clients finish it. It needs no note. */
     bool empty = s->session->count == 0;
     int64_t timeout_s = empty ? EMPTY_TIMEOUT_S : s->request->timeout_s;
-    timeout_s = timeout_s < 0                               ? 0
+    timeout_s = timeout_s < 0                             ? 0
                 : timeout_s > TIERCE__WRITE_TIMEOUT_S_MAX ? TIERCE__WRITE_TIMEOUT_S_MAX
                                                           : timeout_s;
     s->session->due_us = now_us + timeout_s * 1000000;

@@ -11,7 +11,7 @@ struct tierce__http {
     struct tierce__routes routes;
     struct MHD_Daemon *daemon;
     uint16_t port;
-    int fd; /* after quiesce it is ours again */
+    int fd;           /* after quiesce it is ours again */
     bool is_loopback; /* it listens there only */
     bool demands_certificate;
     char *certificate, *key, *client_ca; /* their content */

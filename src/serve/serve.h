@@ -154,7 +154,7 @@ struct tierce__server_opts {
     /* An HTTP call's deadline, from its first byte on; how long a gRPC client may take to send a
      * request, and to take an answer; 0: 60 s */
     uint32_t transfer_ms;
-    const void *descriptors;  /* FileDescriptorSet for gRPC reflection, or NULL. [borrow] */
+    const void *descriptors; /* FileDescriptorSet for gRPC reflection, or NULL. [borrow] */
     size_t descriptor_bytes;
     /* Asked by gRPC's health service with its service name ("" for the whole server); NULL: always
      * true. On a loop. */

@@ -228,3 +228,22 @@ def test_a_wall_clock_that_jumps_changes_no_session(tmp_path, monkeypatch, jump)
     assert finish(short) != "OK"
     assert finish(long) == "OK"
     assert manager.stop() == 0
+
+
+def test_a_limit_on_files_ends_nothing(tmp_path):
+    """Where `ulimit -f` is reached the signal's default would be the end of the process."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16384, before[1]))
+    try:
+        manager = Manager(tmp_path, f"--registry.uri=local://{tmp_path}/registry", "--log.folder=")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    api = Http(manager)
+    codes = [code(register(api, f"{i}" + "x" * 400, [{"name": "tp0", "size": 1}]))
+             for i in range(40)]
+    kept = codes.count("OK")
+    assert codes == ["OK"] * kept + ["INTERNAL_ERROR"] * (40 - kept) and 0 < kept < 40
+    shown = api.call("admin", "ListInstanceInfo", instance_group_name="default")
+    assert len(shown["instance_info"]) == kept
+    assert manager.stop() == 0
