@@ -148,12 +148,14 @@ TIERCE_MUSTUSE int tierce__locator_get(struct tierce__locator *locator,
 
 /* ---- write ----------------------------------------------------------------------------------- */
 
+#define TIERCE__WRITE_TIMEOUT_S_MAX (24 * 60 * 60)
+
 struct tierce__write_request {
     const char *instance_id;
     const int64_t *keys; /* a chain in order; the same key twice counts once */
     size_t count;
     const char *const *spec_groups; /* [count] or NULL: all specs */
-    int64_t timeout_s;              /* <= 0: the session ends at once */
+    int64_t timeout_s;              /* <= 0: the session ends at once; at most ..._S_MAX */
     const char *const *key_texts;
 };
 
