@@ -18,7 +18,8 @@
  *
  *     locator.c        instances come and go; recovery
  *     locator_get.c    the match modes
- *     locator_write.c  StartWrite and FinishWrite
+ *     locator_write.c  StartWrite
+ *     locator_finish.c FinishWrite, timeouts, writes in doubt
  *     locator_remove.c remove, trim, look
  *     choice.c         which storage to write to, which location to read from
  *     sessions.c       who writes which keys until when, and its durable form
