@@ -266,7 +266,7 @@ struct tierce__usage {
     uint64_t serving_bytes, writing_bytes, deleting_bytes; /* exact */
     uint64_t serving_by_type[16], writing_by_type[16], deleting_by_type[16]; /* type slots */
     uint64_t sessions, expired_sessions;
-    uint64_t asked_keys, found_keys; /* of gets, since this process leads */
+    uint64_t asked_keys, found_keys;                /* of gets, since this process leads */
     uint64_t cache_hits, cache_misses, cache_bytes; /* of search caches */
     uint64_t instances;
 };
