@@ -480,6 +480,44 @@ START_TEST(a_disabled_storage_is_not_written_to_nor_chosen)
 }
 END_TEST
 
+START_TEST(names_with_one_key_are_told_apart)
+{
+    static const char *const one[] = {"one"}, *const other[] = {"other"};
+    struct harness h;
+    struct tierce__started started;
+    struct tierce__got got;
+    struct tierce__get_request get = {
+        .instance_id = "i", .query = TIERCE__QUERY_BATCH, .keys = chain, .count = 1};
+    harness_open(&h, &(struct harness_opts){0});
+    struct tierce__write_request write = {
+        .instance_id = "i", .keys = chain, .key_texts = one, .count = 1, .timeout_s = 30};
+    ck_assert_int_eq(tierce__locator_start_write(h.locator, &write, &h.arena, &started, h.why), 0);
+    /* While it is written, and after that. */
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(tierce__locator_remove_entries(h.locator, "i", chain, other, 1, h.why), 0);
+        if (i == 0)
+            harness_finish(&h, &started);
+        get.key_texts = one;
+        ck_assert_int_eq(tierce__locator_get(h.locator, &get, &h.arena, &got, h.why), 0);
+        ck_assert_uint_eq(got.hits, 1);
+        get.key_texts = other;
+        ck_assert_int_eq(tierce__locator_get(h.locator, &get, &h.arena, &got, h.why), 0);
+        ck_assert_uint_eq(got.hits, 0);
+    }
+    write.key_texts = other; /* one of the two is held */
+    ck_assert_int_eq(tierce__locator_start_write(h.locator, &write, &h.arena, &started, h.why), 0);
+    ck_assert_uint_eq(started.count, 0);
+    ck_assert_int_eq(tierce__locator_remove_entries(h.locator, "i", chain, one, 1, h.why), 0);
+    ck_assert_int_eq(tierce__locator_start_write(h.locator, &write, &h.arena, &started, h.why), 0);
+    ck_assert_uint_eq(started.count, 1);
+    ck_assert_int_eq(tierce__locator_remove_entries(h.locator, "i", chain, other, 1, h.why), 0);
+    harness_finish(&h, &started);
+    ck_assert_int_eq(tierce__locator_get(h.locator, &get, &h.arena, &got, h.why), 0);
+    ck_assert_uint_eq(got.hits, 0);
+    harness_close(&h);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("locator");
@@ -504,6 +542,7 @@ int main(void)
     tcase_add_test(t, an_instance_leaves_nothing_behind);
     tcase_add_test(t, a_trim_takes_what_was_stored_in_its_time);
     tcase_add_test(t, a_disabled_storage_is_not_written_to_nor_chosen);
+    tcase_add_test(t, names_with_one_key_are_told_apart);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }
