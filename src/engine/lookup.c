@@ -116,7 +116,9 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
 
     struct tierce_engine *engine = view->engine;
     struct tierce__access_line line;
-    tierce__view_access(view, &line, "lookup", chain, to_block, opts->from_block);
+    tierce__view_access(view, &line, "lookup", chain,
+                        (struct tierce__access_what){
+                            .count = to_block, .request = opts->session, .held = opts->from_block});
     bool memory_only = (opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0;
     size_t first = (size_t)opts->from_block / view->chunk_blocks;
     if (first > keys.count)

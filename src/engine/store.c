@@ -122,8 +122,9 @@ static int prepare(struct tierce_store *store, const struct tierce_transfer_opts
         return rc;
     size_t held = tierce__storage_find(store->view->engine, store->keys.keys, store->keys.count,
                                        store->view->engine->rung_count, NULL);
-    tierce__view_access(store->view, &store->line, "store", opts->chain, store->keys.block_count,
-                        0);
+    tierce__view_access(
+        store->view, &store->line, "store", opts->chain,
+        (struct tierce__access_what){.count = store->keys.block_count, .request = store->session});
     size_t missing = store->keys.count - held;
     if (missing == 0) {
         use_held(store);

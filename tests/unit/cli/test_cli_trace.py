@@ -73,9 +73,9 @@ class Trace(CliCase):
         access = self.check(0, "trace", "convert", path, "--to", "access",
                             err=["of 3 requests the lengths in tokens are lost"]).stdout
         self.assertEqual(access.splitlines()[:2], [
-            '{"tierce_access":1,"time_us":0,"op":"lookup","namespace":"",'
+            '{"tierce_access":1,"time_us":0,"op":"lookup","namespace":"","request":1,'
             '"blocks":"00000000000000000000000000000001"}',
-            '{"tierce_access":1,"time_us":0,"op":"store","namespace":"",'
+            '{"tierce_access":1,"time_us":0,"op":"store","namespace":"","request":1,'
             '"blocks":"00000000000000000000000000000001"}'])
         path = self.write("a.jsonl", access)
         result = self.check(0, "trace", "convert", path, "--to", "access")
