@@ -117,6 +117,12 @@ START_TEST(qwen)
         "turn 61200000 session=160 [0 1 3]\n"
         "turn 61300000 session=160 [4 5]\n"
         "turn 61300000 session=7 [0 1 2]\n");
+    check_bad(
+        "{\"chat_id\":1,\"timestamp\":1,\"hash_ids\":[1]}\n"
+        "{\"timestamp\":1,\"hash_ids\":[1]}\n",
+        "qwen",
+        "turn 1000000 session=2 [0]\n"
+        "bad 2: has neither \"chat_id\" nor \"parent_chat_id\": is it of the format mooncake?\n");
 }
 END_TEST
 
