@@ -44,7 +44,7 @@ def test_what_lies_on_disk_is_in_memory_when_it_is_loaded(engine, prompts, expec
 def test_prompts_that_memory_cannot_hold_flow_through_the_disk(engine, expected, tmp_path):
     source = random.Random(6)
     long = [[source.randrange(256) for _ in range(1900)] for _ in range(4)]  # 7 MiB each
-    host = engine(disk_store(tmp_path / "store", **{"memory.size": "12MiB",
+    host = engine(disk_store(tmp_path / "store", **{"memory.size": "12MiB", "disk.queue": "64MiB",
                                                     "load.prefetch": "true"}))
     for _ in range(3):
         outputs = host.generate(prompts=long)
