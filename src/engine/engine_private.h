@@ -209,15 +209,8 @@ TIERCE_MUSTUSE int tierce__keys_init(struct tierce__keys *keys, const struct tie
                                      uint64_t end_block, bool tail);
 void tierce__keys_fini(struct tierce__keys *keys);
 /* Wanted blocks, those before to_block, that the first `chunks` keys hold. */
-uint64_t tierce__keys_wanted(const struct tierce__keys *keys, const struct tierce_view *view,
+uint64_t tierce__keys_blocks(const struct tierce__keys *keys, const struct tierce_view *view,
                              size_t chunks, uint64_t to_block);
-
-/* Blocks of the first `count` chunks. */
-static inline uint64_t tierce__keys_blocks(const struct tierce__keys *keys,
-                                           const struct tierce_view *view, size_t count)
-{
-    return count > keys->full_count ? keys->block_count : (uint64_t)count * view->chunk_blocks;
-}
 
 /*
  * What the header of chunk `index` of a sequence must say, besides when it was created: a store

@@ -133,8 +133,8 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
         found += more;
     }
     if (rc == 0) {
-        out->blocks = tierce__keys_wanted(&keys, view, found, to_block);
-        out->memory_blocks = tierce__keys_wanted(&keys, view, in_memory, to_block);
+        out->blocks = tierce__keys_blocks(&keys, view, found, to_block);
+        out->memory_blocks = tierce__keys_blocks(&keys, view, in_memory, to_block);
         count_lookup(engine, opts->from_block, to_block, out);
         end_line(engine, &line, out);
     }
@@ -154,7 +154,7 @@ int tierce_durable(struct tierce_view *view, const struct tierce_chain *chain, u
     int rc = tierce__keys_init(&keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
         return rc;
-    *blocks = tierce__keys_wanted(
+    *blocks = tierce__keys_blocks(
         &keys, view, tierce__storage_find_durable(view->engine, keys.keys, keys.count), to_block);
     tierce__keys_fini(&keys);
     return 0;

@@ -104,7 +104,7 @@ static const struct tierce__shape *shape_of(const struct tierce_prefetch *p, siz
 
 static uint64_t blocks_up_to(const struct tierce_prefetch *p, size_t chunks)
 {
-    return tierce__keys_wanted(&p->keys, p->view, chunks, p->to_block);
+    return tierce__keys_blocks(&p->keys, p->view, chunks, p->to_block);
 }
 
 /* Wanted blocks of one chunk. */

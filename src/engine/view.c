@@ -184,10 +184,11 @@ int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
     return 0;
 }
 
-uint64_t tierce__keys_wanted(const struct tierce__keys *keys, const struct tierce_view *view,
+uint64_t tierce__keys_blocks(const struct tierce__keys *keys, const struct tierce_view *view,
                              size_t chunks, uint64_t to_block)
 {
-    uint64_t blocks = tierce__keys_blocks(keys, view, chunks);
+    uint64_t blocks =
+        chunks > keys->full_count ? keys->block_count : (uint64_t)chunks * view->chunk_blocks;
     return blocks < to_block ? blocks : to_block;
 }
 
