@@ -41,6 +41,8 @@ struct harness_opts {
     double watermark;                /* 0: 1 */
     int policy, delay_ms;
     const char *meta_type, *meta_uri;
+    const struct tierce__storage_ops *(*find_driver)(enum tierce__storage_type); /* NULL: files */
+    uint32_t delete_timeout_ms, delete_threads;
 };
 
 static inline void harness_startup(struct harness *h, const struct harness_opts *o)
@@ -71,7 +73,7 @@ static inline void harness_startup(struct harness *h, const struct harness_opts 
     ck_assert_msg(rc == 0, "%s", h->why);
 }
 
-static inline void harness_open_locator(struct harness *h)
+static inline void harness_open_locator(struct harness *h, const struct harness_opts *opts)
 {
     int rc = tierce__locator_open(&h->locator, &(struct tierce__locator_opts){
                                                    .size = sizeof(struct tierce__locator_opts),
@@ -80,6 +82,7 @@ static inline void harness_open_locator(struct harness *h)
                                                    .now_us = harness_now,
                                                    .clock_arg = h,
                                                    .seed = 1,
+                                                   .delete_threads = opts->delete_threads,
                                                });
     ck_assert_int_eq(rc, 0);
     rc = tierce__locator_recover(h->locator, 1, h->why);
@@ -132,9 +135,11 @@ static inline void harness_open(struct harness *h, const struct harness_opts *op
     ck_assert_int_eq(tierce__storages_open(&h->storages,
                                            &(struct tierce__storages_opts){
                                                .size = sizeof(struct tierce__storages_opts),
-                                               .registry = h->registry}),
+                                               .registry = h->registry,
+                                               .probe_timeout_ms = opts->delete_timeout_ms,
+                                               .find_ops = opts->find_driver}),
                      0);
-    harness_open_locator(h);
+    harness_open_locator(h, opts);
     harness_add_instance(h, "i");
 }
 

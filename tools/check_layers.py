@@ -7,9 +7,13 @@
 - A source of src/ may include its own module and the modules below it; another module's
   *_private.h never. Public headers count for the module that implements them.
 - A function has at most 70 lines; a file at most 1500, and above 800 it is mentioned.
+- A README of src/ that has a table of files names every source of its folder there: by its name, by
+  a pattern (cmd_*.c), or by that of the .c beside a .h, and nothing that is not there. MODULE.h and
+  MODULE_private.h need no row.
 - C, Python, shell and CMake-free scripts carry an SPDX line among their first five.
 """
 
+import fnmatch
 import re
 import subprocess
 import sys
@@ -129,6 +133,28 @@ def check_file(path, text):
             yield number, complaint, True
 
 
+def check_readme(path, text, paths):
+    """Yields (line, complaint). A table of files has `file` or `files` above its first column."""
+    folder = path[:-len("README.md")]
+    files = [p[len(folder):] for p in paths if p.startswith(folder) and "/" not in p[len(folder):]
+             and p.endswith((".c", ".h", ".def"))]
+    named, in_table = [], False
+    for number, line in enumerate(text.split("\n"), 1):
+        cell = line.split("|")[1] if line.startswith("|") and line.count("|") > 1 else None
+        in_table = cell is not None and (in_table or cell.strip() in ("file", "files"))
+        if in_table:
+            named += [(number, word) for word in re.findall(r"[\w*]+\.(?:c|h|def)\b", cell)]
+    for number, word in named:
+        if not fnmatch.filter(files, word):
+            yield number, f"there is no file {word} here"
+    module = path.split("/")[1]
+    words = [word for _, word in named] + [f"{module}.h", f"{module}_private.h"] * bool(named)
+    for name in files if words else []:
+        also = name[:-2] + ".c" if name.endswith(".h") else name
+        if not any(fnmatch.fnmatch(name, w) or fnmatch.fnmatch(also, w) for w in words):
+            yield 1, f"{name} is not in the table of files"
+
+
 def self_test():
     """Each rule must be able to fail."""
     head = f"/* {SPDX} */\n"
@@ -158,6 +184,12 @@ def self_test():
     for path, text in good.items():
         assert not list(check_file(path, head + text)), (path, list(check_file(path, head + text)))
     assert list(check_file("tools/x", "#!/bin/sh\n"))
+    table = "| files | what |\n|---|---|\n| `a.c`, `b_*.c` | x |\n| `c.def` | like `d.c` |\n"
+    paths = ["src/x/a.c", "src/x/a.h", "src/x/x.h", "src/x/x_private.h", "src/x/b_1.c", "src/x/c.def", "src/x/y/z.c"]
+    assert not list(check_readme("src/x/README.md", table, paths))
+    assert not list(check_readme("src/x/README.md", "no table\n", paths))
+    assert list(check_readme("src/x/README.md", table, paths + ["src/x/e.h"]))
+    assert list(check_readme("src/x/README.md", table, paths[:-2]))
     print("self test passed")
 
 
@@ -175,6 +207,10 @@ def main(args):
                 text = file.read()
         except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
             continue
+        if re.fullmatch(r"src/\w+/README\.md", path) and not args:
+            for number, complaint in check_readme(path, text, paths):
+                print(f"{path}:{number}: {complaint}")
+                errors += 1
         for number, complaint, is_error in check_file(path, text):
             print(f"{path}:{number}: {'' if is_error else 'note: '}{complaint}")
             errors += is_error

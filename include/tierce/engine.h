@@ -187,7 +187,9 @@ struct tierce_transfer_opts {
     const struct tierce_paged *paged; /* [borrow until end or abort] */
     const int32_t *block_ids; /* [to_block] the engine's block of each chain block, no id twice
                                  from from_block on; [borrow until begin returns] */
-    uint64_t session;         /* load: whose pins to take over; 0 for none */
+    uint64_t session;         /* the request, as in lookup; a load takes its pins over. The loads
+                                 and stores of a session are one use of a chunk to the eviction
+                                 policy, so no other request has its number; 0: each is another */
     uint32_t timeout_ms;      /* load: 0 for timeout.load */
     bool tail;                /* store: keep the unfull chunk at the end too */
 };

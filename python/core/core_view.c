@@ -174,15 +174,15 @@ static void transfer_begun(ViewObject *v, PyObject *chain, Py_buffer *buffer, bo
 
 static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"chain", "to_block", "block_ids", "tail", NULL};
+    static char *names[] = {"chain", "to_block", "block_ids", "tail", "session", NULL};
     ViewObject *v = (ViewObject *)self;
     PyObject *chain, *ids;
-    uint64_t to;
+    uint64_t to, session = 0;
     int tail = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O|p", names, &chain, tierce__core_uint64,
-                                     &to, &ids, &tail))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O|pO&", names, &chain, tierce__core_uint64,
+                                     &to, &ids, &tail, tierce__core_uint64, &session))
         return NULL;
-    struct tierce_transfer_opts opts = {.to_block = to, .tail = tail != 0};
+    struct tierce_transfer_opts opts = {.to_block = to, .session = session, .tail = tail != 0};
     Py_buffer buffer;
     if (!begin_transfer(v, chain, ids, &buffer, &opts))
         return NULL;
@@ -288,7 +288,7 @@ static PyMethodDef view_methods[] = {
      "The engine computed the KV of so many prompt tokens in so long."},
     {"unpin", view_unpin, METH_O, "unpin(session: int) -> None"},
     {"store_begin", (PyCFunction)(void (*)(void))view_store_begin, METH_VARARGS | METH_KEYWORDS,
-     "store_begin(chain, to_block, block_ids, tail=False) -> Store | None\n\n"
+     "store_begin(chain, to_block, block_ids, tail=False, session=0) -> Store | None\n\n"
      "None when nothing is missing."},
     {"load_begin", (PyCFunction)(void (*)(void))view_load_begin, METH_VARARGS | METH_KEYWORDS,
      "load_begin(chain, from_block, to_block, block_ids, session=0, timeout_ms=0) -> Load"},

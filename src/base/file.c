@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -73,4 +75,111 @@ char *tierce__join_path(const char *folder, const char *name)
     if (path != NULL)
         snprintf(path, size, "%s/%s", folder, name);
     return path;
+}
+
+/* ---- a file that takes its place when it is whole -------------------------------------------- */
+
+/* Whether another file can take the place of what is there. */
+static bool is_replaceable(const char *path)
+{
+    struct stat st, out;
+    if (lstat(path, &st) != 0)
+        return true;
+    if (S_ISLNK(st.st_mode) && stat(path, &st) != 0)
+        return false; /* a link to nothing: its target is made */
+    bool is_output =
+        fstat(STDOUT_FILENO, &out) == 0 && out.st_dev == st.st_dev && out.st_ino == st.st_ino;
+    return S_ISREG(st.st_mode) && !is_output;
+}
+
+/* A file of a new name in the folder of `path`, with the permissions of what is there. */
+static int open_beside(char **out, const char *path)
+{
+    enum { TRIES = 1000, NAME_BYTES = 48 };
+    const char *slash = strrchr(path, '/');
+    int folder = slash != NULL ? (int)(slash - path) + 1 : 0;
+    size_t size = (size_t)folder + NAME_BYTES;
+    char *name = tierce__alloc(size);
+    struct stat st;
+    if (name == NULL)
+        return -ENOMEM;
+    int fd = -1;
+    for (int i = 0; i < TRIES && fd < 0 && (i == 0 || errno == EEXIST); i++) {
+        snprintf(name, size, "%.*s.tierce-%ld-%d", folder, path, (long)getpid(), i);
+        fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    }
+    if (fd >= 0 && stat(path, &st) == 0 && fchmod(fd, st.st_mode & 07777) != 0) {
+        close(fd);
+        (void)unlink(name);
+        fd = -1;
+    }
+    if (fd < 0) {
+        int rc = -errno;
+        tierce__free(name);
+        return rc;
+    }
+    *out = name;
+    return fd;
+}
+
+int tierce__new_file_open(struct tierce__new_file *out, const char *path)
+{
+    struct tierce__new_file new_file = {0};
+    char target[PATH_MAX];
+    int fd;
+    if (!is_replaceable(path)) {
+        new_file.file = fopen(path, "we");
+        if (new_file.file == NULL)
+            return -errno;
+        *out = new_file;
+        return 0;
+    }
+    new_file.path = tierce__strdup(realpath(path, target) != NULL ? target : path);
+    if (new_file.path == NULL)
+        return -ENOMEM;
+    fd = open_beside(&new_file.beside, new_file.path);
+    new_file.file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (new_file.file == NULL) {
+        int rc = fd < 0 ? fd : -errno;
+        if (fd >= 0) {
+            close(fd);
+            (void)unlink(new_file.beside);
+        }
+        tierce__free(new_file.beside);
+        tierce__free(new_file.path);
+        return rc;
+    }
+    *out = new_file;
+    return 0;
+}
+
+/* A write failed some time ago, and why is forgotten: another one may say it again. */
+static int why_failed(const struct tierce__new_file *file)
+{
+    bool again = file->beside != NULL && write(fileno(file->file), "\n", 1) < 0;
+    return again ? -errno : -EIO;
+}
+
+int tierce__new_file_close(struct tierce__new_file *file, bool is_good)
+{
+    if (file->file == NULL)
+        return 0;
+    int rc = ferror(file->file) != 0 ? why_failed(file) : 0;
+    if (rc == 0 && fflush(file->file) != 0)
+        rc = -errno;
+    if (rc == 0 && is_good && file->beside != NULL && fsync(fileno(file->file)) != 0 &&
+        errno != EINVAL) /* a file system that has no such thing */
+        rc = -errno;
+    if (fclose(file->file) != 0 && rc == 0)
+        rc = -errno;
+    if (file->beside != NULL) {
+        if (rc == 0 && is_good && rename(file->beside, file->path) != 0)
+            rc = -errno;
+        if (rc != 0 || !is_good)
+            (void)unlink(file->beside);
+    }
+    tierce__free(file->beside);
+    tierce__free(file->path);
+    *file = (struct tierce__new_file){0};
+    return rc;
 }

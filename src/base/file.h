@@ -2,7 +2,9 @@
 #ifndef TIERCE_BASE_FILE_H
 #define TIERCE_BASE_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include <tierce/status.h>
 
@@ -13,6 +15,32 @@
  */
 TIERCE_MUSTUSE int tierce__read_file(char **out, size_t *length, const char *path,
                                      size_t bytes_max);
+
+/*
+ * A file that takes its place when it is whole. It is written under another name in the same folder
+ * and renamed at the end; until then, and when something fails, what was there before stays there
+ * with all its bytes.
+ *
+ *     rc = tierce__new_file_open(&new_file, path);
+ *     fprintf(new_file.file, ...);
+ *     rc = tierce__new_file_close(&new_file, true);
+ *
+ * A link stays, its target is replaced; so stay the permissions. What is no regular file (a device,
+ * a pipe, what standard output is) is written directly, as no other can take its place. Thread:
+ * any, one at a time for each.
+ */
+struct tierce__new_file {
+    FILE *file;          /* NULL: none is open */
+    char *path, *beside; /* heap; NULL where it is written directly */
+};
+
+/* Errors, *out untouched: negative errno, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__new_file_open(struct tierce__new_file *out, const char *path);
+
+/* Ends it: it takes its place if it `is_good` and all was written, and is on the device then; else
+ * it is removed. Accepts a zeroed one. Errors: negative errno (-EIO: a write failed, and none says
+ * why). */
+TIERCE_MUSTUSE int tierce__new_file_close(struct tierce__new_file *file, bool is_good);
 
 /* A folder and a name in it as one path, heap, tierce__free; NULL for no memory. Thread: any. */
 char *tierce__join_path(const char *folder, const char *name);

@@ -2,33 +2,12 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "cli/admin.h"
+#include "serve/http_post.h"
 
-#include <curl/curl.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { REPLY_BYTES_MAX = 256 * 1024 * 1024, SECRET_BYTES_MAX = 4096, TIMEOUT_S = 60 };
-
-struct body {
-    char *text;
-    size_t bytes;
-};
-
-static size_t take(char *data, size_t one, size_t count, void *arg)
-{
-    struct body *body = arg;
-    size_t bytes = one * count;
-    if (bytes > REPLY_BYTES_MAX - body->bytes)
-        return 0;
-    char *grown = tierce__realloc(body->text, body->bytes + bytes + 1);
-    if (grown == NULL)
-        return 0;
-    memcpy(grown + body->bytes, data, bytes);
-    body->text = grown;
-    body->bytes += bytes;
-    grown[body->bytes] = '\0';
-    return bytes;
-}
 
 /* The first line of a file. */
 static int read_secret(const char *command, const char *path, char out[SECRET_BYTES_MAX])
@@ -84,47 +63,38 @@ static int read_status(const char *command, struct json_object *reply)
     return tierce__cli_fail(command, "%s: %s", json_object_get_string(code), text);
 }
 
-static int read_reply(const char *command, const char *url, long http, const struct body *body,
-                      struct json_object **reply)
+static int read_reply(const char *command, const char *url,
+                      const struct tierce__http_answer *answer, struct json_object **reply)
 {
+    long http = answer->status;
     if (http == 401 || http == 403)
         return tierce__cli_fail(command, "%s: %s; see --token-file and --user", url,
                                 http == 401 ? "who you are is to be shown"
                                             : "only administrators may do this");
-    *reply = body->text != NULL ? json_tokener_parse(body->text) : NULL;
+    *reply = answer->body != NULL ? json_tokener_parse(answer->body) : NULL;
     if (http != 200 || *reply == NULL)
         return tierce__cli_fail(command, "%s answered HTTP %ld, which no manager does", url, http);
     return read_status(command, *reply);
 }
 
-static int perform(CURL *curl, const char *url, struct curl_slist *headers,
-                   struct json_object *request, struct body *body,
-                   const struct tierce__admin_target *target)
+static void set_way(CURL *curl, const struct tierce__admin_target *target,
+                    struct curl_slist *headers)
 {
-    const char *text = json_object_to_json_string_ext(request, JSON_C_TO_STRING_PLAIN);
-    curl_easy_setopt(curl, CURLOPT_URL, url);
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
-    curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(text));
-    curl_easy_setopt(curl, CURLOPT_POSTFIELDS, text);
-    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take);
-    curl_easy_setopt(curl, CURLOPT_WRITEDATA, body);
     curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)TIMEOUT_S);
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     if (target->ca_file != NULL)
         curl_easy_setopt(curl, CURLOPT_CAINFO, target->ca_file);
-    return (int)curl_easy_perform(curl);
 }
 
 int tierce__admin_call(const struct tierce__admin_target *target, const char *command,
                        const char *rpc, bool is_meta, struct json_object *request,
                        struct json_object **reply)
 {
-    char url[2048];
-    struct body body = {0};
+    char url[2048], why[256];
+    struct tierce__http_answer answer = {0};
     struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
     CURL *curl = curl_easy_init();
-    long http = 0;
     *reply = NULL;
     if (curl == NULL || headers == NULL) {
         curl_slist_free_all(headers);
@@ -133,14 +103,14 @@ int tierce__admin_call(const struct tierce__admin_target *target, const char *co
     snprintf(url, sizeof(url), "%s/api/%s", is_meta ? target->meta_url : target->admin_url, rpc);
     int status = add_credentials(curl, target, command, &headers);
     if (status == TIERCE__CLI_OK) {
-        CURLcode code = (CURLcode)perform(curl, url, headers, request, &body, target);
-        curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &http);
-        status = code == CURLE_OK
-                     ? read_reply(command, url, http, &body, reply)
-                     : tierce__cli_fail(command, "%s: %s", url, curl_easy_strerror(code));
+        const char *text = json_object_to_json_string_ext(request, JSON_C_TO_STRING_PLAIN);
+        set_way(curl, target, headers);
+        status = tierce__http_post(&answer, curl, url, text, REPLY_BYTES_MAX, why) == 0
+                     ? read_reply(command, url, &answer, reply)
+                     : tierce__cli_fail(command, "%s: %s", url, why);
     }
     curl_slist_free_all(headers);
     curl_easy_cleanup(curl);
-    tierce__free(body.text);
+    tierce__free(answer.body);
     return status;
 }

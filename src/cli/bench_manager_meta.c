@@ -179,8 +179,10 @@ static int64_t run_write(void *arg)
         next_blocks(m, blocks);
         tierce__arena_reset(&m->arena);
         uint64_t start = tierce__now_ns();
-        int rc = tierce__meta_index_modify(m->index, m->keys, WRITE_KEYS, true, put_block, NULL,
-                                           blocks, &m->arena, m->status);
+        int rc = tierce__meta_index_modify(
+            m->index, m->keys, WRITE_KEYS,
+            &(struct tierce__meta_change){.modify = put_block, .arg = blocks, .whole = true},
+            &m->arena, m->status);
         ns += (int64_t)(tierce__now_ns() - start);
         if (rc < 0)
             return rc;

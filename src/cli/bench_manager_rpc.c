@@ -149,7 +149,7 @@ static int register_instance(struct rpc_bench *r)
     for (int i = 0; rc == 0 && i < TRIES && code != META__ERROR_CODE__OK; i++) {
         ProtobufCMessage *reply = NULL;
         rc = call(r, TIERCE__RPC_meta_register_instance, &body, &reply);
-        if (rc == 0) {
+        if (rc == 0 && reply != NULL) {
             Meta__Status *status = ((Meta__RegisterInstanceResponse *)reply)->header->status;
             code = (int)status->code;
             snprintf(why, sizeof(why), "%s", status->message);
@@ -320,7 +320,7 @@ static void write_done(void *arg, struct tierce__grpc_answer *answer)
     if (r->rc == 0)
         r->rc =
             tierce__proto_unpack(&reply, tierce__rpcs[id].reply, answer->body, answer->bytes, why);
-    if (r->rc < 0)
+    if (r->rc < 0 || reply == NULL)
         return;
     if (w->is_finish) {
         if (((Meta__CommonResponse *)reply)->header->status->code != META__ERROR_CODE__OK)

@@ -54,6 +54,54 @@ int tierce__cli_unknown_option(const char *command, const char *option, const ch
                              tierce__nearest(option, known));
 }
 
+int tierce__cli_wrong_option(const char *command, int option, const char *word,
+                             const struct option *options)
+{
+    char shown[64], name[64];
+    size_t least = SIZE_MAX;
+    const char *nearest = "";
+    tierce__text_for_message(shown, sizeof(shown), word);
+    if (option == ':')
+        return tierce__cli_usage(command, "%s needs a value", shown);
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(word, "="), word);
+    for (; options->name != NULL; options++) {
+        size_t distance = tierce__edit_distance(options->name, name + strspn(name, "-"));
+        nearest = distance < least ? options->name : nearest;
+        least = distance < least ? distance : least;
+    }
+    return tierce__cli_usage(command, "there is no option \"%s\"; the nearest is \"--%s\"", shown,
+                             nearest);
+}
+
+int tierce__cli_read_share(double *out, const char *command, const char *option, const char *text)
+{
+    uint64_t share;
+    char shown[64];
+    if (tierce__parse_share(&share, text) && share > 0 && share <= TIERCE__SHARE_ONE) {
+        *out = (double)share / (double)TIERCE__SHARE_ONE;
+        return TIERCE__CLI_OK;
+    }
+    tierce__text_for_message(shown, sizeof(shown), text);
+    return tierce__cli_usage(command, "%s takes a share above 0, up to 1; not \"%s\"", option,
+                             shown);
+}
+
+int tierce__cli_check_name(const char *command, const char *option,
+                           const char *(*name_at)(size_t index), const char *value)
+{
+    char names[256] = "", shown[64];
+    size_t used = 0;
+    for (size_t i = 0; name_at(i) != NULL; i++) {
+        if (strcmp(name_at(i), value) == 0)
+            return TIERCE__CLI_OK;
+        if (used < sizeof(names))
+            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i > 0 ? ", " : "",
+                                     name_at(i));
+    }
+    tierce__text_for_message(shown, sizeof(shown), value);
+    return tierce__cli_usage(command, "%s takes %s; not \"%s\"", option, names, shown);
+}
+
 static void print_overview(FILE *out)
 {
     fprintf(out, "usage: tierce COMMAND [ARGUMENTS]\n\n"
@@ -69,9 +117,16 @@ static void print_overview(FILE *out)
             "help", "prints this, or the help of a command");
 }
 
+void tierce__cli_print_help(FILE *file, const char *const *help)
+{
+    for (; *help != NULL; help++)
+        fputs(*help, file);
+}
+
 static void print_command_help(const struct tierce__command *command)
 {
-    printf("usage: tierce %s %s\n\n%s", command->name, command->args, command->help);
+    printf("usage: tierce %s %s\n\n", command->name, command->args);
+    tierce__cli_print_help(stdout, command->help);
 }
 
 static int run_help(int argc, char **argv)

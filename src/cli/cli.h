@@ -2,7 +2,10 @@
 #ifndef TIERCE_CLI_H
 #define TIERCE_CLI_H
 
+#include <getopt.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include <tierce/status.h>
 
@@ -22,18 +25,21 @@ struct tierce__command {
     const char *name;
     const char *args;
     const char *summary;
-    const char *help; /* what comes after the usage line */
+    const char *const *help; /* what comes after the usage line, in parts; ends with NULL */
     int (*run)(int argc, char **argv);
 };
 
 #define TIERCE_COMMAND(suffix, name, args, summary)                                                \
     int tierce__cli_##suffix(int argc, char **argv);                                               \
-    extern const char tierce__cli_##suffix##_help[];
+    extern const char *const tierce__cli_##suffix##_help[];
 #include "cli/commands.def"
 #undef TIERCE_COMMAND
 
 /* Runs the executable with main's arguments and returns its exit status. */
 int tierce__cli_main(int argc, char **argv);
+
+/* The parts of a help, one after the other. */
+void tierce__cli_print_help(FILE *file, const char *const *help);
 
 /* Prints "tierce COMMAND: ..." and where help is, by printf rules. Returns TIERCE__CLI_USAGE. */
 int tierce__cli_usage(const char *command, const char *format, ...)
@@ -45,6 +51,18 @@ int tierce__cli_fail(const char *command, const char *format, ...)
 
 /* Refuses an option; the nearest of `known` (ends with NULL) is named. Returns CLI_USAGE. */
 int tierce__cli_unknown_option(const char *command, const char *option, const char *const known[]);
+
+/* What getopt_long refuses where the short options begin with ':': `option` is what it returned,
+ * `word` the argument that it was reading. Returns CLI_USAGE. */
+int tierce__cli_wrong_option(const char *command, int option, const char *word,
+                             const struct option *options);
+
+/* A share above 0, up to 1 ("0.01", "1%"). Returns an exit status. */
+int tierce__cli_read_share(double *out, const char *command, const char *option, const char *text);
+
+/* Refuses a value that is none of name_at(0), name_at(1), ... NULL. Returns an exit status. */
+int tierce__cli_check_name(const char *command, const char *option,
+                           const char *(*name_at)(size_t index), const char *value);
 
 /*
  * The content of a regular file of at most `bytes_max` bytes as text with a NUL, heap,

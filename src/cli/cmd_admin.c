@@ -18,31 +18,37 @@
     "\n"                                                                                           \
     "JSON is a text, a file, or - for standard input.\n"
 
-const char tierce__cli_storage_help[] =
+const char *const tierce__cli_storage_help[] = {
     "  list\n  add JSON           a StorageConfig, such as "
     "{\"global_unique_name\":\"nfs_02\",\"nfs\":{\"root_path\":\"/mnt/kv/\"}}\n"
-    "  update JSON\n  enable NAME\n  disable NAME\n  remove NAME\n" OPTIONS;
-const char tierce__cli_group_help[] =
+    "  update JSON\n  enable NAME\n  disable NAME\n  remove NAME\n" OPTIONS,
+    NULL};
+const char *const tierce__cli_group_help[] = {
     "  show NAME\n  create JSON        an InstanceGroup\n"
-    "  update JSON        with a version above the stored one\n  remove NAME\n" OPTIONS;
-const char tierce__cli_instance_help[] =
+    "  update JSON        with a version above the stored one\n  remove NAME\n" OPTIONS,
+    NULL};
+const char *const tierce__cli_instance_help[] = {
     "  list GROUP\n  show ID\n  register JSON      a RegisterInstanceRequest\n"
-    "  remove ID          with all its blocks\n" OPTIONS;
-const char tierce__cli_cache_help[] =
+    "  remove ID          with all its blocks\n" OPTIONS,
+    NULL};
+const char *const tierce__cli_cache_help[] = {
     "  locate ID KEY...   the leading keys that are held, and where\n"
     "  look ID KEY...     the state of each key\n  remove ID KEY...\n"
     "  trim ID all|meta|FROM-TO\n                     all blocks; only what is known of them; "
     "those "
-    "stored in a span of seconds\n" OPTIONS;
-const char tierce__cli_account_help[] =
+    "stored in a span of seconds\n" OPTIONS,
+    NULL};
+const char *const tierce__cli_account_help[] = {
     "  list\n  add NAME user|admin FILE\n                     with the password that is the first "
-    "line of a file\n  remove NAME\n" OPTIONS;
-const char tierce__cli_cluster_help[] =
+    "line of a file\n  remove NAME\n" OPTIONS,
+    NULL};
+const char *const tierce__cli_cluster_help[] = {
     "  info               who leads\n  health\n  metrics\n  demote             the manager that is "
     "asked gives its lease up\n"
     "  snapshot           storages, groups, instances and accounts as JSON\n"
     "  restore FILE       of a snapshot\n  log LEVEL          fatal, error, warn, info, "
-    "debug\n" OPTIONS;
+    "debug\n" OPTIONS,
+    NULL};
 
 /* What stands behind a verb. */
 enum shape {

@@ -19,7 +19,7 @@
 #define MEMORY_DEFAULT  (5ULL << 30)
 #define MEMORY_MIN      (64ULL << 20)
 
-const char tierce__cli_bench_help[] =
+const char *const tierce__cli_bench_help[] = {
     "Measures this machine beside its own limits and prints a line a case. The ratio is value to\n"
     "limit, or limit to value where less is better: bigger is always better. The goal is the "
     "ratio\n"
@@ -35,7 +35,8 @@ const char tierce__cli_bench_help[] =
     "  --trace FILE   what optimize replays (default: Mooncake's conversation trace below\n"
     "                 TIERCE_TEST_DATA, or one that is made up)\n"
     "  --python FILE  a Python that has the package libcachesim, beside which optimize is\n"
-    "                 measured (default: python3)\n";
+    "                 measured (default: python3)\n",
+    NULL};
 
 static const struct entry {
     const char *name;
@@ -203,10 +204,8 @@ static uint64_t memory_by_default(void)
     return half > MEMORY_MIN ? half : MEMORY_MIN;
 }
 
-static int read_option(struct arguments *a, int option, const char *word)
+static int read_option(struct arguments *a, int option)
 {
-    static const char *const known[] = {"--csv", "--list",  "--seconds", "--memory", "--blocks",
-                                        "--dir", "--trace", "--python",  NULL};
     switch (option) {
     case 'c':
         a->bench.csv = true;
@@ -233,13 +232,9 @@ static int read_option(struct arguments *a, int option, const char *word)
     case 't':
         a->bench.trace = optarg;
         return 0;
-    case 'p':
+    default:
         a->bench.python = optarg;
         return 0;
-    case ':':
-        return tierce__cli_usage("bench", "%s needs a value", word);
-    default:
-        return tierce__cli_unknown_option("bench", word, known);
     }
 }
 
@@ -259,7 +254,9 @@ static int read_arguments(struct arguments *a, int argc, char **argv)
     int option, rc = 0;
     optind = 1;
     while (rc == 0 && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
-        rc = read_option(a, option, argv[optind - 1]);
+        rc = option == '?' || option == ':'
+                 ? tierce__cli_wrong_option("bench", option, argv[optind - 1], options)
+                 : read_option(a, option);
     a->names = argv + optind;
     a->name_count = argc - optind;
     for (int i = 0; rc == 0 && i < a->name_count; i++) {

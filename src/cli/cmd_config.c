@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char tierce__cli_config_help[] =
+const char *const tierce__cli_config_help[] = {
     "Prints the configuration that an engine would run with, as YAML, and where each value comes\n"
     "from. Values are taken from the defaults, then the file, then the environment, then the\n"
     "arguments; a name that does not exist is refused.\n"
@@ -15,7 +15,8 @@ const char tierce__cli_config_help[] =
     "  --file FILE           the YAML file; without it the one that TIERCE_CONFIG names\n"
     "  --PARAMETER=VALUE     one value, such as --memory.size=8GiB\n"
     "  --set PARAMETER=VALUE the same\n"
-    "  --markdown            prints the reference of all parameters instead\n";
+    "  --markdown            prints the reference of all parameters instead\n",
+    NULL};
 
 static const char reference_head[] =
     "# Configuration\n"

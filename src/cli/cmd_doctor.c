@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-const char tierce__cli_doctor_help[] =
+const char *const tierce__cli_doctor_help[] = {
     "KV may be shared between two instances only if every field of their namespaces is equal.\n"
     "A and B are each one of:\n"
     "\n"
@@ -18,7 +18,8 @@ const char tierce__cli_doctor_help[] =
     "  a configuration (YAML)   a file for `tierce config`, with `model:` if you like\n"
     "\n"
     "Exit status: 0 nothing that both sides tell keeps them apart, 1 they cannot share (or a side\n"
-    "cannot be read), 2 wrong arguments.\n";
+    "cannot be read), 2 wrong arguments.\n",
+    NULL};
 
 #define VALUE_SHOWN 200
 #define MODEL_SHOWN 20 /* differing values of the model that are printed */

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-const char tierce__cli_inspect_help[] =
+const char *const tierce__cli_inspect_help[] = {
     "Says what a store folder (disk.path) holds: namespaces, shards, chunks, bytes and ages. It\n"
     "changes nothing and takes no lock, so an engine may have the folder open.\n"
     "\n"
@@ -14,7 +14,8 @@ const char tierce__cli_inspect_help[] =
     "  --json     prints one JSON object; damaged chunks go to stderr then\n"
     "\n"
     "Exit status: 0 good, 1 the folder cannot be read, or its journal or a chunk is damaged,\n"
-    "2 wrong arguments.\n";
+    "2 wrong arguments.\n",
+    NULL};
 
 struct request {
     const char *folder;

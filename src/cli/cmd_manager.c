@@ -17,7 +17,7 @@
 
 extern char **environ;
 
-const char tierce__cli_manager_help[] =
+const char *const tierce__cli_manager_help[] = {
     "Governs storages, instance groups, instances and the places of their blocks, for Tair "
     "KVCache\n"
     "Manager's clients and our own: gRPC and HTTP. Without an argument it listens on loopback and\n"
@@ -32,7 +32,8 @@ const char tierce__cli_manager_help[] =
     "  --print-config      prints all parameters and where they come from, and ends\n"
     "  --markdown          prints the reference of all parameters, and ends\n"
     "\n"
-    "SIGTERM or SIGINT end it: calls in progress are finished, the lease is given back.\n";
+    "SIGTERM or SIGINT end it: calls in progress are finished, the lease is given back.\n",
+    NULL};
 
 static const char reference_head[] =
     "# Parameters of the manager\n"
@@ -120,7 +121,7 @@ int tierce__cli_manager(int argc, char **argv)
     }
     switch (config.action) {
     case TIERCE__MANAGER_HELP:
-        fputs(tierce__cli_manager_help, stderr);
+        tierce__cli_print_help(stderr, tierce__cli_manager_help);
         status = TIERCE__CLI_FAILED; /* as the original's */
         break;
     case TIERCE__MANAGER_VERSION:

@@ -4,6 +4,7 @@
 #include "cli/optimize.h"
 #include "cli/optimize_live.h"
 #include "cli/progress.h"
+#include "optimizer/temporary.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -14,27 +15,35 @@
 
 #define COMMAND "optimize"
 
-const char tierce__cli_optimize_help[] =
+const char *const tierce__cli_optimize_help[] = {
     "Replays a trace in caches that were not there, and says what they would have hit.\n"
     "\n"
-    "  --policy LIST     what leaves first; see below (lru,leaf-lru,lfu,sieve,s3fifo,arc,belady)\n"
+    "Caches. Lists have commas between; all combinations are run.\n"
+    "  --policy LIST     what leaves first (lru,leaf-lru,lfu,sieve,s3fifo,arc,belady)\n"
     "  --capacity LIST   blocks (10000), bytes (64GiB, with --model or --block-bytes) or\n"
     "                    unlimited\n"
     "                    (16 sizes up to all different blocks of the trace)\n"
     "  --match LIST      prefix, any, stream, window:N (prefix)\n"
     "  --order LIST      rev: a request's last block is touched first, fwd: its first (rev)\n"
-    "  --block-bytes N   how large a block is, where --model does not say "
-    "it\n" TIERCE__OPTIMIZE_MONEY_HELP TIERCE__OPTIMIZE_SIM_HELP
+    "  --block-bytes N   how large a block is, where --model does not say it\n"
     "  --ttl LIST        of --policy ttl: how long a block is kept after its last use\n"
+    "  --seed N          for policies that draw (0)\n"
+    "  --threads N       (one for each processor)\n"
+    "\n",
+    "Money and trust:\n" TIERCE__OPTIMIZE_MONEY_HELP "\n",
+    "Beside the table:\n" TIERCE__OPTIMIZE_SIM_HELP "\n",
+    "What comes out. A file takes the place of an older one when it is whole.\n"
     "  --csv FILE        one line a combination, to a file or to standard output (-)\n"
     "  --html FILE       all of it as one page for a browser, which needs nothing else\n"
     "  --svg FILE, --png FILE  the plot of hits against capacity\n"
+    "\n"
+    "What goes in. TRACE may be - for standard input, and be compressed by gzip or zstd.\n"
+    "  --format NAME     the trace's format, where it cannot be told from the trace\n"
+    "  --bad-share SHARE more bad lines than this share, and more than ten, end the run (0.01)\n"
     "  --live URL        shows LRU of what is being written: vLLM's KV events (tcp://, ipc://),\n"
     "                    http://, a file; each --every TIME (1s, 10s where no terminal is)\n"
-    "  --format NAME     the trace's format, where it cannot be told from the trace\n"
-    "  --bad-lines SHARE more bad lines than this share of all end the run (0.01)\n"
-    "  --seed N          for policies that draw (0)\n"
-    "  --threads N       (one for each processor)\n"
+    "\n",
+    "KVCM's caches:\n"
     "  --kvcm-mode 1|2|3 of kvcm-*: evict whole batches of all instances, whole batches of the "
     "one\n"
     "                    written to, or exactly what is too much (3)\n"
@@ -44,13 +53,14 @@ const char tierce__cli_optimize_help[] =
     "  --kvcm-csv DIR    KVCM's own files, of one kvcm-* policy and one capacity\n"
     "  --kvcm-config FILE  KVCM's own configuration: what it says is replayed, with its trace and\n"
     "                    output folder unless TRACE and --kvcm-csv say otherwise\n"
+    "\n",
+    "Policies: lru, fifo, mru, lfu, sieve, s3fifo, s3fifo-lcs, arc, leaf-lru, ttl, sampled-lru,\n"
+    "belady, infinite, kvcm-lru, kvcm-random-lru, kvcm-leaf-aware-lru.\n"
+    "belady knows the future and is what no policy can beat; infinite keeps everything.\n"
     "\n"
-    "Lists have commas between; all combinations are run. TRACE may be - for standard input, and "
-    "be\n"
-    "compressed by gzip or zstd. belady knows the future and is what no policy can beat; infinite\n"
-    "keeps everything.\n"
-    "\n"
-    "Exit status: 0 done, 1 the trace cannot be read, 2 wrong arguments.\n";
+    "Exit status: 0 done, 1 the trace cannot be read or a result not be written, 2 wrong\n"
+    "arguments, or what a file that they name says.\n",
+    NULL};
 
 /* ---- reading the trace ----------------------------------------------------------------------- */
 
@@ -108,9 +118,11 @@ static int not_kept(const char *path, int rc)
 {
     if (rc != -ENOSPC && rc != -EDQUOT && rc != -EFBIG)
         return tierce__cli_fail(COMMAND, "%.300s: %s", path, tierce_strerror(rc));
-    return tierce__cli_fail(COMMAND,
-                            "the temporary file cannot be written: %s; TMPDIR names the folder",
-                            tierce_strerror(rc));
+    return tierce__cli_fail(
+        COMMAND,
+        "the temporary file in %.300s cannot be written: %s; it takes 4 bytes a block and 48 "
+        "a request, and TMPDIR names another folder",
+        tierce__temporary_folder(), tierce_strerror(rc));
 }
 
 static int read_trace(struct tierce__optimize_trace *out, const struct tierce__optimize *request)
@@ -130,8 +142,9 @@ static int read_trace(struct tierce__optimize_trace *out, const struct tierce__o
     rc = tierce__recording_create(&out->recording, NULL);
     if (rc < 0) {
         status = tierce__cli_fail(COMMAND,
-                                  "a temporary file cannot be made: %s; TMPDIR names the folder",
-                                  tierce_strerror(rc));
+                                  "a temporary file cannot be made in %.300s: %s; TMPDIR names "
+                                  "another folder",
+                                  tierce__temporary_folder(), tierce_strerror(rc));
         goto out;
     }
     rc = record_all(out->recording, trace);
@@ -226,44 +239,49 @@ static void trace_name(char *out, size_t size, const char *path)
         *p = *p == ',' || *p == '"' || (unsigned char)*p < ' ' ? '_' : *p;
 }
 
-FILE *tierce__optimize_open(const char *path)
+int tierce__optimize_open(struct tierce__new_file *out, const char *path)
 {
-    FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we");
-    if (file == NULL)
-        tierce__cli_fail(COMMAND, "%.300s: cannot be written: %s", path, tierce_strerror(-errno));
-    return file;
+    *out = (struct tierce__new_file){.file = stdout};
+    int rc = strcmp(path, "-") == 0 ? 0 : tierce__new_file_open(out, path);
+    return rc == 0 ? TIERCE__CLI_OK
+                   : tierce__cli_fail(COMMAND, "%.300s: cannot be written: %s", path,
+                                      tierce_strerror(rc));
 }
 
-int tierce__optimize_close(FILE *file, const char *path)
+int tierce__optimize_close(struct tierce__new_file *file, const char *path)
 {
-    struct stat status;
-    if (file == stdout)
+    if (file->file == stdout)
         return TIERCE__CLI_OK;
-    bool is_file = fstat(fileno(file), &status) == 0 && S_ISREG(status.st_mode);
-    bool good = ferror(file) == 0;
-    good = fclose(file) == 0 && good;
-    if (good)
+    bool is_beside = file->beside != NULL;
+    int rc = tierce__new_file_close(file, true);
+    if (rc == 0)
         return TIERCE__CLI_OK;
-    bool removed = is_file && unlink(path) == 0; /* half of it would look like all of it */
-    return tierce__cli_fail(COMMAND, "%.300s: cannot be written to its end%s; is the disk full?",
-                            path, removed ? ", and was removed" : "");
+    return tierce__cli_fail(COMMAND, "%.300s: cannot be written to its end: %s%s", path,
+                            tierce_strerror(rc),
+                            is_beside ? "; what was there before is left as it was" : "");
 }
 
 static int write_csv(const struct tierce__optimize *request, const char *name,
                      const struct tierce__sweep *sweep,
                      const struct tierce__optimize_findings *findings)
 {
-    FILE *file = tierce__optimize_open(request->csv);
-    if (file == NULL)
-        return TIERCE__CLI_FAILED;
-    tierce__optimize_print_csv(file, name, sweep, findings);
-    return tierce__optimize_close(file, request->csv);
+    struct tierce__new_file file;
+    int status = tierce__optimize_open(&file, request->csv);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    tierce__optimize_print_csv(file.file, name, sweep, findings);
+    return tierce__optimize_close(&file, request->csv);
 }
 
-/* Whether the results themselves go to standard output. */
-static bool is_piped(const char *path)
+int tierce__optimize_piped(const struct tierce__optimize *request)
 {
-    return path != NULL && strcmp(path, "-") == 0;
+    const char *const paths[] = {
+        request->csv,          request->html,         request->svg,          request->png,
+        request->sim.timeline, request->sim.tier_csv, request->sim.group_csv};
+    int count = 0;
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
+        count += paths[i] != NULL && strcmp(paths[i], "-") == 0;
+    return count;
 }
 
 static void print_results(const struct tierce__optimize *request,
@@ -271,8 +289,7 @@ static void print_results(const struct tierce__optimize *request,
                           const struct tierce__sweep *sweep,
                           const struct tierce__optimize_findings *findings)
 {
-    if (is_piped(request->csv) || is_piped(request->html) || is_piped(request->svg) ||
-        is_piped(request->png))
+    if (tierce__optimize_piped(request) > 0)
         return;
     tierce__optimize_print_table(stdout, request, totals, sweep);
     tierce__optimize_print_budget(stdout, request, sweep);
@@ -294,6 +311,39 @@ static int write_results(const struct tierce__optimize *request,
     return status;
 }
 
+/* An error of the system, which the replay itself meets in nothing but files; the others are ours.
+ */
+static bool is_of_a_file(int rc)
+{
+    return rc > -4096 && rc != -ENOMEM && rc != -EAGAIN;
+}
+
+int tierce__optimize_fail_replay(const char *what, int rc)
+{
+    if (!is_of_a_file(rc))
+        return tierce__cli_fail(COMMAND, "%s failed: %s", what, tierce_strerror(rc));
+    return tierce__cli_fail(COMMAND,
+                            "%s failed: %s; its temporary files lie in %.300s, and TMPDIR names "
+                            "another folder",
+                            what, tierce_strerror(rc), tierce__temporary_folder());
+}
+
+/* The only file of a sweep is what belady knows of the future. */
+static int fail_sweep(const struct tierce__optimize *request,
+                      const struct tierce__recording *recording, int rc)
+{
+    for (size_t i = 0; i < request->cache_count && is_of_a_file(rc); i++) {
+        if (request->caches[i].kind == TIERCE__CACHE_BELADY)
+            return tierce__cli_fail(COMMAND,
+                                    "belady needs a temporary file of %" PRIu64
+                                    " bytes in %.300s, which cannot be had: %s; TMPDIR names "
+                                    "another folder, --policy caches without belady",
+                                    4 * tierce__recording_totals(recording).blocks,
+                                    tierce__temporary_folder(), tierce_strerror(rc));
+    }
+    return tierce__optimize_fail_replay("the replay", rc);
+}
+
 static int run(const struct tierce__optimize *request, const struct tierce__optimize_trace *trace,
                const char *name)
 {
@@ -302,6 +352,7 @@ static int run(const struct tierce__optimize *request, const struct tierce__opti
     struct tierce__progress progress;
     struct tierce__optimize_findings findings;
     tierce__progress_begin(&progress, "replaying", 1);
+    progress.unit = "requests";
     struct tierce__sweep_opts opts = {
         .size = sizeof(struct tierce__sweep_opts),
         .caches = request->caches,
@@ -331,7 +382,7 @@ static int run(const struct tierce__optimize *request, const struct tierce__opti
     int rc = status == TIERCE__CLI_OK ? tierce__sweep_run(&sweep, recording, &opts) : 0;
     tierce__progress_end(&progress);
     if (rc < 0)
-        status = tierce__cli_fail(COMMAND, "the replay failed: %s", tierce_strerror(rc));
+        status = fail_sweep(request, recording, rc);
     if (status != TIERCE__CLI_OK)
         goto out;
     status = tierce__optimize_end_findings(&findings, &sweep, recording, request->seed);
@@ -345,14 +396,15 @@ out:
 
 /* What else was asked for. */
 static int run_beside(const struct tierce__optimize *request,
-                      const struct tierce__optimize_trace *trace)
+                      const struct tierce__optimize_trace *trace, const char *name)
 {
-    int status = tierce__optimize_run_life(request, trace);
+    int status = tierce__optimize_piped(request) == 0 ? tierce__optimize_run_life(request, trace)
+                                                      : TIERCE__CLI_OK;
     if (status == TIERCE__CLI_OK)
         status = tierce__optimize_write_timeline(request, trace->recording);
     if (status == TIERCE__CLI_OK)
-        status = tierce__optimize_run_tiers(request, trace->recording);
-    return status == TIERCE__CLI_OK ? tierce__optimize_run_groups(request, trace) : status;
+        status = tierce__optimize_run_tiers(request, trace->recording, name);
+    return status == TIERCE__CLI_OK ? tierce__optimize_run_groups(request, trace, name) : status;
 }
 
 int tierce__cli_optimize(int argc, char **argv)
@@ -378,7 +430,7 @@ int tierce__cli_optimize(int argc, char **argv)
         if (status == TIERCE__CLI_OK)
             status = run(&request, &trace, name);
         if (status == TIERCE__CLI_OK)
-            status = run_beside(&request, &trace);
+            status = run_beside(&request, &trace, name);
         if (status == TIERCE__CLI_OK && request.kvcm_csv != NULL)
             status = tierce__optimize_write_kvcm(&request, &trace);
     }

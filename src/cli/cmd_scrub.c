@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-const char tierce__cli_scrub_help[] =
+const char *const tierce__cli_scrub_help[] = {
     "Reads every chunk of a store folder (disk.path) again and checks header, identity and each\n"
     "cell's sum, so that a disk that forgets is found before its chunks are wanted. It changes\n"
     "nothing and takes no lock: an engine may have the folder open. A damaged chunk is a miss, "
@@ -18,7 +18,9 @@ const char tierce__cli_scrub_help[] =
     "  --rate SIZE   reads at most so much a second (100MiB); without it, all that the disk gives\n"
     "\n"
     "Each damaged chunk is a line: its key, a tab, what is wrong. Exit status: 0 all good, 1 the\n"
-    "folder cannot be read or something is damaged, 2 wrong arguments.\n";
+    "folder cannot be read or something is damaged, 2 wrong arguments.\n",
+    NULL,
+};
 
 struct request {
     const char *folder;

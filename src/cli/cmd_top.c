@@ -17,7 +17,7 @@
 /* Shows what running processes count, again and again: each time their /status, and rates from
  * what it was the time before. */
 
-const char tierce__cli_top_help[] =
+const char *const tierce__cli_top_help[] = {
     "Shows what the processes that keep a cache are doing: tiers, hits, rates. Without a name: "
     "all\n"
     "processes of this user. On a terminal the page is drawn anew each time; Ctrl-C ends.\n"
@@ -25,7 +25,9 @@ const char tierce__cli_top_help[] =
     "  PID|SOCKET       one process: its id, or the path of its control socket\n"
     "  --interval SECONDS   between two looks; default 2\n"
     "  --count N        looks, then ends; default: for ever on a terminal, else 1\n"
-    "  --json           what /status says, one line a process and look\n";
+    "  --json           what /status says, one line a process and look\n",
+    NULL,
+};
 
 struct options {
     const char *who;

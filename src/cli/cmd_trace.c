@@ -2,7 +2,7 @@
 #include "cli/trace.h"
 
 #include <errno.h>
-#include <getopt.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #include "cli/cli.h"
 #include "optimizer/trace_write.h"
 
-const char tierce__cli_trace_help[] =
+const char *const tierce__cli_trace_help[] = {
     "Looks at recorded workloads and converts them. FILE may be - for standard input, and gzip or\n"
     "zstd; the format is told by its first lines. Requests come in the order of their times.\n\n"
     "  stat FILE                       what it holds\n"
@@ -23,7 +23,7 @@ const char tierce__cli_trace_help[] =
     "  --to FORMAT       access, csv or mooncake (sample: by default FILE's, or else access)\n"
     "  --renumber        writes blocks as numbers from 0, different in each instance\n"
     "  --seed S          of the sample (default 0): the same seed takes the same ones\n"
-    "  --bad-share R     goes on up to that share of bad lines (default 0.01)\n"
+    "  --bad-share R     more bad lines than that share, and more than ten, end it (0.01)\n"
     "  --window N        sorts within N requests (default 65536)\n"
     "  --line-size SIZE  a longer line is a bad one (default 64MiB)\n\n"
     "Formats:\n"
@@ -32,7 +32,8 @@ const char tierce__cli_trace_help[] =
 #undef TIERCE_TRACE_FORMAT
     "\n"
     "Exit status: 0 read to its end (bad lines are told), 1 it cannot be read, or too many lines\n"
-    "are bad, 2 wrong arguments.\n";
+    "are bad, 2 wrong arguments.\n",
+    NULL};
 
 /* ---- arguments ------------------------------------------------------------------------------ */
 
@@ -71,49 +72,14 @@ static const struct subcommand *find_subcommand(const char *name)
     return NULL;
 }
 
-/* A share above 0 and up to 1. */
-static bool read_share(double *out, const char *text)
-{
-    uint64_t billionths;
-    if (!tierce__parse_share(&billionths, text) || billionths == 0 ||
-        billionths > TIERCE__SHARE_ONE)
-        return false;
-    *out = (double)billionths / (double)TIERCE__SHARE_ONE;
-    return true;
-}
-
-static bool knows_format(const char *(*name_at)(size_t index), const char *name)
-{
-    for (size_t i = 0; name_at(i) != NULL; i++) {
-        if (strcmp(name_at(i), name) == 0)
-            return true;
-    }
-    return false;
-}
-
-static int wrong_format(const char *option, const char *(*name_at)(size_t index), const char *name)
-{
-    char names[256] = "", shown[64];
-    size_t used = 0;
-    for (size_t i = 0; name_at(i) != NULL && used < sizeof(names); i++)
-        used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i > 0 ? ", " : "",
-                                 name_at(i));
-    tierce__text_for_message(shown, sizeof(shown), name);
-    return tierce__cli_usage("trace", "%s takes %s: \"%s\"", option, names, shown);
-}
-
 static int read_format(struct tierce__trace_run *run, int option)
 {
     if (option == 'f') {
         run->opts.format = optarg;
-        return knows_format(tierce__trace_format_name, optarg)
-                   ? 0
-                   : wrong_format("--format", tierce__trace_format_name, optarg);
+        return tierce__cli_check_name("trace", "--format", tierce__trace_format_name, optarg);
     }
     run->to = optarg;
-    return knows_format(tierce__trace_writer_format, optarg)
-               ? 0
-               : wrong_format("--to", tierce__trace_writer_format, optarg);
+    return tierce__cli_check_name("trace", "--to", tierce__trace_writer_format, optarg);
 }
 
 static int read_number(struct tierce__trace_run *run, int option)
@@ -126,7 +92,10 @@ static int read_number(struct tierce__trace_run *run, int option)
         return 0;
     }
     if (!tierce__parse_count(&number, optarg))
-        return usage("a number is wanted", optarg);
+        return usage(option == 'w'   ? "--window takes a number"
+                     : option == 'n' ? "-n takes a number"
+                                     : "--seed takes a number",
+                     optarg);
     if (option == 'w' && (number == 0 || number > 1u << 28))
         return usage("--window takes 1 to 268435456", optarg);
     if (option == 'w')
@@ -150,34 +119,28 @@ static int read_option(struct tierce__trace_run *run, int option)
     case 's':
         return read_number(run, option);
     case 'b':
-        return read_share(&run->opts.bad_share_max, optarg)
-                   ? 0
-                   : usage("--bad-share takes a share above 0, up to 1", optarg);
+        return tierce__cli_read_share(&run->opts.bad_share_max, "trace", "--bad-share", optarg);
     case 'R':
-        return read_share(&run->rate, optarg)
-                   ? 0
-                   : usage("--rate takes a share above 0, up to 1", optarg);
+        return tierce__cli_read_share(&run->rate, "trace", "--rate", optarg);
     case 'r':
         run->renumber = true;
         return 0;
-    case 'y':
+    default:
         run->by_session = strcmp(optarg, "session") == 0;
         run->by_tree = strcmp(optarg, "prefix-tree") == 0;
         return run->by_session || run->by_tree ? 0
                                                : usage("--by takes session or prefix-tree", optarg);
-    default:
-        return TIERCE__CLI_USAGE; /* getopt has said why */
     }
 }
 
 /* An option as it is written. */
-static const char *option_name(const struct option *options, int letter)
+static void print_option(char out[32], const struct option *options, int letter)
 {
+    snprintf(out, 32, "-%c", letter);
     for (; options->name != NULL; options++) {
         if (options->val == letter)
-            return options->name;
+            snprintf(out, 32, "--%s", options->name);
     }
-    return "-n";
 }
 
 static int read_arguments(struct tierce__trace_run *run, const struct subcommand *subcommand,
@@ -189,13 +152,16 @@ static int read_arguments(struct tierce__trace_run *run, const struct subcommand
         {"bad-share", required_argument, NULL, 'b'}, {"rate", required_argument, NULL, 'R'},
         {"by", required_argument, NULL, 'y'},        {"seed", required_argument, NULL, 's'},
         {"renumber", no_argument, NULL, 'r'},        {NULL, 0, NULL, 0}};
+    char name[32];
     int option, rc = 0;
     optind = 1;
-    while (rc == 0 && (option = getopt_long(argc, argv, "n:", options, NULL)) != -1) {
-        if (option != '?' && strchr("fwlb", option) == NULL &&
-            strchr(subcommand->options, option) == NULL)
-            return tierce__cli_usage("trace", "%s does not take %s", subcommand->name,
-                                     option_name(options, option));
+    while (rc == 0 && (option = getopt_long(argc, argv, ":n:", options, NULL)) != -1) {
+        if (option == '?' || option == ':')
+            return tierce__cli_wrong_option("trace", option, argv[optind - 1], options);
+        if (strchr("fwlb", option) == NULL && strchr(subcommand->options, option) == NULL) {
+            print_option(name, options, option);
+            return tierce__cli_usage("trace", "%s does not take %s", subcommand->name, name);
+        }
         rc = read_option(run, option);
     }
     if (rc != 0)

@@ -2,6 +2,7 @@
 #ifndef TIERCE_CLI_OPTIMIZE_H
 #define TIERCE_CLI_OPTIMIZE_H
 
+#include "base/file.h"
 #include "optimizer/report.h"
 #include "cli/kvcm_config.h"
 #include "cli/optimize_money.h"
@@ -102,10 +103,26 @@ int tierce__optimize_write_report(const struct tierce__optimize *request,
                                   const struct tierce__sweep *sweep,
                                   const struct tierce__optimize_findings *findings);
 
-/* Opens what --csv and its like name. NULL if it cannot be, which was printed; close returns an
- * exit status. */
-FILE *tierce__optimize_open(const char *path);
-int tierce__optimize_close(FILE *file, const char *path);
+/* Opens what --csv and its like name (base/file.h), or standard output ("-"); close ends it. Both
+ * return an exit status, and have printed what went wrong. */
+int tierce__optimize_open(struct tierce__new_file *out, const char *path);
+int tierce__optimize_close(struct tierce__new_file *file, const char *path);
+
+/* How many files are standard output. If one is, nothing else is printed there. */
+int tierce__optimize_piped(const struct tierce__optimize *request);
+
+/* A text as a cell of a CSV: nothing that a terminal obeys, in quotes where it must be. */
+void tierce__optimize_print_text(FILE *file, const char *text);
+
+/* "rev", "fwd", or "-" of a cache that has none. */
+const char *tierce__optimize_order(const struct tierce__sweep_row *row);
+
+/* A capacity as it is read again: a number, whose unit the user knows. */
+void tierce__optimize_print_capacity(FILE *file, uint64_t capacity);
+
+/* A replay failed, of which `what` is the name: says why, and what a temporary file wants if that
+ * is the reason. Returns TIERCE__CLI_FAILED. */
+int tierce__optimize_fail_replay(const char *what, int rc);
 
 /* Hit rates by cache and capacity, one table for each match, and what they do not show. */
 void tierce__optimize_print_table(FILE *file, const struct tierce__optimize *request,

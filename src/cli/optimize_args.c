@@ -122,17 +122,6 @@ static int read_number(uint64_t *out, const char *option, const char *text, uint
                              (unsigned long long)least, (unsigned long long)most, text);
 }
 
-static int read_share(double *out, const char *option, const char *text)
-{
-    char *end;
-    double share = strtod(text, &end);
-    if (end == text || *end != '\0' || !(share > 0 && share <= 1))
-        return tierce__cli_usage(COMMAND, "%s takes a share above 0, up to 1; not \"%.60s\"",
-                                 option, text);
-    *out = share;
-    return TIERCE__CLI_OK;
-}
-
 enum {
     OPTION_POLICY = 1,
     OPTION_ORDER,
@@ -147,7 +136,7 @@ enum {
     OPTION_SEED,
     OPTION_TTL,
     OPTION_THREADS,
-    OPTION_BAD_LINES,
+    OPTION_BAD_SHARE,
     OPTION_KVCM_MODE,
     OPTION_KVCM_BATCH,
     OPTION_KVCM_USED,
@@ -172,9 +161,9 @@ static int read_kvcm_option(struct tierce__kvcm_tuning *out, int option)
         out->batch = (uint32_t)number;
         return status;
     case OPTION_KVCM_USED:
-        return read_share(&out->used_share, "--kvcm-used", optarg);
+        return tierce__cli_read_share(&out->used_share, COMMAND, "--kvcm-used", optarg);
     default:
-        return read_share(&out->sample_rate, "--kvcm-sample-rate", optarg);
+        return tierce__cli_read_share(&out->sample_rate, COMMAND, "--kvcm-sample-rate", optarg);
     }
 }
 
@@ -224,7 +213,7 @@ static int read_option(struct tierce__optimize *out, int option)
         return TIERCE__CLI_OK;
     case OPTION_FORMAT:
         out->format = optarg;
-        return TIERCE__CLI_OK;
+        return tierce__cli_check_name(COMMAND, "--format", tierce__trace_format_name, optarg);
     case OPTION_SEED:
         return read_number(&out->seed, "--seed", optarg, 0, UINT64_MAX);
     case OPTION_TTL:
@@ -233,8 +222,8 @@ static int read_option(struct tierce__optimize *out, int option)
         status = read_number(&threads, "--threads", optarg, 1, 64);
         out->threads = (uint32_t)threads;
         return status;
-    case OPTION_BAD_LINES:
-        return read_share(&out->bad_share_max, "--bad-lines", optarg);
+    case OPTION_BAD_SHARE:
+        return tierce__cli_read_share(&out->bad_share_max, COMMAND, "--bad-share", optarg);
     case OPTION_KVCM_MODE:
     case OPTION_KVCM_BATCH:
     case OPTION_KVCM_USED:
@@ -247,12 +236,32 @@ static int read_option(struct tierce__optimize *out, int option)
         out->kvcm_config_path = optarg;
         return TIERCE__CLI_OK;
     default:
-        if (option >= TIERCE__OPTIMIZE_MONEY_FIRST && option < TIERCE__OPTIMIZE_MONEY_END)
-            return tierce__optimize_read_money(&out->money, option, optarg);
-        if (option >= TIERCE__OPTIMIZE_SIM_FIRST && option < TIERCE__OPTIMIZE_SIM_END)
-            return tierce__optimize_read_sim(&out->sim, option, optarg);
-        return TIERCE__CLI_USAGE; /* getopt has said why */
+        return option < TIERCE__OPTIMIZE_MONEY_END
+                   ? tierce__optimize_read_money(&out->money, option, optarg)
+                   : tierce__optimize_read_sim(&out->sim, option, optarg);
     }
+}
+
+/* What only some caches read is refused where none of them is there. */
+static int check_kvcm(const struct tierce__optimize *out)
+{
+    const struct tierce__kvcm_tuning *k = &out->kvcm;
+    const char *option = k->mode != 0         ? "--kvcm-mode"
+                         : k->batch != 0      ? "--kvcm-batch"
+                         : k->used_share > 0  ? "--kvcm-used"
+                         : k->sample_rate > 0 ? "--kvcm-sample-rate"
+                                              : NULL;
+    bool any = false, random = false;
+    for (size_t i = 0; i < out->cache_count; i++) {
+        bool is_kvcm = out->caches[i].kind == TIERCE__CACHE_KVCM;
+        any = any || is_kvcm;
+        random = random || (is_kvcm && out->caches[i].kvcm == TIERCE__KVCM_RANDOM_LRU);
+    }
+    if (option != NULL && !any)
+        return tierce__cli_usage(COMMAND, "%s needs one of the policies kvcm-*", option);
+    if (k->sample_rate > 0 && !random)
+        return tierce__cli_usage(COMMAND, "--kvcm-sample-rate needs the policy kvcm-random-lru");
+    return TIERCE__CLI_OK;
 }
 
 /* What a planner wants to see who has said nothing. */
@@ -277,6 +286,8 @@ static int add_defaults(struct tierce__optimize *out)
     }
     if (status == TIERCE__CLI_OK && out->ttl_count > 0 && !expires)
         status = tierce__cli_usage(COMMAND, "--ttl needs --policy ttl");
+    if (status == TIERCE__CLI_OK)
+        status = check_kvcm(out);
     if (status == TIERCE__CLI_OK && out->kvcm_csv != NULL &&
         (out->cache_count != 1 || out->caches[0].kind != TIERCE__CACHE_KVCM ||
          out->capacity_count != 1))
@@ -286,6 +297,8 @@ static int add_defaults(struct tierce__optimize *out)
         status = tierce__optimize_check_money(&out->money);
     if (status == TIERCE__CLI_OK)
         status = tierce__optimize_check_sim(out);
+    if (status == TIERCE__CLI_OK && tierce__optimize_piped(out) > 1)
+        status = tierce__cli_usage(COMMAND, "only one file can be standard output (-)");
     return status;
 }
 
@@ -312,7 +325,7 @@ static int read_config(struct tierce__optimize *out)
                                  "--quota, --split, --budget and --scale");
     int rc = tierce__kvcm_config_read(&out->kvcm_config, out->kvcm_config_path, why);
     if (rc < 0)
-        return tierce__cli_fail(COMMAND, "%.300s: %s", out->kvcm_config_path, why);
+        return tierce__cli_usage(COMMAND, "%.300s: %s", out->kvcm_config_path, why);
     if (out->path == NULL)
         out->path = out->kvcm_config.trace_path;
     if (out->format == NULL)
@@ -323,12 +336,9 @@ static int read_config(struct tierce__optimize *out)
 /* Anything but the hit rates of caches. */
 static bool asks_for_more(const struct tierce__optimize *out)
 {
-    const struct tierce__optimize_sim *sim = &out->sim;
     return out->csv != NULL || out->html != NULL || out->svg != NULL || out->png != NULL ||
            out->kvcm_csv != NULL || out->kvcm_config_path != NULL || out->money.model != NULL ||
-           out->money.rounds > 0 || sim->life || sim->timeline != NULL || sim->tier_count > 0 ||
-           sim->group_count > 0 || sim->quota_count > 0 || sim->has_split || sim->has_budget ||
-           sim->scale > 0;
+           out->money.rounds > 0 || tierce__optimize_asks_sim(&out->sim);
 }
 
 /* What is followed has no end: only what is known at any time can be shown. */
@@ -342,7 +352,7 @@ static int read_live(struct tierce__optimize *out, int paths)
         return tierce__cli_usage(COMMAND, "--live names what is read; there is no TRACE beside it");
     if (!lru || !rev || out->ttl_count > 0 || asks_for_more(out))
         return tierce__cli_usage(COMMAND, "--live shows lru and goes with --capacity, --match, "
-                                          "--block-bytes, --format, --bad-lines and --every");
+                                          "--block-bytes, --format, --bad-share and --every");
     return add_defaults(out);
 }
 
@@ -362,7 +372,7 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
         {"seed", required_argument, NULL, OPTION_SEED},
         {"ttl", required_argument, NULL, OPTION_TTL},
         {"threads", required_argument, NULL, OPTION_THREADS},
-        {"bad-lines", required_argument, NULL, OPTION_BAD_LINES},
+        {"bad-share", required_argument, NULL, OPTION_BAD_SHARE},
         {"kvcm-mode", required_argument, NULL, OPTION_KVCM_MODE},
         {"kvcm-batch", required_argument, NULL, OPTION_KVCM_BATCH},
         {"kvcm-used", required_argument, NULL, OPTION_KVCM_USED},
@@ -378,8 +388,10 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
     *out = (struct tierce__optimize){0};
     int option, status = TIERCE__CLI_OK;
     optind = 1;
-    while (status == TIERCE__CLI_OK && (option = getopt_long(argc, argv, "", options, NULL)) != -1)
-        status = read_option(out, option);
+    while (status == TIERCE__CLI_OK && (option = getopt_long(argc, argv, ":", options, NULL)) != -1)
+        status = option == '?' || option == ':'
+                     ? tierce__cli_wrong_option(COMMAND, option, argv[optind - 1], options)
+                     : read_option(out, option);
     if (status != TIERCE__CLI_OK)
         return status;
     if (out->live != NULL)

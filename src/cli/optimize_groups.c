@@ -67,6 +67,10 @@ static int join(struct members *m, const struct tierce__optimize_trace *trace, c
             tierce__edit_distance(trace->instances[nearest], wanted))
             nearest = i;
     }
+    if (trace->instance_count == 0 ||
+        (trace->instance_count == 1 && trace->instances[0][0] == '\0'))
+        return tierce__cli_usage(COMMAND, "the trace names no instance; \"%s\" cannot be one",
+                                 wanted);
     tierce__text_for_message(shown, sizeof(shown),
                              trace->instance_count > 0 ? trace->instances[nearest] : "");
     return tierce__cli_usage(COMMAND, "the trace has no instance \"%s\" (\"%s\"?)", wanted, shown);
@@ -183,6 +187,30 @@ static void print_quotas(FILE *file, const struct tierce__optimize *request,
                 groups->left_out);
 }
 
+/* Columns of both tables; what one has not is empty. */
+static const char csv_header[] =
+    "trace,kind,group,policy,order,match,capacity,requests,blocks,hits,hit_rate,"
+    "internal_blocks,internal_hits,hits_max,hits_bound\n";
+
+static void print_csv_quotas(FILE *file, const char *trace, const struct tierce__groups *groups,
+                             const struct members *m)
+{
+    for (size_t i = 0; i < groups->row_count; i++) {
+        const struct tierce__sweep_row *row = &groups->rows[i].row;
+        size_t group = groups->rows[i].group;
+        char name[TIERCE__SWEEP_NAME_BYTES], match[TIERCE__MATCH_TEXT_BYTES];
+        tierce__sweep_name(name, row);
+        tierce__match_print(&row->match, match);
+        fprintf(file, "%s,quota,", trace);
+        tierce__optimize_print_text(file, group < m->count ? m->names[group] : "all");
+        fprintf(file, ",%s,%s,%s,", name, tierce__optimize_order(row), match);
+        tierce__optimize_print_capacity(file, row->capacity);
+        fprintf(file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.6f,%" PRIu64 ",%" PRIu64 ",,\n",
+                row->requests, row->blocks, row->hits, rate(row->hits, row->blocks),
+                row->internal_blocks, row->internal_hits);
+    }
+}
+
 static struct tierce__groups_opts groups_opts(const struct tierce__optimize *request,
                                               const struct members *m)
 {
@@ -208,7 +236,7 @@ static struct tierce__groups_opts groups_opts(const struct tierce__optimize *req
 }
 
 static int run_quotas(const struct tierce__optimize *request,
-                      const struct tierce__optimize_trace *trace)
+                      const struct tierce__optimize_trace *trace, FILE *csv, const char *name)
 {
     struct tierce__groups groups = {0};
     struct members m;
@@ -217,10 +245,11 @@ static int run_quotas(const struct tierce__optimize *request,
         struct tierce__groups_opts opts = groups_opts(request, &m);
         int rc = tierce__groups_run(&groups, trace->recording, &opts);
         if (rc < 0)
-            status =
-                tierce__cli_fail(COMMAND, "the replay of groups failed: %s", tierce_strerror(rc));
-        else
+            status = tierce__optimize_fail_replay("the replay of groups", rc);
+        else if (tierce__optimize_piped(request) == 0)
             print_quotas(stdout, request, &groups, &m);
+        if (rc == 0 && csv != NULL)
+            print_csv_quotas(csv, name, &groups, &m);
     }
     tierce__groups_clear(&groups);
     clear_members(&m);
@@ -259,8 +288,38 @@ static void print_split(FILE *file, const struct tierce__optimize *request,
               file);
 }
 
+static void print_csv_part(FILE *file, const char *group, const struct tierce__optimize *request,
+                           uint64_t capacity, const struct tierce__split_part *part)
+{
+    char match[TIERCE__MATCH_TEXT_BYTES];
+    tierce__match_print(&request->matches[0], match);
+    fputs("split,", file);
+    tierce__optimize_print_text(file, group);
+    fprintf(file,
+            ",lru,%s,%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.6f,,,%" PRIu64 ",%.6g\n",
+            request->orders[0] == TIERCE__TOUCH_REV ? "rev" : "fwd", match, capacity,
+            part->requests, part->blocks, part->hits, rate(part->hits, part->blocks),
+            part->hits_max, part->hull_hits);
+}
+
+static void print_csv_split(FILE *file, const char *trace, const struct tierce__optimize *request,
+                            const struct tierce__split *split, const struct members *m)
+{
+    struct tierce__split_part all = {.requests = split->requests,
+                                     .blocks = split->blocks,
+                                     .hits = split->hits,
+                                     .hits_max = split->hits_max,
+                                     .hull_hits = split->hull_hits};
+    for (size_t g = 0; g < split->part_count; g++) {
+        fprintf(file, "%s,", trace);
+        print_csv_part(file, m->names[g], request, split->parts[g].capacity, &split->parts[g]);
+    }
+    fprintf(file, "%s,", trace);
+    print_csv_part(file, "all", request, split->budget, &all);
+}
+
 static int run_split(const struct tierce__optimize *request,
-                     const struct tierce__optimize_trace *trace)
+                     const struct tierce__optimize_trace *trace, FILE *csv, const char *name)
 {
     struct tierce__split split = {0};
     struct members m;
@@ -269,9 +328,11 @@ static int run_split(const struct tierce__optimize *request,
         struct tierce__groups_opts opts = groups_opts(request, &m);
         int rc = tierce__split_run(&split, trace->recording, &opts, request->sim.split.amount);
         if (rc < 0)
-            status = tierce__cli_fail(COMMAND, "the split failed: %s", tierce_strerror(rc));
-        else
+            status = tierce__optimize_fail_replay("the split", rc);
+        else if (tierce__optimize_piped(request) == 0)
             print_split(stdout, request, &split, &m);
+        if (rc == 0 && csv != NULL)
+            print_csv_split(csv, name, request, &split, &m);
     }
     tierce__split_clear(&split);
     clear_members(&m);
@@ -294,10 +355,24 @@ int tierce__optimize_check_groups(const struct tierce__optimize *request,
 }
 
 int tierce__optimize_run_groups(const struct tierce__optimize *request,
-                                const struct tierce__optimize_trace *trace)
+                                const struct tierce__optimize_trace *trace, const char *name)
 {
-    int status = request->sim.quota_count > 0 ? run_quotas(request, trace) : TIERCE__CLI_OK;
-    if (status == TIERCE__CLI_OK && request->sim.has_split)
-        status = run_split(request, trace);
+    const struct tierce__optimize_sim *sim = &request->sim;
+    struct tierce__new_file file = {0};
+    int status = TIERCE__CLI_OK;
+    if (sim->group_csv != NULL)
+        status = tierce__optimize_open(&file, sim->group_csv);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    if (file.file != NULL)
+        fputs(csv_header, file.file);
+    if (sim->quota_count > 0)
+        status = run_quotas(request, trace, file.file, name);
+    if (status == TIERCE__CLI_OK && sim->has_split)
+        status = run_split(request, trace, file.file, name);
+    if (status == TIERCE__CLI_OK && file.file != NULL)
+        return tierce__optimize_close(&file, sim->group_csv);
+    if (file.file != stdout)
+        (void)!tierce__new_file_close(&file, false);
     return status;
 }

@@ -79,11 +79,12 @@ static int print_outcome(const struct tierce__optimize *request, const struct ou
 {
     int status = TIERCE__CLI_OK;
     if (request->csv != NULL) {
-        FILE *file = tierce__optimize_open(request->csv);
-        if (file == NULL)
-            return TIERCE__CLI_FAILED;
-        print_csv(file, outcome, trace);
-        status = tierce__optimize_close(file, request->csv);
+        struct tierce__new_file file;
+        status = tierce__optimize_open(&file, request->csv);
+        if (status != TIERCE__CLI_OK)
+            return status;
+        print_csv(file.file, outcome, trace);
+        status = tierce__optimize_close(&file, request->csv);
     }
     if (request->csv == NULL || strcmp(request->csv, "-") != 0)
         print_table(stdout, outcome);

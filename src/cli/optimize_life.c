@@ -183,7 +183,7 @@ static int print_cached(FILE *file, const struct tierce__optimize *request,
         char name[TIERCE__SWEEP_NAME_BYTES + 8], text[32];
         int rc = tierce__life_replay(&life, recording, &points[i]);
         if (rc < 0)
-            return tierce__cli_fail(COMMAND, "the replay failed: %s", tierce_strerror(rc));
+            return tierce__optimize_fail_replay("the replay", rc);
         name_point(name, request, &points[i]);
         tierce__optimize_capacity(text, request, points[i].capacity);
         fprintf(file, "%-16s%12s%12" PRIu64 "%12" PRIu64 "%11.2f%%", name, text, life.stored,
@@ -276,12 +276,12 @@ int tierce__optimize_write_timeline(const struct tierce__optimize *request,
                                  .threads = request->threads,
                              });
     if (rc < 0)
-        return tierce__cli_fail(COMMAND, "the replay failed: %s", tierce_strerror(rc));
-    FILE *file = tierce__optimize_open(request->sim.timeline);
-    int status = TIERCE__CLI_FAILED;
-    if (file != NULL) {
-        print_slices(file, &timeline);
-        status = tierce__optimize_close(file, request->sim.timeline);
+        return tierce__optimize_fail_replay("the replay", rc);
+    struct tierce__new_file file;
+    int status = tierce__optimize_open(&file, request->sim.timeline);
+    if (status == TIERCE__CLI_OK) {
+        print_slices(file.file, &timeline);
+        status = tierce__optimize_close(&file, request->sim.timeline);
     }
     tierce__timeline_clear(&timeline);
     return status;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/config_parse.h"
 #include "cli/optimize.h"
 #include "cli/progress.h"
 
@@ -20,18 +21,34 @@ static bool is_same_match(const struct tierce__match *a, const struct tierce__ma
     return a->kind == b->kind && a->window == b->window;
 }
 
-static const char *order_name(const struct tierce__sweep_row *row)
+const char *tierce__optimize_order(const struct tierce__sweep_row *row)
 {
     return !row->has_order ? "-" : row->order == TIERCE__TOUCH_REV ? "rev" : "fwd";
 }
 
-/* As it is read again: a number, whose unit the user knows. */
-static void print_capacity(char text[32], uint64_t capacity)
+void tierce__optimize_print_capacity(FILE *file, uint64_t capacity)
 {
     if (capacity == TIERCE__CAPACITY_UNLIMITED)
-        snprintf(text, 32, "unlimited");
+        fputs("unlimited", file);
     else
-        snprintf(text, 32, "%" PRIu64, capacity);
+        fprintf(file, "%" PRIu64, capacity);
+}
+
+void tierce__optimize_print_text(FILE *file, const char *text)
+{
+    char shown[512];
+    tierce__text_for_message(shown, sizeof(shown), text);
+    if (strpbrk(shown, ",\"") == NULL) {
+        fputs(shown, file);
+        return;
+    }
+    fputc('"', file);
+    for (const char *p = shown; *p != '\0'; p++) {
+        if (*p == '"')
+            fputc('"', file);
+        fputc(*p, file);
+    }
+    fputc('"', file);
 }
 
 void tierce__optimize_label(char out[TIERCE__OPTIMIZE_LABEL_BYTES],
@@ -47,7 +64,8 @@ void tierce__optimize_label(char out[TIERCE__OPTIMIZE_LABEL_BYTES],
     }
     tierce__match_print(&row->match, match);
     snprintf(out, TIERCE__OPTIMIZE_LABEL_BYTES, "%s%s%s%s%s", name, orders ? "/" : "",
-             orders ? order_name(row) : "", matches ? " by " : "", matches ? match : "");
+             orders ? tierce__optimize_order(row) : "", matches ? " by " : "",
+             matches ? match : "");
 }
 
 void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tierce__sweep *sweep,
@@ -59,13 +77,13 @@ void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tier
     fputc('\n', file);
     for (size_t i = 0; i < sweep->row_count; i++) {
         const struct tierce__sweep_row *row = &sweep->rows[i];
-        char cache[TIERCE__SWEEP_NAME_BYTES], match[TIERCE__MATCH_TEXT_BYTES], capacity[32];
+        char cache[TIERCE__SWEEP_NAME_BYTES], match[TIERCE__MATCH_TEXT_BYTES];
         tierce__sweep_name(cache, row);
         tierce__match_print(&row->match, match);
-        print_capacity(capacity, row->capacity);
-        fprintf(file, "%s,%s,%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.6f", trace, cache,
-                order_name(row), match, capacity, row->requests, row->blocks, row->hits,
-                rate(row->hits, row->blocks));
+        fprintf(file, "%s,%s,%s,%s,", trace, cache, tierce__optimize_order(row), match);
+        tierce__optimize_print_capacity(file, row->capacity);
+        fprintf(file, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.6f", row->requests, row->blocks,
+                row->hits, rate(row->hits, row->blocks));
         if (findings != NULL)
             tierce__optimize_print_cells(file, findings, i);
         fputc('\n', file);
@@ -92,7 +110,8 @@ static void print_line(FILE *file, const struct tierce__optimize *request,
     char cache[TIERCE__SWEEP_NAME_BYTES], name[80];
     bool both = request->order_count > 1 && like->has_order;
     tierce__sweep_name(cache, like);
-    snprintf(name, sizeof(name), "%s%s%s", cache, both ? "/" : "", both ? order_name(like) : "");
+    snprintf(name, sizeof(name), "%s%s%s", cache, both ? "/" : "",
+             both ? tierce__optimize_order(like) : "");
     fprintf(file, "%-16s", name);
     for (size_t c = 0; c < request->capacity_count; c++) {
         const struct tierce__sweep_row *row = find_row(sweep, like, request->capacities[c]);

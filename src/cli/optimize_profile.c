@@ -24,7 +24,7 @@ struct source {
 
 static int wrong(const struct source *source, int line, const char *key, const char *what)
 {
-    return tierce__cli_fail(COMMAND, "%.300s:%d: \"%.100s\" %s", source->path, line, key, what);
+    return tierce__cli_usage(COMMAND, "%.300s:%d: \"%.100s\" %s", source->path, line, key, what);
 }
 
 /* A key and its value; the key is heap. Returns an exit status. */
@@ -36,7 +36,7 @@ static int read_pair(const struct source *source, struct fy_node *mapping,
     *line = tierce__yaml_line(fy_node_pair_key(pair));
     *value = fy_node_pair_value(pair);
     if (tierce__yaml_scalar(key, fy_node_pair_key(pair)) != 0)
-        return tierce__cli_fail(COMMAND, "%.300s: a key is not a text", source->path);
+        return tierce__cli_usage(COMMAND, "%.300s: a key is not a text", source->path);
     while ((before = fy_node_mapping_iterate(mapping, &state)) != pair) {
         char *other = NULL;
         bool same =
@@ -74,7 +74,7 @@ static int read_figures(const struct source *source, enum tierce__profile_kind k
             status = wrong(source, line, key, "takes a number");
         else if (tierce__profiles_set(source->profiles, kind, name, key, text, TIERCE__MARK_GIVEN,
                                       why) < 0)
-            status = tierce__cli_fail(COMMAND, "%.300s:%d: %s", source->path, line, why);
+            status = tierce__cli_usage(COMMAND, "%.300s:%d: %s", source->path, line, why);
         tierce__free(key);
         tierce__free(text);
     }
@@ -109,7 +109,8 @@ static int read_root(const struct source *source, struct fy_node *root)
     struct fy_node_pair *pair;
     int status = TIERCE__CLI_OK;
     if (!is_mapping(root))
-        return tierce__cli_fail(COMMAND, "%.300s: models, gpus and tiers are wanted", source->path);
+        return tierce__cli_usage(COMMAND, "%.300s: models, gpus and tiers are wanted",
+                                 source->path);
     while (status == TIERCE__CLI_OK && (pair = fy_node_mapping_iterate(root, &state)) != NULL) {
         char *name, what[80];
         struct fy_node *value;
@@ -136,7 +137,7 @@ int tierce__optimize_read_profile(struct tierce__profiles *profiles, const char 
     struct tierce__yaml yaml;
     struct source source = {.profiles = profiles, .path = path};
     if (tierce__yaml_open(&yaml, path, &error) < 0)
-        return tierce__cli_fail(COMMAND, "%s", error.text);
+        return tierce__cli_usage(COMMAND, "%s", error.text);
     int status = read_root(&source, yaml.root);
     tierce__yaml_close(&yaml);
     return status;

@@ -108,12 +108,16 @@ static int write_one(const char *path, const struct tierce__report *report,
 {
     if (path == NULL)
         return TIERCE__CLI_OK;
-    FILE *file = tierce__optimize_open(path);
-    if (file == NULL)
-        return TIERCE__CLI_FAILED;
-    int rc = write(file, report);
-    int status = tierce__optimize_close(file, path);
-    return rc < 0 ? tierce__cli_fail(COMMAND, "%.300s: %s", path, tierce_strerror(rc)) : status;
+    struct tierce__new_file file;
+    int status = tierce__optimize_open(&file, path);
+    if (status != TIERCE__CLI_OK)
+        return status;
+    int rc = write(file.file, report);
+    if (rc == 0)
+        return tierce__optimize_close(&file, path);
+    if (file.file != stdout)
+        (void)!tierce__new_file_close(&file, false);
+    return tierce__cli_fail(COMMAND, "%.300s: %s", path, tierce_strerror(rc));
 }
 
 static int write_page(const struct tierce__optimize *request,

@@ -79,7 +79,7 @@ int tierce__optimize_run_scaled(const struct tierce__optimize *request,
     struct tierce__scaled scaled;
     int rc = tierce__scale_run(&scaled, recording, request->sim.scale, opts);
     if (rc < 0)
-        return tierce__cli_fail(COMMAND, "the replay failed: %s", tierce_strerror(rc));
+        return tierce__optimize_fail_replay("the replay of a part", rc);
     int status = TIERCE__CLI_OK;
     bool piped = request->csv != NULL && strcmp(request->csv, "-") == 0;
     if (scaled.requests == 0) {
@@ -89,12 +89,12 @@ int tierce__optimize_run_scaled(const struct tierce__optimize *request,
         goto out;
     }
     if (request->csv != NULL) {
-        FILE *file = tierce__optimize_open(request->csv);
-        status = TIERCE__CLI_FAILED;
-        if (file == NULL)
+        struct tierce__new_file file;
+        status = tierce__optimize_open(&file, request->csv);
+        if (status != TIERCE__CLI_OK)
             goto out;
-        tierce__optimize_print_csv(file, name, &scaled.sweep, NULL);
-        status = tierce__optimize_close(file, request->csv);
+        tierce__optimize_print_csv(file.file, name, &scaled.sweep, NULL);
+        status = tierce__optimize_close(&file, request->csv);
     }
     if (!piped) {
         print_part(stdout, request, &totals, &scaled);

@@ -70,13 +70,16 @@ static int read_tier_policy(struct tierce__tier_spec *spec, const char *name)
     return TIERCE__CLI_OK;
 }
 
-static int read_tier_key(struct tierce__tier_spec *spec, const char *key, const char *value)
+static int read_tier_key(struct tierce__optimize_sim *out, const char *key, const char *value)
 {
-    static const char *const keys[] = {"policy", "read", "write", "latency", "ttl", "endurance"};
+    static const char *const keys[] = {"policy", "read",      "write", "latency",
+                                       "ttl",    "endurance", "cost"};
+    struct tierce__tier_spec *spec = &out->tiers[out->tier_count];
+    char *cost = out->tier_costs[out->tier_count];
     size_t at = 0, nearest = 0;
     uint64_t ms = 0;
     bool good = false;
-    for (; at < 6 && strcmp(keys[at], key) != 0; at++) {
+    for (; at < 7 && strcmp(keys[at], key) != 0; at++) {
         if (tierce__edit_distance(keys[at], key) < tierce__edit_distance(keys[nearest], key))
             nearest = at;
     }
@@ -99,6 +102,11 @@ static int read_tier_key(struct tierce__tier_spec *spec, const char *key, const 
     case 5:
         good = read_bytes(&spec->endurance_bytes, value, false);
         break;
+    case 6:
+        good = value[0] != '\0' && strlen(value) < TIERCE__TIER_NAME_BYTES;
+        if (good)
+            memcpy(cost, value, strlen(value) + 1);
+        break;
     default:
         return tierce__cli_usage(COMMAND, "--tier: \"%.60s\" is not known here (\"%s\"?)", key,
                                  keys[nearest]);
@@ -107,7 +115,8 @@ static int read_tier_key(struct tierce__tier_spec *spec, const char *key, const 
                 : tierce__cli_usage(COMMAND, "--tier: %s=%.60s is not %s", key, value,
                                     at <= 2   ? "a rate like 3GB/s"
                                     : at <= 4 ? "a time like 100us or 1h"
-                                              : "a size like 1PB");
+                                    : at == 5 ? "a size like 1PB"
+                                              : "the name of a profile like nvme");
 }
 
 /* NAME[:SIZE][,KEY=VALUE...] */
@@ -130,8 +139,12 @@ static int read_tier(struct tierce__optimize_sim *out, const char *text)
         char *value = strchr(part, first ? ':' : '=');
         if (value != NULL)
             *value++ = '\0';
-        if (first && (part[0] == '\0' || strlen(part) >= sizeof(spec->name)))
-            return tierce__cli_usage(COMMAND, "--tier: \"%.60s\" is no name for a tier", part);
+        if (first &&
+            (part[0] == '\0' || strchr(part, '=') != NULL || strlen(part) >= sizeof(spec->name)))
+            return tierce__cli_usage(COMMAND,
+                                     "--tier: \"%.60s\" is no name for a tier; it takes "
+                                     "NAME:SIZE,key=value,...",
+                                     part);
         if (!first && value == NULL)
             return tierce__cli_usage(COMMAND, "--tier: \"%.60s\" lacks a value (%s=...)", part,
                                      part);
@@ -141,7 +154,7 @@ static int read_tier(struct tierce__optimize_sim *out, const char *text)
         if (first && value != NULL)
             status = read_size(size, "--tier", value);
         else if (!first)
-            status = read_tier_key(spec, part, value);
+            status = read_tier_key(out, part, value);
         if (status != TIERCE__CLI_OK)
             return status;
         if (text[length] == '\0')
@@ -240,6 +253,12 @@ int tierce__optimize_read_sim(struct tierce__optimize_sim *out, int option, cons
     case TIERCE__OPTIMIZE_BUDGET:
         out->has_budget = true;
         return read_size(&out->budget, "--budget", value);
+    case TIERCE__OPTIMIZE_TIER_CSV:
+        out->tier_csv = value;
+        return TIERCE__CLI_OK;
+    case TIERCE__OPTIMIZE_GROUP_CSV:
+        out->group_csv = value;
+        return TIERCE__CLI_OK;
     default:
         return read_scale(out, value);
     }
@@ -248,14 +267,40 @@ int tierce__optimize_read_sim(struct tierce__optimize_sim *out, int option, cons
 bool tierce__optimize_asks_sim(const struct tierce__optimize_sim *sim)
 {
     return sim->life || sim->timeline != NULL || sim->tier_count > 0 || sim->group_count > 0 ||
-           sim->quota_count > 0 || sim->has_split || sim->has_budget || sim->scale > 0;
+           sim->quota_count > 0 || sim->has_split || sim->has_budget || sim->scale > 0 ||
+           sim->tier_csv != NULL || sim->group_csv != NULL;
 }
 
-int tierce__optimize_check_sim(const struct tierce__optimize *request)
+/* What each tier costs, if all say it. */
+static int find_costs(struct tierce__optimize_sim *sim, const struct tierce__optimize_money *money)
 {
-    const struct tierce__optimize_sim *sim = &request->sim;
+    char why[TIERCE__PROFILE_WHY_BYTES];
+    size_t count = 0;
+    for (size_t i = 0; i < sim->tier_count; i++)
+        count += sim->tier_costs[i][0] != '\0';
+    if (count == 0)
+        return TIERCE__CLI_OK;
+    if (count < sim->tier_count || !money->has_gpu)
+        return tierce__cli_usage(COMMAND, "cost=NAME of a tier needs one in each --tier, and "
+                                          "--model and --gpu");
+    for (size_t i = 0; i < sim->tier_count; i++) {
+        if (tierce__storage_read(&sim->tier_storages[i], &money->profiles, sim->tier_costs[i],
+                                 why) < 0)
+            return tierce__cli_usage(COMMAND, "--tier %s: %s", sim->tiers[i].name, why);
+    }
+    sim->has_tier_costs = true;
+    return TIERCE__CLI_OK;
+}
+
+int tierce__optimize_check_sim(struct tierce__optimize *request)
+{
+    struct tierce__optimize_sim *sim = &request->sim;
     if (sim->group_count > 0 && sim->quota_count == 0 && !sim->has_split)
         return tierce__cli_usage(COMMAND, "--group needs --quota or --split");
+    if (sim->tier_csv != NULL && sim->tier_count == 0)
+        return tierce__cli_usage(COMMAND, "--tier-csv needs --tier");
+    if (sim->group_csv != NULL && sim->quota_count == 0 && !sim->has_split)
+        return tierce__cli_usage(COMMAND, "--group-csv needs --quota or --split");
     if (sim->timeline != NULL && request->capacity_count == 0)
         return tierce__cli_usage(COMMAND, "--timeline needs --capacity: of which caches");
     if (sim->scale > 0 && (request->html != NULL || request->svg != NULL || request->png != NULL ||
@@ -265,5 +310,5 @@ int tierce__optimize_check_sim(const struct tierce__optimize *request)
     if (sim->tier_count == 0 &&
         (sim->writes != TIERCE__TIERS_WRITE_ALL || sim->promote != TIERCE__TIERS_PROMOTE_FIRST))
         return tierce__cli_usage(COMMAND, "--tier-writes and --tier-promote need --tier");
-    return TIERCE__CLI_OK;
+    return find_costs(sim, &request->money);
 }

@@ -2,6 +2,7 @@
 #ifndef TIERCE_CLI_OPTIMIZE_SIM_H
 #define TIERCE_CLI_OPTIMIZE_SIM_H
 
+#include "optimizer/profiles.h"
 #include "optimizer/sweep.h"
 #include "optimizer/tiers.h"
 
@@ -43,6 +44,9 @@ struct tierce__optimize_sim {
     const char *timeline; /* NULL, a file, or "-" */
     struct tierce__tier_spec tiers[TIERCE__TIERS_MAX];
     struct tierce__optimize_size tier_sizes[TIERCE__TIERS_MAX];
+    char tier_costs[TIERCE__TIERS_MAX][TIERCE__TIER_NAME_BYTES]; /* names of profiles, or "" */
+    struct tierce__storage tier_storages[TIERCE__TIERS_MAX];     /* these profiles */
+    bool has_tier_costs;                                         /* each of them has one */
     size_t tier_count;
     enum tierce__tiers_writes writes;
     enum tierce__tiers_promote promote;
@@ -51,7 +55,8 @@ struct tierce__optimize_sim {
     size_t group_count, quota_count;
     bool has_split, has_budget;
     struct tierce__optimize_size split, budget;
-    double scale; /* 0: the whole trace */
+    double scale;                     /* 0: the whole trace */
+    const char *tier_csv, *group_csv; /* NULL, a file, or "-" */
 };
 
 /* Rows of the options' table, and reading one of them. Return an exit status, as all below. */
@@ -67,6 +72,8 @@ enum {
     TIERCE__OPTIMIZE_SPLIT,
     TIERCE__OPTIMIZE_BUDGET,
     TIERCE__OPTIMIZE_SCALE,
+    TIERCE__OPTIMIZE_TIER_CSV,
+    TIERCE__OPTIMIZE_GROUP_CSV,
     TIERCE__OPTIMIZE_SIM_END,
 };
 
@@ -80,6 +87,8 @@ enum {
         {"quota", required_argument, NULL, TIERCE__OPTIMIZE_QUOTA},                                \
         {"split", required_argument, NULL, TIERCE__OPTIMIZE_SPLIT},                                \
         {"budget", required_argument, NULL, TIERCE__OPTIMIZE_BUDGET},                              \
+        {"tier-csv", required_argument, NULL, TIERCE__OPTIMIZE_TIER_CSV},                          \
+        {"group-csv", required_argument, NULL, TIERCE__OPTIMIZE_GROUP_CSV},                        \
     {                                                                                              \
         "scale", required_argument, NULL, TIERCE__OPTIMIZE_SCALE                                   \
     }
@@ -93,13 +102,16 @@ enum {
     "                    memory:64GiB,read=20GB/s\n"                                               \
     "                    disk:1TiB,policy=lru,read=3GB/s,latency=100us,write=2GB/s,\n"             \
     "                    ttl=1h,endurance=1PB (policy lru; what is not said takes no time)\n"      \
+    "                    cost=NAME of a --cost-tier, in each of them: what all save, with --gpu\n" \
     "  --tier-writes all|waterfall  what is stored goes to all tiers, or what one evicts to the\n" \
     "                    next (all)\n"                                                             \
     "  --tier-promote first|all|none  hits of slower tiers go into the first, into all that are\n" \
     "                    faster, or nowhere (first)\n"                                             \
+    "  --tier-csv FILE   one line a tier, and one of all\n"                                        \
     "  --quota NAME=SIZE  a cache of its own for a group of instances, once for each\n"            \
     "  --group NAME=INSTANCE,...  what is in a group, where it is not the instance of that name\n" \
     "  --split SIZE      how groups (or all instances) best share so much, by their LRU curves\n"  \
+    "  --group-csv FILE  one line a group of --quota and --split, and one of all\n"                \
     "  --scale SHARE     replays so much of the conversations, in caches smaller by as much\n"
 
 int tierce__optimize_read_sim(struct tierce__optimize_sim *out, int option, const char *value);
@@ -110,8 +122,8 @@ bool tierce__optimize_read_size(struct tierce__optimize_size *out, const char *t
 /* Whether any of them was given. */
 bool tierce__optimize_asks_sim(const struct tierce__optimize_sim *sim);
 
-/* All options are read: refuses what does not go together. */
-int tierce__optimize_check_sim(const struct tierce__optimize *request);
+/* All options are read: refuses what does not go together, and finds what tiers cost. */
+int tierce__optimize_check_sim(struct tierce__optimize *request);
 
 /*
  * The trace is read: what was given in bytes becomes blocks, or, where only the trace says how
@@ -131,8 +143,9 @@ int tierce__optimize_run_life(const struct tierce__optimize *request,
                               const struct tierce__optimize_trace *trace);
 int tierce__optimize_write_timeline(const struct tierce__optimize *request,
                                     const struct tierce__recording *recording);
+/* `name` is the trace's, as below. */
 int tierce__optimize_run_tiers(const struct tierce__optimize *request,
-                               const struct tierce__recording *recording);
+                               const struct tierce__recording *recording, const char *name);
 
 /* The tiers that were asked for [borrow the request], and a replay in them; *out is the caller's to
  * destroy. */
@@ -142,7 +155,7 @@ int tierce__optimize_replay_tiers(struct tierce__tiers **out, const struct tierc
                                   const struct tierce__recording *recording);
 
 int tierce__optimize_run_groups(const struct tierce__optimize *request,
-                                const struct tierce__optimize_trace *trace);
+                                const struct tierce__optimize_trace *trace, const char *name);
 void tierce__optimize_print_budget(FILE *file, const struct tierce__optimize *request,
                                    const struct tierce__sweep *sweep);
 

@@ -9,7 +9,7 @@
 #define BAR_EVERY   (100 * TIERCE__MS_NS)
 #define LINE_EVERY  (5000 * TIERCE__MS_NS)
 #define SECOND_NS   1000000000ULL
-#define LINE_LENGTH 100
+#define LINE_LENGTH 120
 
 void tierce__human_bytes(char *text, size_t size, uint64_t bytes)
 {
@@ -45,33 +45,55 @@ void tierce__progress_begin(struct tierce__progress *progress, const char *name,
                                           .terminal = isatty(STDERR_FILENO) == 1};
 }
 
-static void print(const struct tierce__progress *progress, uint64_t now)
+static void format_amount(char *text, size_t size, const struct tierce__progress *progress,
+                          uint64_t amount)
 {
-    char done[32], total[32], rate[32], left[32], bar[BAR_WIDTH + 1], line[256];
-    double seconds = (double)(now - progress->started_ns) / (double)SECOND_NS;
-    double part = progress->total > 0 ? (double)progress->done / (double)progress->total : 1;
+    if (progress->unit == NULL)
+        tierce__human_bytes(text, size, amount);
+    else
+        snprintf(text, size, "%.3g million", (double)amount / 1e6);
+}
+
+/* What is known of the end is left out where nothing is. */
+static void format_line(char line[256], const struct tierce__progress *progress, double seconds)
+{
+    char done[32], total[32], rate[32], left[32];
+    const char *unit = progress->unit != NULL ? progress->unit : "";
     double speed = seconds > 0 ? (double)progress->done / seconds : 0;
     uint64_t rest = progress->total > progress->done ? progress->total - progress->done : 0;
+    format_amount(done, sizeof(done), progress, progress->done);
+    format_amount(total, sizeof(total), progress, progress->total);
+    format_amount(rate, sizeof(rate), progress, (uint64_t)speed);
+    tierce__human_seconds(left, sizeof(left), speed > 0 ? (uint64_t)((double)rest / speed) : 0);
+    if (progress->total > 0)
+        snprintf(line, 256, "%s of %s%s%s, %s/s, %s left", done, total, unit[0] != '\0' ? " " : "",
+                 unit, rate, left);
+    else
+        snprintf(line, 256, "%s%s%s, %s/s", done, unit[0] != '\0' ? " " : "", unit, rate);
+}
 
+static void print(const struct tierce__progress *progress, uint64_t now)
+{
+    char bar[BAR_WIDTH + 1], line[256], share[16] = "";
+    bool is_known = progress->total > 0;
+    double part = is_known ? (double)progress->done / (double)progress->total : 0;
     part = part > 1 ? 1 : part;
     for (int i = 0; i < BAR_WIDTH; i++)
         bar[i] = i < (int)(part * BAR_WIDTH) ? '#' : '.';
     bar[BAR_WIDTH] = '\0';
-    tierce__human_bytes(done, sizeof(done), progress->done);
-    tierce__human_bytes(total, sizeof(total), progress->total);
-    tierce__human_bytes(rate, sizeof(rate), (uint64_t)speed);
-    tierce__human_seconds(left, sizeof(left), speed > 0 ? (uint64_t)((double)rest / speed) : 0);
-    snprintf(line, sizeof(line), "%s of %s, %s/s, %s left", done, total, rate, left);
+    format_line(line, progress, (double)(now - progress->started_ns) / (double)SECOND_NS);
+    if (is_known)
+        snprintf(share, sizeof(share), "%3.0f %%", part * 100);
     if (progress->terminal)
-        fprintf(stderr, "\r%s [%s] %3.0f %%  %-48.48s", progress->name, bar, part * 100, line);
+        fprintf(stderr, "\r%s [%s] %s  %-56.56s", progress->name, bar, share, line);
     else
-        fprintf(stderr, "%s: %.0f %%, %s\n", progress->name, part * 100, line);
+        fprintf(stderr, "%s: %s%s%s\n", progress->name, share, is_known ? ", " : "", line);
 }
 
-void tierce__progress_add(struct tierce__progress *progress, uint64_t bytes)
+void tierce__progress_add(struct tierce__progress *progress, uint64_t amount)
 {
     uint64_t now = tierce__now_ns();
-    progress->done += bytes;
+    progress->done += amount;
     if (now - progress->printed_ns < (progress->terminal ? BAR_EVERY : LINE_EVERY))
         return;
     print(progress, now);

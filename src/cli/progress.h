@@ -7,12 +7,14 @@
 #include <stdint.h>
 
 /*
- * Progress over bytes on stderr: a bar where stderr is a terminal, else a line every few seconds.
- * Nothing is printed for work that is over before the first line is due.
+ * Progress on stderr, over bytes or over items: a bar where stderr is a terminal, else a line every
+ * few seconds. Where the total is not known (0), only what is done and how fast. Nothing is printed
+ * for work that is over before the first line is due.
  */
 struct tierce__progress {
     const char *name; /* [borrow until end] what is being done */
-    uint64_t total;
+    const char *unit; /* of items ("requests"); NULL: bytes */
+    uint64_t total;   /* 0: not known */
     uint64_t done;
     uint64_t started_ns;
     uint64_t printed_ns;
@@ -21,7 +23,7 @@ struct tierce__progress {
 };
 
 void tierce__progress_begin(struct tierce__progress *progress, const char *name, uint64_t total);
-void tierce__progress_add(struct tierce__progress *progress, uint64_t bytes);
+void tierce__progress_add(struct tierce__progress *progress, uint64_t amount);
 /* Takes the bar away. */
 void tierce__progress_end(struct tierce__progress *progress);
 

@@ -35,6 +35,8 @@
 
 #define TIERCE__TIERS_MAX    8
 #define TIERCE__SESSION_BINS 256
+#define TIERCE__USE_SETS     512
+#define TIERCE__USE_WAYS     8
 
 enum tierce__stat {
 #define TIERCE_STAT(name, text) TIERCE__STAT_##name,
@@ -71,6 +73,13 @@ struct tierce__rung {
 /* An engine is in the registry from before it has its folder until after it has let go of it. */
 enum tierce__engine_state { TIERCE__ENGINE_OPENING, TIERCE__ENGINE_OPEN, TIERCE__ENGINE_CLOSING };
 
+/* The leading blocks of its chain that a session has used; id 0: none. */
+struct tierce__use {
+    const struct tierce_view *view;
+    uint64_t id;
+    uint64_t blocks;
+};
+
 struct tierce_engine {
     uint32_t magic;
     uint32_t generation; /* of the process that opened it; see tierce__engine_inherited */
@@ -102,6 +111,7 @@ struct tierce_engine {
     struct tierce__list sessions[TIERCE__SESSION_BINS];
     uint64_t pinned_bytes;
     uint64_t session_count;
+    struct tierce__use uses[TIERCE__USE_SETS][TIERCE__USE_WAYS]; /* the last first */
     struct tierce__list unattended; /* requests nobody waits for that are not done: queued PUTs
                                        and DELETEs, the oldest first */
     uint64_t unattended_made;       /* numbers them */
@@ -183,6 +193,13 @@ TIERCE_MUSTUSE int tierce__keys_init(struct tierce__keys *keys, const struct tie
                                      uint64_t end_block, bool tail);
 void tierce__keys_fini(struct tierce__keys *keys);
 
+/* Blocks of the first `count` chunks. */
+static inline uint64_t tierce__keys_blocks(const struct tierce__keys *keys,
+                                           const struct tierce_view *view, size_t count)
+{
+    return count > keys->full_count ? keys->block_count : (uint64_t)count * view->chunk_blocks;
+}
+
 /*
  * What the header of chunk `index` of a sequence must say, besides when it was created: a store
  * writes it, a load compares with it. [in] hashes: of all blocks of the sequence from 0 on; root:
@@ -246,17 +263,34 @@ bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key 
 struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
                                           const struct tierce__key *key);
 
-/* A pool buffer, evicting by policy; NULL when nothing can be evicted. Does not wait. */
-struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes);
+/* A pool buffer for a chunk that will be published, evicting by policy; NULL when nothing can be
+ * evicted. [in] before: the buffer of the chunk before it, or NULL. Does not wait. */
+struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
+                                            const struct tierce__storage_chunk *chunk,
+                                            const struct tierce__buf *before);
 
-/* Publishes a sealed chunk in memory. Returns 0 or the memory tier's status. */
+/* Publishes a sealed chunk in memory. Returns 0, 1 if it was there already, or the memory tier's
+ * status. */
 TIERCE_MUSTUSE int tierce__storage_publish(struct tierce_engine *engine,
                                            const struct tierce__storage_chunk *chunk,
                                            struct tierce__buf *buf);
 
+/*
+ * What a store writes to the slower tiers, and the keys of its request, which are put in order
+ * there when the last of it has been answered. Begin leaves zeroes where there is no slower tier,
+ * or no memory.
+ */
+struct tierce__written;
+struct tierce__writes {
+    struct tierce__written *rungs[TIERCE__TIERS_MAX];
+};
+void tierce__storage_begin_writes(struct tierce_engine *engine, struct tierce__writes *writes,
+                                  const struct tierce__key *keys, size_t count);
+void tierce__storage_end_writes(struct tierce_engine *engine, struct tierce__writes *writes);
+
 /* Hands a sealed chunk to the queue of every slower tier that is in service. Best effort: what a
  * tier does not take is in its own counters, and is stored anew when it is missed. */
-void tierce__storage_write_all(struct tierce_engine *engine,
+void tierce__storage_write_all(struct tierce_engine *engine, struct tierce__writes *writes,
                                const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
 
 /* Counts and logs a chunk that proved wrong, and deletes it from the tier; one of another version
@@ -264,9 +298,10 @@ void tierce__storage_write_all(struct tierce_engine *engine,
 void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
                                 const struct tierce__key *key, int why);
 
-/* Marks chunks as used in every tier, the first ending up newest. */
-void tierce__storage_touch(struct tierce_engine *engine, const struct tierce__key *keys,
-                           size_t count);
+/* Marks chunks as used in the first `rungs` tiers, the first key ending up newest; the request has
+ * used `used` of them before. */
+void tierce__storage_touch(struct tierce_engine *engine, size_t rungs,
+                           const struct tierce__key *keys, size_t count, size_t used);
 
 /*
  * Submits through the rung's breaker. False: the breaker is open, nothing was submitted and done
@@ -317,6 +352,15 @@ struct tierce__session {
     struct tierce__key *keys;
     struct tierce__buf **bufs;
 };
+
+/*
+ * How far a request has used its chain, so that its loads and stores are one use of each chunk:
+ * returns the leading keys that the session used before, and notes that it has used the first
+ * `count`. A session of 0 is a request of its own each time. The sessions that were asked for
+ * longest ago are forgotten, which costs a chunk that is counted twice.
+ */
+size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct tierce__keys *keys,
+                           size_t count);
 
 /* Takes a session out; the caller ends it with session_free. NULL if there is none. */
 struct tierce__session *tierce__session_take(struct tierce_view *view, uint64_t id);

@@ -66,22 +66,23 @@ static struct tierce__list *bin_of(struct tierce_engine *engine, const struct ti
 static void segment_done(struct tierce__tier_req *req);
 
 static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t rung,
-                                        const struct tierce__key *key,
-                                        const struct tierce__shape *shape)
+                                        const struct tierce__storage_chunk *chunk,
+                                        const struct tierce__shape *shape,
+                                        const struct tierce__buf *before)
 {
     uint32_t count = shape->segment_count;
     struct tierce__fetch *fetch =
         tierce__calloc(1, sizeof(*fetch) + count * sizeof(fetch->segments[0]));
     if (fetch == NULL)
         return NULL;
-    fetch->buf = tierce__storage_alloc(engine, shape->extent.object_bytes);
+    fetch->buf = tierce__storage_reserve(engine, chunk, before);
     if (fetch->buf == NULL) {
         tierce__free(fetch);
         return NULL;
     }
     fetch->buf->source = (uint32_t)rung;
     fetch->engine = engine;
-    fetch->key = *key;
+    fetch->key = chunk->key;
     fetch->rung = rung;
     fetch->segment_count = count;
     tierce__list_init(&fetch->node);
@@ -157,9 +158,10 @@ static bool seat_with(struct tierce_engine *engine, struct tierce__fetch_seat *s
 }
 
 bool tierce__fetch_join(struct tierce_engine *engine, struct tierce__fetch_seat *seat, size_t rung,
-                        const struct tierce__key *key, const struct tierce__shape *shape,
-                        struct tierce__buf **lent)
+                        const struct tierce__storage_chunk *chunk,
+                        const struct tierce__shape *shape, struct tierce__buf **lent)
 {
+    const struct tierce__key *key = &chunk->key;
     TIERCE_ASSERT(seat->fetch == NULL);
     *lent = NULL;
     if (seat_with(engine, seat, key, NULL))
@@ -168,7 +170,7 @@ bool tierce__fetch_join(struct tierce_engine *engine, struct tierce__fetch_seat 
     *lent = tierce__storage_lease(engine, key);
     if (*lent != NULL)
         return false;
-    struct tierce__fetch *fresh = make_fetch(engine, rung, key, shape);
+    struct tierce__fetch *fresh = make_fetch(engine, rung, chunk, shape, seat->before);
     if (fresh == NULL)
         return false;
     seat_with(engine, seat, key, fresh);

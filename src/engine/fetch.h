@@ -53,10 +53,11 @@ struct tierce__fetches {
 
 /* One who wants the chunk. */
 struct tierce__fetch_seat {
-    uint64_t deadline_ns;        /* [in] of its own */
-    struct tierce__fetch *fetch; /* NULL: not seated */
-    struct tierce__buf *buf;     /* [borrow while seated] */
-    size_t rung;                 /* where the bytes come from */
+    uint64_t deadline_ns;             /* [in] of its own */
+    const struct tierce__buf *before; /* [in] of the chunk before, or NULL; for join */
+    struct tierce__fetch *fetch;      /* NULL: not seated */
+    struct tierce__buf *buf;          /* [borrow while seated] */
+    size_t rung;                      /* where the bytes come from */
     struct tierce__list node;
 };
 
@@ -65,14 +66,14 @@ void tierce__fetches_init(struct tierce__fetches *fetches);
 void tierce__fetches_fini(struct tierce__fetches *fetches);
 
 /*
- * Takes a seat in the fetch of `key` that is under way, or begins one from `rung`, for which
+ * Takes a seat in the fetch of a chunk that is under way, or begins one from `rung`, for which
  * memory is evicted. Asks for nothing yet. False, and the seat is not taken: memory has the chunk
  * by now, then *lent has a reference that is the caller's; or no memory can be had, then *lent is
  * NULL.
  */
 TIERCE_MUSTUSE bool tierce__fetch_join(struct tierce_engine *engine,
                                        struct tierce__fetch_seat *seat, size_t rung,
-                                       const struct tierce__key *key,
+                                       const struct tierce__storage_chunk *chunk,
                                        const struct tierce__shape *shape,
                                        struct tierce__buf **lent);
 

@@ -42,6 +42,7 @@ struct tierce_load {
     const struct tierce_paged *paged; /* the caller's until end */
     uint64_t deadline_ns;
     uint32_t next_layer;
+    uint64_t session;
     uint32_t next_segment; /* the first that is not asked for, for all chunks */
     size_t from_block, block_count;
     size_t count;
@@ -58,6 +59,13 @@ static const struct tierce__shape *shape_of(const struct tierce_load *load,
                                             const struct load_chunk *chunk)
 {
     return chunk->tail ? &load->tail_shape : &load->view->full;
+}
+
+static void describe(const struct tierce_load *load, const struct load_chunk *chunk,
+                     struct tierce__storage_chunk *record)
+{
+    tierce__view_describe(record, load->view, &load->keys, shape_of(load, chunk), chunk->index,
+                          load->hashes);
 }
 
 static void free_load(struct tierce_load *load)
@@ -137,8 +145,11 @@ static struct tierce__buf *take_pinned(struct tierce__session *session,
 
 static void join_fetch(struct tierce_load *load, struct load_chunk *chunk, size_t rung)
 {
+    struct tierce__storage_chunk record;
+    describe(load, chunk, &record);
     chunk->seat.deadline_ns = load->deadline_ns;
-    if (!tierce__fetch_join(load->engine, &chunk->seat, rung, &chunk->key, shape_of(load, chunk),
+    chunk->seat.before = chunk > load->chunks ? chunk[-1].buf : NULL;
+    if (!tierce__fetch_join(load->engine, &chunk->seat, rung, &record, shape_of(load, chunk),
                             &chunk->buf))
         return; /* with or without a lease */
     chunk->buf = chunk->seat.buf;
@@ -259,6 +270,7 @@ int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
     load->engine = view->engine;
     load->view = view;
     load->paged = opts->paged;
+    load->session = opts->session;
     load->from_block = (size_t)opts->from_block;
     load->block_count = (size_t)(opts->to_block - opts->from_block);
     load->deadline_ns = tierce__deadline_in_ms(
@@ -386,8 +398,7 @@ static void promote(struct tierce_load *load, struct load_chunk *chunk)
     if (!is_fetched(chunk) || chunk->any_bad)
         return;
     struct tierce__storage_chunk record;
-    tierce__view_describe(&record, load->view, &load->keys, shape_of(load, chunk), chunk->index,
-                          load->hashes);
+    describe(load, chunk, &record);
     tierce__fetch_promote(&chunk->seat, &record);
 }
 
@@ -440,7 +451,8 @@ int64_t tierce_load_end(struct tierce_load *load, uint8_t *origins)
         loaded += blocks;
     }
     tierce__count(engine, TIERCE__STAT_blocks_failed, (int64_t)(load->block_count - loaded));
-    tierce__storage_touch(engine, load->keys.keys, load->keys.count);
+    size_t used = tierce__session_use(load->view, load->session, &load->keys, load->keys.count);
+    tierce__storage_touch(engine, engine->rung_count, load->keys.keys, load->keys.count, used);
     free_load(load);
     return (int64_t)loaded;
 }

@@ -10,8 +10,7 @@
 static uint64_t blocks_of(const struct tierce_view *view, const struct tierce__keys *keys,
                           size_t chunks, uint64_t to_block)
 {
-    uint64_t blocks =
-        chunks > keys->full_count ? keys->block_count : (uint64_t)chunks * view->chunk_blocks;
+    uint64_t blocks = tierce__keys_blocks(keys, view, chunks);
     return blocks < to_block ? blocks : to_block;
 }
 

@@ -149,6 +149,31 @@ void tierce__sessions_expire(struct tierce_engine *engine, const struct tierce_v
     }
 }
 
+size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct tierce__keys *keys,
+                           size_t count)
+{
+    struct tierce_engine *engine = view->engine;
+    if (id == 0)
+        return 0;
+    struct tierce__use use = {.view = view, .id = id};
+    struct tierce__use *set = engine->uses[(id * 0x9e3779b97f4a7c15ULL >> 32) % TIERCE__USE_SETS];
+    size_t at = 0;
+    tierce__lock_take(&engine->lock);
+    while (at + 1 < TIERCE__USE_WAYS && (set[at].id != id || set[at].view != view))
+        at++;
+    if (set[at].id == id && set[at].view == view)
+        use = set[at];
+    memmove(set + 1, set, at * sizeof(*set));
+    uint64_t before = use.blocks, now = tierce__keys_blocks(keys, view, count);
+    use.blocks = now > before ? now : before;
+    set[0] = use;
+    tierce__lock_drop(&engine->lock);
+    if (before >= keys->block_count)
+        return keys->count;
+    size_t whole = (size_t)(before / view->chunk_blocks);
+    return whole < keys->full_count ? whole : keys->full_count;
+}
+
 void tierce_unpin(struct tierce_view *view, uint64_t session)
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);

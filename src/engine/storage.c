@@ -104,7 +104,27 @@ struct detached {
     struct tierce__storage_chunk chunk;
     struct tierce_engine *engine;
     size_t rung;
+    struct tierce__written *written; /* of a PUT, or NULL */
 };
+
+/* The PUTs of one store to one tier. */
+struct tierce__written {
+    _Atomic size_t left; /* PUTs not answered, and the store until it has made all of them */
+    struct tierce__tier *tier;
+    size_t count;
+    struct tierce__key keys[];
+};
+
+/* The last to come touches: before it, what is new cannot be found there, and would keep the order
+ * of its writing, in which a prefix is older than its suffix. */
+static void leave_written(struct tierce__written *written)
+{
+    /* acq_rel: the last sees what the store wrote. */
+    if (written == NULL || atomic_fetch_sub_explicit(&written->left, 1, memory_order_acq_rel) > 1)
+        return;
+    written->tier->ops->touch(written->tier, written->keys, written->count, written->count);
+    tierce__free(written);
+}
 
 /* What flush has to tell of a PUT: not that it was dropped or not admitted, which is by design. */
 static void note_put(struct tierce_engine *engine, int status)
@@ -119,6 +139,7 @@ static void free_detached(struct detached *d, int status)
     struct tierce_engine *engine = d->engine;
     if (d->req.op == TIERCE__TIER_PUT && status < 0)
         tierce__why_refused(engine, d->rung, &d->chunk.key, status);
+    leave_written(d->written);
     tierce__lock_take(&engine->lock);
     tierce__list_remove(&d->node);
     if (d->req.op == TIERCE__TIER_PUT)
@@ -150,11 +171,26 @@ static void submit_detached(struct detached *d)
         free_detached(d, TIERCE_E_DOWN);
 }
 
+/* Memory for what is in no tier, evicting by policy. */
+static struct tierce__buf *alloc_buf(struct tierce_engine *engine, uint64_t bytes)
+{
+    struct tierce__tier *memory = engine->rungs[0].tier;
+    struct tierce__buf *buf = NULL;
+    /* Each round frees something or ends the loop, so it is bounded by the chunks in memory. */
+    for (;;) {
+        int rc = tierce__pool_alloc(engine->pool, &buf, bytes);
+        if (rc == 0)
+            return buf;
+        if (rc != TIERCE_E_FULL || memory->ops->evict(memory, bytes) == 0)
+            return NULL;
+    }
+}
+
 /* A read that nobody waits for, of the first page of a chunk that the tier has held. */
 static void probe(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
 {
     struct detached *d = tierce__calloc(1, sizeof(*d));
-    struct tierce__buf *buf = tierce__storage_alloc(engine, TIERCE__CHUNK_ALIGN);
+    struct tierce__buf *buf = alloc_buf(engine, TIERCE__CHUNK_ALIGN);
     if (d == NULL || buf == NULL) {
         tierce__buf_release(buf);
         tierce__free(d);
@@ -294,18 +330,16 @@ struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
     return ask(engine, 0, &w) == 0 ? w.req.buf : NULL;
 }
 
-struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes)
+struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
+                                            const struct tierce__storage_chunk *chunk,
+                                            const struct tierce__buf *before)
 {
     struct tierce__tier *memory = engine->rungs[0].tier;
-    struct tierce__buf *buf = NULL;
-    /* Each round frees something or ends the loop, so it is bounded by the chunks in memory. */
-    for (;;) {
-        int rc = tierce__pool_alloc(engine->pool, &buf, bytes);
-        if (rc == 0)
-            return buf;
-        if (rc != TIERCE_E_FULL || memory->ops->evict(memory, bytes) == 0)
-            return NULL;
-    }
+    return memory->ops->reserve(
+        memory, &(struct tierce__reserve){.key = &chunk->key,
+                                          .parent = chunk->has_parent ? &chunk->parent : NULL,
+                                          .before = before,
+                                          .bytes = chunk->object_bytes});
 }
 
 static void fill_put(struct tierce__tier_req *req, const struct tierce__storage_chunk *chunk,
@@ -328,7 +362,8 @@ int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__s
 {
     struct waiter w = {0};
     fill_put(&w.req, chunk, buf);
-    return ask(engine, 0, &w);
+    int rc = ask(engine, 0, &w);
+    return rc == 0 && w.req.found > 0 ? 1 : rc;
 }
 
 /* A PUT that could not even be made. */
@@ -339,7 +374,30 @@ static void miss_put(struct tierce_engine *engine, int status)
     tierce__lock_drop(&engine->lock);
 }
 
-void tierce__storage_write_all(struct tierce_engine *engine,
+void tierce__storage_begin_writes(struct tierce_engine *engine, struct tierce__writes *writes,
+                                  const struct tierce__key *keys, size_t count)
+{
+    *writes = (struct tierce__writes){0};
+    for (size_t rung = 1; rung < engine->rung_count; rung++) {
+        struct tierce__written *written =
+            tierce__alloc(sizeof(*written) + count * sizeof(written->keys[0]));
+        if (written == NULL)
+            return;
+        atomic_init(&written->left, 1);
+        written->tier = engine->rungs[rung].tier;
+        written->count = count;
+        memcpy(written->keys, keys, count * sizeof(written->keys[0]));
+        writes->rungs[rung] = written;
+    }
+}
+
+void tierce__storage_end_writes(struct tierce_engine *engine, struct tierce__writes *writes)
+{
+    for (size_t rung = 1; rung < engine->rung_count; rung++)
+        leave_written(writes->rungs[rung]);
+}
+
+void tierce__storage_write_all(struct tierce_engine *engine, struct tierce__writes *writes,
                                const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
     for (size_t rung = 1; rung < engine->rung_count; rung++) {
@@ -354,6 +412,9 @@ void tierce__storage_write_all(struct tierce_engine *engine,
         d->chunk = *chunk;
         fill_put(&d->req, &d->chunk, buf);
         d->req.needs_parent = true;
+        d->written = writes->rungs[rung];
+        if (d->written != NULL)
+            atomic_fetch_add_explicit(&d->written->left, 1, memory_order_relaxed);
         submit_detached(d);
     }
 }
@@ -381,12 +442,12 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
     submit_detached(d);
 }
 
-void tierce__storage_touch(struct tierce_engine *engine, const struct tierce__key *keys,
-                           size_t count)
+void tierce__storage_touch(struct tierce_engine *engine, size_t rungs,
+                           const struct tierce__key *keys, size_t count, size_t used)
 {
-    for (size_t rung = 0; rung < engine->rung_count; rung++) {
+    for (size_t rung = 0; rung < rungs; rung++) {
         struct tierce__tier *tier = engine->rungs[rung].tier;
-        tier->ops->touch(tier, keys, count);
+        tier->ops->touch(tier, keys, count, used);
     }
 }
 

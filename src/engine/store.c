@@ -26,6 +26,7 @@ struct tierce_store {
     uint32_t magic;
     struct tierce_view *view;
     const struct tierce_paged *paged; /* the caller's until end */
+    uint64_t session;
     uint32_t next_layer;
     size_t count;
     struct store_chunk *chunks;
@@ -42,15 +43,15 @@ static const struct tierce__shape *shape_of(const struct tierce_store *store,
 }
 
 /*
- * With memory alone, a chunk must not push out its own prefix, for then neither could be found.
- * The leases end with the store. With a slower tier below, the prefix stays reachable there.
+ * With memory alone, a chunk must not push out its own prefix, for then neither could be found; nor
+ * what is held behind a hole that is being filled. The leases end when room has been made. With a
+ * slower tier below, the prefix stays reachable there.
  */
-static void lease_prefix(const struct tierce_store *store, struct tierce__buf **leases,
-                         size_t count)
+static void lease_held(const struct tierce_store *store, struct tierce__buf **leases)
 {
     if (store->view->engine->rung_count > 1)
         return;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < store->keys.count; i++)
         leases[i] = tierce__storage_lease(store->view->engine, &store->keys.keys[i]);
 }
 
@@ -63,7 +64,11 @@ static bool reserve(struct tierce_store *store, const struct tierce_chain *chain
     const struct tierce__shape *shape = shape_of(store, chunk);
     const uint8_t *hashes = tierce_chain_hash(chain, 0);
     tierce__view_describe(&chunk->record, store->view, &store->keys, shape, index, hashes);
-    chunk->buf = tierce__storage_alloc(store->view->engine, chunk->record.object_bytes);
+    const struct store_chunk *last = store->count > 0 ? chunk - 1 : NULL;
+    bool follows =
+        last != NULL && last->first_block + store->view->chunk_blocks == chunk->first_block;
+    chunk->buf =
+        tierce__storage_reserve(store->view->engine, &chunk->record, follows ? last->buf : NULL);
     if (chunk->buf == NULL)
         return false;
     struct tierce__chunk_info info;
@@ -100,6 +105,15 @@ static void reserve_missing(struct tierce_store *store, const struct tierce_chai
     }
 }
 
+/* What is held is used by whom it is offered; before room is made, so that it stays. */
+static void use_held(const struct tierce_store *store)
+{
+    struct tierce_engine *engine = store->view->engine;
+    const struct tierce__keys *keys = &store->keys;
+    size_t used = tierce__session_use(store->view, store->session, keys, keys->count);
+    tierce__storage_touch(engine, engine->rung_count, keys->keys, keys->count, used);
+}
+
 static int prepare(struct tierce_store *store, const struct tierce_transfer_opts *opts)
 {
     int rc = tierce__keys_init(&store->keys, store->view, opts->chain, opts->to_block,
@@ -111,23 +125,25 @@ static int prepare(struct tierce_store *store, const struct tierce_transfer_opts
     tierce__view_access(store->view, &store->line, "store", opts->chain, store->keys.block_count,
                         0);
     size_t missing = store->keys.count - held;
-    if (missing == 0)
+    if (missing == 0) {
+        use_held(store);
         return 0;
+    }
     if (store->keys.tail_blocks > 0) {
         rc = tierce__shape_init(&store->tail_shape, store->view, store->keys.tail_blocks);
         if (rc < 0)
             return rc;
     }
-    struct tierce__buf **leases = tierce__calloc(held, sizeof(struct tierce__buf *));
+    struct tierce__buf **leases = tierce__calloc(store->keys.count, sizeof(struct tierce__buf *));
     store->chunks = tierce__calloc(missing, sizeof(*store->chunks));
     store->block_ids = tierce__calloc((size_t)opts->to_block, sizeof(*store->block_ids));
     if (leases != NULL && store->chunks != NULL && store->block_ids != NULL) {
         memcpy(store->block_ids, opts->block_ids,
                (size_t)opts->to_block * sizeof(*store->block_ids));
-        tierce__storage_touch(store->view->engine, store->keys.keys, held);
-        lease_prefix(store, leases, held);
+        use_held(store);
+        lease_held(store, leases);
         reserve_missing(store, opts->chain, held);
-        for (size_t i = 0; i < held; i++)
+        for (size_t i = 0; i < store->keys.count; i++)
             tierce__buf_release(leases[i]);
     } else {
         rc = -ENOMEM;
@@ -172,6 +188,7 @@ int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
     store->magic = TIERCE__STORE_MAGIC;
     store->view = view;
     store->paged = opts->paged;
+    store->session = opts->session;
     rc = prepare(store, opts);
     if (rc < 0 || store->count == 0) {
         if (rc == 0)
@@ -218,11 +235,15 @@ int tierce_store_layer(struct tierce_store *store, uint32_t layer)
     return 0;
 }
 
-/* Seals and publishes in order; stops at the first that memory will not take. */
+/* Seals and publishes in order; stops at the first that memory will not take. Then all of the
+ * request is put in order, in a slower tier when it has what is new. */
 static int64_t publish(struct tierce_store *store)
 {
     struct tierce_engine *engine = store->view->engine;
+    const struct tierce__keys *keys = &store->keys;
+    struct tierce__writes writes;
     int64_t blocks = 0;
+    tierce__storage_begin_writes(engine, &writes, keys->keys, keys->count);
     for (size_t i = 0; i < store->count; i++) {
         struct store_chunk *chunk = &store->chunks[i];
         tierce__chunk_seal(chunk->buf->data);
@@ -233,12 +254,16 @@ static int64_t publish(struct tierce_store *store)
                 tierce__why_refused(engine, 0, &store->chunks[rest].record.key, rc);
             break;
         }
-        tierce__storage_write_all(engine, &chunk->record, chunk->buf);
+        if (rc > 0) /* another request was faster, and this one uses what that stored */
+            tierce__storage_touch(engine, engine->rung_count, &chunk->record.key, 1, 0);
+        tierce__storage_write_all(engine, &writes, &chunk->record, chunk->buf);
         blocks += chunk->record.block_count;
         tierce__count(engine, TIERCE__STAT_chunks_stored, 1);
         tierce__count(engine, TIERCE__STAT_bytes_stored,
                       (int64_t)shape_of(store, chunk)->extent.payload_bytes);
     }
+    tierce__storage_touch(engine, 1, keys->keys, keys->count, keys->count);
+    tierce__storage_end_writes(engine, &writes);
     return blocks;
 }
 
@@ -249,7 +274,6 @@ int64_t tierce_store_end(struct tierce_store *store)
     if (store->next_layer == store->view->full.geometry.layer_count) {
         blocks = publish(store);
         end_line(store, blocks);
-        tierce__storage_touch(store->view->engine, store->keys.keys, store->keys.count);
     }
     free_store(store);
     return blocks;

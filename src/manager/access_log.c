@@ -29,24 +29,6 @@ static void put_message(struct tierce__line *line, const char *name,
     tierce__free(text);
 }
 
-static const char *text_of(const ProtobufCMessage *message, const char *name)
-{
-    const ProtobufCFieldDescriptor *field =
-        message != NULL ? protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name)
-                        : NULL;
-    return field != NULL ? *(char *const *)(const void *)((const char *)message + field->offset)
-                         : "";
-}
-
-static const ProtobufCMessage *header_of(const ProtobufCMessage *reply)
-{
-    const ProtobufCFieldDescriptor *field =
-        protobuf_c_message_descriptor_get_field_by_name(reply->descriptor, "header");
-    return field != NULL
-               ? *(ProtobufCMessage *const *)(const void *)((const char *)reply + field->offset)
-               : NULL;
-}
-
 /* KVCM's fields in its order, and who it was. */
 void tierce__access_log_write(struct tierce__line_log *log, const struct tierce__api_call *api,
                               const struct tierce__call *call, const char *name, uint64_t took_us)
@@ -54,15 +36,18 @@ void tierce__access_log_write(struct tierce__line_log *log, const struct tierce_
     struct tierce__line line = {0};
     if (!tierce__line_log_is_read(log))
         return;
+    const struct tierce__api_fields *fields = tierce__api_fields(api->id);
+    const ProtobufCMessage *header = *(
+        ProtobufCMessage *const *)(const void *)((const char *)api->reply + fields->header->offset);
     int64_t now_us = tierce__manager_now_us(api->manager);
     tierce__line_put(&line, "{\"request_begin_time\":");
     tierce__line_put_int(&line, now_us - (int64_t)took_us);
     tierce__line_put(&line, ",\"client_ip\":");
     tierce__line_put_string(&line, tierce__call_info(call)->peer);
     tierce__line_put(&line, ",\"trace_id\":");
-    tierce__line_put_string(&line, text_of(api->request, "trace_id"));
+    tierce__line_put_string(&line, tierce__api_text_field(api->request, fields->trace_id));
     tierce__line_put(&line, ",\"request_id\":");
-    tierce__line_put_string(&line, text_of(header_of(api->reply), "request_id"));
+    tierce__line_put_string(&line, tierce__api_text_field(header, fields->request_id));
     tierce__line_put(&line, ",\"api_name\":");
     tierce__line_put_string(&line, tierce__rpcs[api->id].method);
     tierce__line_put(&line, ",\"status_code\":");

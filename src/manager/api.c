@@ -8,6 +8,7 @@
 #include "wire/proto_json.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,44 +22,77 @@
 
 /* ---- the status of a reply ------------------------------------------------------------------- */
 
+static struct tierce__api_fields all_fields[TIERCE__RPC_COUNT];
+static pthread_once_t fields_once = PTHREAD_ONCE_INIT;
+
+static const ProtobufCFieldDescriptor *find(const ProtobufCMessageDescriptor *type,
+                                            const char *name, ProtobufCType field_type)
+{
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(type, name);
+    TIERCE_ASSERT(field == NULL || field->type == field_type);
+    return field;
+}
+
+static void find_fields(void)
+{
+    for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
+        const struct tierce__rpc *rpc = &tierce__rpcs[id];
+        struct tierce__api_fields *f = &all_fields[id];
+        f->trace_id = find(rpc->request, "trace_id", PROTOBUF_C_TYPE_STRING);
+        f->instance_id = find(rpc->request, "instance_id", PROTOBUF_C_TYPE_STRING);
+        f->header = find(rpc->reply, "header", PROTOBUF_C_TYPE_MESSAGE);
+        TIERCE_ASSERT(f->header != NULL);
+        f->request_id = find(f->header->descriptor, "request_id", PROTOBUF_C_TYPE_STRING);
+        f->status = find(f->header->descriptor, "status", PROTOBUF_C_TYPE_MESSAGE);
+        TIERCE_ASSERT(f->request_id != NULL && f->status != NULL);
+        f->code = find(f->status->descriptor, "code", PROTOBUF_C_TYPE_ENUM);
+        f->message = find(f->status->descriptor, "message", PROTOBUF_C_TYPE_STRING);
+        TIERCE_ASSERT(f->code != NULL && f->message != NULL);
+    }
+}
+
+const struct tierce__api_fields *tierce__api_fields(enum tierce__rpc_id id)
+{
+    pthread_once(&fields_once, find_fields);
+    return &all_fields[id];
+}
+
+static void *at(ProtobufCMessage *message, const ProtobufCFieldDescriptor *field)
+{
+    return (char *)message + field->offset;
+}
+
 /* A sub-message of the reply, made if it is not there; its field's type says what it is. */
 static ProtobufCMessage *sub_message(ProtobufCMessage *root, ProtobufCMessage *parent,
-                                     const char *name)
+                                     const ProtobufCFieldDescriptor *field)
 {
-    const ProtobufCFieldDescriptor *field =
-        protobuf_c_message_descriptor_get_field_by_name(parent->descriptor, name);
-    TIERCE_ASSERT(field != NULL && field->type == PROTOBUF_C_TYPE_MESSAGE);
-    ProtobufCMessage **at = (ProtobufCMessage **)(void *)((char *)parent + field->offset);
+    ProtobufCMessage **place = at(parent, field);
     const ProtobufCMessageDescriptor *type = field->descriptor;
-    if (*at == NULL) {
-        *at = tierce__proto_alloc(root, type->sizeof_message);
-        if (*at != NULL)
-            type->message_init(*at);
+    if (*place == NULL) {
+        *place = tierce__proto_alloc(root, type->sizeof_message);
+        if (*place != NULL)
+            type->message_init(*place);
     }
-    return *at;
+    return *place;
 }
 
-static char **text_field(ProtobufCMessage *message, const char *name)
+const char *tierce__api_text_field(const ProtobufCMessage *message,
+                                   const ProtobufCFieldDescriptor *field)
 {
-    const ProtobufCFieldDescriptor *field =
-        protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name);
-    TIERCE_ASSERT(field != NULL && field->type == PROTOBUF_C_TYPE_STRING);
-    return (char **)(void *)((char *)message + field->offset);
-}
-
-static int32_t *enum_field(ProtobufCMessage *message, const char *name)
-{
-    const ProtobufCFieldDescriptor *field =
-        protobuf_c_message_descriptor_get_field_by_name(message->descriptor, name);
-    TIERCE_ASSERT(field != NULL && field->type == PROTOBUF_C_TYPE_ENUM);
-    return (int32_t *)(void *)((char *)message + field->offset);
+    if (message == NULL || field == NULL)
+        return "";
+    return tierce__api_string(
+        *(char *const *)(const void *)((const char *)message + field->offset));
 }
 
 void tierce__api_say(struct tierce__api_call *api, int code, const char *format, ...)
 {
     enum { TEXT_BYTES = 640 };
-    ProtobufCMessage *header = sub_message(api->reply, api->reply, "header");
-    ProtobufCMessage *status = header != NULL ? sub_message(api->reply, header, "status") : NULL;
+    const struct tierce__api_fields *fields = tierce__api_fields(api->id);
+    ProtobufCMessage *header = sub_message(api->reply, api->reply, fields->header);
+    ProtobufCMessage *status =
+        header != NULL ? sub_message(api->reply, header, fields->status) : NULL;
     char *text = tierce__proto_alloc(api->reply, TEXT_BYTES);
     api->code = code;
     if (status == NULL || text == NULL)
@@ -67,24 +101,22 @@ void tierce__api_say(struct tierce__api_call *api, int code, const char *format,
     va_start(arguments, format);
     vsnprintf(text, TEXT_BYTES, format, arguments);
     va_end(arguments);
-    *enum_field(status, "code") = code;
-    *text_field(status, "message") = text;
+    *(int32_t *)at(status, fields->code) = code;
+    *(char **)at(status, fields->message) = text;
 }
 
 /* header.request_id = trace_id, '_', microseconds since 1970. */
 static void set_request_id(struct tierce__api_call *api)
 {
-    ProtobufCMessage *header = sub_message(api->reply, api->reply, "header");
-    const ProtobufCFieldDescriptor *field =
-        protobuf_c_message_descriptor_get_field_by_name(api->request->descriptor, "trace_id");
-    const char *trace_id =
-        field != NULL ? tierce__api_string(*text_field(api->request, "trace_id")) : "";
+    const struct tierce__api_fields *fields = tierce__api_fields(api->id);
+    ProtobufCMessage *header = sub_message(api->reply, api->reply, fields->header);
+    const char *trace_id = tierce__api_text_field(api->request, fields->trace_id);
     size_t bytes = strlen(trace_id) + 24;
     char *text = tierce__proto_alloc(api->reply, bytes);
     if (header == NULL || text == NULL)
         return;
     snprintf(text, bytes, "%s_%lld", trace_id, (long long)tierce__manager_now_us(api->manager));
-    *text_field(header, "request_id") = text;
+    *(char **)at(header, fields->request_id) = text;
 }
 
 static void escape(char *out, size_t size, const char *text)
@@ -126,6 +158,14 @@ void tierce__api_fail(struct tierce__api_call *api, int rc, const char *doing)
         escape(why, sizeof(why), text);
         tierce__api_say(api, INTERNAL_ERROR, "Failed to %s: {\"error_msg\":[\"%s\"]}", doing, why);
     }
+}
+
+void tierce__api_end(struct tierce__api_call *api, int rc, const char *doing, const char *done)
+{
+    if (rc < 0)
+        tierce__api_fail(api, rc, doing);
+    else
+        tierce__api_say(api, OK, "%s", done);
 }
 
 void tierce__api_invalid(struct tierce__api_call *api, const char *field)
@@ -264,8 +304,9 @@ static bool waits(struct tierce__api_call *api)
     const struct tierce__api_row *row = row_of(api->id);
     if (row->waits != TIERCE__API_WAITS_AS_INSTANCE)
         return row->waits == TIERCE__API_WAITS;
-    return tierce__locator_blocks(api->manager->locator,
-                                  tierce__api_string(*text_field(api->request, "instance_id")));
+    return tierce__locator_blocks(
+        api->manager->locator,
+        tierce__api_text_field(api->request, tierce__api_fields(api->id)->instance_id));
 }
 
 static int read_request(struct tierce__api_call *api, const struct tierce__call_info *info,
@@ -376,20 +417,15 @@ static void count_call(struct tierce__api_call *api, uint64_t took_us)
     atomic_store_explicit(&stats->last_code, (uint32_t)api->code, memory_order_relaxed);
 }
 
-static const char *trace_id_of(struct tierce__api_call *api)
-{
-    const ProtobufCFieldDescriptor *field =
-        protobuf_c_message_descriptor_get_field_by_name(api->request->descriptor, "trace_id");
-    return field != NULL ? tierce__api_string(*text_field(api->request, "trace_id")) : "";
-}
-
 /* Runs the call and replies: at once, or as a fault says. */
 static void answer(struct tierce__api_call *api, struct tierce__call *call, const char *name)
 {
     struct tierce__manager *manager = api->manager;
     uint64_t began_ns = tierce__now_ns();
+    const char *trace_id =
+        tierce__api_text_field(api->request, tierce__api_fields(api->id)->trace_id);
     struct tierce__fault fault =
-        tierce__faults_meet(manager->faults, tierce__rpcs[api->id].method, trace_id_of(api));
+        tierce__faults_meet(manager->faults, tierce__rpcs[api->id].method, trace_id);
     run(api, &fault);
     uint64_t took_us = (tierce__now_ns() - began_ns) / 1000;
     count_call(api, took_us);

@@ -155,10 +155,7 @@ static void get(struct tierce__api_call *api)
         reply->n_locations = reply->locations != NULL ? got.count : 0;
         rc = reply->locations != NULL ? 0 : -ENOMEM;
     }
-    if (rc < 0)
-        tierce__api_fail(api, rc, "get");
-    else
-        tierce__api_say(api, OK, "Cache locations retrieved successfully");
+    tierce__api_end(api, rc, "get", "Cache locations retrieved successfully");
 }
 
 static bool show_mask(struct tierce__api_call *api, const struct tierce__mask *mask, size_t count,
@@ -225,10 +222,7 @@ static void put_finish(struct tierce__api_call *api)
     if (rc == 0)
         rc = tierce__locator_finish_write(api->manager->locator, request->instance_id,
                                           request->write_session_id, &all, api->why);
-    if (rc < 0)
-        tierce__api_fail(api, rc, "finish put");
-    else
-        tierce__api_say(api, OK, "Write cache session finished successfully");
+    tierce__api_end(api, rc, "finish put", "Write cache session finished successfully");
 }
 
 static void remove_keys(struct tierce__api_call *api)
@@ -240,10 +234,7 @@ static void remove_keys(struct tierce__api_call *api)
         return;
     int rc = tierce__locator_remove(api->manager->locator, request->instance_id, keys,
                                     request->n_keys, &none, api->why);
-    if (rc < 0)
-        tierce__api_fail(api, rc, "remove");
-    else
-        tierce__api_say(api, OK, "Cache removed successfully");
+    tierce__api_end(api, rc, "remove", "Cache removed successfully");
 }
 
 static void trim(struct tierce__api_call *api)
@@ -252,10 +243,7 @@ static void trim(struct tierce__api_call *api)
     int rc =
         tierce__locator_trim(api->manager->locator, request->instance_id, (int)request->strategy,
                              request->begin_timestamp, request->end_timestamp, api->why);
-    if (rc < 0)
-        tierce__api_fail(api, rc, "trim");
-    else
-        tierce__api_say(api, OK, "Cache trimmed successfully");
+    tierce__api_end(api, rc, "trim", "Cache trimmed successfully");
 }
 
 const struct tierce__api_row tierce__api_kv_rows[TIERCE__RPC_COUNT] = {

@@ -340,17 +340,19 @@ static void get_cache_meta(struct tierce__api_call *api)
     enum { META_BYTES = 64 };
     const Meta__GetCacheMetaRequest *request = (const Meta__GetCacheMetaRequest *)api->request;
     Meta__GetCacheMetaResponse *reply = (Meta__GetCacheMetaResponse *)api->reply;
-    struct tierce__mask mask;
+    struct tierce__look_request look = {.instance_id = request->instance_id};
     struct tierce__looked *looked = NULL;
     struct keys keys;
     size_t count = 0;
     if (!read_keys(api, request->instance_id, request->block_keys, request->n_block_keys,
                    request->token_ids, request->n_token_ids, &keys))
         return;
-    int rc = tierce__api_read_mask(api, request->block_mask, &mask);
+    look.keys = keys.keys;
+    look.count = keys.count;
+    int rc = tierce__api_read_mask(api, request->block_mask, &look.mask);
     if (rc == 0)
-        rc = tierce__locator_look(api->manager->locator, request->instance_id, keys.keys,
-                                  keys.count, &mask, &api->arena, &looked, &count, api->why);
+        rc = tierce__locator_look(api->manager->locator, &look, &api->arena, &looked, &count,
+                                  api->why);
     struct tierce__found *found =
         rc == 0 ? tierce__arena_alloc(&api->arena, (count + 1) * sizeof(*found)) : NULL;
     char(*texts)[META_BYTES] = rc == 0 ? tierce__api_alloc(api, count + 1, META_BYTES) : NULL;
@@ -484,10 +486,7 @@ static void remove_cache(struct tierce__api_call *api)
     if (rc == 0)
         rc = tierce__locator_remove(api->manager->locator, request->instance_id, keys.keys,
                                     keys.count, &mask, api->why);
-    if (rc < 0)
-        tierce__api_fail(api, rc, "remove cache");
-    else
-        tierce__api_say(api, OK, "Cache removed successfully");
+    tierce__api_end(api, rc, "remove cache", "Cache removed successfully");
 }
 
 static void trim_cache(struct tierce__api_call *api)
@@ -496,10 +495,7 @@ static void trim_cache(struct tierce__api_call *api)
     int rc =
         tierce__locator_trim(api->manager->locator, request->instance_id, (int)request->strategy,
                              request->begin_timestamp, request->end_timestamp, api->why);
-    if (rc < 0)
-        tierce__api_fail(api, rc, "trim cache");
-    else
-        tierce__api_say(api, OK, "Cache trimmed successfully");
+    tierce__api_end(api, rc, "trim cache", "Cache trimmed successfully");
 }
 
 const struct tierce__api_row tierce__api_meta_rows[TIERCE__RPC_COUNT] = {

@@ -41,6 +41,19 @@ extern const struct tierce__api_row tierce__api_cluster_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_kv_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_debug_rows[TIERCE__RPC_COUNT];
 
+/* What every call has, found in its messages once. */
+struct tierce__api_fields {
+    const ProtobufCFieldDescriptor *trace_id, *instance_id; /* of the request; NULL: not of this */
+    const ProtobufCFieldDescriptor *header;                 /* of the reply */
+    const ProtobufCFieldDescriptor *request_id, *status;    /* of the header */
+    const ProtobufCFieldDescriptor *code, *message;         /* of the status */
+};
+const struct tierce__api_fields *tierce__api_fields(enum tierce__rpc_id id);
+
+/* A text; "" where there is no such message, field or text. */
+const char *tierce__api_text_field(const ProtobufCMessage *message,
+                                   const ProtobufCFieldDescriptor *field);
+
 /* Sets header.status of the reply. */
 void tierce__api_say(struct tierce__api_call *api, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -48,6 +61,9 @@ void tierce__api_say(struct tierce__api_call *api, int code, const char *format,
 /* Says how a call of the locator or the registry went: `doing` ("start write cache") is part of the
  * text for what has no code of its own, as in KVCM; api->why says why. */
 void tierce__api_fail(struct tierce__api_call *api, int rc, const char *doing);
+
+/* Says that, or what was done if nothing failed. */
+void tierce__api_end(struct tierce__api_call *api, int rc, const char *doing, const char *done);
 
 /* `missing or invalid fields: {Api: {field}}` */
 void tierce__api_invalid(struct tierce__api_call *api, const char *field);

@@ -43,11 +43,7 @@ static void find_limits(struct tierce__quota_limits *out, const struct tierce__l
 }
 
 struct choosing {
-    const struct tierce__live *live;
-    const struct tierce__catalog *catalog;
-    const struct tierce__group *group;
-    const uint64_t *bytes;
-    size_t count;
+    const struct tierce__storage_wish *wish;
     bool saw_available;
     const char *limit, *limited; /* what stopped the last try, and where */
 };
@@ -56,15 +52,15 @@ struct choosing {
 static int try_storage(struct choosing *c, const struct tierce__storage *storage, size_t *fit)
 {
     struct tierce__quota_limits limits;
-    struct tierce__locator *locator = c->live->locator;
+    struct tierce__locator *locator = c->wish->live->locator;
     struct tierce__quota_at at =
-        tierce__live_quota_at(c->live, (uint8_t)storage->type, storage->number);
+        tierce__live_quota_at(c->wish->live, (uint8_t)storage->type, storage->number);
     if (!tierce__storages_is_available(locator->opts.storages, storage))
         return 0;
     c->saw_available = true;
-    find_limits(&limits, c->live, c->group, storage);
-    int rc =
-        tierce__quota_reserve(locator->quota, &at, &limits, c->bytes, c->count, fit, &c->limit);
+    find_limits(&limits, c->wish->live, c->wish->group, storage);
+    int rc = tierce__quota_reserve(locator->quota, &at, &limits, c->wish->bytes, c->wish->count,
+                                   fit, &c->limit);
     c->limited = storage->name;
     return rc < 0 ? rc : *fit > 0;
 }
@@ -73,9 +69,9 @@ static int try_storage(struct choosing *c, const struct tierce__storage *storage
 static int try_candidates(struct choosing *c, enum tierce__storage_type kind, bool other,
                           const struct tierce__storage **out, size_t *fit)
 {
-    for (size_t i = 0; i < c->group->storage_candidate_count; i++) {
+    for (size_t i = 0; i < c->wish->group->storage_candidate_count; i++) {
         const struct tierce__storage *storage =
-            tierce__catalog_storage(c->catalog, c->group->storage_candidates[i]);
+            tierce__catalog_storage(c->wish->catalog, c->wish->group->storage_candidates[i]);
         bool fits =
             storage != NULL && (kind == TIERCE__STORAGE_NONE || (storage->type == kind) != other);
         int rc = fits ? try_storage(c, storage, fit) : 0;
@@ -87,15 +83,13 @@ static int try_candidates(struct choosing *c, enum tierce__storage_type kind, bo
     return 0;
 }
 
-int tierce__choose_storage(const struct tierce__live *live, const struct tierce__catalog *catalog,
-                           const struct tierce__group *group, const uint64_t *bytes, size_t count,
+int tierce__choose_storage(const struct tierce__storage_wish *wish,
                            const struct tierce__storage **out, size_t *fit,
                            char why[TIERCE__WHY_BYTES])
 {
     bool only;
-    enum tierce__storage_type kind = preferred_type(group->prefer_strategy, &only);
-    struct choosing c = {
-        .live = live, .catalog = catalog, .group = group, .bytes = bytes, .count = count};
+    enum tierce__storage_type kind = preferred_type(wish->group->prefer_strategy, &only);
+    struct choosing c = {.wish = wish};
     int rc = try_candidates(&c, kind, false, out, fit);
     if (rc == 0 && kind != TIERCE__STORAGE_NONE && !only)
         rc = try_candidates(&c, kind, true, out, fit);
@@ -104,10 +98,10 @@ int tierce__choose_storage(const struct tierce__live *live, const struct tierce_
     if (!c.saw_available)
         return tierce__why(why, TIERCE_E_DOWN,
                            "no storage of group %.64s that may be written to is available",
-                           group->name);
+                           wish->group->name);
     return tierce__why(why, TIERCE_E_FULL,
                        "the quota by %s leaves no room for a block in group %.64s, storage %.64s",
-                       c.limit, group->name, c.limited);
+                       c.limit, wish->group->name, c.limited);
 }
 
 /* ---- to read --------------------------------------------------------------------------------- */
@@ -148,30 +142,32 @@ static uint32_t weight_of(enum tierce__storage_type type)
     return pool ? 3 : 1;
 }
 
-static uint32_t weigh(struct tierce__locator *locator, const struct tierce__catalog *catalog,
-                      const struct tierce__location *location)
+static uint32_t weigh(struct tierce__chooser *chooser, const struct tierce__location *location)
 {
-    const struct tierce__storage *storage = tierce__location_storage(catalog, location);
-    if (storage == NULL || !tierce__storages_is_available(locator->opts.storages, storage))
-        return 0;
-    return weight_of(storage->type);
+    if (location->storage != 0 && location->storage == chooser->last)
+        return chooser->weight;
+    const struct tierce__storage *storage = tierce__location_storage(chooser->catalog, location);
+    bool serves =
+        storage != NULL && tierce__storages_is_available(chooser->locator->opts.storages, storage);
+    chooser->last = location->storage;
+    chooser->weight = serves ? weight_of(storage->type) : 0;
+    return chooser->weight;
 }
 
-const struct tierce__location *tierce__choose_location(struct tierce__locator *locator,
-                                                       const struct tierce__catalog *catalog,
+const struct tierce__location *tierce__choose_location(struct tierce__chooser *chooser,
                                                        const struct tierce__record *record)
 {
     uint64_t all = 0;
     for (size_t i = 0; i < record->location_count; i++)
-        all += weigh(locator, catalog, &record->locations[i]);
+        all += weigh(chooser, &record->locations[i]);
     if (all == 0)
         return NULL;
     if (record->location_count == 1)
         return &record->locations[0];
-    uint64_t drawn = tierce__locator_random(locator) % all;
+    uint64_t drawn = tierce__locator_random(chooser->locator) % all;
     const struct tierce__location *chosen = NULL;
     for (size_t i = 0; i < record->location_count; i++) {
-        uint32_t weight = weigh(locator, catalog, &record->locations[i]);
+        uint32_t weight = weigh(chooser, &record->locations[i]);
         if (weight == 0)
             continue; /* it may have fallen ill since the sum */
         chosen = &record->locations[i];
@@ -182,11 +178,10 @@ const struct tierce__location *tierce__choose_location(struct tierce__locator *l
     return chosen;
 }
 
-bool tierce__record_serves(struct tierce__locator *locator, const struct tierce__catalog *catalog,
-                           const struct tierce__record *record)
+bool tierce__record_serves(struct tierce__chooser *chooser, const struct tierce__record *record)
 {
     for (size_t i = 0; i < record->location_count; i++) {
-        if (weigh(locator, catalog, &record->locations[i]) > 0)
+        if (weigh(chooser, &record->locations[i]) > 0)
             return true;
     }
     return false;

@@ -100,7 +100,7 @@ int tierce__deletion_write(struct tierce__deletion *deletion, struct tierce__met
     struct tierce__note_writer w = {.arena = &deletion->arena};
     *note = (struct tierce__meta_note){.kind = TIERCE__NOTE_DELETION, .number = deletion->note};
     tierce__note_put8(&w, TIERCE__NOTE_VERSION);
-    tierce__note_put64(&w, (uint64_t)deletion->deadline.due_us);
+    tierce__note_put64(&w, (uint64_t)deletion->due_us);
     tierce__note_put64(&w, (uint64_t)deletion->reusable_us);
     tierce__note_put64(&w, (uint64_t)deletion->sweep_us);
     tierce__note_put8(&w, deletion->is_sweep);
@@ -144,7 +144,7 @@ int tierce__deletion_read(struct tierce__deletion **out, struct tierce__live *li
     if (deletion == NULL)
         return -ENOMEM;
     deletion->note = note->number;
-    deletion->deadline.due_us = due_us;
+    deletion->due_us = due_us;
     deletion->reusable_us = reusable_us;
     deletion->sweep_us = sweep_us;
     deletion->is_sweep = is_sweep;
@@ -273,7 +273,7 @@ struct part {
     uint8_t type;
     const struct tierce__storage *storage; /* NULL: not in the registry any more */
     struct tierce__spec_place *places;
-    size_t count;
+    size_t first, count, room; /* among those of all parts */
     uint64_t bytes;
     bool is_given; /* its slots are on their way to be free */
 };
@@ -296,29 +296,32 @@ static int make_parts(struct doing *d)
 {
     const struct tierce__deletion *deletion = d->deletion;
     size_t all = 0;
-    for (size_t i = 0; i < deletion->count; i++)
-        all += deletion->items[i].location.place_count;
+    d->parts = tierce__arena_calloc(&d->arena, deletion->count + 1, sizeof(*d->parts));
+    struct part **of =
+        tierce__arena_alloc(&d->arena, (deletion->count + 1) * sizeof(struct part *));
+    if (d->parts == NULL || of == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < deletion->count; i++) {
+        const struct tierce__location *location = &deletion->items[i].location;
+        of[i] = part_of(d, location);
+        of[i]->room += location->place_count;
+        all += location->place_count;
+    }
     d->notes_max = 1 + tierce__places_notes_max(all);
     d->notes = tierce__arena_alloc(&d->arena, d->notes_max * sizeof(*d->notes));
     d->note_count = 1;
-    d->parts = tierce__arena_calloc(&d->arena, deletion->count + 1, sizeof(*d->parts));
-    if (d->notes == NULL || d->parts == NULL)
+    struct tierce__spec_place *places = tierce__arena_alloc(&d->arena, (all + 1) * sizeof(*places));
+    if (d->notes == NULL || places == NULL)
         return -ENOMEM;
-    for (size_t i = 0; i < deletion->count; i++)
-        part_of(d, &deletion->items[i].location)->count += deletion->items[i].location.place_count;
-    for (size_t i = 0; i < d->part_count; i++) {
-        struct part *part = &d->parts[i];
-        part->places = tierce__arena_alloc(&d->arena, (part->count + 1) * sizeof(*part->places));
-        if (part->places == NULL)
-            return -ENOMEM;
-        part->count = 0;
+    for (size_t i = 0, first = 0; i < d->part_count; first += d->parts[i++].room) {
+        d->parts[i].first = first;
+        d->parts[i].places = places + first;
     }
     for (size_t i = 0; i < deletion->count; i++) {
         const struct tierce__location *location = &deletion->items[i].location;
-        struct part *part = part_of(d, location);
         for (size_t p = 0; p < location->place_count; p++) {
-            part->places[part->count++] = location->places[p];
-            part->bytes += location->places[p].bytes;
+            places[of[i]->first + of[i]->count++] = location->places[p];
+            of[i]->bytes += location->places[p].bytes;
         }
     }
     return 0;
@@ -329,9 +332,15 @@ static int make_parts(struct doing *d)
 static int find_empty(struct doing *d, struct part *part, bool *is_empty)
 {
     if (!d->deletion->is_sweep) {
-        int rc = tierce__places_give(d->deletion->live->places, part->number, part->places,
-                                     part->count, d->deletion->reusable_us, d->deletion, is_empty,
-                                     d->notes, &d->note_count, d->notes_max, &d->arena);
+        int rc = tierce__places_give(
+            d->deletion->live->places,
+            &(struct tierce__place_return){.storage = part->number,
+                                           .places = part->places,
+                                           .count = part->count,
+                                           .reusable_us = d->deletion->reusable_us,
+                                           .batch = d->deletion},
+            is_empty,
+            &(struct tierce__place_notes){d->notes, &d->note_count, d->notes_max, &d->arena});
         part->is_given = rc == 0;
         return rc;
     }
@@ -357,7 +366,12 @@ static int delete_part(struct doing *d, struct part *part)
             continue;
         paths[count] =
             tierce__place_path(part->storage, &live->instance, &part->places[p], &d->arena);
-        count += paths[count] != NULL;
+        if (paths[count] == NULL)
+            return -ENOMEM;
+        if (paths[count][0] == '\0')
+            d->orphans++;
+        else
+            count++;
     }
     if (rc < 0 || count == 0)
         return rc;
@@ -439,14 +453,17 @@ static int was_ended(struct doing *d)
     struct tierce__meta_space *space = deletion->live->space;
     struct tierce__meta_note note = {.kind = TIERCE__NOTE_DELETION, .number = deletion->note};
     int rc = space->ops->note(space, note.kind, note.number, &d->arena, &note.value, &note.bytes);
-    if (rc < 0)
-        return rc == -ENOENT ? 1 : rc;
-    rc = tierce__deletion_read(&now, deletion->live, &note);
-    if (rc < 0)
-        return rc;
-    bool is_swept_next = now->is_sweep && !deletion->is_sweep;
-    tierce__deletion_destroy(now);
-    return is_swept_next;
+    bool is_ended = rc == -ENOENT;
+    if (rc == 0) {
+        rc = tierce__deletion_read(&now, deletion->live, &note);
+        if (rc < 0)
+            return rc;
+        is_ended = now->is_sweep && !deletion->is_sweep;
+        tierce__deletion_destroy(now);
+    }
+    if (is_ended)
+        rc = tierce__meta_confirm(space);
+    return rc < 0 ? rc : is_ended;
 }
 
 /* What is known of an end that was in doubt: 1: it has ended; 0: it has not, and is done again. */
@@ -511,9 +528,9 @@ static int64_t back_off_us(uint32_t tries)
 static struct tierce__deletion *take_due(struct tierce__deleter *deleter)
 {
     struct tierce__deadline *first = tierce__deadlines_first(&deleter->waiting);
-    if (first == NULL || first->due_us > tierce__locator_now_us(deleter->locator))
+    if (first == NULL || first->at > tierce__due(tierce__locator_now_us(deleter->locator)))
         return NULL;
-    tierce__deadlines_remove(&deleter->waiting, first);
+    tierce__deadline_unset(&deleter->waiting, first);
     deleter->executing++;
     return TIERCE__CONTAINER_OF(first, struct tierce__deletion, deadline);
 }
@@ -523,7 +540,7 @@ static struct tierce__deletion *take_due(struct tierce__deleter *deleter)
 static bool wait_again(struct tierce__deleter *deleter, struct tierce__deletion *deletion,
                        int64_t due_us)
 {
-    int rc = tierce__deadlines_add(&deleter->waiting, &deletion->deadline, due_us);
+    int rc = tierce__deadline_set(&deleter->waiting, &deletion->deadline, tierce__due(due_us));
     if (rc < 0)
         tierce__log(TIERCE_LOG_ERROR, "manager.delete_put_off", "no memory for the queue");
     return rc == 0;
@@ -596,7 +613,8 @@ void tierce__deleter_submit(struct tierce__deleter *deleter, struct tierce__dele
         tierce__lock_drop(&deletion->live->lock);
     }
     tierce__lock_take(&deleter->lock);
-    bool waits = wait_again(deleter, deletion, deletion->deadline.due_us);
+    int64_t due_us = deletion->is_sweep ? deletion->sweep_us : deletion->due_us;
+    bool waits = wait_again(deleter, deletion, due_us);
     tierce__cond_signal(&deleter->wake);
     tierce__lock_drop(&deleter->lock);
     if (!waits) {
@@ -684,7 +702,7 @@ void tierce__deleter_drop(struct tierce__deleter *deleter)
     while (deleter->executing > 0)
         (void)tierce__cond_wait(&deleter->idle, &deleter->lock, TIERCE__DEADLINE_NEVER);
     while ((first = tierce__deadlines_first(&deleter->waiting)) != NULL) {
-        tierce__deadlines_remove(&deleter->waiting, first);
+        tierce__deadline_unset(&deleter->waiting, first);
         tierce__lock_drop(&deleter->lock);
         struct tierce__deletion *deletion =
             TIERCE__CONTAINER_OF(first, struct tierce__deletion, deadline);
@@ -702,11 +720,11 @@ static struct tierce__deletion *take_one_of(struct tierce__deleter *deleter,
     tierce__lock_take(&deleter->lock);
     for (size_t i = 0; i < deleter->waiting.count && found == NULL; i++) {
         struct tierce__deletion *deletion =
-            TIERCE__CONTAINER_OF(deleter->waiting.members[i], struct tierce__deletion, deadline);
+            TIERCE__CONTAINER_OF(deleter->waiting.items[i], struct tierce__deletion, deadline);
         found = deletion->live == live ? deletion : NULL;
     }
     if (found != NULL)
-        tierce__deadlines_remove(&deleter->waiting, &found->deadline);
+        tierce__deadline_unset(&deleter->waiting, &found->deadline);
     tierce__lock_drop(&deleter->lock);
     return found;
 }
@@ -726,7 +744,7 @@ void tierce__deleter_destroy(struct tierce__deleter *deleter)
         return;
     end_threads(deleter);
     tierce__deleter_drop(deleter);
-    tierce__deadlines_clear(&deleter->waiting);
+    tierce__deadlines_fini(&deleter->waiting);
     tierce__cond_fini(&deleter->idle);
     tierce__cond_fini(&deleter->wake);
     tierce__lock_fini(&deleter->lock);

@@ -4,7 +4,7 @@
 
 #include "base/arena.h"
 #include "base/lock.h"
-#include "manager/deadlines.h"
+#include "base/deadlines.h"
 #include "manager/meta_store.h"
 
 /*
@@ -27,7 +27,8 @@ struct tierce__deletion_item {
 };
 
 struct tierce__deletion {
-    struct tierce__deadline deadline;
+    struct tierce__deadline deadline; /* in the queue, at due_us or when it is tried again */
+    int64_t due_us;
     struct tierce__live *live; /* held */
     uint64_t note;
     int64_t reusable_us;  /* its slots are used again from then on */
@@ -73,7 +74,7 @@ TIERCE_MUSTUSE int tierce__deletion_write(struct tierce__deletion *deletion,
 TIERCE_MUSTUSE int tierce__deletion_read(struct tierce__deletion **out, struct tierce__live *live,
                                          const struct tierce__meta_note *note);
 
-/* Takes the batch, whose note is written; due at deadline.due_us. [transfer] */
+/* Takes the batch, whose note is written; due at due_us. [transfer] */
 void tierce__deleter_submit(struct tierce__deleter *deleter, struct tierce__deletion *deletion);
 
 /* Does what is due; returns how many batches were finished. */

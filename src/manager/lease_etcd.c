@@ -10,8 +10,8 @@
 #include "base/alloc.h"
 #include "manager/lease.h"
 #include "manager/model_json.h"
+#include "serve/http_post.h"
 
-#include <curl/curl.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <json-c/json.h>
@@ -85,59 +85,19 @@ static struct json_object *at(struct json_object *json, const char *key)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-struct reply {
-    char *text;
-    size_t bytes;
-};
-
-static size_t take_bytes(char *bytes, size_t one, size_t count, void *arg)
-{
-    struct reply *reply = arg;
-    size_t n = one * count;
-    if (n > REPLY_BYTES_MAX - reply->bytes)
-        return 0;
-    char *text = tierce__realloc(reply->text, reply->bytes + n + 1);
-    if (text == NULL)
-        return 0;
-    memcpy(text + reply->bytes, bytes, n);
-    reply->text = text;
-    reply->bytes += n;
-    text[reply->bytes] = '\0';
-    return n;
-}
-
-static int errno_of(CURLcode code)
-{
-    switch ((int)code) {
-    case CURLE_OPERATION_TIMEDOUT:
-        return TIERCE_E_DEADLINE;
-    case CURLE_WRITE_ERROR:
-        return -ENOMEM;
-    default:
-        return -EIO;
-    }
-}
-
 /* One call to one endpoint. An answer that is no success is -EPROTO; the rest are of the way. */
 static int post_to(struct etcd_lease *lease, size_t endpoint, const char *path, const char *body,
                    struct json_object **out)
 {
     char url[URL_BYTES], why[256];
-    struct reply reply = {0};
-    long status = 0;
+    struct tierce__http_answer answer = {0};
     snprintf(url, sizeof(url), "%s://%s/v3/%s", lease->protocol, lease->endpoints[endpoint], path);
-    curl_easy_setopt(lease->curl, CURLOPT_URL, url);
-    curl_easy_setopt(lease->curl, CURLOPT_POSTFIELDS, body);
-    curl_easy_setopt(lease->curl, CURLOPT_WRITEDATA, &reply);
-    CURLcode code = curl_easy_perform(lease->curl);
-    int rc = code == CURLE_OK ? 0 : errno_of(code);
-    if (rc == 0) {
-        curl_easy_getinfo(lease->curl, CURLINFO_RESPONSE_CODE, &status);
-        rc = status == 200 && reply.text != NULL ? 0 : -EPROTO;
-    }
+    int rc = tierce__http_post(&answer, lease->curl, url, body, REPLY_BYTES_MAX, why);
+    if (rc == 0 && (answer.status != 200 || answer.body == NULL))
+        rc = -EPROTO;
     if (rc == 0)
-        rc = tierce__model_parse(out, reply.text, strcspn(reply.text, "\n"), why);
-    tierce__free(reply.text);
+        rc = tierce__model_parse(out, answer.body, strcspn(answer.body, "\n"), why);
+    tierce__free(answer.body);
     return rc;
 }
 
@@ -467,9 +427,7 @@ static int set_up_curl(struct etcd_lease *lease, uint32_t timeout_ms)
     if (lease->timeout_ms < 1)
         lease->timeout_ms = 1;
     curl_easy_setopt(lease->curl, CURLOPT_HTTPHEADER, lease->headers);
-    curl_easy_setopt(lease->curl, CURLOPT_WRITEFUNCTION, take_bytes);
     curl_easy_setopt(lease->curl, CURLOPT_TIMEOUT_MS, lease->timeout_ms);
-    curl_easy_setopt(lease->curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(lease->curl, CURLOPT_NOPROXY, "*");
     return 0;
 }

@@ -162,9 +162,9 @@ static int write_content(const struct file_lease *lease, int fd, const struct co
     size_t n = printed != NULL ? strlen(printed) : 0;
     int rc = n > 0 && n < sizeof(text) ? 0 : -ENOMEM;
     if (rc == 0) {
-        size_t all = n < bytes_before && bytes_before <= sizeof(text) ? bytes_before : n;
-        memset(text, ' ', all);
-        memcpy(text, printed, n);
+        /* Blanks behind it, where there was more. */
+        size_t all = n < bytes_before && bytes_before < sizeof(text) ? bytes_before : n;
+        snprintf(text, sizeof(text), "%-*s", (int)all, printed);
         ssize_t written = pwrite(fd, text, all, 0);
         rc = written == (ssize_t)all ? 0 : written < 0 ? -errno : -ENOSPC;
         if (rc == 0 && bytes_before > all && ftruncate(fd, (off_t)all) != 0)

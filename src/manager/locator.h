@@ -218,10 +218,16 @@ struct tierce__looked {
     struct tierce__found found;
 };
 
+struct tierce__look_request {
+    const char *instance_id;
+    const int64_t *keys;
+    size_t count;
+    struct tierce__mask mask;
+};
+
 /* One for each key that is not masked. Changes nothing. */
-TIERCE_MUSTUSE int tierce__locator_look(struct tierce__locator *locator, const char *instance_id,
-                                        const int64_t *keys, size_t count,
-                                        const struct tierce__mask *mask,
+TIERCE_MUSTUSE int tierce__locator_look(struct tierce__locator *locator,
+                                        const struct tierce__look_request *request,
                                         struct tierce__arena *arena, struct tierce__looked **out,
                                         size_t *out_count, char why[TIERCE__WHY_BYTES]);
 

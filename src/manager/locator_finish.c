@@ -14,7 +14,7 @@ struct finishing {
     int64_t now_us;
     struct tierce__arena arena;
     struct tierce__deletion *deletion; /* of what was not, or NULL */
-    struct tierce__meta_note notes[2];
+    struct tierce__meta_note *notes;
     size_t note_count;
     bool is_tried; /* the store may have been asked to write it */
     int error;
@@ -92,7 +92,7 @@ static int make_deletion(struct finishing *f)
     if (f->deletion == NULL)
         return 0;
     f->deletion->note = session->note;
-    f->deletion->deadline.due_us = f->now_us;
+    f->deletion->due_us = f->now_us;
     /* Who was late may still be writing; who said that it failed is not. */
     int64_t late_us = f->now_us + (int64_t)f->live->locator->opts.late_write_ms * 1000;
     f->deletion->reusable_us = session->is_late ? late_us : f->now_us;
@@ -100,12 +100,39 @@ static int make_deletion(struct finishing *f)
     return 0;
 }
 
+/* What may not have been written when the session began: which slots of its files are used. Without
+ * it whoever leads next takes those files for full ones. */
+static int note_files(struct finishing *f, size_t count, size_t notes_max)
+{
+    const struct tierce__session *session = f->session;
+    size_t n = 0;
+    struct tierce__spec_place *all = tierce__arena_alloc(&f->arena, (count + 1) * sizeof(*all));
+    if (all == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < session->count; i++) {
+        for (size_t p = 0; p < session->keys[i].place_count; p++)
+            all[n++] = session->keys[i].places[p];
+    }
+    return tierce__places_note(f->live->places, all, n, f->notes, &f->note_count, notes_max,
+                               &f->arena);
+}
+
 /* The session's note goes, and that of the deletion comes. */
 static int prepare_notes(struct finishing *f)
 {
+    enum { OWN = 2 };
+    size_t places = 0;
+    for (size_t i = 0; i < f->session->count && f->session->is_unsure; i++)
+        places += f->session->keys[i].place_count;
+    size_t notes_max = OWN + tierce__places_notes_max(places);
+    f->notes = tierce__arena_alloc(&f->arena, notes_max * sizeof(*f->notes));
+    if (f->notes == NULL)
+        return -ENOMEM;
     f->notes[f->note_count++] =
         (struct tierce__meta_note){.kind = TIERCE__NOTE_SESSION, .number = f->session->note};
-    int rc = make_deletion(f);
+    int rc = places > 0 ? note_files(f, places, notes_max - 1) : 0;
+    if (rc == 0)
+        rc = make_deletion(f);
     if (rc == 0 && f->deletion != NULL)
         rc = tierce__deletion_write(f->deletion, &f->notes[f->note_count++]);
     return rc;
@@ -164,8 +191,11 @@ static int write_batch(struct finishing *f)
         keys[count++] = session->keys[i].claim.key;
     }
     if (count > 0)
-        return tierce__meta_index_modify(f->live->index, keys, count, true, put_location,
-                                         attach_notes, f, &f->arena, status);
+        return tierce__meta_index_modify(
+            f->live->index, keys, count,
+            &(struct tierce__meta_change){
+                .modify = put_location, .attach = attach_notes, .arg = f, .whole = true},
+            &f->arena, status);
     int rc = begin_batch(f);
     return rc < 0 ? rc : tierce__meta_index_write_notes(f->live->index, f->notes, f->note_count);
 }
@@ -196,14 +226,6 @@ static void settle(struct finishing *f)
     tierce__session_destroy(session);
 }
 
-/* SESSIONS held. */
-static void set_deadline(struct tierce__live *live, struct tierce__session *session, int64_t due_us)
-{
-    tierce__deadlines_remove(&live->deadlines, &session->deadline);
-    int rc = tierce__deadlines_add(&live->deadlines, &session->deadline, due_us);
-    TIERCE_ASSERT(rc == 0); /* it has just made room */
-}
-
 /* It ends another time: as if it had not been tried, or, where nobody knows, once it is known. */
 static void leave_session(struct finishing *f, bool is_doubtful)
 {
@@ -212,18 +234,11 @@ static void leave_session(struct finishing *f, bool is_doubtful)
     struct tierce__session *session = f->session;
     if (f->is_tried && !is_doubtful)
         move_served(f, TIERCE__QUOTA_SERVING, TIERCE__QUOTA_WRITING);
+    bool soon = is_doubtful || session->due_us <= f->now_us;
+    uint64_t at = tierce__due(soon ? f->now_us + AGAIN_US : session->due_us);
     tierce__lock_take(&live->lock);
-    bool was_doubtful = session->ends_us != 0;
-    if (is_doubtful && !was_doubtful)
-        session->ends_us = session->deadline.due_us;
-    if (is_doubtful) {
-        set_deadline(live, session, f->now_us + AGAIN_US);
-    } else if (was_doubtful) {
-        set_deadline(live, session, session->ends_us);
-        session->ends_us = 0;
-    } else if (session->deadline.due_us <= f->now_us) {
-        set_deadline(live, session, f->now_us + AGAIN_US);
-    }
+    int rc = tierce__deadline_set(&live->deadlines, &session->deadline, at);
+    TIERCE_ASSERT(rc == 0); /* it is in there */
     session->is_doubtful = is_doubtful;
     session->is_busy = is_doubtful;
     tierce__lock_drop(&live->lock);
@@ -238,7 +253,10 @@ static int was_written(struct finishing *f)
     struct tierce__meta_space *space = f->live->space;
     int rc =
         space->ops->note(space, TIERCE__NOTE_SESSION, f->session->note, &f->arena, &value, &bytes);
-    return rc == -ENOENT ? 1 : rc;
+    if (rc != -ENOENT)
+        return rc;
+    rc = tierce__meta_confirm(space);
+    return rc < 0 ? rc : 1;
 }
 
 /* Settles or leaves a session whose batch was tried; 0: it has ended. */
@@ -357,7 +375,7 @@ static struct tierce__session *take_due(struct tierce__live *live, int64_t now_u
     struct tierce__session *session = NULL;
     tierce__lock_take(&live->lock);
     struct tierce__deadline *first = tierce__deadlines_first(&live->deadlines);
-    if (first != NULL && first->due_us <= now_us)
+    if (first != NULL && first->at <= tierce__due(now_us))
         session = TIERCE__CONTAINER_OF(first, struct tierce__session, deadline);
     if (session != NULL && session->is_busy && !session->is_doubtful)
         session = NULL;

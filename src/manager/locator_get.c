@@ -8,6 +8,7 @@
 struct getting {
     struct tierce__live *live;
     const struct tierce__catalog *catalog;
+    struct tierce__chooser chooser;
     const struct tierce__get_request *request;
     struct tierce__arena *arena;
     /* The keys that count, and where they stand in the request. */
@@ -83,8 +84,7 @@ static int show_nothing(struct getting *g, struct tierce__found *out)
 /* 1: shown; 0: nothing there that serves. */
 static int show(struct getting *g, const struct tierce__record *record, struct tierce__found *out)
 {
-    const struct tierce__location *location =
-        tierce__choose_location(g->live->locator, g->catalog, record);
+    const struct tierce__location *location = tierce__choose_location(&g->chooser, record);
     if (location == NULL)
         return 0;
     int rc = show_location(g, location, out);
@@ -105,7 +105,7 @@ static bool is_same_key(const struct getting *g, size_t i, const struct tierce__
 static bool serves(void *arg, const struct tierce__record *record)
 {
     struct getting *g = arg;
-    return tierce__record_serves(g->live->locator, g->catalog, record);
+    return tierce__record_serves(&g->chooser, record);
 }
 
 /* The leading keys that serve, and nothing else. */
@@ -113,12 +113,11 @@ static int match_prefix(struct getting *g, struct tierce__got *out)
 {
     struct tierce__record *records = tierce__arena_calloc(g->arena, g->count, sizeof(*records));
     out->found = tierce__arena_calloc(g->arena, g->count, sizeof(*out->found));
-    size_t length = 0;
     if (records == NULL || out->found == NULL)
         return -ENOMEM;
-    int rc = tierce__meta_index_prefix(g->live->index, g->keys, g->count, serves, g, g->arena,
-                                       records, &length);
-    for (size_t i = 0; rc == 0 && i < length; i++) {
+    int64_t length =
+        tierce__meta_index_prefix(g->live->index, g->keys, g->count, serves, g, g->arena, records);
+    for (size_t i = 0; (int64_t)i < length; i++) {
         int shown = is_same_key(g, i, &records[i]) ? show(g, &records[i], &out->found[i]) : 0;
         if (shown < 0)
             return shown;
@@ -127,7 +126,7 @@ static int match_prefix(struct getting *g, struct tierce__got *out)
         out->count++;
     }
     out->hits = out->count;
-    return rc;
+    return length < 0 ? (int)length : 0;
 }
 
 /* Records of all keys; found[i] only where one serves. */
@@ -140,7 +139,7 @@ static int read_all(struct getting *g, struct tierce__record **records, bool **f
     int rc = tierce__meta_index_get(g->live->index, g->keys, g->count, g->arena, *records, *found);
     for (size_t i = 0; rc == 0 && i < g->count; i++) {
         (*found)[i] = (*found)[i] && is_same_key(g, i, &(*records)[i]) &&
-                      tierce__record_serves(g->live->locator, g->catalog, &(*records)[i]);
+                      tierce__record_serves(&g->chooser, &(*records)[i]);
     }
     return rc;
 }
@@ -280,6 +279,7 @@ int tierce__locator_get(struct tierce__locator *locator, const struct tierce__ge
     if (rc < 0)
         return rc;
     g.catalog = tierce__registry_acquire(locator->opts.registry);
+    g.chooser = (struct tierce__chooser){.locator = locator, .catalog = g.catalog};
     rc = check_request(request, why);
     if (rc < 0)
         goto out;

@@ -2,9 +2,9 @@
 #ifndef TIERCE_MANAGER_LOCATOR_PRIVATE_H
 #define TIERCE_MANAGER_LOCATOR_PRIVATE_H
 
+#include "base/deadlines.h"
 #include "base/list.h"
 #include "base/lock.h"
-#include "manager/deadlines.h"
 #include "manager/deleter.h"
 #include "manager/locator.h"
 #include "manager/places.h"
@@ -46,7 +46,7 @@ struct tierce__live {
     struct tierce__meta_index *index;
     struct tierce__places *places;
     bool blocks;
-    _Atomic uint32_t users; /* calls and jobs that use it */
+    _Atomic uint32_t users; /* calls and jobs that use it, and the list that it is in */
     /* Keys of gets, and those of them that were found; of a window, its own length. */
     _Atomic uint64_t asked_keys, found_keys;
     bool is_going; /* LOCATOR: takes no call any more */
@@ -96,6 +96,12 @@ size_t tierce__live_expire(struct tierce__live *live, int64_t now_us);
 
 int64_t tierce__locator_now_us(const struct tierce__locator *locator);
 
+/* A time for a heap of deadlines. */
+static inline uint64_t tierce__due(int64_t due_us)
+{
+    return due_us > 0 ? (uint64_t)due_us : 0;
+}
+
 /* 64 bits that nobody guesses, or that a seed gives. */
 uint64_t tierce__locator_random(struct tierce__locator *locator);
 
@@ -109,9 +115,11 @@ static inline bool tierce__meta_may_be_written(int rc)
            rc != TIERCE_E_LIMIT;
 }
 
-/* Says it in `why` and returns `rc`. */
-int tierce__why(char why[TIERCE__WHY_BYTES], int rc, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+void tierce__say_why(char why[TIERCE__WHY_BYTES], const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Says it in `why`; its value is `rc`. (A macro, so that compilers see that it is.) */
+#define tierce__why(why, rc, ...) (tierce__say_why((why), __VA_ARGS__), (rc))
 
 /* ---- sessions.c ------------------------------------------------------------------------------ */
 
@@ -126,8 +134,9 @@ struct tierce__session_key {
 };
 
 struct tierce__session {
-    struct tierce__session *next; /* of its bucket */
-    struct tierce__deadline deadline;
+    struct tierce__session *next;     /* of its bucket */
+    struct tierce__deadline deadline; /* in the instance's, at due_us */
+    int64_t due_us;
     char id[TIERCE__SESSION_ID_BYTES + 1];
     uint64_t note; /* its number */
     uint16_t storage;
@@ -138,7 +147,6 @@ struct tierce__session {
     bool is_late;   /* it ends by its time */
     bool is_unsure; /* nobody knows whether its beginning was written: its places are not taken yet
                      */
-    int64_t ends_us;
     size_t count;
     struct tierce__session_key *keys;
     bool *written;         /* of each key, once it is being ended */
@@ -181,18 +189,22 @@ struct tierce__removed {
 typedef bool (*tierce__remove_if_fn)(void *arg, size_t i, int64_t key,
                                      const struct tierce__record *record);
 
-/*
- * Takes keys out of the index in steps, each atomic, and has their bytes deleted at due_us; with
- * keep_bytes they are only forgotten. `removed` is added to. Errors: of the store; the steps before
- * are done.
- */
-TIERCE_MUSTUSE int tierce__live_remove(struct tierce__live *live, const int64_t *keys, size_t count,
-                                       int64_t due_us, bool keep_bytes, tierce__remove_if_fn wanted,
-                                       void *wanted_arg, struct tierce__removed *removed);
+/* How keys leave. */
+struct tierce__removal {
+    int64_t due_us;              /* when their bytes are to be deleted */
+    bool keep_bytes;             /* they are only forgotten */
+    tierce__remove_if_fn wanted; /* or NULL: all go */
+    void *wanted_arg;
+};
 
-/* All keys that are wanted. */
-TIERCE_MUSTUSE int tierce__live_trim(struct tierce__live *live, bool keep_bytes,
-                                     tierce__remove_if_fn wanted, void *wanted_arg,
+/* Takes keys out of the index in steps, each atomic. `removed` is added to. Errors: of the store;
+ * the steps before are done. */
+TIERCE_MUSTUSE int tierce__live_remove(struct tierce__live *live, const int64_t *keys, size_t count,
+                                       const struct tierce__removal *how,
+                                       struct tierce__removed *removed);
+
+/* The same for all keys of the instance, whose bytes are to be deleted at once. */
+TIERCE_MUSTUSE int tierce__live_trim(struct tierce__live *live, const struct tierce__removal *how,
                                      struct tierce__removed *removed);
 
 /* When the slots of a deletion may be used again: a reader that was told of one may still be at it.
@@ -201,30 +213,41 @@ int64_t tierce__live_reusable_us(const struct tierce__live *live, int64_t due_us
 
 /* ---- choice.c -------------------------------------------------------------------------------- */
 
-/*
- * The storage for `count` keys of so many bytes each: the first of the group's candidates that its
- * strategy allows, that is available and has room. Reserves what fits: *fit leading keys, at least
- * one. TIERCE_E_FULL, TIERCE_E_DOWN.
- */
-TIERCE_MUSTUSE int tierce__choose_storage(const struct tierce__live *live,
-                                          const struct tierce__catalog *catalog,
-                                          const struct tierce__group *group, const uint64_t *bytes,
-                                          size_t count, const struct tierce__storage **out,
-                                          size_t *fit, char why[TIERCE__WHY_BYTES]);
+/* What is to be stored: `count` keys of so many bytes each. */
+struct tierce__storage_wish {
+    const struct tierce__live *live;
+    const struct tierce__catalog *catalog;
+    const struct tierce__group *group;
+    const uint64_t *bytes;
+    size_t count;
+};
+
+/* The first of the group's candidates that its strategy allows, that is available and has room.
+ * Reserves what fits: *fit leading keys, at least one. TIERCE_E_FULL, TIERCE_E_DOWN. */
+TIERCE_MUSTUSE int tierce__choose_storage(const struct tierce__storage_wish *wish,
+                                          const struct tierce__storage **out, size_t *fit,
+                                          char why[TIERCE__WHY_BYTES]);
 
 /* The storage of a location, by its number or by what its first text names; NULL: not in the
  * registry. */
 const struct tierce__storage *tierce__location_storage(const struct tierce__catalog *catalog,
                                                        const struct tierce__location *location);
 
+/* What a call chooses with. Blocks that follow each other lie in one storage, mostly: it is looked
+ * up, and asked whether it is well, once. */
+struct tierce__chooser {
+    struct tierce__locator *locator;
+    const struct tierce__catalog *catalog;
+    uint16_t last;   /* the number of the storage of the last location; 0: none */
+    uint32_t weight; /* of that; 0: not available */
+};
+
 /* One of the record's locations whose storage is available, drawn by the weights of their kinds;
  * NULL: there is none. */
-const struct tierce__location *tierce__choose_location(struct tierce__locator *locator,
-                                                       const struct tierce__catalog *catalog,
+const struct tierce__location *tierce__choose_location(struct tierce__chooser *chooser,
                                                        const struct tierce__record *record);
 
 /* Whether there is one. */
-bool tierce__record_serves(struct tierce__locator *locator, const struct tierce__catalog *catalog,
-                           const struct tierce__record *record);
+bool tierce__record_serves(struct tierce__chooser *chooser, const struct tierce__record *record);
 
 #endif

@@ -10,10 +10,7 @@
 /* Keys that leave the index; a batch of the index's locks is a deletion of its own. */
 struct removing {
     struct tierce__live *live;
-    int64_t due_us;
-    tierce__remove_if_fn wanted; /* or NULL: all */
-    void *wanted_arg;
-    bool keep_bytes;               /* forget what is known, leave the bytes where they are */
+    const struct tierce__removal *how;
     struct tierce__deletion *step; /* of the step that is being decided */
     struct tierce__removed *removed;
     bool is_tried; /* the store may have been asked to write the step */
@@ -30,7 +27,8 @@ static void move_bytes(struct removing *r, const struct tierce__deletion *deleti
         for (size_t p = 0; p < location->place_count; p++)
             bytes += location->places[p].bytes;
         tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_SERVING,
-                           r->keep_bytes ? TIERCE__QUOTA_STATES : TIERCE__QUOTA_DELETING, bytes);
+                           r->how->keep_bytes ? TIERCE__QUOTA_STATES : TIERCE__QUOTA_DELETING,
+                           bytes);
         r->removed->locations++;
         r->removed->bytes += bytes;
     }
@@ -42,7 +40,7 @@ static enum tierce__meta_action remove_record(void *arg, size_t i, int64_t key, 
 {
     struct removing *r = arg;
     (void)arena;
-    if (!found || (r->wanted != NULL && !r->wanted(r->wanted_arg, i, key, record)))
+    if (!found || (r->how->wanted != NULL && !r->how->wanted(r->how->wanted_arg, i, key, record)))
         return TIERCE__META_SKIP;
     for (size_t l = 0; l < record->location_count && r->error == 0; l++)
         r->error = tierce__deletion_add(r->step, key, &record->locations[l]);
@@ -60,13 +58,13 @@ static int attach_deletion(void *arg, const size_t *indices, size_t count,
     if (r->error < 0)
         return r->error;
     r->is_tried = r->step->count > 0;
-    if (r->step->count == 0 || r->keep_bytes)
+    if (r->step->count == 0 || r->how->keep_bytes)
         return 0;
     struct tierce__meta_note *note = tierce__arena_alloc(arena, sizeof(*note));
     if (note == NULL)
         return -ENOMEM;
-    r->step->deadline.due_us = r->due_us;
-    r->step->reusable_us = tierce__live_reusable_us(r->live, r->due_us);
+    r->step->due_us = r->how->due_us;
+    r->step->reusable_us = tierce__live_reusable_us(r->live, r->how->due_us);
     int rc = tierce__deletion_write(r->step, note);
     batch->notes = note;
     batch->note_count = 1;
@@ -83,7 +81,7 @@ static int was_written(struct removing *r, struct tierce__arena *arena)
     const struct tierce__deletion_item *item = &r->step->items[0];
     struct tierce__record record = {0};
     bool found = false;
-    if (!r->keep_bytes) {
+    if (!r->how->keep_bytes) {
         int rc =
             space->ops->note(space, TIERCE__NOTE_DELETION, r->step->note, arena, &value, &bytes);
         return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
@@ -106,10 +104,14 @@ static int remove_step(struct removing *r, const int64_t *keys, size_t count)
     r->error = 0;
     r->is_tried = false;
     r->step = tierce__deletion_create(r->live, count);
-    int rc = status != NULL && r->step != NULL
-                 ? tierce__meta_index_modify(r->live->index, keys, count, true, remove_record,
-                                             attach_deletion, r, &arena, status)
-                 : -ENOMEM;
+    int rc =
+        status != NULL && r->step != NULL
+            ? tierce__meta_index_modify(
+                  r->live->index, keys, count,
+                  &(struct tierce__meta_change){
+                      .modify = remove_record, .attach = attach_deletion, .arg = r, .whole = true},
+                  &arena, status)
+            : -ENOMEM;
     int known = 0;
     if (rc < 0 && r->error == 0 && r->is_tried && tierce__meta_may_be_written(rc))
         known = was_written(r, &arena);
@@ -120,7 +122,7 @@ static int remove_step(struct removing *r, const int64_t *keys, size_t count)
         move_bytes(r, r->step);
     /* The deleter finds out what nobody knows now; what was only forgotten has no note, and counts
      * until the next leader. */
-    if ((rc == 0 || known < 0) && r->step != NULL && r->step->count > 0 && !r->keep_bytes) {
+    if ((rc == 0 || known < 0) && r->step != NULL && r->step->count > 0 && !r->how->keep_bytes) {
         r->step->is_doubtful = rc < 0;
         tierce__deleter_submit(r->live->locator->deleter, r->step);
         r->step = NULL;
@@ -131,16 +133,10 @@ static int remove_step(struct removing *r, const int64_t *keys, size_t count)
 }
 
 int tierce__live_remove(struct tierce__live *live, const int64_t *keys, size_t count,
-                        int64_t due_us, bool keep_bytes, tierce__remove_if_fn wanted,
-                        void *wanted_arg, struct tierce__removed *removed)
+                        const struct tierce__removal *how, struct tierce__removed *removed)
 {
     enum { STEP_KEYS = 128 };
-    struct removing r = {.live = live,
-                         .due_us = due_us,
-                         .keep_bytes = keep_bytes,
-                         .wanted = wanted,
-                         .wanted_arg = wanted_arg,
-                         .removed = removed};
+    struct removing r = {.live = live, .how = how, .removed = removed};
     int rc = 0;
     for (size_t first = 0; rc == 0 && first < count; first += STEP_KEYS) {
         size_t step = count - first < STEP_KEYS ? count - first : STEP_KEYS;
@@ -195,8 +191,8 @@ int tierce__locator_remove(struct tierce__locator *locator, const char *instance
             wanted[n++] = keys[i];
     }
     mark_claims(live, keys, count, mask);
-    int64_t due_us = tierce__locator_now_us(locator);
-    rc = tierce__live_remove(live, wanted, n, due_us, false, NULL, NULL, &removed);
+    struct tierce__removal at_once = {.due_us = tierce__locator_now_us(locator)};
+    rc = tierce__live_remove(live, wanted, n, &at_once, &removed);
     if (rc < 0)
         rc = tierce__why(why, rc, "the index cannot be written: %s", tierce_strerror(rc));
 out:
@@ -228,8 +224,8 @@ static void mark_all_claims(struct tierce__live *live)
     tierce__lock_drop(&live->lock);
 }
 
-int tierce__live_trim(struct tierce__live *live, bool keep_bytes, tierce__remove_if_fn wanted,
-                      void *wanted_arg, struct tierce__removed *removed)
+int tierce__live_trim(struct tierce__live *live, const struct tierce__removal *how,
+                      struct tierce__removed *removed)
 {
     enum { PAGE_KEYS = 1024, WAITING_MAX = 1024 };
     int64_t keys[PAGE_KEYS];
@@ -242,9 +238,9 @@ int tierce__live_trim(struct tierce__live *live, bool keep_bytes, tierce__remove
         rc = space->ops->scan(space, &cursor, PAGE_KEYS, keys, &count);
         if (rc < 0)
             break;
-        int64_t due_us = tierce__locator_now_us(live->locator);
-        rc =
-            tierce__live_remove(live, keys, count, due_us, keep_bytes, wanted, wanted_arg, removed);
+        struct tierce__removal at_once = *how;
+        at_once.due_us = tierce__locator_now_us(live->locator);
+        rc = tierce__live_remove(live, keys, count, &at_once, removed);
         /* Not faster than storages delete: what waits lies in memory. */
         struct tierce__deleter_stats stats;
         tierce__deleter_stats(deleter, &stats);
@@ -273,8 +269,10 @@ int tierce__locator_trim(struct tierce__locator *locator, const char *instance_i
         goto out;
     if (!time)
         mark_all_claims(live);
-    rc = tierce__live_trim(live, trim == TIERCE__TRIM_META, time ? is_in_span : NULL, &span,
-                           &removed);
+    struct tierce__removal how = {.keep_bytes = trim == TIERCE__TRIM_META,
+                                  .wanted = time ? is_in_span : NULL,
+                                  .wanted_arg = &span};
+    rc = tierce__live_trim(live, &how, &removed);
     if (rc < 0)
         rc = tierce__why(why, rc, "after %llu blocks: %s", (unsigned long long)removed.keys,
                          tierce_strerror(rc));
@@ -356,28 +354,29 @@ static int look_at(struct tierce__live *live, const struct tierce__catalog *cata
     return rc;
 }
 
-int tierce__locator_look(struct tierce__locator *locator, const char *instance_id,
-                         const int64_t *keys, size_t count, const struct tierce__mask *mask,
-                         struct tierce__arena *arena, struct tierce__looked **out,
-                         size_t *out_count, char why[TIERCE__WHY_BYTES])
+int tierce__locator_look(struct tierce__locator *locator,
+                         const struct tierce__look_request *request, struct tierce__arena *arena,
+                         struct tierce__looked **out, size_t *out_count,
+                         char why[TIERCE__WHY_BYTES])
 {
     struct tierce__live *live;
-    int rc = tierce__live_acquire(&live, locator, instance_id, why);
+    int rc = tierce__live_acquire(&live, locator, request->instance_id, why);
     if (rc < 0)
         return rc;
     const struct tierce__catalog *catalog = tierce__registry_acquire(locator->opts.registry);
-    int64_t *wanted = tierce__arena_alloc(arena, (count + 1) * sizeof(*wanted));
-    struct tierce__looked *looked = tierce__arena_calloc(arena, count + 1, sizeof(*looked));
+    int64_t *wanted = tierce__arena_alloc(arena, (request->count + 1) * sizeof(*wanted));
+    struct tierce__looked *looked =
+        tierce__arena_calloc(arena, request->count + 1, sizeof(*looked));
     size_t n = 0;
-    if (count == 0)
+    if (request->count == 0)
         rc = tierce__why(why, TIERCE_E_ARGUMENT, "neither block_keys nor token_ids of a block");
     else if (wanted == NULL || looked == NULL)
         rc = tierce__why(why, -ENOMEM, "no memory");
     if (rc < 0)
         goto out;
-    for (size_t i = 0; i < count; i++) {
-        if (!tierce__mask_has(mask, i))
-            wanted[n++] = keys[i];
+    for (size_t i = 0; i < request->count; i++) {
+        if (!tierce__mask_has(&request->mask, i))
+            wanted[n++] = request->keys[i];
     }
     rc = look_at(live, catalog, wanted, n, arena, looked);
     if (rc < 0) {

@@ -14,16 +14,15 @@
  * deleter in the same batch. A session whose time is over is finished with nothing written.
  */
 
-enum { SPECS_ALL = UINT16_MAX };
-
 struct starting {
     struct tierce__live *live;
     const struct tierce__catalog *catalog;
     const struct tierce__group *group;
     const struct tierce__write_request *request;
     struct tierce__arena *arena;
-    uint16_t *spec_group;            /* of each key: its index among the instance's, or SPECS_ALL */
-    uint8_t *taken;                  /* of each key: it need not be written */
+    uint32_t *spec_group; /* of each key: its index among the instance's, or their number: all */
+    const bool **specs;   /* of each of them that is asked for, and of all: which it has */
+    uint8_t *taken;       /* of each key: it need not be written */
     struct tierce__session *session; /* its keys are those that are claimed */
     size_t *positions;               /* of the session's keys in the request */
     const struct tierce__storage *storage;
@@ -44,39 +43,67 @@ static int check_request(const struct tierce__write_request *request, char why[T
     return 0;
 }
 
+static int find_spec_group(const struct tierce__instance *instance, const char *name, uint32_t *out)
+{
+    for (size_t g = 0; g < instance->spec_group_count; g++) {
+        if (strcmp(instance->spec_groups[g].name, name) == 0) {
+            *out = (uint32_t)g;
+            return 0;
+        }
+    }
+    return -ENOENT;
+}
+
+static bool names_spec(const struct tierce__spec_group *group, const char *name)
+{
+    for (size_t i = 0; i < group->spec_name_count; i++) {
+        if (strcmp(group->spec_names[i], name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The group's specs, found once a call. */
+static int find_specs(struct starting *s, uint32_t group)
+{
+    const struct tierce__instance *instance = &s->live->instance;
+    bool *specs = tierce__arena_alloc(s->arena, instance->spec_count * sizeof(*specs));
+    if (specs == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < instance->spec_count; i++)
+        specs[i] = group == instance->spec_group_count ||
+                   names_spec(&instance->spec_groups[group], instance->specs[i].name);
+    s->specs[group] = specs;
+    return 0;
+}
+
 static int find_spec_groups(struct starting *s, char why[TIERCE__WHY_BYTES])
 {
     const struct tierce__instance *instance = &s->live->instance;
+    const char *const *names = s->request->spec_groups;
     s->spec_group = tierce__arena_alloc(s->arena, s->request->count * sizeof(*s->spec_group));
-    if (s->spec_group == NULL)
+    s->specs = tierce__arena_calloc(s->arena, instance->spec_group_count + 1, sizeof(*s->specs));
+    if (s->spec_group == NULL || s->specs == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < s->request->count; i++) {
-        s->spec_group[i] = SPECS_ALL;
-        if (s->request->spec_groups == NULL)
-            continue;
-        size_t g = 0;
-        while (g < instance->spec_group_count &&
-               strcmp(instance->spec_groups[g].name, s->request->spec_groups[i]) != 0)
-            g++;
-        if (g == instance->spec_group_count)
+        uint32_t group = (uint32_t)instance->spec_group_count;
+        if (names != NULL && i > 0 && strcmp(names[i], names[i - 1]) == 0)
+            group = s->spec_group[i - 1];
+        else if (names != NULL && find_spec_group(instance, names[i], &group) < 0)
             return tierce__why(why, TIERCE_E_ARGUMENT, "instance %.64s has no spec group %.64s",
-                               instance->id, s->request->spec_groups[i]);
-        s->spec_group[i] = (uint16_t)g;
+                               instance->id, names[i]);
+        s->spec_group[i] = group;
+        int rc = s->specs[group] == NULL ? find_specs(s, group) : 0;
+        if (rc < 0)
+            return rc;
     }
     return 0;
 }
 
-/* Whether a block of that spec group has a part of that spec. */
-static bool has_spec(const struct tierce__instance *instance, uint16_t spec_group, size_t spec)
+/* Whether the key at that position of the request has a part of that spec. */
+static bool has_spec(const struct starting *s, size_t position, size_t spec)
 {
-    if (spec_group == SPECS_ALL)
-        return true;
-    const struct tierce__spec_group *group = &instance->spec_groups[spec_group];
-    for (size_t i = 0; i < group->spec_name_count; i++) {
-        if (strcmp(group->spec_names[i], instance->specs[spec].name) == 0)
-            return true;
-    }
-    return false;
+    return s->specs[s->spec_group[position]][spec];
 }
 
 /* ---- claiming -------------------------------------------------------------------------------- */
@@ -167,6 +194,7 @@ static int drop_what_is_there(struct starting *s)
         return -ENOMEM;
     for (size_t i = 0; i < count; i++)
         keys[i] = s->session->keys[i].claim.key;
+    struct tierce__chooser chooser = {.locator = s->live->locator, .catalog = s->catalog};
     int rc = count > 0
                  ? tierce__meta_index_get(s->live->index, keys, count, s->arena, records, found)
                  : 0;
@@ -176,8 +204,7 @@ static int drop_what_is_there(struct starting *s)
         const char *text = s->session->keys[i].text;
         bool other = text != NULL && found[i] &&
                      (records[i].key_text == NULL || strcmp(records[i].key_text, text) != 0);
-        found[i] =
-            found[i] && (other || tierce__record_serves(s->live->locator, s->catalog, &records[i]));
+        found[i] = found[i] && (other || tierce__record_serves(&chooser, &records[i]));
     }
     unclaim(s, found);
     return 0;
@@ -214,7 +241,7 @@ static uint64_t key_bytes(const struct starting *s, size_t position)
     const struct tierce__instance *instance = &s->live->instance;
     uint64_t bytes = 0;
     for (size_t spec = 0; spec < instance->spec_count; spec++) {
-        if (has_spec(instance, s->spec_group[position], spec))
+        if (has_spec(s, position, spec))
             bytes += (uint64_t)instance->specs[spec].size;
     }
     return bytes;
@@ -240,8 +267,12 @@ static int reserve_room(struct starting *s, char why[TIERCE__WHY_BYTES])
             s->live->instance.id, (unsigned long long)keys, (long long)s->group->max_key_count);
     for (size_t i = 0; i < session->count; i++)
         bytes[i] = key_bytes(s, s->positions[i]);
-    int rc = tierce__choose_storage(s->live, s->catalog, s->group, bytes, session->count,
-                                    &s->storage, &fit, why);
+    struct tierce__storage_wish wish = {.live = s->live,
+                                        .catalog = s->catalog,
+                                        .group = s->group,
+                                        .bytes = bytes,
+                                        .count = session->count};
+    int rc = tierce__choose_storage(&wish, &s->storage, &fit, why);
     if (rc < 0)
         return rc;
     unclaim_from(s, fit);
@@ -259,7 +290,7 @@ static void count_places(struct starting *s, size_t *count_by_key, size_t *all)
     for (size_t i = 0; i < s->session->count; i++) {
         count_by_key[i] = 0;
         for (size_t spec = 0; spec < instance->spec_count; spec++)
-            count_by_key[i] += has_spec(instance, s->spec_group[s->positions[i]], spec);
+            count_by_key[i] += has_spec(s, s->positions[i], spec);
         *all += count_by_key[i];
     }
 }
@@ -271,14 +302,18 @@ static int take_spec(struct starting *s, uint16_t spec, struct tierce__spec_plac
     const struct tierce__instance *instance = &s->live->instance;
     size_t wanted = 0;
     for (size_t i = 0; i < s->session->count; i++)
-        wanted += has_spec(instance, s->spec_group[s->positions[i]], spec);
+        wanted += has_spec(s, s->positions[i], spec);
     *taken_count = wanted;
     if (wanted == 0)
         return 0;
-    return tierce__places_take(s->live->places, s->storage, spec,
-                               (uint64_t)instance->specs[spec].size, wanted,
-                               tierce__locator_now_us(s->live->locator), taken, s->notes,
-                               &s->note_count, s->notes_max, s->arena);
+    return tierce__places_take(
+        s->live->places,
+        &(struct tierce__place_wish){.storage = s->storage,
+                                     .spec = spec,
+                                     .bytes = (uint64_t)instance->specs[spec].size,
+                                     .count = wanted,
+                                     .now_us = tierce__locator_now_us(s->live->locator)},
+        taken, &(struct tierce__place_notes){s->notes, &s->note_count, s->notes_max, s->arena});
 }
 
 /* Deals the places that were taken by spec out to the keys. */
@@ -296,7 +331,7 @@ static int deal_places(struct starting *s, const size_t *count_by_key, const siz
         if (places == NULL)
             return -ENOMEM;
         for (size_t spec = 0; spec < instance->spec_count; spec++) {
-            if (has_spec(instance, s->spec_group[s->positions[i]], spec))
+            if (has_spec(s, s->positions[i], spec))
                 places[key->place_count++] = s->places[next[spec]++];
         }
         key->places = places;
@@ -489,7 +524,7 @@ static int start(struct starting *s, struct tierce__started *out, size_t *places
     bool empty = s->session->count == 0;
     int64_t timeout_s = empty ? EMPTY_TIMEOUT_S : s->request->timeout_s;
     timeout_s = timeout_s < 0 ? 0 : timeout_s > INT32_MAX ? INT32_MAX : timeout_s;
-    s->session->deadline.due_us = now_us + timeout_s * 1000000;
+    s->session->due_us = now_us + timeout_s * 1000000;
     if (!empty) {
         rc = reserve_room(s, why);
         if (rc == 0)

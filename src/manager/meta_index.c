@@ -150,10 +150,11 @@ int tierce__meta_index_get(struct tierce__meta_index *index, const int64_t *keys
     return index->space->ops->get(index->space, keys, count, arena, records, found);
 }
 
-int tierce__meta_index_prefix(struct tierce__meta_index *index, const int64_t *keys, size_t count,
-                              bool (*serves)(void *arg, const struct tierce__record *record),
-                              void *arg, struct tierce__arena *arena,
-                              struct tierce__record *records, size_t *length)
+int64_t tierce__meta_index_prefix(struct tierce__meta_index *index, const int64_t *keys,
+                                  size_t count,
+                                  bool (*serves)(void *arg, const struct tierce__record *record),
+                                  void *arg, struct tierce__arena *arena,
+                                  struct tierce__record *records)
 {
     enum { STEP_MIN = 32, STEP_MAX = 1024 };
     bool found[STEP_MAX];
@@ -164,15 +165,12 @@ int tierce__meta_index_prefix(struct tierce__meta_index *index, const int64_t *k
         if (rc < 0)
             return rc;
         for (size_t i = 0; i < n; i++)
-            if (!found[i] || !serves(arg, &records[done + i])) {
-                *length = done + i;
-                return 0;
-            }
+            if (!found[i] || !serves(arg, &records[done + i]))
+                return (int64_t)(done + i);
         done += n;
         step = step < STEP_MAX / 4 ? step * 4 : STEP_MAX;
     }
-    *length = count;
-    return 0;
+    return (int64_t)count;
 }
 
 /* ---- what needs no lock --------------------------------------------------------------------- */

@@ -42,13 +42,12 @@ TIERCE_MUSTUSE int tierce__meta_index_get(struct tierce__meta_index *index, cons
                                           size_t count, struct tierce__arena *arena,
                                           struct tierce__record *records, bool *found);
 
-/* The leading keys that `serves` says yes to; *length of them, with their records. Reads ahead in
- * growing steps rather than all. */
-TIERCE_MUSTUSE int
+/* How many leading keys `serves` says yes to, with their records. Reads ahead in growing steps
+ * rather than all. Errors: as get. */
+TIERCE_MUSTUSE int64_t
 tierce__meta_index_prefix(struct tierce__meta_index *index, const int64_t *keys, size_t count,
                           bool (*serves)(void *arg, const struct tierce__record *record), void *arg,
-                          struct tierce__arena *arena, struct tierce__record *records,
-                          size_t *length);
+                          struct tierce__arena *arena, struct tierce__record *records);
 
 enum tierce__meta_action {
     TIERCE__META_SKIP,
@@ -73,18 +72,22 @@ typedef int (*tierce__meta_attach_fn)(void *arg, const size_t *indices, size_t c
                                       struct tierce__meta_batch *batch,
                                       struct tierce__arena *arena);
 
+struct tierce__meta_change {
+    tierce__meta_modify_fn modify;
+    tierce__meta_attach_fn attach; /* may be NULL */
+    void *arg;
+    bool whole; /* one step with all locks, for what must be all or nothing */
+};
+
 /*
- * Reads, decides, writes, atomically for each step (see above); `whole` makes it one step with all
- * locks, for what must be all or nothing. Counters follow the records: keys, bytes by type;
- * children of parents follow puts and deletes.
- * status[i]: 0, TIERCE_E_LIMIT (keys_max), TIERCE_E_ARGUMENT (FAIL), or the store's error of its
- * step. Returns 0 if all went well, else the first error. The same key twice: the second sees what
- * the first did. Without keys nothing happens, and nothing is attached.
+ * Reads, decides, writes, atomically for each step (see above). Counters follow the records: keys,
+ * bytes by type; children of parents follow puts and deletes. status[i]: 0, TIERCE_E_LIMIT
+ * (keys_max), TIERCE_E_ARGUMENT (FAIL), or the store's error of its step. Returns 0 if all went
+ * well, else the first error. The same key twice: the second sees what the first did. Without keys
+ * nothing happens, and nothing is attached.
  */
 TIERCE_MUSTUSE int tierce__meta_index_modify(struct tierce__meta_index *index, const int64_t *keys,
-                                             size_t count, bool whole,
-                                             tierce__meta_modify_fn modify,
-                                             tierce__meta_attach_fn attach, void *arg,
+                                             size_t count, const struct tierce__meta_change *change,
                                              struct tierce__arena *arena, int *status);
 
 /* After a write of which nobody knows whether it was one, the numbers below may be wrong until the

@@ -198,23 +198,36 @@ static int memory_space_drop(struct tierce__meta_space *base)
 struct group {
     uint64_t mixed[GROUP_KEYS];
     uint16_t order[GROUP_KEYS]; /* indices, those of one shard beside each other */
-    uint16_t end[SHARDS];       /* of each shard's run in `order` */
+    struct run {
+        uint16_t shard, end; /* in `order` */
+    } runs[SHARDS];          /* of those that have keys here */
+    unsigned run_count;
 };
 
 static void group_keys(struct group *group, const int64_t *keys, size_t count)
 {
-    uint16_t counts[SHARDS] = {0};
+    uint16_t ends[SHARDS] = {0}, at = 0;
+    group->run_count = 0;
+    if (count == 1) { /* the usual call for a few blocks is spared the rounds over all shards */
+        group->mixed[0] = tierce__meta_mix(keys[0]);
+        group->order[0] = 0;
+        group->runs[group->run_count++] =
+            (struct run){(uint16_t)(group->mixed[0] >> (64 - SHARD_BITS)), 1};
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
         group->mixed[i] = tierce__meta_mix(keys[i]);
-        counts[group->mixed[i] >> (64 - SHARD_BITS)]++;
+        ends[group->mixed[i] >> (64 - SHARD_BITS)]++;
     }
-    uint16_t at = 0;
     for (unsigned s = 0; s < SHARDS; s++) {
-        group->end[s] = at;
-        at = (uint16_t)(at + counts[s]);
+        uint16_t keys_of_shard = ends[s];
+        ends[s] = at;
+        at = (uint16_t)(at + keys_of_shard);
+        if (keys_of_shard > 0)
+            group->runs[group->run_count++] = (struct run){(uint16_t)s, at};
     }
     for (size_t i = 0; i < count; i++)
-        group->order[group->end[group->mixed[i] >> (64 - SHARD_BITS)]++] = (uint16_t)i;
+        group->order[ends[group->mixed[i] >> (64 - SHARD_BITS)]++] = (uint16_t)i;
 }
 
 /* Keys of one shard under its latch: all their memory is asked for before the first is read. */
@@ -253,12 +266,9 @@ static int memory_get(struct tierce__meta_space *base, const int64_t *keys, size
     for (size_t done = 0; done < count; done += GROUP_KEYS) {
         size_t n = count - done < GROUP_KEYS ? count - done : GROUP_KEYS;
         group_keys(&group, keys + done, n);
-        unsigned from = 0;
-        for (unsigned s = 0; s < SHARDS; from = group.end[s++]) {
-            if (group.end[s] == from)
-                continue;
-            int rc = get_run(&space->shards[s], &group, from, group.end[s], arena, records + done,
-                             found + done);
+        for (unsigned r = 0, from = 0; r < group.run_count; from = group.runs[r++].end) {
+            int rc = get_run(&space->shards[group.runs[r].shard], &group, from, group.runs[r].end,
+                             arena, records + done, found + done);
             if (rc < 0)
                 return rc;
         }
@@ -288,11 +298,9 @@ static void memory_touch(struct tierce__meta_space *base, const int64_t *keys, s
     for (size_t done = 0; done < count; done += GROUP_KEYS) {
         size_t n = count - done < GROUP_KEYS ? count - done : GROUP_KEYS;
         group_keys(&group, keys + done, n);
-        unsigned from = 0;
-        for (unsigned s = 0; s < SHARDS; from = group.end[s++])
-            if (group.end[s] > from)
-                touch_run(&space->shards[s], &group, from, group.end[s],
-                          tierce__meta_touch_us(now_us, done));
+        for (unsigned r = 0, from = 0; r < group.run_count; from = group.runs[r++].end)
+            touch_run(&space->shards[group.runs[r].shard], &group, from, group.runs[r].end,
+                      tierce__meta_touch_us(now_us, done));
     }
 }
 
@@ -438,7 +446,8 @@ static int memory_sample(struct tierce__meta_space *base, uint64_t *random, size
                          int64_t *keys, size_t *found)
 {
     struct memory_space *space = space_of(base);
-    return tierce__meta_sample(base, count_keys(space), random, count, keys, found, draw, space);
+    return tierce__meta_sample(base, &(struct tierce__meta_draws){draw, space, count_keys(space)},
+                               random, count, keys, found);
 }
 
 /* A copy of a note's value in the arena. -ENOENT. */

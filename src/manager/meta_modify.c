@@ -46,9 +46,7 @@ struct call {
     struct tierce__meta_index *index;
     const int64_t *keys;
     size_t count;
-    tierce__meta_modify_fn modify;
-    tierce__meta_attach_fn attach;
-    void *arg;
+    const struct tierce__meta_change *change;
     struct tierce__arena *arena;
     int *status;
     struct place *places;
@@ -74,9 +72,11 @@ struct step {
     struct tierce__meta_batch batch;
 };
 
+/* Shards are ranges, so that a step's keys are in the order of `mixed`: RocksDB puts a sorted batch
+ * into its skip list with fewer steps. */
 static uint32_t shard_of(const struct tierce__meta_index *index, uint64_t mixed)
 {
-    return (uint32_t)mixed & (index->shard_count - 1);
+    return (uint32_t)((mixed >> 32) * index->shard_count >> 32);
 }
 
 static void *scratch(struct step *step, size_t count, size_t bytes)
@@ -111,10 +111,10 @@ static int sort_places(struct call *call)
 }
 
 /* The end of the step that begins at `from`: whole shards. */
-static size_t step_end(const struct call *call, size_t from, bool whole)
+static size_t step_end(const struct call *call, size_t from)
 {
     size_t to = from;
-    while (to < call->count && (whole || to - from < call->index->batch_keys)) {
+    while (to < call->count && (call->change->whole || to - from < call->index->batch_keys)) {
         uint32_t shard = call->places[to].shard;
         while (to < call->count && call->places[to].shard == shard)
             to++;
@@ -239,8 +239,8 @@ static int decide_one(struct call *call, const struct question *question)
 {
     struct work *work = question->work;
     struct tierce__record record = work->now;
-    switch (call->modify(call->arg, question->index, call->keys[question->index], work->is_there,
-                         &record, call->arena)) {
+    switch (call->change->modify(call->change->arg, question->index, call->keys[question->index],
+                                 work->is_there, &record, call->arena)) {
     case TIERCE__META_PUT:
         return decide_put(call, work, &record);
     case TIERCE__META_DELETE:
@@ -268,14 +268,14 @@ static int decide(struct step *step)
             tierce__meta_count_bytes(step->batch.added, &work->now, true);
         }
     }
-    if (call->attach == NULL)
+    if (call->change->attach == NULL)
         return 0;
     size_t *indices = scratch(step, count, sizeof(*indices));
     if (indices == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < count; i++)
         indices[i] = step->questions[i].index;
-    return call->attach(call->arg, indices, count, &step->batch, call->arena);
+    return call->change->attach(call->change->arg, indices, count, &step->batch, call->arena);
 }
 
 /* ---- counts of children --------------------------------------------------------------------- */
@@ -603,16 +603,13 @@ static void fail_from(struct call *call, size_t from, int rc)
 }
 
 int tierce__meta_index_modify(struct tierce__meta_index *index, const int64_t *keys, size_t count,
-                              bool whole, tierce__meta_modify_fn modify,
-                              tierce__meta_attach_fn attach, void *arg, struct tierce__arena *arena,
+                              const struct tierce__meta_change *change, struct tierce__arena *arena,
                               int *status)
 {
     struct call call = {.index = index,
                         .keys = keys,
                         .count = count,
-                        .modify = modify,
-                        .attach = attach,
-                        .arg = arg,
+                        .change = change,
                         .arena = arena,
                         .status = status};
     int rc = sort_places(&call);
@@ -624,7 +621,7 @@ int tierce__meta_index_modify(struct tierce__meta_index *index, const int64_t *k
         return rc;
     }
     for (size_t from = 0, to; from < count; from = to) {
-        to = step_end(&call, from, whole);
+        to = step_end(&call, from);
         rc = run_step(&call, from, to);
         /* A store that fails one step is not asked for the rest. */
         if (rc < 0) {

@@ -584,7 +584,8 @@ static int redis_sample(struct tierce__meta_space *base, uint64_t *random, size_
     int rc = count_keys(draws.space, &there);
     if (rc < 0)
         return rc;
-    return tierce__meta_sample(base, there, random, count, keys, found, draw, &draws);
+    return tierce__meta_sample(base, &(struct tierce__meta_draws){draw, &draws, there}, random,
+                               count, keys, found);
 }
 
 /* ---- counters and the end of a space -------------------------------------------------------- */

@@ -652,8 +652,9 @@ static int rocks_sample(struct tierce__meta_space *base, uint64_t *random, size_
     struct draws draws = {.space = space->number};
     begin_range(&draws.range, space->rocks, key_of(space->number, TIERCE__ROCKS_RECORD + 1));
     size_t n = 0;
-    rc = tierce__meta_sample(base, there > 0 ? (uint64_t)there : 0, random, count, keys, &n, draw,
-                             &draws);
+    rc = tierce__meta_sample(
+        base, &(struct tierce__meta_draws){draw, &draws, there > 0 ? (uint64_t)there : 0}, random,
+        count, keys, &n);
     int failed = end_range(&draws.range);
     if (rc < 0 || failed < 0)
         return rc < 0 ? rc : failed;

@@ -148,6 +148,8 @@ static void make_options(struct tierce__rocks *rocks, const struct tierce__rocks
     rocksdb_options_set_max_background_jobs(rocks->options, BACKGROUND_JOBS);
     rocksdb_options_set_keep_log_file_num(rocks->options, LOG_FILES);
     rocksdb_options_set_info_log_level(rocks->options, WARN_LEVEL);
+    /* The log of one write goes on while another's records go into the table in memory. */
+    rocksdb_options_set_enable_pipelined_write(rocks->options, 1);
     rocks->reads = rocksdb_readoptions_create();
     rocks->writes = rocksdb_writeoptions_create();
     rocksdb_writeoptions_set_sync(rocks->writes, opts->sync);
@@ -233,32 +235,32 @@ static int open_rocks(struct tierce__rocks **out, char *path, const struct tierc
     return rc;
 }
 
-/* The path without links, heap; makes its last folder. */
-static int canonical(char **out, const char *path, char why[256])
+/* The path without links, heap; makes its last folder. NULL: *rc says why. */
+static char *canonical(const char *path, int *rc, char why[256])
 {
+    *rc = -ENOMEM;
+    char *real = NULL, *copy = NULL;
     if (mkdir(path, 0700) != 0 && errno != EEXIST) {
-        int rc = -errno;
-        snprintf(why, 256, "cannot make %.150s: %s", path, strerror(-rc));
-        return rc;
+        *rc = -errno;
+        snprintf(why, 256, "cannot make %.150s: %s", path, strerror(errno));
+    } else if ((real = realpath(path, NULL)) == NULL) {
+        *rc = -errno;
+        snprintf(why, 256, "cannot find %.150s: %s", path, strerror(errno));
+    } else {
+        copy = tierce__strdup(real);
     }
-    char *real = realpath(path, NULL);
-    if (real == NULL) {
-        int rc = -errno;
-        snprintf(why, 256, "cannot find %.150s: %s", path, strerror(-rc));
-        return rc;
-    }
-    *out = tierce__strdup(real);
     free(real);
-    return *out == NULL ? -ENOMEM : 0;
+    return copy;
 }
 
 int tierce__rocks_open(struct tierce__rocks **out, const char *path,
                        const struct tierce__rocks_opts *opts, char why[256])
 {
-    char *real = NULL;
-    int rc = canonical(&real, path, why);
-    if (rc < 0)
+    int rc;
+    char *real = canonical(path, &rc, why);
+    if (real == NULL)
         return rc;
+    rc = 0;
     (void)pthread_once(&databases_once, init_lock);
     tierce__lock_take(&databases_lock);
     struct tierce__rocks *rocks = databases;

@@ -46,6 +46,13 @@ int64_t tierce__meta_unmix(uint64_t mixed)
     return (int64_t)(z ^ (z >> 30) ^ (z >> 60));
 }
 
+int tierce__meta_confirm(struct tierce__meta_space *space)
+{
+    struct tierce__meta_note none = {.kind = TIERCE__NOTE_SESSION}; /* no session has number 0 */
+    struct tierce__meta_batch batch = {.notes = &none, .note_count = 1};
+    return space->ops->write(space, &batch);
+}
+
 bool tierce__meta_batch_is_valid(const struct tierce__meta_batch *batch)
 {
     for (size_t i = 0; i < batch->note_count; i++)
@@ -125,17 +132,16 @@ static int sample_by_scan(struct tierce__meta_space *space, size_t limit, uint64
     return rc;
 }
 
-int tierce__meta_sample(struct tierce__meta_space *space, uint64_t keys, uint64_t *random,
-                        size_t count, int64_t *out, size_t *found, tierce__meta_draw_fn draw,
-                        void *arg)
+int tierce__meta_sample(struct tierce__meta_space *space, const struct tierce__meta_draws *draws,
+                        uint64_t *random, size_t count, int64_t *out, size_t *found)
 {
     enum { SCANNED_MIN = 512, SAMPLE_MAX = 1 << 20 };
     if (count > SAMPLE_MAX)
         count = SAMPLE_MAX;
     size_t scanned = 2 * count > SCANNED_MIN ? 2 * count : SCANNED_MIN;
-    if (keys <= scanned)
+    if (draws->keys <= scanned)
         return sample_by_scan(space, scanned, random, count, out, found);
-    return sample_by_draws(random, count, out, found, draw, arg);
+    return sample_by_draws(random, count, out, found, draws->draw, draws->arg);
 }
 
 void tierce__meta_count_bytes(int64_t counters[TIERCE__META_COUNTERS],

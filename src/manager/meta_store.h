@@ -15,8 +15,8 @@
  *
  * A store holds spaces, one an instance; a space holds records by 64-bit key, notes (small values
  * by kind and number: sessions, deletions, files), and counters. A batch is atomic: after a crash
- * all of it is there or nothing. (Redis: one script; in a cluster all keys of a space share a slot
- * tag only where the layout allows it, see docs.)
+ * all of it is there or nothing. (Redis: one script, and so no cluster: KVCM's keys of a space lie
+ * in several slots.)
  *
  * Threads: any, for all calls on a space; batches on one key are ordered by the caller.
  */
@@ -146,6 +146,12 @@ extern const struct tierce__meta_store_ops tierce__meta_redis;
 /* The store of a type and URI as a group names them: "local" with "" is memory, "local" or
  * "rocksdb" with a path RocksDB, "redis" Redis. NULL: there is none. */
 const struct tierce__meta_store_ops *tierce__meta_store_find(const char *type, const char *uri);
+
+/*
+ * Asks for a write that changes nothing. As long as a store takes those of this leader, no later
+ * one has written: what was read before it is what this one has left. Errors: of write.
+ */
+TIERCE_MUSTUSE int tierce__meta_confirm(struct tierce__meta_space *space);
 
 /* 0 .. 63 for a storage's number: 0 for none and for all that have no slot of their own. */
 static inline uint32_t tierce__meta_storage_slot(uint16_t storage)

@@ -17,6 +17,12 @@ static bool is_plain(char c)
            c == '_' || c == '.' || c == ':' || c == '@' || c == '+' || c == ',';
 }
 
+static char *append(char *to, const char *text, size_t bytes)
+{
+    memcpy(to, text, bytes);
+    return to + bytes;
+}
+
 /*
  * Appends a name as one part of a path: what could end it, begin a parameter or leave the folder
  * becomes ~hh. (Not %hh, which some clients decode and others do not.)
@@ -56,8 +62,7 @@ static char *folder_of(const struct tierce__storage *storage,
     char *folder = tierce__arena_alloc(
         arena, root_bytes + ESCAPE_GROWTH * (strlen(instance->id) + strlen(spec_name)) + 3);
     if (folder != NULL) {
-        memcpy(folder, root, root_bytes);
-        char *to = escape(folder + root_bytes, instance->id);
+        char *to = escape(append(folder, root, root_bytes), instance->id);
         *to++ = '/';
         to = escape(to, spec_name);
         *to++ = '/';
@@ -89,18 +94,13 @@ static char *append_decimal(char *to, uint64_t value)
     return to;
 }
 
-static char *append(char *to, const char *text, size_t bytes)
-{
-    memcpy(to, text, bytes);
-    return to + bytes;
-}
-
 /* The path in a URI that came as text: between the storage's name and '?'. */
 static char *path_of_text(const char *uri, struct tierce__arena *arena)
 {
     const char *path = strstr(uri, "://");
     path = path != NULL ? strchr(path + 3, '/') : NULL;
-    return path != NULL ? tierce__arena_copy(arena, path, strcspn(path, "?")) : NULL;
+    return path != NULL ? tierce__arena_copy(arena, path, strcspn(path, "?"))
+                        : tierce__arena_copy(arena, "", 0);
 }
 
 char *tierce__place_path(const struct tierce__storage *storage,
@@ -109,6 +109,8 @@ char *tierce__place_path(const struct tierce__storage *storage,
 {
     if (place->uri != NULL)
         return path_of_text(place->uri, arena);
+    if (place->spec >= instance->spec_count)
+        return tierce__arena_copy(arena, "", 0);
     size_t bytes;
     char *folder = folder_of(storage, instance, place->spec, &bytes, arena);
     char *path = folder != NULL ? tierce__arena_alloc(arena, bytes + 17) : NULL;

@@ -305,13 +305,16 @@ static void forget_all(struct tierce__places *places)
             forget_file(places, places->buckets[i]);
 }
 
-/* Reads the notes, once. */
+/* Reads the notes, once; those of another leader, who may use our slots for something else, are
+ * refused. */
 static int load(struct tierce__places *places)
 {
     if (places->is_loaded)
         return 0;
     places->damaged = 0;
     int rc = places->space->ops->notes(places->space, TIERCE__NOTE_FILE, load_note, places);
+    if (rc == 0)
+        rc = tierce__meta_confirm(places->space);
     if (rc != 0)
         forget_all(places);
     places->is_loaded = rc == 0;
@@ -489,33 +492,61 @@ static void end_take(struct tierce__places *places, const struct tierce__spec_pl
     tierce__cond_broadcast(&places->ended);
 }
 
-int tierce__places_take(struct tierce__places *places, const struct tierce__storage *storage,
-                        uint16_t spec, uint64_t bytes, size_t count, int64_t now_us,
-                        struct tierce__spec_place *taken, struct tierce__meta_note *notes,
-                        size_t *note_count, size_t notes_max, struct tierce__arena *arena)
+int tierce__places_take(struct tierce__places *places, const struct tierce__place_wish *wish,
+                        struct tierce__spec_place *taken, const struct tierce__place_notes *notes)
 {
     TIERCE_CHECK_MAGIC(places, PLACES_MAGIC);
-    TIERCE_ASSERT(storage->key_count_per_file <= (int32_t)TIERCE__PLACES_SLOTS_MAX);
-    struct take take = {
-        .places = places,
-        .slots = storage->key_count_per_file > 1 ? (uint32_t)storage->key_count_per_file : 1,
-        .count = count,
-        .taken = taken,
-        .notes = notes,
-        .note_count = *note_count,
-        .notes_max = notes_max,
-        .arena = arena};
+    int32_t slots = wish->storage->key_count_per_file;
+    TIERCE_ASSERT(slots <= (int32_t)TIERCE__PLACES_SLOTS_MAX);
+    struct take take = {.places = places,
+                        .slots = slots > 1 ? (uint32_t)slots : 1,
+                        .count = wish->count,
+                        .taken = taken,
+                        .notes = notes->notes,
+                        .note_count = *notes->count,
+                        .notes_max = notes->max,
+                        .arena = notes->arena};
     tierce__lock_take(&places->lock);
     int rc = load(places);
     if (rc == 0) {
-        take.shelf = make_shelf(places, storage->number, spec, bytes);
-        rc = take.shelf != NULL ? take_all(&take, now_us) : -ENOMEM;
+        take.shelf = make_shelf(places, wish->storage->number, wish->spec, wish->bytes);
+        rc = take.shelf != NULL ? take_all(&take, wish->now_us) : -ENOMEM;
     }
     if (rc == 0)
-        *note_count = take.note_count;
+        *notes->count = take.note_count;
     else
         end_take(places, taken, take.done, false);
     tierce__lock_drop(&places->lock);
+    return rc;
+}
+
+int tierce__places_note(struct tierce__places *places, const struct tierce__spec_place *taken,
+                        size_t count, struct tierce__meta_note *notes, size_t *note_count,
+                        size_t notes_max, struct tierce__arena *arena)
+{
+    TIERCE_CHECK_MAGIC(places, PLACES_MAGIC);
+    struct take take = {.places = places,
+                        .notes = notes,
+                        .note_count = *note_count,
+                        .notes_max = notes_max,
+                        .arena = arena};
+    int rc = 0;
+    tierce__lock_take(&places->lock);
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        struct file *file = find_file(places, taken[i].file);
+        if (file == NULL || !file->is_taking || file->is_noted)
+            continue;
+        file->is_noted = true;
+        rc = add_note(&take, file);
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct file *file = find_file(places, taken[i].file);
+        if (file != NULL && file->is_taking)
+            file->is_noted = false;
+    }
+    tierce__lock_drop(&places->lock);
+    if (rc == 0)
+        *note_count = take.note_count;
     return rc;
 }
 
@@ -588,28 +619,26 @@ static struct file *find_or_fill(struct tierce__places *places, uint16_t storage
 }
 
 /* Marks the slots as leaving. On an error some are; end_give undoes it. */
-static int leave(struct tierce__places *places, uint16_t storage,
-                 const struct tierce__spec_place *given, size_t count, int64_t reusable_us,
-                 const void *batch)
+static int leave(struct tierce__places *places, const struct tierce__place_return *given)
 {
-    for (size_t i = 0; i < count; i++) {
-        if (!has_slots(&given[i]))
+    for (size_t i = 0; i < given->count; i++) {
+        const struct tierce__spec_place *place = &given->places[i];
+        if (!has_slots(place))
             continue;
-        if (given[i].slot >= tierce__place_slots(given[i].file))
+        if (place->slot >= tierce__place_slots(place->file))
             return TIERCE_E_ARGUMENT;
-        struct file *file = find_or_fill(places, storage, &given[i]);
+        struct file *file = find_or_fill(places, given->storage, place);
         if (file == NULL)
             return -ENOMEM;
         tierce__list_remove(&file->link);
-        if (file->reusable_us < reusable_us)
-            file->reusable_us = reusable_us;
-        if (has_bit(used_bits(file), given[i].slot) &&
-            !has_bit(leaving_bits(file), given[i].slot)) {
-            flip_bit(leaving_bits(file), given[i].slot);
+        if (file->reusable_us < given->reusable_us)
+            file->reusable_us = given->reusable_us;
+        if (has_bit(used_bits(file), place->slot) && !has_bit(leaving_bits(file), place->slot)) {
+            flip_bit(leaving_bits(file), place->slot);
             file->leaving++;
         }
         file->is_noted = false;
-        file->batch = batch;
+        file->batch = given->batch;
     }
     return 0;
 }
@@ -678,29 +707,27 @@ static void end_give(struct tierce__places *places, const struct tierce__spec_pl
     tierce__cond_broadcast(&places->ended);
 }
 
-int tierce__places_give(struct tierce__places *places, uint16_t storage,
-                        const struct tierce__spec_place *given, size_t count, int64_t reusable_us,
-                        const void *batch, bool *is_empty, struct tierce__meta_note *notes,
-                        size_t *note_count, size_t notes_max, struct tierce__arena *arena)
+int tierce__places_give(struct tierce__places *places, const struct tierce__place_return *given,
+                        bool *is_empty, const struct tierce__place_notes *notes)
 {
     TIERCE_CHECK_MAGIC(places, PLACES_MAGIC);
     struct take give = {.places = places,
-                        .notes = notes,
-                        .note_count = *note_count,
-                        .notes_max = notes_max,
-                        .arena = arena};
+                        .notes = notes->notes,
+                        .note_count = *notes->count,
+                        .notes_max = notes->max,
+                        .arena = notes->arena};
     tierce__lock_take(&places->lock);
     int rc = load(places);
     if (rc == 0)
-        rc = wait_for_others(places, given, count, batch);
+        rc = wait_for_others(places, given->places, given->count, given->batch);
     if (rc == 0) {
-        rc = leave(places, storage, given, count, reusable_us, batch);
+        rc = leave(places, given);
         if (rc == 0)
-            rc = write_notes(&give, given, count, is_empty);
+            rc = write_notes(&give, given->places, given->count, is_empty);
         if (rc == 0)
-            *note_count = give.note_count;
+            *notes->count = give.note_count;
         else
-            end_give(places, given, count, false);
+            end_give(places, given->places, given->count, false);
     }
     tierce__lock_drop(&places->lock);
     return rc;

@@ -34,7 +34,8 @@ struct tierce__places;
 /* [borrow] the space until close, the instance for the call. Slots that are free already are used
  * again from reusable_us (wall clock) on. An empty space begins at a number that `random` says:
  * clients of an instance that had the same name, or whose index is lost, may still write to its
- * files. Nothing is read before the first take or give, which may fail with what the store says.
+ * files. Nothing is read before the first take or give, which may fail with what the store says,
+ * TIERCE_E_REFUSED among it.
  * Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__places_open(struct tierce__places **out,
                                        struct tierce__meta_space *space,
@@ -48,17 +49,37 @@ uint32_t tierce__place_slots(uint64_t file);
 /* Of a take or a give of `count` places: the notes it adds at most. */
 size_t tierce__places_notes_max(size_t count);
 
+/* Where the notes of a take or a give are added: notes[*count .. max), values in the arena. */
+struct tierce__place_notes {
+    struct tierce__meta_note *notes;
+    size_t *count;
+    size_t max;
+    struct tierce__arena *arena;
+};
+
+/* `count` slots of `bytes` each for a spec in a storage. */
+struct tierce__place_wish {
+    const struct tierce__storage *storage;
+    uint16_t spec;
+    uint64_t bytes;
+    size_t count;
+    int64_t now_us;
+};
+
 /*
- * Takes `count` slots of `bytes` each for a spec in a storage: in files with room first, then in
- * new ones; places that follow each other get slots that do. taken[i] has no uri. Adds notes to
- * notes[*note_count ..), whose values lie in the arena.
- * Errors, nothing taken: -ENOMEM, TIERCE_E_LIMIT (notes_max), of the store. May wait for it, where
- * new numbers are to be reserved: rarely.
+ * Takes what is wished for: in files with room first, then in new ones; places that follow each
+ * other get slots that do. taken[i] has no uri. Errors, nothing taken: -ENOMEM, TIERCE_E_LIMIT (of
+ * notes), of the store. May wait for it, where new numbers are to be reserved: rarely.
  */
 TIERCE_MUSTUSE int tierce__places_take(struct tierce__places *places,
-                                       const struct tierce__storage *storage, uint16_t spec,
-                                       uint64_t bytes, size_t count, int64_t now_us,
+                                       const struct tierce__place_wish *wish,
                                        struct tierce__spec_place *taken,
+                                       const struct tierce__place_notes *notes);
+
+/* The notes of the files that a take has not ended with, once more; *note_count goes on. Errors:
+ * -ENOMEM, TIERCE_E_LIMIT. */
+TIERCE_MUSTUSE int tierce__places_note(struct tierce__places *places,
+                                       const struct tierce__spec_place *taken, size_t count,
                                        struct tierce__meta_note *notes, size_t *note_count,
                                        size_t notes_max, struct tierce__arena *arena);
 
@@ -72,22 +93,28 @@ void tierce__places_taken(struct tierce__places *places, const struct tierce__sp
 void tierce__places_untake(struct tierce__places *places, const struct tierce__storage *storage,
                            const struct tierce__spec_place *taken, size_t count);
 
+/* Places of one storage that come back. */
+struct tierce__place_return {
+    uint16_t storage;
+    const struct tierce__spec_place *places;
+    size_t count;
+    int64_t reusable_us; /* used again from then on */
+    const void *batch;   /* any pointer that stands for the batch that will have the notes */
+};
+
 /*
- * Gives slots back whose blocks are deleted; they are used again from reusable_us on, and not
- * before tierce__places_given says that the notes are written. is_empty[i]: its file has no block
- * left, and is to be removed from the storage before the notes are written; where several of
- * `given` lie in it, only the last of them says so. A slot that is free already stays so; a give
- * that was not ended may be begun again. Several gives may go into one batch: `batch` is any
- * pointer that stands for it, and they share `notes`, in which a file has one. Places with a text
- * have nothing to give; their file is their own, and so empty, where the text has no blkid. Errors,
- * nothing given: -ENOMEM, TIERCE_E_LIMIT (notes_max), -EBUSY (a file is in another give that has
- * not ended for a second: try later), TIERCE_E_ARGUMENT (no such slot), of the store.
+ * Gives slots back whose blocks are deleted; they are not used again before tierce__places_given
+ * says that the notes are written. is_empty[i]: its file has no block left, and is to be removed
+ * from the storage before the notes are written; where several of them lie in it, only the last of
+ * them says so. A slot that is free already stays so; a give that was not ended may be begun again.
+ * Several gives may go into one batch, and share `notes` then, in which a file has one. Places with
+ * a text have nothing to give; their file is their own, and so empty, where the text has no blkid.
+ * Errors, nothing given: -ENOMEM, TIERCE_E_LIMIT (of notes), -EBUSY (a file is in another give that
+ * has not ended for a second: try later), TIERCE_E_ARGUMENT (no such slot), of the store.
  */
-TIERCE_MUSTUSE int tierce__places_give(struct tierce__places *places, uint16_t storage,
-                                       const struct tierce__spec_place *given, size_t count,
-                                       int64_t reusable_us, const void *batch, bool *is_empty,
-                                       struct tierce__meta_note *notes, size_t *note_count,
-                                       size_t notes_max, struct tierce__arena *arena);
+TIERCE_MUSTUSE int tierce__places_give(struct tierce__places *places,
+                                       const struct tierce__place_return *given, bool *is_empty,
+                                       const struct tierce__place_notes *notes);
 
 /* The notes that _give made are written. */
 void tierce__places_given(struct tierce__places *places, uint16_t storage,
@@ -131,7 +158,7 @@ char *tierce__place_uris_make(struct tierce__place_uris *uris,
                               const struct tierce__spec_place *place);
 
 /* Its file, as storages are asked to delete it: the path in the URI; of Mooncake "/" and the key.
- * NULL: no memory, or a place with a text that has no path. */
+ * "": it has none, being a text without a path or of a spec that there is not. NULL: no memory. */
 char *tierce__place_path(const struct tierce__storage *storage,
                          const struct tierce__instance *instance,
                          const struct tierce__spec_place *place, struct tierce__arena *arena);

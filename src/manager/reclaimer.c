@@ -90,12 +90,26 @@ static struct need need_of_type(const struct tierce__group *group,
 
 /* ---- an instance's share --------------------------------------------------------------------- */
 
+/* Of one kind: bytes or keys. */
+struct part {
+    double held;
+    double unit;  /* about what one block has of it */
+    double share; /* that is to leave */
+};
+
+struct share {
+    uint32_t instance; /* its number */
+    struct part bytes, keys;
+};
+
 struct round {
     struct tierce__reclaimer *reclaimer;
     const struct tierce__catalog *catalog;
     const struct tierce__group *group; /* NULL: all groups */
     const struct need *need;
-    double bytes, keys; /* that the instances hold, together */
+    struct share *shares;
+    size_t share_count, share_room;
+    double bytes_ahead, keys_ahead; /* that left above the shares of the instances so far */
     size_t removed;
     int64_t now_us;
 };
@@ -117,6 +131,7 @@ static bool is_of_group(const struct round *r, const struct tierce__live *live)
     return r->group == NULL || strcmp(live->instance.group_name, r->group->name) == 0;
 }
 
+/* Without memory an instance gives nothing in this round. */
 static void add_up(void *arg, struct tierce__live *live)
 {
     struct round *r = arg;
@@ -124,8 +139,69 @@ static void add_up(void *arg, struct tierce__live *live)
     if (!is_of_group(r, live))
         return;
     holdings(r, live, &bytes, &keys);
-    r->bytes += bytes;
-    r->keys += keys;
+    if (keys <= 0)
+        return;
+    if (r->share_count == r->share_room) {
+        size_t room = r->share_room == 0 ? 16 : r->share_room * 2;
+        struct share *grown = tierce__realloc(r->shares, room * sizeof(*grown));
+        if (grown == NULL)
+            return;
+        r->shares = grown;
+        r->share_room = room;
+    }
+    r->shares[r->share_count++] = (struct share){
+        .instance = live->instance.number,
+        .bytes = {.held = bytes, .unit = bytes / keys},
+        .keys = {.held = keys, .unit = 1},
+    };
+}
+
+/* What a part's share has above whole blocks, in blocks. */
+static double remainder_of(const struct part *part)
+{
+    return part->unit > 0 ? fmod(part->share, part->unit) / part->unit : 0;
+}
+
+static int by_remainder(const void *a, const void *b)
+{
+    double x = remainder_of(*(struct part *const *)a), y = remainder_of(*(struct part *const *)b);
+    return x > y ? -1 : x < y;
+}
+
+/* Divides a need in proportion to what is held, in whole blocks: those with the largest remainders
+ * give one more until it is enough. */
+static void deal(struct part **parts, size_t count, double need)
+{
+    double held = 0, left = need;
+    for (size_t i = 0; i < count; i++)
+        held += parts[i]->held;
+    for (size_t i = 0; i < count; i++)
+        parts[i]->share = held > 0 ? need * parts[i]->held / held : 0;
+    qsort(parts, count, sizeof(struct part *), by_remainder);
+    for (size_t i = 0; i < count; i++) {
+        double whole = parts[i]->unit > 0 ? floor(parts[i]->share / parts[i]->unit) : 0;
+        parts[i]->share = whole * parts[i]->unit;
+        left -= parts[i]->share;
+    }
+    for (size_t i = 0; i < count && left > 0; i++) {
+        parts[i]->share += parts[i]->unit;
+        left -= parts[i]->unit;
+    }
+}
+
+static int deal_shares(struct round *r)
+{
+    struct part **parts = tierce__calloc(r->share_count, sizeof(struct part *));
+    if (parts == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < r->share_count; i++)
+        parts[i] = &r->shares[i].bytes;
+    deal(parts, r->share_count, (double)r->need->bytes);
+    for (size_t i = 0; i < r->share_count; i++)
+        parts[i] = &r->shares[i].keys;
+    deal(parts, r->share_count, (double)r->need->keys);
+    tierce__free(parts);
+    return 0;
 }
 
 /* ---- who leaves ------------------------------------------------------------------------------ */
@@ -240,6 +316,8 @@ struct leaving {
     const struct tierce__removed *removed;
     const uint32_t *chosen;
     uint64_t used_again;
+    int64_t *left; /* keys, in their order */
+    size_t left_count;
 };
 
 /* Under the key's lock: not what was used since it was drawn. */
@@ -247,9 +325,11 @@ static bool is_unused(void *arg, size_t i, int64_t key, const struct tierce__rec
 {
     struct leaving *l = arg;
     const struct tierce__record *drawn = &l->sample->records[l->chosen[l->removed->offset + i]];
-    (void)key;
     bool unused = record->used_us <= drawn->used_us && record->uses <= drawn->uses;
-    l->used_again += !unused;
+    if (unused)
+        l->left[l->left_count++] = key;
+    else
+        l->used_again++;
     return unused;
 }
 
@@ -262,12 +342,14 @@ static void submit(struct round *r, struct tierce__live *live, struct sample *sa
     int64_t delay_us =
         (int64_t)(group->delay_before_delete_ms > 0 ? group->delay_before_delete_ms : 0) * 1000;
     int64_t *keys = tierce__arena_alloc(&sample->arena, (count + 1) * sizeof(*keys));
-    if (keys == NULL || count == 0)
+    leaving.left = tierce__arena_alloc(&sample->arena, (count + 1) * sizeof(*leaving.left));
+    if (keys == NULL || leaving.left == NULL || count == 0)
         return;
     for (size_t i = 0; i < count; i++)
         keys[i] = sample->keys[chosen[i]];
-    int rc = tierce__live_remove(live, keys, count, r->now_us + delay_us, false, is_unused,
-                                 &leaving, &removed);
+    struct tierce__removal how = {
+        .due_us = r->now_us + delay_us, .wanted = is_unused, .wanted_arg = &leaving};
+    int rc = tierce__live_remove(live, keys, count, &how, &removed);
     if (rc < 0)
         tierce__log(TIERCE_LOG_WARN, "manager.reclaim_failed", "instance=%s error=%s",
                     live->instance.id, tierce_error_name(rc));
@@ -278,15 +360,16 @@ static void submit(struct round *r, struct tierce__live *live, struct sample *sa
     reclaimer->stats.submitted_bytes += removed.bytes;
     reclaimer->stats.used_again += leaving.used_again;
     tierce__lock_drop(&reclaimer->lock);
+    /* After an error those of the last step stayed. */
     if (removed.keys > 0 && reclaimer->opts.submitted != NULL)
-        reclaimer->opts.submitted(reclaimer->opts.submitted_arg, live->instance.id, keys, count,
-                                  delay_us);
+        reclaimer->opts.submitted(reclaimer->opts.submitted_arg, live->instance.id, leaving.left,
+                                  removed.keys, delay_us);
 }
 
-/* Takes out of one instance what is asked of it: what the policy gives up first, and of TTL
- * whatever is too old. */
+/* Takes out of one instance what is asked of it, and counts that down: what the policy gives up
+ * first, and of TTL whatever is too old. */
 static void reclaim_from(struct round *r, struct tierce__live *live,
-                         const struct tierce__group *group, double bytes, double keys)
+                         const struct tierce__group *group, double *bytes, double *keys)
 {
     struct sample sample = {0};
     struct tierce__policy *policy = NULL;
@@ -304,12 +387,12 @@ static void reclaim_from(struct round *r, struct tierce__live *live,
     uint64_t now = (uint64_t)r->now_us;
     while (policy != NULL && chosen != NULL) {
         bool old = tierce__policy_expired(policy, now, &slot);
-        if (!old && ((bytes <= 0 && keys <= 0) || !policy->ops->victim(policy, now, &slot)))
+        if (!old && ((*bytes <= 0 && *keys <= 0) || !policy->ops->victim(policy, now, &slot)))
             break;
         policy->ops->remove(policy, slot, true);
         chosen[count++] = slot;
-        bytes -= (double)tierce__record_bytes(&sample.records[slot]);
-        keys -= 1;
+        *bytes -= (double)tierce__record_bytes(&sample.records[slot]);
+        *keys -= 1;
     }
     if (chosen != NULL)
         submit(r, live, &sample, group, chosen, count);
@@ -318,19 +401,28 @@ static void reclaim_from(struct round *r, struct tierce__live *live,
     tierce__arena_clear(&sample.arena);
 }
 
+static struct share *share_of(const struct round *r, const struct tierce__live *live)
+{
+    for (size_t i = 0; i < r->share_count; i++) {
+        if (r->shares[i].instance == live->instance.number)
+            return &r->shares[i];
+    }
+    return NULL;
+}
+
+/* Blocks differ in size: what one instance gave above its share, the next need not give. */
 static void reclaim_share(void *arg, struct tierce__live *live)
 {
     struct round *r = arg;
-    double bytes, keys;
+    const struct share *share = share_of(r, live);
     const struct tierce__group *group =
         r->group != NULL ? r->group : tierce__catalog_group(r->catalog, live->instance.group_name);
-    if (!is_of_group(r, live) || group == NULL)
+    if (share == NULL || group == NULL)
         return;
-    holdings(r, live, &bytes, &keys);
-    double byte_share = r->bytes > 0 ? (double)r->need->bytes * bytes / r->bytes : 0;
-    double key_share = r->keys > 0 ? (double)r->need->keys * keys / r->keys : 0;
-    if (keys > 0)
-        reclaim_from(r, live, group, byte_share, key_share);
+    double bytes = share->bytes.share - r->bytes_ahead, keys = share->keys.share - r->keys_ahead;
+    reclaim_from(r, live, group, &bytes, &keys);
+    r->bytes_ahead = bytes < 0 ? -bytes : 0;
+    r->keys_ahead = keys < 0 ? -keys : 0;
 }
 
 static size_t reclaim(struct tierce__reclaimer *reclaimer, const struct tierce__catalog *catalog,
@@ -347,7 +439,9 @@ static size_t reclaim(struct tierce__reclaimer *reclaimer, const struct tierce__
     if (need->bytes == 0 && need->keys == 0 && !expires)
         return 0;
     tierce__locator_each(reclaimer->opts.locator, add_up, &round);
-    tierce__locator_each(reclaimer->opts.locator, reclaim_share, &round);
+    if (round.share_count > 0 && deal_shares(&round) == 0)
+        tierce__locator_each(reclaimer->opts.locator, reclaim_share, &round);
+    tierce__free(round.shares);
     return round.removed;
 }
 

@@ -572,7 +572,7 @@ bool tierce__registry_check_password(struct tierce__registry *registry, const ch
     const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
     const struct tierce__account *account = tierce__catalog_account(catalog, name);
     bool is_right = tierce__password_is(account != NULL ? account->password_hash : NULL, password);
-    if (is_right)
+    if (is_right && account != NULL)
         *role = account->role;
     tierce__registry_release(registry, catalog);
     return is_right;

@@ -82,7 +82,7 @@ struct tierce__session *tierce__session_create(struct tierce__locator *locator, 
     session->written = written;
     session->count = count;
     session->arena = arena;
-    session->note = tierce__locator_random(locator);
+    session->note = tierce__locator_random(locator) | 1; /* never 0 */
     tierce__locator_name(locator, session->id, TIERCE__SESSION_ID_BYTES);
     return session;
 }
@@ -127,7 +127,8 @@ static void grow_sessions(struct tierce__live *live)
 int tierce__live_put_session(struct tierce__live *live, struct tierce__session *session)
 {
     tierce__lock_assert_held(&live->lock);
-    int rc = tierce__deadlines_add(&live->deadlines, &session->deadline, session->deadline.due_us);
+    int rc =
+        tierce__deadline_set(&live->deadlines, &session->deadline, tierce__due(session->due_us));
     if (rc < 0)
         return rc;
     if (live->session_count >= live->session_bucket_count)
@@ -159,7 +160,7 @@ void tierce__live_drop_session(struct tierce__live *live, struct tierce__session
         at = &(*at)->next;
     *at = session->next;
     live->session_count--;
-    tierce__deadlines_remove(&live->deadlines, &session->deadline);
+    tierce__deadline_unset(&live->deadlines, &session->deadline);
     uint64_t *writing = &live->writing_by_slot[tierce__meta_type_slot(session->type)];
     TIERCE_ASSERT(*writing >= session->bytes);
     *writing -= session->bytes;
@@ -188,7 +189,7 @@ int tierce__session_write(const struct tierce__session *session, struct tierce__
     struct tierce__note_writer w = {.arena = arena};
     tierce__note_put8(&w, TIERCE__NOTE_VERSION);
     tierce__note_put_bytes(&w, session->id, TIERCE__SESSION_ID_BYTES);
-    tierce__note_put64(&w, (uint64_t)session->deadline.due_us);
+    tierce__note_put64(&w, (uint64_t)session->due_us);
     tierce__note_put16(&w, session->storage);
     tierce__note_put8(&w, session->type);
     tierce__note_put32(&w, (uint32_t)session->count);
@@ -233,7 +234,7 @@ int tierce__session_read(struct tierce__session **out, struct tierce__locator *l
         return -ENOMEM;
     memcpy(session->id, id, sizeof(id));
     session->note = note;
-    session->deadline.due_us = due_us;
+    session->due_us = due_us;
     session->storage = storage;
     session->type = type;
     r.arena = &session->arena;

@@ -36,7 +36,7 @@ static int file_open(struct tierce__storage_driver **out, const struct tierce__s
                      char why[128])
 {
     struct file_driver *driver = tierce__calloc(1, sizeof(*driver));
-    (void)why;
+    why[0] = '\0';
     if (driver == NULL)
         return -ENOMEM;
     driver->base.ops = &tierce__storage_file;

@@ -9,7 +9,7 @@ static int none_open(struct tierce__storage_driver **out, const struct tierce__s
                      char why[128])
 {
     (void)storage;
-    (void)why;
+    why[0] = '\0';
     *out = tierce__alloc(sizeof(**out));
     if (*out == NULL)
         return -ENOMEM;
@@ -25,7 +25,7 @@ static void none_close(struct tierce__storage_driver *driver)
 static int none_probe(struct tierce__storage_driver *driver, char why[128])
 {
     (void)driver;
-    (void)why;
+    why[0] = '\0';
     return TIERCE_E_UNSUPPORTED;
 }
 

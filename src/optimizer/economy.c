@@ -69,6 +69,11 @@ double tierce__ttft_seconds(const struct tierce__setup *setup, double n, double 
     return fmax(load, compute) + fmin(load, compute) / layers;
 }
 
+double tierce__gpu_cost(const struct tierce__setup *setup, double flops)
+{
+    return tierce__gpu_seconds(setup, flops) / 3600 * setup->gpu.price.value;
+}
+
 double tierce__storage_cost(const struct tierce__storage *storage, double bytes, double written)
 {
     double hours = storage->years.value * TIERCE__HOURS_PER_YEAR;
@@ -111,10 +116,10 @@ static struct worth worth_of(const struct tierce__economy *e, uint64_t capacity,
 {
     const struct tierce__setup *s = &e->setup;
     double block = tierce__block_bytes(s), bytes = (double)capacity * block;
-    double seconds = tierce__gpu_seconds(s, tierce__prefill_flops(&s->model, tokens, squares));
+    double saved = tierce__gpu_cost(s, tierce__prefill_flops(&s->model, tokens, squares));
     double written = per_hour(e, (double)missed * block);
     return (struct worth){.capacity = capacity,
-                          .saved = per_hour(e, seconds / 3600 * s->gpu.price.value),
+                          .saved = per_hour(e, saved),
                           .cost = tierce__storage_cost(&s->storage, bytes, written)};
 }
 

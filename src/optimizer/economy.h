@@ -64,6 +64,9 @@ double tierce__compute_seconds(const struct tierce__setup *setup, double n, doub
  */
 double tierce__ttft_seconds(const struct tierce__setup *setup, double n, double p, double held);
 
+/* Dollars' worth of GPU time that FLOPs take. */
+double tierce__gpu_cost(const struct tierce__setup *setup, double flops);
+
 /* Dollars an hour for `bytes` of the tier: bytes / 10^9 * price / lifetime in hours, which is the
  * smaller of its years and, at `written` bytes an hour, of writes * bytes / written. */
 double tierce__storage_cost(const struct tierce__storage *storage, double bytes, double written);

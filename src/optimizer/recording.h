@@ -132,6 +132,18 @@ static inline uint64_t tierce__recorded_tokens(const struct tierce__recorded *re
     return tokens < input ? tokens : input;
 }
 
+/* Adds what a lookup saves whose first `hits` blocks hit: of p tokens that hit behind i that the
+ * engine held, p - i and p * p - i * i. */
+static inline void tierce__recorded_saves(const struct tierce__recorded *request, uint32_t hits,
+                                          uint32_t block_tokens, double *tokens, double *squares)
+{
+    uint32_t held = tierce__recorded_held(request);
+    double all = (double)tierce__recorded_tokens(request, hits, block_tokens);
+    double had = (double)tierce__recorded_tokens(request, held < hits ? held : hits, block_tokens);
+    *tokens += all - had;
+    *squares += all * all - had * had;
+}
+
 struct tierce__recording_totals tierce__recording_totals(const struct tierce__recording *recording);
 
 /* The bytes of all different blocks, each as it was last given. -ENOMEM, *out untouched. */

@@ -129,6 +129,11 @@ static void use_whole(struct tierce__replay *r, const struct tierce__recorded *r
         if (!there && policy != NULL)
             ops->set_evictable(policy, parent, false);
     }
+    /* The order once more, now that all is there: no use to a policy that counts them. */
+    for (uint32_t i = request->count; policy != NULL && !ops->counts_uses && i-- > 0;) {
+        if (slot_of[blocks[i]] != TIERCE__NO_SLOT)
+            ops->touch(policy, slot_of[blocks[i]], r->flat.now);
+    }
     hold(r, request, false);
 }
 

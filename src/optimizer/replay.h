@@ -17,8 +17,9 @@
  *
  * Whole requests (opts.whole) are what a tier does that never keeps a suffix without its prefix:
  * what is there is touched and held until the request's end, what is not is stored from the first
- * block on, and at the first that does not fit the rest is not stored. There is no order of
- * touching then, and no MATCH_STREAM.
+ * block on, and at the first that does not fit the rest is not stored. At the end all is put in
+ * order, the first block newest, which policies that count uses do not hear of. There is no other
+ * order of touching then, and no MATCH_STREAM.
  *
  * Threads: one at a time; any number of replays may read one recording.
  */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "optimizer/report_kvcm.h"
 #include "base/alloc.h"
+#include "base/file.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -22,7 +23,7 @@ struct report {
     const struct tierce__kvcm *kvcm;
     const char *const *names;
     const char *folder;
-    FILE **files; /* [instances] opened with the first row */
+    struct tierce__new_file *files; /* [instances] opened with the first row */
     char *why;
 };
 
@@ -72,25 +73,20 @@ static int open_file(struct report *r, uint32_t instance)
     char path[PATH_MAX];
     int length =
         snprintf(path, sizeof(path), "%s/%s_hit_rates.csv", r->folder, name_of(r, instance));
-    r->files[instance] = length < (int)sizeof(path) ? fopen(path, "we") : NULL;
-    if (r->files[instance] == NULL)
-        return fail(r, length < (int)sizeof(path) ? -errno : -ENAMETOOLONG, "cannot be written",
-                    path);
-    fputs(header, r->files[instance]);
+    int rc = length < (int)sizeof(path) ? tierce__new_file_open(&r->files[instance], path)
+                                        : -ENAMETOOLONG;
+    if (rc < 0)
+        return fail(r, rc, "cannot be written", path);
+    fputs(header, r->files[instance].file);
     return 0;
 }
 
 static int close_files(struct report *r, int rc)
 {
     for (uint32_t i = 0; i < r->layout->instance_count; i++) {
-        if (r->files[i] == NULL)
-            continue;
-        errno = 0;
-        bool good = ferror(r->files[i]) == 0;
-        good = fclose(r->files[i]) == 0 && good;
-        if (!good && rc == 0)
-            rc = fail(r, errno != 0 ? -errno : -EIO, "its file cannot be written to the end",
-                      name_of(r, i));
+        int closed = tierce__new_file_close(&r->files[i], rc == 0);
+        if (closed < 0 && rc == 0)
+            rc = fail(r, closed, "its file cannot be written to the end", name_of(r, i));
     }
     return rc;
 }
@@ -125,10 +121,10 @@ static int print_row(struct report *r, const struct tierce__recorded *request,
     double external = share(read->external_hits, blocks);
     double all_internal = share(total->internal_hits, all);
     double all_external = share(total->external_hits, all);
-    int rc = r->files[request->instance] == NULL ? open_file(r, request->instance) : 0;
+    int rc = r->files[request->instance].file == NULL ? open_file(r, request->instance) : 0;
     if (rc < 0)
         return rc;
-    FILE *file = r->files[request->instance];
+    FILE *file = r->files[request->instance].file;
     fprintf(file, "%" PRId64, request->time_us);
     print_held(r, file, request->instance);
     fprintf(file, ", %" PRIu32 ", %" PRIu32 ", %" PRIu32 ", %" PRIu32 ", %g, %" PRIu32 ", %g",

@@ -139,23 +139,13 @@ static size_t list_matches(const struct job *job, struct tierce__match *out)
 
 /* ---- lookups --------------------------------------------------------------------------------- */
 
-static void sum_tokens(struct tierce__sweep_row *row, const struct tierce__recorded *request,
-                       uint32_t hits, uint32_t block_tokens)
-{
-    uint32_t held = tierce__recorded_held(request);
-    double all = (double)tierce__recorded_tokens(request, hits, block_tokens);
-    double had = (double)tierce__recorded_tokens(request, held < hits ? held : hits, block_tokens);
-    row->hit_tokens += all - had;
-    row->hit_squares += all * all - had * had;
-}
-
 /* What one lookup hit, in one row. */
 static void tell(const struct work *work, struct tierce__sweep_row *row,
                  const struct tierce__recorded *request, uint32_t hits)
 {
     const struct tierce__sweep_opts *o = work->opts;
     if (row->has_tokens)
-        sum_tokens(row, request, hits, o->block_tokens);
+        tierce__recorded_saves(request, hits, o->block_tokens, &row->hit_tokens, &row->hit_squares);
     for (size_t i = 0; i < o->watch_count; i++)
         o->watches[i].lookup(o->watches[i].arg, (size_t)(row - work->sweep->rows), request, hits);
 }

@@ -9,4 +9,7 @@
  */
 int tierce__open_temporary(const char *folder);
 
+/* The folder that it takes if it is given NULL. [borrow until the environment changes] */
+const char *tierce__temporary_folder(void);
+
 #endif

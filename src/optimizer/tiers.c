@@ -47,9 +47,14 @@ struct tierce__tiers {
     uint32_t *parent_of; /* [distinct] of a waterfall: the block before it; NO_SLOT */
     uint64_t *bytes_of;  /* [distinct] as last given; NULL until a request gives sizes */
 
-    uint8_t *place; /* [room] the tier that a hit is read from */
-    uint8_t *fate;  /* [room] STORE, PROMOTE */
-    uint8_t *act;   /* [room] KEEP, PUT; of one tier */
+    /* Where a block was first mentioned in the last request that did so: of this one only if it
+     * stands there, which `first` tells. */
+    uint32_t *mention_of; /* [distinct] */
+
+    uint32_t *first; /* [room] the first mention of the same block: an index, perhaps its own */
+    uint8_t *place;  /* [room] the tier that a hit is read from */
+    uint8_t *fate;   /* [room] STORE, PROMOTE, LEASED; of first mentions */
+    uint8_t *act;    /* [room] KEEP, PUT; of first mentions, of one tier */
     size_t room;
     /* The first tier evicted all it could for a block that did not fit then. */
     bool load_drained, store_drained;
@@ -111,7 +116,7 @@ static int note_sizes(struct tierce__tiers *t, const struct tierce__recorded *re
     for (uint32_t i = 0; i < request->count; i++) {
         if (bytes != NULL)
             t->bytes_of[blocks[i]] = bytes[i];
-        if (t->parent_of != NULL)
+        if (t->parent_of != NULL && t->first[i] == i)
             t->parent_of[blocks[i]] = i > 0 ? blocks[i - 1] : TIERCE__NO_SLOT;
     }
     return 0;
@@ -122,16 +127,34 @@ static int make_room_for(struct tierce__tiers *t, uint32_t blocks)
     size_t count = (size_t)blocks + 1; /* a request may be for nothing */
     if (count <= t->room)
         return 0;
+    uint32_t *first = tierce__realloc(t->first, count * sizeof(*first));
+    t->first = first != NULL ? first : t->first;
     uint8_t *place = tierce__realloc(t->place, count);
     t->place = place != NULL ? place : t->place;
     uint8_t *fate = tierce__realloc(t->fate, count);
     t->fate = fate != NULL ? fate : t->fate;
     uint8_t *act = tierce__realloc(t->act, count);
     t->act = act != NULL ? act : t->act;
-    if (place == NULL || fate == NULL || act == NULL)
+    if (first == NULL || place == NULL || fate == NULL || act == NULL)
         return -ENOMEM;
     t->room = count;
     return 0;
+}
+
+/* A request may list a block again: it is looked up and read each time, and is one block else. */
+static void find_mentions(struct tierce__tiers *t, const uint32_t *blocks, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t *mention = &t->mention_of[blocks[i]];
+        if (*mention >= i || blocks[*mention] != blocks[i])
+            *mention = i;
+        t->first[i] = *mention;
+    }
+}
+
+static bool is_again(const struct tierce__tiers *t, uint32_t i)
+{
+    return t->first[i] != i;
 }
 
 /* ---- lookup ---------------------------------------------------------------------------------- */
@@ -171,21 +194,23 @@ static uint32_t place_loads(struct tierce__tiers *t, const uint32_t *blocks,
     if (t->opts.promote == TIERCE__TIERS_PROMOTE_NONE)
         return hits;
     for (uint32_t i = 0; i < hits; i++) {
-        if (t->place[i] == 0 && (internal == NULL || internal[i] == 0)) {
-            t->fate[i] |= LEASED;
-            room -= held_cost(&t->stores[0], blocks[i]);
-        }
+        uint8_t *fate = &t->fate[t->first[i]];
+        if (t->place[i] != 0 || (internal != NULL && internal[i] != 0) || (*fate & LEASED) != 0)
+            continue;
+        *fate |= LEASED;
+        room -= held_cost(&t->stores[0], blocks[i]);
     }
     for (uint32_t i = 0; i < hits; i++) {
         uint64_t cost = cost_of(t, blocks[i]);
-        if (t->place[i] == 0 || (internal != NULL && internal[i] != 0))
+        uint8_t *fate = &t->fate[t->first[i]];
+        if (t->place[i] == 0 || (internal != NULL && internal[i] != 0) || (*fate & PROMOTE) != 0)
             continue;
         if (cost > room) {
             t->load_drained = cost <= t->stores[0].capacity;
             return i;
         }
         room -= cost;
-        t->fate[i] |= PROMOTE;
+        *fate |= PROMOTE;
     }
     return hits;
 }
@@ -250,6 +275,9 @@ static int load(struct tierce__tiers *t, const struct tierce__recorded *request,
     answer->hits = find(t, blocks, request->read_count);
     uint32_t loaded = place_loads(t, blocks, tierce__recorded_internal(request), answer->hits);
     count_hits(t, request, loaded, answer);
+    if (t->opts.block_tokens > 0)
+        tierce__recorded_saves(request, loaded, t->opts.block_tokens, &t->result.hit_tokens,
+                               &t->result.hit_squares);
     for (size_t i = 0; i < t->opts.tier_count; i++) {
         struct tierce__tier_result *tier = &t->result.tiers[i];
         if (answer->tier_blocks[i] == 0)
@@ -274,12 +302,12 @@ static void choose_stores(struct tierce__tiers *t, const struct tierce__recorded
     uint64_t room = t->stores[0].capacity;
     bool full = false;
     for (uint32_t i = 0; t->opts.tier_count == 1 && i < request->count; i++) {
-        if (has(&t->stores[0], blocks[i]))
+        if (!is_again(t, i) && has(&t->stores[0], blocks[i]))
             room -= held_cost(&t->stores[0], blocks[i]);
     }
     for (uint32_t i = 0; i < request->count; i++) {
         uint64_t cost = cost_of(t, blocks[i]);
-        if (any_has(t, blocks[i]))
+        if (is_again(t, i) || any_has(t, blocks[i]))
             continue;
         if (!full && cost > room) {
             t->store_drained = cost <= t->stores[0].capacity;
@@ -361,9 +389,9 @@ static uint64_t plan_puts(struct tierce__tiers *t, size_t tier, const uint32_t *
         uint64_t cost = cost_of(t, blocks[i]);
         bool stored = (t->fate[i] & STORE) != 0;
         uint64_t *room = stored ? &store_room : &promote_room;
-        if (!is_wanted(t, tier, blocks[i], i))
+        if (is_again(t, i) || !is_wanted(t, tier, blocks[i], i))
             continue;
-        bool follows = i == 0 || t->act[i - 1] == PUT || has(store, blocks[i - 1]);
+        bool follows = i == 0 || t->act[t->first[i - 1]] == PUT || has(store, blocks[i - 1]);
         if ((tier > 0 && !follows) || cost > *room) {
             t->refused[tier]++;
             continue;
@@ -382,13 +410,15 @@ static void plan_load(struct tierce__tiers *t, size_t tier, const uint32_t *bloc
     uint64_t room = store->capacity;
     bool full = tier == 0 && t->load_drained;
     for (uint32_t i = 0; i < count; i++) {
+        if (is_again(t, i))
+            continue;
         if (tier == 0 && has(store, blocks[i]) && (t->fate[i] & LEASED) != 0)
             room -= held_cost(store, blocks[i]);
         else if (t->act[i] == PUT && (t->fate[i] & STORE) == 0)
             room -= cost_of(t, blocks[i]);
     }
     for (uint32_t i = 0; i < count; i++) {
-        if (!has(store, blocks[i]))
+        if (is_again(t, i) || !has(store, blocks[i]))
             continue;
         if (tier > 0 || (t->fate[i] & LEASED) == 0) {
             uint64_t cost = held_cost(store, blocks[i]);
@@ -427,8 +457,7 @@ static bool put_marked(struct tierce__tiers *t, size_t tier, const uint32_t *blo
 {
     struct tierce__tier_result *result = &t->result.tiers[tier];
     bool stored = (t->fate[i] & STORE) != 0;
-    if (has(&t->stores[tier], blocks[i]))
-        return true; /* it stands in the request twice */
+    TIERCE_DASSERT(!has(&t->stores[tier], blocks[i]));
     if (!put(t, tier, blocks[i], i > 0 ? blocks[i - 1] : TIERCE__NO_SLOT))
         return false;
     if (t->act[i] == PUT)
@@ -511,8 +540,10 @@ int tierce__tiers_request(struct tierce__tiers *tiers, const struct tierce__reco
     struct tierce__tiers_answer own = {0};
     const uint32_t *blocks = tierce__recorded_blocks(request);
     int rc = make_room_for(t, request->count);
-    if (rc == 0)
-        rc = note_sizes(t, request);
+    if (rc < 0)
+        return rc;
+    find_mentions(t, blocks, request->count);
+    rc = note_sizes(t, request);
     if (rc < 0)
         return rc;
     if (t->result.requests++ == 0)
@@ -589,8 +620,9 @@ int tierce__tiers_create(struct tierce__tiers **out, const struct tierce__tiers_
     t->opts = *opts;
     memcpy(t->specs, opts->tiers, opts->tier_count * sizeof(t->specs[0]));
     t->opts.tiers = t->specs;
+    t->mention_of = tierce__calloc((size_t)opts->distinct + 1, sizeof(*t->mention_of));
     t->result.tier_count = opts->tier_count;
-    int rc = create_stores(t);
+    int rc = t->mention_of != NULL ? create_stores(t) : -ENOMEM;
     if (rc < 0) {
         tierce__tiers_destroy(t);
         return rc;
@@ -607,6 +639,8 @@ void tierce__tiers_destroy(struct tierce__tiers *tiers)
         tierce__flat_fini(&tiers->stores[i]);
     tierce__free(tiers->parent_of);
     tierce__free(tiers->bytes_of);
+    tierce__free(tiers->mention_of);
+    tierce__free(tiers->first);
     tierce__free(tiers->place);
     tierce__free(tiers->fate);
     tierce__free(tiers->act);

@@ -36,7 +36,6 @@
  *                evicts is gone. (The engine of today knows write-all only.)
  *   use      In every tier what is there of a request is used once, from the last block to the
  *            first, so that the prefix is the newest; a policy that asks for parents gets them.
- *            (Engine: a chunk that is loaded and stored over counts as used more than once.)
  *
  * A read does not store; a write does not look up or load. Writes take no time: a store is there
  * for the next request, and no queue overflows. What a tier's policy has expired is gone at the
@@ -45,10 +44,14 @@
  * Times. A load from tier t of b_t bytes takes latency_t + b_t / read_t; that of a request, the
  * tiers working at the same time, the largest of those with b_t > 0.
  *
+ * A block that a request lists again is looked up, and read, each time; it takes its room, is
+ * stored and is used once, where it is listed first.
+ *
  * One tier of leaf_lru is tierce__replay of whole requests, one of lru that of the order rev; with
  * a tier that keeps everything all hits together are those of the infinite cache.
  *
- * Costs for each tier 8 bytes a different block, and the policy's node for what it holds.
+ * Costs for each different block 4 bytes, and 8 in each tier, with the policy's node for what it
+ * holds.
  *
  * Threads: one at a time.
  */
@@ -84,10 +87,11 @@ struct tierce__tiers_opts {
     size_t tier_count;                     /* 1 .. TIERCE__TIERS_MAX */
     enum tierce__tiers_writes writes;
     enum tierce__tiers_promote promote;
-    bool in_bytes;        /* capacities, by the sizes that the trace gives */
-    uint64_t block_bytes; /* of every block for which the trace gives no size; 0: not known, and
-                             counts as no bytes (as 1 for a capacity in bytes) */
-    uint32_t distinct;    /* different blocks of the recording */
+    bool in_bytes;         /* capacities, by the sizes that the trace gives */
+    uint64_t block_bytes;  /* of every block for which the trace gives no size; 0: not known, and
+                              counts as no bytes (as 1 for a capacity in bytes) */
+    uint32_t block_tokens; /* 0: tokens are not counted */
+    uint32_t distinct;     /* different blocks of the recording */
     uint64_t seed;
 };
 
@@ -119,6 +123,7 @@ struct tierce__tiers_result {
     uint64_t internal_hits;
     uint64_t failed;
     uint64_t not_stored; /* blocks that no tier has, and that the first had no room for */
+    double hit_tokens, hit_squares; /* as of struct tierce__sweep_row, of what was loaded */
     size_t tier_count;
     struct tierce__tier_result tiers[TIERCE__TIERS_MAX];
     uint64_t loads;                   /* requests that read something */

@@ -281,6 +281,7 @@ const struct tierce__policy_ops tierce__policy_lfu_ops = {
     .name = "lfu",
     .summary = "least frequently used: the entry with the fewest uses leaves first, among equals "
                "the one that came to its number of uses first",
+    .counts_uses = true,
     .create = lfu_create,
     .destroy = lfu_destroy,
     .insert = lfu_insert,

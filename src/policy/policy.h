@@ -24,7 +24,9 @@
  *     policy->ops->touch(policy, slot, now);
  *
  * After a request, its chunks are touched in reverse order, so that a prefix is newer than its
- * suffix; that is the owner's duty, not the policy's.
+ * suffix; that is the owner's duty, not the policy's. A request is one use of a chunk: an insert or
+ * a touch. Where it touches a chunk again for the order's sake, a policy that counts uses does not
+ * hear of it (tierce__policy_hears).
  */
 
 #define TIERCE__NO_SLOT          UINT32_MAX
@@ -57,6 +59,7 @@ struct tierce__policy_ops {
     const char *name;
     const char *summary; /* one line for help and docs */
     bool by_parent;      /* asks for parents: an entry stays as long as one that names it */
+    bool counts_uses;    /* a touch says more than an order: one too many changes who leaves */
     TIERCE_MUSTUSE int (*create)(struct tierce__policy **out,
                                  const struct tierce__policy_opts *opts); /* -ENOMEM, E_ARGUMENT */
     void (*destroy)(struct tierce__policy *policy);
@@ -101,6 +104,19 @@ static inline void tierce__policy_expect(struct tierce__policy *policy,
 {
     if (policy->ops->expect != NULL)
         policy->ops->expect(policy, entry);
+}
+
+/*
+ * Whether the policy is to hear of a touch. `again`: it is for the order alone, as the request has
+ * used the entry before. *fresh: the owner's note of an entry that was inserted and not touched
+ * since; the first touch belongs to the request that inserted it.
+ */
+static inline bool tierce__policy_hears(const struct tierce__policy *policy, bool *fresh,
+                                        bool again)
+{
+    bool used = again || *fresh;
+    *fresh = false;
+    return !used || !policy->ops->counts_uses;
 }
 
 static inline bool tierce__policy_expired(struct tierce__policy *policy, uint64_t now,

@@ -220,6 +220,7 @@ const struct tierce__policy_ops tierce__policy_s3fifo_ops = {
     .name = "s3fifo",
     .summary = "S3-FIFO: a small queue for what is new, a main queue for what was used there or "
                "came back soon",
+    .counts_uses = true,
     .create = s3fifo_create,
     .destroy = s3fifo_destroy,
     .expect = s3fifo_expect,
@@ -240,6 +241,7 @@ static uint32_t s3fifo_lcs_run(struct tierce__flat *flat, const struct tierce__f
 const struct tierce__policy_ops tierce__policy_s3fifo_lcs_ops = {
     .name = "s3fifo_lcs",
     .summary = "S3-FIFO that fills its main queue too before the first eviction, as libCacheSim's",
+    .counts_uses = true,
     .create = s3fifo_lcs_create,
     .destroy = s3fifo_destroy,
     .expect = s3fifo_expect,

@@ -217,6 +217,7 @@ const struct tierce__policy_ops tierce__policy_sieve_ops = {
     .name = "sieve",
     .summary = "SIEVE: a hand walks from old to new and takes the first entry that was not used "
                "since it came by",
+    .counts_uses = true,
     .create = sieve_create,
     .destroy = sieve_destroy,
     .insert = sieve_insert,

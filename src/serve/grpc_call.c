@@ -228,7 +228,7 @@ void tierce__grpc_call_request_end(struct tierce__grpc_call *call)
         tierce__grpc_call_refuse(call, TIERCE__GRPC_UNIMPLEMENTED, "one message is wanted");
         return;
     }
-    if (call->deadline.place != 0 && tierce__now_ns() >= call->deadline.at_ns) {
+    if (call->deadline.place != 0 && tierce__now_ns() >= call->deadline.at) {
         tierce__grpc_call_refuse(call, TIERCE__GRPC_DEADLINE_EXCEEDED, "deadline exceeded");
         return;
     }

@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 
 #include "base/list.h"
-#include "serve/deadlines.h"
+#include "base/deadlines.h"
 #include "serve/grpc_client.h"
 #include "serve/grpc_frame.h"
 #include "serve/tls.h"

@@ -123,7 +123,7 @@ static void deliver(struct tierce__grpc_call *call)
     if (connection == NULL || call->phase != TIERCE__GRPC_SERVING)
         return;
     /* The timer is about to fire, and would cut off what is submitted now. */
-    bool is_late = call->deadline.place != 0 && tierce__now_ns() >= call->deadline.at_ns;
+    bool is_late = call->deadline.place != 0 && tierce__now_ns() >= call->deadline.at;
     if (is_late) {
         tierce__grpc_call_refuse(call, TIERCE__GRPC_DEADLINE_EXCEEDED, "deadline exceeded");
     } else if (call->status != TIERCE__GRPC_OK) {

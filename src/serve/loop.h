@@ -6,7 +6,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
-#include "serve/deadlines.h"
+#include "base/deadlines.h"
 
 /*
  * The thread that owns connections, as those see it: their deadlines, and the way in for other

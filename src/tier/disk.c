@@ -227,13 +227,15 @@ static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
     tierce__disk_answer(&finished);
 }
 
-static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count)
+static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
+                  size_t used)
 {
     struct tierce__disk *d = disk_of(tier);
     tierce__lock_take(&d->lock);
     while (count-- > 0) {
         uint32_t slot = tierce__disk_find(d, &keys[count]);
-        if (slot != TIERCE__INDEX_NONE)
+        if (slot != TIERCE__INDEX_NONE &&
+            tierce__policy_hears(d->policy, &d->table.chunks[slot].fresh, count < used))
             d->policy->ops->touch(d->policy, slot, tierce__now_ns());
     }
     tierce__lock_drop(&d->lock);

@@ -32,7 +32,7 @@ void tierce__disk_answer(struct tierce__list *finished)
     while (!tierce__list_empty(finished)) {
         struct tierce__tier_req *req = tierce__disk_req_of(finished->next);
         tierce__list_remove(&req->node);
-        if (req->op == TIERCE__TIER_PUT && req->scratch[0] == TIERCE__DISK_HOLDS_BUF)
+        if (req->op == TIERCE__TIER_PUT && (req->scratch[0] & TIERCE__DISK_HOLDS_BUF) != 0)
             tierce__buf_release(req->buf);
         req->done(req);
     }
@@ -317,10 +317,29 @@ static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
     return rc;
 }
 
+static struct tierce__policy_entry entry_of(const struct tierce__disk *d,
+                                            const struct tierce__tier_req *req)
+{
+    uint32_t parent = TIERCE__NO_SLOT;
+    if (req->parent != NULL)
+        parent = tierce__index_find(d->table.index, req->parent);
+    if (parent != TIERCE__NO_SLOT && d->table.chunks[parent].doomed)
+        parent = TIERCE__NO_SLOT; /* the policy does not know it any more */
+    return (struct tierce__policy_entry){.key = tierce__key_spread(req->keys),
+                                         .bytes = req->object_bytes,
+                                         .now = tierce__now_ns(),
+                                         .parent = parent};
+}
+
 /* Gives a put its slot and space. Results as of find_space. */
-static int claim_place(struct tierce__disk *d, const struct tierce__tier_req *req, uint32_t *slot)
+static int claim_place(struct tierce__disk *d, struct tierce__tier_req *req, uint32_t *slot)
 {
     uint64_t offset;
+    if ((req->scratch[0] & TIERCE__DISK_EXPECTED) == 0) {
+        struct tierce__policy_entry expected = entry_of(d, req);
+        tierce__policy_expect(d->policy, &expected);
+        req->scratch[0] |= TIERCE__DISK_EXPECTED;
+    }
     int rc = find_space(d, &offset, req->object_bytes);
     if (rc < 0)
         return rc;
@@ -335,12 +354,16 @@ static int claim_place(struct tierce__disk *d, const struct tierce__tier_req *re
                                      .token_start = req->token_start,
                                      .block_count = req->block_count,
                                      .head_sum = XXH3_64bits(req->buf->data, TIERCE__JOURNAL_PAGE),
-                                     .state = TIERCE__DISK_WRITING};
+                                     .state = TIERCE__DISK_WRITING,
+                                     .fresh = true};
     if (req->parent != NULL)
         memcpy(c->parent, req->parent->hash, sizeof(c->parent));
     if (req->first_block != NULL)
         memcpy(c->first_block, req->first_block, sizeof(c->first_block));
     d->writing_count++;
+    struct tierce__policy_entry entry = entry_of(d, req); /* the parent may have been evicted */
+    d->policy->ops->insert(d->policy, *slot, &entry);
+    d->policy->ops->set_evictable(d->policy, *slot, false);
     return 0;
 }
 

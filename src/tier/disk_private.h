@@ -101,7 +101,7 @@ struct tierce__disk {
 
     /* ---- the lock ---- */
     struct tierce__disk_table table;
-    struct tierce__policy *policy; /* holds what is visible */
+    struct tierce__policy *policy; /* holds what is visible or written */
     struct tierce__space *space;
     uint64_t next_seq;
     uint64_t sync_epoch; /* rises when a sync of the data failed */
@@ -246,6 +246,8 @@ void tierce__disk_wake_io(struct tierce__disk *d, bool polling);
 
 /* scratch[0] of a put that is queued: it holds a reference on its buffer. */
 #define TIERCE__DISK_HOLDS_BUF 1u
+/* And: the policy expects it. */
+#define TIERCE__DISK_EXPECTED 2u
 
 /* ---- disk_commit.c --------------------------------------------------------------------------- */
 

@@ -84,7 +84,7 @@ static void tell(const struct tierce__disk *d, uint32_t slot, bool admitted,
     d->watch(d->watch_arg, &event);
 }
 
-/* Durable chunks that nobody reads can be evicted; the policy knows visible ones only. */
+/* Durable chunks that nobody reads can be evicted; the policy knows what is visible or written. */
 static void update_evictable(struct tierce__disk *d, uint32_t slot)
 {
     const struct tierce__disk_chunk *c = &d->table.chunks[slot];
@@ -115,21 +115,11 @@ void tierce__disk_publish(struct tierce__disk *d, uint32_t slot)
     tierce__lock_assert_held(&d->lock);
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
     TIERCE_ASSERT(c->state == TIERCE__DISK_WRITING);
-    const struct tierce__key *key = tierce__index_key(d->table.index, slot);
-    struct tierce__key parent = *key;
-    memcpy(parent.hash, c->parent, sizeof(parent.hash));
-    uint32_t parent_slot = tierce__disk_find(d, &parent); /* before this one can be found */
     c->state = TIERCE__DISK_DIRTY;
     c->seq = d->next_seq++;
     c->stored_s = tierce__wall_s();
     d->writing_count--;
     list_push(d, &d->dirty, slot);
-    d->policy->ops->insert(d->policy, slot,
-                           &(struct tierce__policy_entry){.key = tierce__key_spread(key),
-                                                          .bytes = c->object_bytes,
-                                                          .now = tierce__now_ns(),
-                                                          .parent = parent_slot});
-    update_evictable(d, slot);
     d->stats.put_chunks++;
     d->stats.put_bytes += c->object_bytes;
     tell(d, slot, true, TIERCE__LEFT_DELETED);
@@ -141,6 +131,7 @@ void tierce__disk_abort(struct tierce__disk *d, uint32_t slot)
     tierce__lock_assert_held(&d->lock);
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
     TIERCE_ASSERT(c->state == TIERCE__DISK_WRITING);
+    d->policy->ops->remove(d->policy, slot, false);
     tierce__space_give(d->space, c->offset, c->object_bytes);
     tierce__disk_table_erase(&d->table, slot);
     d->writing_count--;

@@ -37,6 +37,7 @@ struct tierce__disk_chunk {
     bool hidden;        /* not served by this process, and kept */
     bool doomed;        /* deleted or dropped: invisible, gone when nothing holds it */
     bool cancelled;     /* WRITING, and to be thrown away at the end */
+    bool fresh;         /* for tierce__policy_hears */
     uint8_t parent[TIERCE_HASH_BYTES];
     uint8_t first_block[TIERCE_HASH_BYTES];
 };

@@ -161,16 +161,23 @@ static void *run_clockwork(void *arg)
     return NULL;
 }
 
-static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count)
+static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
+                  size_t used)
 {
     struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
-    f->next->ops->touch(f->next, keys, count);
+    f->next->ops->touch(f->next, keys, count, used);
 }
 
 static uint64_t evict(struct tierce__tier *tier, uint64_t bytes)
 {
     struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
     return f->next->ops->evict(f->next, bytes);
+}
+
+static struct tierce__buf *reserve(struct tierce__tier *tier, const struct tierce__reserve *what)
+{
+    struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
+    return f->next->ops->reserve != NULL ? f->next->ops->reserve(f->next, what) : NULL;
 }
 
 static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
@@ -216,8 +223,8 @@ static const struct tierce__tier_ops fault_ops[4] = {
 #define FAULT_OPS_ROW(c)                                                                           \
     {                                                                                              \
         .name = "fault", .caps = (c), .submit = submit, .touch = touch,                            \
-        .evict = ((c)&TIERCE__TIER_LENDS) != 0 ? evict : NULL, .stats = stats, .watch = watch,     \
-        .scan = scan, .close = close_fault                                                         \
+        .evict = ((c)&TIERCE__TIER_LENDS) != 0 ? evict : NULL, .reserve = reserve, .stats = stats, \
+        .watch = watch, .scan = scan, .close = close_fault                                         \
     }
     FAULT_OPS_ROW(0), FAULT_OPS_ROW(1), FAULT_OPS_ROW(2), FAULT_OPS_ROW(3)};
 

@@ -20,8 +20,9 @@
 enum {
     LINK_FRESH = 0, /* never given out */
     LINK_LIVE = 1,
-    LINK_END = 2, /* free, and the last of the free list */
-    LINK_FIRST = 3,
+    LINK_TAKEN = 2, /* has a key that cannot be found yet */
+    LINK_END = 3,   /* free, and the last of the free list */
+    LINK_FIRST = 4,
 };
 
 /* A line of its own, so that a comparison costs one cache miss. */
@@ -205,6 +206,12 @@ void tierce__index_find_each(const struct tierce__index *index, uint32_t *slots,
         find_batch(index, slots + at, keys + at, batch_of(count - at), false);
 }
 
+static bool is_taken(const struct tierce__index *index, uint32_t slot)
+{
+    return slot < index->slot_count &&
+           (index->links[slot] == LINK_LIVE || index->links[slot] == LINK_TAKEN);
+}
+
 static uint32_t take_slot(struct tierce__index *index)
 {
     uint32_t slot;
@@ -216,24 +223,46 @@ static uint32_t take_slot(struct tierce__index *index)
     } else {
         return TIERCE__INDEX_NONE;
     }
-    index->links[slot] = LINK_LIVE;
+    index->links[slot] = LINK_TAKEN;
+    index->count++;
     return slot;
 }
 
-uint32_t tierce__index_insert(struct tierce__index *index, const struct tierce__key *key)
+static void give_slot(struct tierce__index *index, uint32_t slot)
+{
+    index->links[slot] = index->free_link;
+    index->free_link = slot + LINK_FIRST;
+    index->count--;
+}
+
+uint32_t tierce__index_take(struct tierce__index *index, const struct tierce__key *key)
 {
     TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
-    TIERCE_DASSERT(tierce__index_find(index, key) == TIERCE__INDEX_NONE);
     uint32_t slot = take_slot(index);
-    if (slot == TIERCE__INDEX_NONE)
-        return TIERCE__INDEX_NONE;
+    if (slot != TIERCE__INDEX_NONE)
+        index->keys[slot].key = *key;
+    return slot;
+}
+
+void tierce__index_show(struct tierce__index *index, uint32_t slot)
+{
+    TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
+    TIERCE_ASSERT(slot < index->slot_count && index->links[slot] == LINK_TAKEN);
+    const struct tierce__key *key = &index->keys[slot].key;
+    TIERCE_DASSERT(tierce__index_find(index, key) == TIERCE__INDEX_NONE);
     uint32_t tag = tag_of(key);
     uint64_t place = home_of(index, tag);
     while (index->buckets[place] != 0)
         place = (place + 1) & index->mask;
     index->buckets[place] = bucket_of(tag, slot);
-    index->keys[slot].key = *key;
-    index->count++;
+    index->links[slot] = LINK_LIVE;
+}
+
+uint32_t tierce__index_insert(struct tierce__index *index, const struct tierce__key *key)
+{
+    uint32_t slot = tierce__index_take(index, key);
+    if (slot != TIERCE__INDEX_NONE)
+        tierce__index_show(index, slot);
     return slot;
 }
 
@@ -253,7 +282,12 @@ static void shift_back(struct tierce__index *index, uint64_t hole)
 
 void tierce__index_erase(struct tierce__index *index, uint32_t slot)
 {
-    TIERCE_ASSERT(tierce__index_has(index, slot));
+    TIERCE_CHECK_MAGIC(index, INDEX_MAGIC);
+    TIERCE_ASSERT(is_taken(index, slot));
+    if (index->links[slot] == LINK_TAKEN) {
+        give_slot(index, slot);
+        return;
+    }
     uint32_t tag = tag_of(&index->keys[slot].key);
     uint64_t place = home_of(index, tag);
     while (index->buckets[place] != bucket_of(tag, slot)) {
@@ -261,14 +295,12 @@ void tierce__index_erase(struct tierce__index *index, uint32_t slot)
         place = (place + 1) & index->mask;
     }
     shift_back(index, place);
-    index->links[slot] = index->free_link;
-    index->free_link = slot + LINK_FIRST;
-    index->count--;
+    give_slot(index, slot);
 }
 
 const struct tierce__key *tierce__index_key(const struct tierce__index *index, uint32_t slot)
 {
-    TIERCE_ASSERT(tierce__index_has(index, slot));
+    TIERCE_ASSERT(is_taken(index, slot));
     return &index->keys[slot].key;
 }
 

@@ -40,16 +40,21 @@ void tierce__index_find_each(const struct tierce__index *index, uint32_t *slots,
  * reused last-given first. */
 uint32_t tierce__index_insert(struct tierce__index *index, const struct tierce__key *key);
 
-/* Takes a slot out that is in. */
+/* The two halves of insert: a slot that has its key and is not found (others may take slots for an
+ * equal one), and the moment from which on it is; the key is not there by then. */
+uint32_t tierce__index_take(struct tierce__index *index, const struct tierce__key *key);
+void tierce__index_show(struct tierce__index *index, uint32_t slot);
+
+/* Takes a slot out that is in, or was only taken. */
 void tierce__index_erase(struct tierce__index *index, uint32_t slot);
 
-/* The key of a slot that is in; [borrow until it is erased]. */
+/* The key of a slot that is in or taken; [borrow until it is erased]. */
 const struct tierce__key *tierce__index_key(const struct tierce__index *index, uint32_t slot);
 
-/* Whether the slot is in. */
+/* Whether the slot is in, and not only taken. */
 bool tierce__index_has(const struct tierce__index *index, uint32_t slot);
 
-/* Keys that are in. */
+/* Slots that are in or taken. */
 uint32_t tierce__index_count(const struct tierce__index *index);
 
 #endif

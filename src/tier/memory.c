@@ -17,6 +17,10 @@
  * may have left ours alone, and turns it on if under the lock it still is. Nobody can get a
  * reference without holding one already, or through GET; so what is evictable stays unreferenced
  * until the lock is dropped, and evicting it frees its bytes at once.
+ *
+ * A reserved buffer has its slot already, so that the policy counts what it evicted for, in the
+ * order in which it was asked for: the index does not find it, and it is not evictable. A PUT makes
+ * it an entry; if all others let go of it before, the hook takes it out.
  */
 
 #define MEMORY_MAGIC 0x4d454d31u
@@ -45,8 +49,9 @@ struct memory {
     struct tierce__lock lock; /* class MEMORY: all below */
     struct tierce__index *index;
     struct tierce__policy *policy;
-    struct tierce__buf **bufs; /* [slot_count] of slots that are in */
+    struct tierce__buf **bufs; /* [slot_count] of slots that are in or reserved */
     struct note *notes;        /* [slot_count] of slots that are in */
+    bool *fresh;               /* [slot_count] for tierce__policy_hears */
     tierce__tier_watch_fn *watch;
     void *watch_arg;
     bool closed;
@@ -116,45 +121,58 @@ static void note_entry(struct memory *memory, uint32_t slot, const struct tierce
     memory->watch(memory->watch_arg, &event);
 }
 
-static void add_entry(struct memory *memory, const struct tierce__tier_req *req)
+static struct tierce__policy_entry entry_of(const struct tierce__key *key, uint64_t bytes)
 {
-    const struct tierce__key *key = &req->keys[0];
-    uint32_t parent = TIERCE__NO_SLOT;
-    if (req->parent != NULL)
-        parent = tierce__index_find(memory->index, req->parent);
-    uint32_t slot = tierce__index_insert(memory->index, key);
+    return (struct tierce__policy_entry){.key = tierce__key_spread(key),
+                                         .bytes = tierce__round_up(bytes, PAGE),
+                                         .now = tierce__now_ns(),
+                                         .parent = TIERCE__NO_SLOT};
+}
+
+/* Gives a buffer that its caller holds a slot; the policy has expected the entry. */
+static uint32_t reserve_slot(struct memory *memory, const struct tierce__key *key,
+                             const struct tierce__policy_entry *entry, struct tierce__buf *buf)
+{
+    uint32_t slot = tierce__index_take(memory->index, key);
     TIERCE_ASSERT(slot < memory->slot_count);
-    memory->bufs[slot] = req->buf;
-    atomic_store_explicit(&req->buf->kept, slot + 1, memory_order_relaxed);
-    tierce__buf_acquire(req->buf);
-    memory->policy->ops->insert(memory->policy, slot,
-                                &(struct tierce__policy_entry){.key = tierce__key_spread(key),
-                                                               .bytes = cost_of(req->buf),
-                                                               .now = tierce__now_ns(),
-                                                               .parent = parent});
+    memory->bufs[slot] = buf;
+    memory->fresh[slot] = true;
+    atomic_store_explicit(&buf->kept, slot + 1, memory_order_relaxed);
+    tierce__buf_acquire(buf);
+    memory->policy->ops->insert(memory->policy, slot, entry);
     /* The caller holds a reference too; the hook comes when it goes. */
     memory->policy->ops->set_evictable(memory->policy, slot, false);
+    return slot;
+}
+
+static void show_entry(struct memory *memory, uint32_t slot, const struct tierce__tier_req *req)
+{
+    tierce__index_show(memory->index, slot);
     memory->stats.chunks++;
-    memory->stats.used_bytes += cost_of(req->buf);
+    memory->stats.used_bytes += cost_of(memory->bufs[slot]);
     memory->stats.put_chunks++;
     memory->stats.put_bytes += req->object_bytes;
     note_entry(memory, slot, req);
 }
 
-/* Takes an entry out; the tier's reference on the buffer is the caller's to release. */
+/* Takes an entry out, or what is reserved; the tier's reference on the buffer is the caller's to
+ * release. */
 static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot,
                                       enum tierce__tier_left left)
 {
     struct tierce__buf *buf = memory->bufs[slot];
+    bool reserved = !tierce__index_has(memory->index, slot);
     bool evicted = left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED;
-    if (memory->watch != NULL && !memory->closed)
+    if (!reserved && memory->watch != NULL && !memory->closed)
         tell_left(memory, slot, left);
     memory->policy->ops->remove(memory->policy, slot, evicted);
     tierce__index_erase(memory->index, slot);
     memory->bufs[slot] = NULL;
     atomic_store_explicit(&buf->kept, 0, memory_order_relaxed);
-    memory->stats.chunks--;
-    memory->stats.used_bytes -= cost_of(buf);
+    if (!reserved) {
+        memory->stats.chunks--;
+        memory->stats.used_bytes -= cost_of(buf);
+    }
     return buf;
 }
 
@@ -198,7 +216,11 @@ static void on_idle(void *arg, struct tierce__buf *buf)
     if (kept != 0 && !memory->closed &&
         atomic_load_explicit(&buf->refs, memory_order_acquire) == 1) {
         TIERCE_ASSERT(memory->bufs[kept - 1] == buf);
-        memory->policy->ops->set_evictable(memory->policy, kept - 1, true);
+        if (tierce__index_has(memory->index, kept - 1))
+            memory->policy->ops->set_evictable(memory->policy, kept - 1, true);
+        else
+            /* As evict_slot does; nobody could find it, so nobody is told. */
+            tierce__buf_release(take_entry(memory, kept - 1, TIERCE__LEFT_DELETED));
     }
     tierce__lock_drop(&memory->lock);
 }
@@ -238,13 +260,23 @@ static int run_put(struct memory *memory, struct tierce__tier_req *req)
 {
     if (req->buf == NULL || req->buf->pool != memory->pool || req->object_bytes > req->buf->bytes)
         return TIERCE_E_ARGUMENT;
-    if (tierce__index_find(memory->index, &req->keys[0]) != TIERCE__INDEX_NONE)
+    req->found = tierce__index_find(memory->index, &req->keys[0]) != TIERCE__INDEX_NONE;
+    if (req->found > 0)
         return 0;
-    if (atomic_load_explicit(&req->buf->kept, memory_order_relaxed) != 0)
+    uint32_t slot = atomic_load_explicit(&req->buf->kept, memory_order_relaxed) - 1;
+    if (slot == TIERCE__NO_SLOT) {
+        struct tierce__policy_entry entry = entry_of(&req->keys[0], req->buf->bytes);
+        tierce__policy_expect(memory->policy, &entry);
+        if (tierce__index_count(memory->index) == memory->slot_count && evict_one(memory) == 0)
+            return TIERCE_E_FULL;
+        if (req->parent != NULL)
+            entry.parent = tierce__index_find(memory->index, req->parent);
+        slot = reserve_slot(memory, &req->keys[0], &entry, req->buf);
+    } else if (tierce__index_has(memory->index, slot) ||
+               !tierce__key_equal(tierce__index_key(memory->index, slot), &req->keys[0])) {
         return TIERCE_E_ARGUMENT;
-    if (tierce__index_count(memory->index) == memory->slot_count && evict_one(memory) == 0)
-        return TIERCE_E_FULL;
-    add_entry(memory, req);
+    }
+    show_entry(memory, slot, req);
     return 0;
 }
 
@@ -266,7 +298,7 @@ static bool clear_some(struct memory *memory, struct tierce__tier_req *req, uint
 {
     uint32_t left = CLEAR_BATCH, places = CLEAR_PLACES;
     for (; *cursor < memory->slot_count && left > 0 && places > 0; places--, (*cursor)++) {
-        if (memory->bufs[*cursor] == NULL)
+        if (!tierce__index_has(memory->index, *cursor))
             continue;
         if (req->key_count > 0 && tierce__index_key(memory->index, *cursor)->ns != req->keys[0].ns)
             continue;
@@ -327,7 +359,8 @@ static void memory_submit(struct tierce__tier *tier, struct tierce__tier_req *re
     req->done(req);
 }
 
-static void memory_touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count)
+static void memory_touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
+                         size_t used)
 {
     uint32_t slots[KEY_BATCH];
     struct memory *memory = enter(tier);
@@ -337,11 +370,52 @@ static void memory_touch(struct tierce__tier *tier, const struct tierce__key *ke
         count -= batch;
         tierce__index_find_each(memory->index, slots, keys + count, batch);
         for (size_t i = batch; i-- > 0;) {
-            if (slots[i] != TIERCE__INDEX_NONE)
+            if (slots[i] != TIERCE__INDEX_NONE &&
+                tierce__policy_hears(memory->policy, &memory->fresh[slots[i]], count + i < used))
                 memory->policy->ops->touch(memory->policy, slots[i], now);
         }
     }
     leave(memory);
+}
+
+/* The slot of the chunk before, which may be reserved itself. Under the lock. */
+static uint32_t find_parent(const struct memory *memory, const struct tierce__reserve *what)
+{
+    if (what->before != NULL)
+        return atomic_load_explicit(&what->before->kept, memory_order_relaxed) - 1;
+    return what->parent != NULL ? tierce__index_find(memory->index, what->parent) : TIERCE__NO_SLOT;
+}
+
+static struct tierce__buf *reserve_buf(struct memory *memory, const struct tierce__reserve *what)
+{
+    struct tierce__policy_entry entry = entry_of(what->key, what->bytes);
+    struct tierce__buf *buf;
+    tierce__policy_expect(memory->policy, &entry);
+    /* Each round frees something or ends the loop, so it is bounded by the chunks that are here. */
+    for (;;) {
+        bool full = tierce__index_count(memory->index) == memory->slot_count;
+        int rc = full ? TIERCE_E_FULL : tierce__pool_alloc(memory->pool, &buf, what->bytes);
+        if (rc == 0)
+            break;
+        if (rc != TIERCE_E_FULL || evict_one(memory) == 0)
+            return NULL;
+    }
+    entry.parent = find_parent(memory, what); /* now, as it may have been evicted */
+    reserve_slot(memory, what->key, &entry, buf);
+    return buf;
+}
+
+static struct tierce__buf *memory_reserve(struct tierce__tier *tier,
+                                          const struct tierce__reserve *what)
+{
+    struct memory *memory = enter(tier);
+    struct tierce__buf *buf = NULL;
+    if (!memory->closed) {
+        drop_expired(memory);
+        buf = reserve_buf(memory, what);
+    }
+    leave(memory);
+    return buf;
 }
 
 static uint64_t memory_evict(struct tierce__tier *tier, uint64_t bytes)
@@ -379,7 +453,7 @@ static bool memory_scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t pl
 {
     struct memory *memory = enter(tier);
     for (; *cursor < memory->slot_count && places > 0; places--, (*cursor)++) {
-        if (memory->bufs[*cursor] == NULL)
+        if (!tierce__index_has(memory->index, *cursor))
             continue;
         struct tierce__tier_event event = describe(memory, *cursor);
         fn(arg, &event);
@@ -397,6 +471,7 @@ static void destroy_parts(struct memory *memory)
     if (memory->policy != NULL)
         memory->policy->ops->destroy(memory->policy);
     tierce__index_destroy(memory->index);
+    tierce__free(memory->fresh);
     tierce__free(memory->bufs);
     tierce__free(memory->notes);
     tierce__lock_fini(&memory->lock);
@@ -409,7 +484,8 @@ static bool memory_close(struct tierce__tier *tier, uint64_t deadline_ns)
     struct memory *memory = enter(tier);
     TIERCE_ASSERT(!memory->closed);
     memory->closed = true;
-    for (uint32_t slot = 0; slot < memory->slot_count && memory->stats.chunks > 0; slot++) {
+    for (uint32_t slot = 0; slot < memory->slot_count && tierce__index_count(memory->index) > 0;
+         slot++) {
         /* No hook runs inside, because the entry is no longer marked as kept. */
         if (memory->bufs[slot] != NULL)
             tierce__buf_release(take_entry(memory, slot, TIERCE__LEFT_DELETED));
@@ -428,6 +504,7 @@ static const struct tierce__tier_ops memory_ops = {
     .submit = memory_submit,
     .touch = memory_touch,
     .evict = memory_evict,
+    .reserve = memory_reserve,
     .stats = memory_stats,
     .watch = memory_watch,
     .scan = memory_scan,
@@ -443,7 +520,8 @@ static int create_parts(struct memory *memory, const struct tierce__memory_opts 
     memory->stats.cap_bytes = pool.cap_bytes;
     memory->bufs = tierce__calloc(slots, sizeof(struct tierce__buf *));
     memory->notes = tierce__calloc(slots, sizeof(*memory->notes));
-    if (memory->bufs == NULL || memory->notes == NULL)
+    memory->fresh = tierce__calloc(slots, sizeof(*memory->fresh));
+    if (memory->bufs == NULL || memory->notes == NULL || memory->fresh == NULL)
         return -ENOMEM;
     int rc = tierce__index_create(&memory->index, slots);
     if (rc < 0)

@@ -61,7 +61,8 @@ struct tierce__tier_req {
      * CLEAR [in] no key: every namespace; one: the namespace that it names. [out] found: chunks
      * that left. Puts that were submitted before and are not done are answered
      * TIERCE_E_CANCELLED; what is lent stays with its borrowers.
-     * All other operations look at keys[0] only. [borrow until done] */
+     * All other operations look at keys[0] only. PUT to a lending tier: [out] found is 1 if the
+     * chunk was there already, else 0. [borrow until done] */
     const struct tierce__key *keys;
     size_t key_count;
     size_t found;
@@ -139,19 +140,40 @@ struct tierce__tier_event {
 /* [borrow for the call] event. Called under the tier's lock: must not block, and call no tier. */
 typedef void tierce__tier_watch_fn(void *arg, const struct tierce__tier_event *event);
 
+/* What room is asked for. [borrow for the call] */
+struct tierce__reserve {
+    const struct tierce__key *key;
+    const struct tierce__key *parent; /* chunk before this one; NULL for the first */
+    const struct tierce__buf *before; /* its buffer, if the caller holds it; or NULL */
+    uint64_t bytes;                   /* > 0 */
+};
+
 struct tierce__tier_ops {
     const char *name;
     unsigned caps;
     /* Thread: any. Does not block on the device. After close has begun: TIERCE_E_CLOSED. */
     void (*submit)(struct tierce__tier *tier, struct tierce__tier_req *req);
-    /* A use of chunks: updates the eviction order, last key first, so that the first key ends up
-     * newest. Keys that are not there are skipped. Thread: any. Does not block. */
-    void (*touch)(struct tierce__tier *tier, const struct tierce__key *keys, size_t count);
+    /*
+     * A use of chunks: updates the eviction order, last key first, so that the first key ends up
+     * newest. The first `used` keys were touched for the same request before: where policies count
+     * uses, they are not counted again, nor are those that were put and not touched since. Keys
+     * that are not there are skipped. Thread: any. Does not block.
+     */
+    void (*touch)(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
+                  size_t used);
     /*
      * Frees pool memory for `bytes` more, by policy; only tiers that hold pool buffers have it.
      * Returns the bytes freed, 0 when nothing can be evicted. Thread: any.
      */
     uint64_t (*evict)(struct tierce__tier *tier, uint64_t bytes);
+    /*
+     * A new pool buffer, evicting by policy, for a chunk that will be put: it stands in the
+     * eviction order from here on and cannot be found before. The reference is the caller's; if
+     * all such go without a PUT, so does the place. Only tiers that have evict. NULL: there is no
+     * room and nothing can be evicted, or a chunk larger than the pool. Thread: any. Does not
+     * block.
+     */
+    struct tierce__buf *(*reserve)(struct tierce__tier *tier, const struct tierce__reserve *what);
     void (*stats)(struct tierce__tier *tier, struct tierce__tier_stats *out);
     /* From here on tells every change in order, until close begins. Once, before the first request;
      * what a tier holds by then is told by scan. */

@@ -59,7 +59,7 @@ static void look_around(uint64_t n)
     call.req.key_count = 8;
     if (tier_call_run(&call) != 0 || call.req.found > 8)
         atomic_fetch_add(&wrong_status, 1);
-    tier_test.tier->ops->touch(tier_test.tier, keys, call.req.found);
+    tier_test.tier->ops->touch(tier_test.tier, keys, call.req.found, 0);
 }
 
 static void *hammer(void *arg)

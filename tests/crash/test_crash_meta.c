@@ -98,8 +98,11 @@ static void one_call(void)
     for (size_t i = 0; i < count; i++)
         keys[i] = model->begun == 0 ? (int64_t)i : test_random_below(&rng, KEYS);
     model->begun++;
-    if (tierce__meta_index_modify(lookup, keys, count, true, decide, attach, notes, &arena,
-                                  status) != 0)
+    if (tierce__meta_index_modify(
+            lookup, keys, count,
+            &(struct tierce__meta_change){
+                .modify = decide, .attach = attach, .arg = notes, .whole = true},
+            &arena, status) != 0)
         _exit(3);
     memcpy(model->is, model->next, sizeof(model->is));
     model->done = model->begun;

@@ -20,6 +20,7 @@ struct recording_shape {
     bool internal;
     bool bytes;
     bool sessions;
+    bool repeats; /* some requests list a block twice or more */
 };
 
 /* A block's parent is fixed, so that ids are prefix ids: the children of b are 2b + 2, 2b + 3. */
@@ -38,6 +39,24 @@ static inline uint32_t random_chain(struct test_random *random, uint32_t blocks,
     return test_random_below(random, 8) > 0 ? count : test_random_below(random, count + 1);
 }
 
+/* Lists some blocks again behind where they stand; returns the new count. Of those that are
+ * mentioned first it is a chain still, perhaps a shorter one. */
+static inline uint32_t repeat_some(struct test_random *random, uint32_t count, uint64_t *ids)
+{
+    uint32_t repeats = test_random_below(random, 3);
+    for (uint32_t i = 0; i < repeats && count > 0; i++) {
+        uint32_t at = 1 + test_random_below(random, count);
+        uint64_t again = ids[test_random_below(random, at)];
+        count += count < RECORDING_DEPTH;
+        if (at == count)
+            continue;
+        for (uint32_t k = count - 1; k > at; k--)
+            ids[k] = ids[k - 1];
+        ids[at] = again;
+    }
+    return count;
+}
+
 static inline struct tierce__recording *random_recording(struct test_random *random,
                                                          const struct recording_shape *shape)
 {
@@ -50,7 +69,10 @@ static inline struct tierce__recording *random_recording(struct test_random *ran
         now_us += test_random_below(random, shape->gap_us + 1);
         struct tierce__trace_request request = {
             .time_us = now_us, .kind = TIERCE__TRACE_TURN, .blocks = ids};
-        request.count = request.read_count = random_chain(random, shape->blocks, ids);
+        request.count = random_chain(random, shape->blocks, ids);
+        if (shape->repeats)
+            request.count = repeat_some(random, request.count, ids);
+        request.read_count = request.count;
         if (shape->reads_and_writes) {
             request.kind = (enum tierce__trace_kind)test_random_below(random, 3);
             request.read_count = test_random_below(random, request.count + 1);

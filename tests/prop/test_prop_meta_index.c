@@ -68,9 +68,11 @@ static void change(struct thread *thread, struct tierce__arena *arena)
     for (size_t i = 0; i < count; i++)
         keys[i] = test_random_below(&thread->random, KEYS);
     bool whole = test_random_below(&thread->random, 3) == 0;
-    ck_assert_int_eq(
-        tierce__meta_index_modify(lookup, keys, count, whole, decide, NULL, thread, arena, status),
-        0);
+    ck_assert_int_eq(tierce__meta_index_modify(lookup, keys, count,
+                                               &(struct tierce__meta_change){
+                                                   .modify = decide, .arg = thread, .whole = whole},
+                                               arena, status),
+                     0);
 }
 
 static void look(struct thread *thread, struct tierce__arena *arena)
@@ -121,7 +123,9 @@ static void put_parents(struct thread *thread, uint64_t seed)
     for (int64_t key = 0; key < PARENTS; key++)
         keys[key] = key;
     *thread = (struct thread){.random = {seed}, .only_puts = true};
-    ck_assert_int_eq(tierce__meta_index_modify(lookup, keys, PARENTS, true, decide, NULL, thread,
+    ck_assert_int_eq(tierce__meta_index_modify(lookup, keys, PARENTS,
+                                               &(struct tierce__meta_change){
+                                                   .modify = decide, .arg = thread, .whole = true},
                                                &arena, status),
                      0);
     thread->only_puts = false;
@@ -218,8 +222,9 @@ static void *press(void *arg)
         int status[8];
         for (size_t k = 0; k < 8; k++)
             keys[k] = test_random_below(&thread->random, KEYS);
-        int rc = tierce__meta_index_modify(lookup, keys, 8, false, put_or_delete, NULL, thread,
-                                           &arena, status);
+        int rc = tierce__meta_index_modify(
+            lookup, keys, 8, &(struct tierce__meta_change){.modify = put_or_delete, .arg = thread},
+            &arena, status);
         ck_assert(rc == 0 || rc == TIERCE_E_LIMIT);
         struct tierce__meta_index_stats stats;
         tierce__meta_index_stats(lookup, &stats);

@@ -105,9 +105,14 @@ static void begin_take(void)
     o->storage = storage;
     o->count = 1 + test_random_below(&random_, COUNT_MAX);
     tierce__places_stats(places, &before);
-    int rc =
-        tierce__places_take(places, &storages[storage], spec, (uint64_t)specs[spec].size, o->count,
-                            now_us, o->places, o->notes, &o->note_count, COUNT_MAX, &o->arena);
+    int rc = tierce__places_take(
+        places,
+        &(struct tierce__place_wish){.storage = &storages[storage],
+                                     .spec = spec,
+                                     .bytes = (uint64_t)specs[spec].size,
+                                     .count = o->count,
+                                     .now_us = now_us},
+        o->places, &(struct tierce__place_notes){o->notes, &o->note_count, COUNT_MAX, &o->arena});
     ck_assert_int_eq(rc, 0);
     ck_assert_uint_le(o->note_count, tierce__places_notes_max(o->count));
     tierce__places_stats(places, &after);
@@ -172,9 +177,15 @@ static void begin_give(void)
     parts = o->count > 1 ? test_random_below(&random_, (uint32_t)o->count) : o->count;
     for (int part = 0; part < 2; part++) {
         size_t from = part == 0 ? 0 : parts, n = part == 0 ? parts : o->count - parts;
-        int rc =
-            tierce__places_give(places, o->storage, o->places + from, n, now_us + 20, o,
-                                is_empty + from, o->notes, &o->note_count, COUNT_MAX, &o->arena);
+        int rc = tierce__places_give(
+            places,
+            &(struct tierce__place_return){.storage = o->storage,
+                                           .places = o->places + from,
+                                           .count = n,
+                                           .reusable_us = now_us + 20,
+                                           .batch = o},
+            is_empty + from,
+            &(struct tierce__place_notes){o->notes, &o->note_count, COUNT_MAX, &o->arena});
         ck_assert_int_eq(rc, 0);
     }
     /* A file is said to be empty when nobody holds it but this give, and once. */

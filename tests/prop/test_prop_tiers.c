@@ -115,6 +115,15 @@ static uint32_t model_find(const struct model *m, const uint32_t *blocks, uint32
     return at;
 }
 
+static bool is_among(uint32_t block, const uint32_t *blocks, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (blocks[i] == block)
+            return true;
+    }
+    return false;
+}
+
 static void model_load(struct model *m, const uint32_t *blocks, uint32_t count,
                        const uint8_t *internal)
 {
@@ -130,7 +139,7 @@ static void model_load(struct model *m, const uint32_t *blocks, uint32_t count,
             memory->held[blocks[i]] = true;
     }
     for (uint32_t i = 0; i < hits && m->promote != TIERCE__TIERS_PROMOTE_NONE; i++) {
-        if (places[i] == 0 || internal[i])
+        if (places[i] == 0 || internal[i] || is_among(blocks[i], reserved, reserved_count))
             continue;
         if (!model_room(m, 0)) {
             loaded = i;
@@ -164,8 +173,8 @@ static void model_store(struct model *m, const uint32_t *blocks, uint32_t count)
         bool anywhere = false;
         for (size_t t = 0; t < m->tier_count; t++)
             anywhere = anywhere || has(&m->tiers[t], blocks[i]);
-        if (anywhere)
-            continue;
+        if (anywhere || is_among(blocks[i], blocks + held, i - held))
+            continue; /* or stored just now */
         if (!model_room(m, 0))
             break;
         memory->reserved++;
@@ -258,7 +267,8 @@ START_TEST(tiers_do_what_the_engine_does)
         struct recording_shape shape = {.requests = REQUESTS,
                                         .blocks = BLOCKS,
                                         .reads_and_writes = i % 3 == 1,
-                                        .internal = i % 2 == 1};
+                                        .internal = i % 2 == 1,
+                                        .repeats = i % 4 > 1};
         for (size_t count = 1; count <= TIERS; count++) {
             for (int waterfall = 0; waterfall < 2; waterfall++) {
                 check_against_model(&random, &shape, count, waterfall, TIERCE__TIERS_PROMOTE_FIRST);
@@ -332,8 +342,11 @@ START_TEST(one_tier_is_a_replay)
 {
     struct test_random random = test_random_start("test_prop_tiers");
     for (unsigned i = 0; i < 4 * test_scale(); i++) {
-        struct recording_shape shape = {
-            .requests = REQUESTS, .blocks = BLOCKS, .internal = i % 2 == 1, .bytes = i % 3 == 1};
+        struct recording_shape shape = {.requests = REQUESTS,
+                                        .blocks = BLOCKS,
+                                        .internal = i % 2 == 1,
+                                        .bytes = i % 3 == 1,
+                                        .repeats = i % 4 > 1};
         struct tierce__recording *recording = random_recording(&random, &shape);
         for (uint64_t c = 1; c < BLOCKS; c++) {
             check_one_tier(recording, "leaf_lru", c, false);
@@ -355,7 +368,8 @@ START_TEST(a_tier_without_a_bound_is_the_infinite_cache)
         struct recording_shape shape = {.requests = REQUESTS,
                                         .blocks = BLOCKS,
                                         .reads_and_writes = i % 2 == 1,
-                                        .internal = i % 3 == 1};
+                                        .internal = i % 3 == 1,
+                                        .repeats = i % 4 > 1};
         struct tierce__recording *recording = random_recording(&random, &shape);
         uint64_t infinite = replay(recording, (struct tierce__replay_opts){.capacity = 1}).hits[0];
         for (size_t p = 0; (ops = tierce__policy_at(p)) != NULL; p++) {
@@ -468,7 +482,8 @@ START_TEST(nothing_gets_lost)
                                         .gap_us = 10,
                                         .reads_and_writes = i % 2 == 1,
                                         .internal = i % 3 == 1,
-                                        .bytes = i % 5 > 1};
+                                        .bytes = i % 5 > 1,
+                                        .repeats = i % 4 > 1};
         struct tierce__recording *recording = random_recording(&random, &shape);
         struct tierce__tier_spec specs[TIERS];
         for (size_t k = 0; k < TIERS; k++)

@@ -10,15 +10,23 @@
 #include <string.h>
 
 /*
- * A meta store that outlives its locators, as a database outlives its clients: the store in memory,
- * kept open, behind calls that fail by chance: some before anything was written, some after.
+ * A meta store that outlives its locators, as a database outlives its clients: a store in memory or
+ * RocksDB, kept open, behind calls that fail by chance: some before anything was written, some
+ * after. It is fenced: who opened it with an older token than somebody else writes nothing.
  */
 
 enum { SIM_SPACES = 8 };
 
+/* One client's connection. */
+struct sim_client {
+    struct tierce__meta_store base;
+    uint64_t token;
+};
+
 struct sim_space {
     struct tierce__meta_space base;
     struct tierce__meta_space *inner;
+    const struct sim_client *client;
 };
 
 static struct {
@@ -26,16 +34,19 @@ static struct {
     struct tierce__meta_space *spaces[SIM_SPACES]; /* by number */
     struct test_random random;
     uint32_t fail_permille;
-    uint64_t failed;
+    /* How often it might have failed, and which of them do; 0: by chance only. */
+    uint64_t asked, fails_at, fails_until;
+    uint64_t token; /* the highest that was seen */
+    uint64_t refused;
 } sim_store;
 
 static inline bool sim_store_fails(void)
 {
-    if (sim_store.fail_permille == 0 ||
-        test_random_below(&sim_store.random, 1000) >= sim_store.fail_permille)
-        return false;
-    sim_store.failed++;
-    return true;
+    sim_store.asked++;
+    if (sim_store.asked >= sim_store.fails_at && sim_store.asked <= sim_store.fails_until)
+        return true;
+    return sim_store.fail_permille > 0 &&
+           test_random_below(&sim_store.random, 1000) < sim_store.fail_permille;
 }
 
 static inline struct tierce__meta_space *sim_inner(struct tierce__meta_space *space)
@@ -43,35 +54,43 @@ static inline struct tierce__meta_space *sim_inner(struct tierce__meta_space *sp
     return ((struct sim_space *)space)->inner;
 }
 
+/* Whether the space's client is an old one. */
+static inline bool sim_is_fenced(struct tierce__meta_space *space)
+{
+    return ((struct sim_space *)space)->client->token < sim_store.token;
+}
+
 static const struct tierce__meta_store_ops sim_store_ops;
 
 static int sim_open(struct tierce__meta_store **out, const char *uri, char why[256])
 {
-    static struct tierce__meta_store store = {.ops = &sim_store_ops};
     (void)uri;
     if (sim_store_fails()) {
         snprintf(why, 256, "by chance");
         return -EIO;
     }
-    *out = &store;
+    struct sim_client *client = calloc(1, sizeof(*client));
+    client->base.ops = &sim_store_ops;
+    *out = &client->base;
     return 0;
 }
 
 static void sim_close(struct tierce__meta_store *store)
 {
-    (void)store;
+    free(store);
 }
 
 static int sim_fence(struct tierce__meta_store *store, uint64_t token)
 {
-    (void)store;
-    return sim_store.inner->ops->fence(sim_store.inner, token);
+    if (token < sim_store.token)
+        return TIERCE_E_REFUSED;
+    ((struct sim_client *)store)->token = sim_store.token = token;
+    return 0;
 }
 
 static int sim_space_open(struct tierce__meta_space **out, struct tierce__meta_store *store,
                           uint32_t number, const char *instance_id)
 {
-    (void)store;
     ck_assert_uint_lt(number, SIM_SPACES);
     if (sim_store_fails())
         return -EIO;
@@ -82,6 +101,7 @@ static int sim_space_open(struct tierce__meta_space **out, struct tierce__meta_s
     struct sim_space *space = calloc(1, sizeof(*space));
     space->base.ops = &sim_store_ops;
     space->inner = sim_store.spaces[number];
+    space->client = (const struct sim_client *)store;
     *out = &space->base;
     return 0;
 }
@@ -107,6 +127,10 @@ static int sim_get(struct tierce__meta_space *space, const int64_t *keys, size_t
 static int sim_write(struct tierce__meta_space *space, const struct tierce__meta_batch *batch)
 {
     static const int before[] = {-ENOMEM, -EIO, TIERCE_E_DEADLINE};
+    if (sim_is_fenced(space)) {
+        sim_store.refused++;
+        return TIERCE_E_REFUSED;
+    }
     if (sim_store_fails())
         return before[test_random_below(&sim_store.random, 3)];
     int rc = sim_inner(space)->ops->write(sim_inner(space), batch);
@@ -116,7 +140,8 @@ static int sim_write(struct tierce__meta_space *space, const struct tierce__meta
 static void sim_touch(struct tierce__meta_space *space, const int64_t *keys, size_t count,
                       int64_t now_us)
 {
-    sim_inner(space)->ops->touch(sim_inner(space), keys, count, now_us);
+    if (!sim_is_fenced(space))
+        sim_inner(space)->ops->touch(sim_inner(space), keys, count, now_us);
 }
 
 static int sim_scan(struct tierce__meta_space *space, uint64_t *cursor, size_t limit, int64_t *keys,
@@ -191,12 +216,13 @@ static inline const struct tierce__meta_store_ops *sim_find_store(const char *ty
     return &sim_store_ops;
 }
 
-static inline void sim_store_begin(uint64_t seed)
+static inline void sim_store_begin(uint64_t seed, const struct tierce__meta_store_ops *inner,
+                                   const char *uri)
 {
     char why[256];
     memset(&sim_store, 0, sizeof(sim_store));
     sim_store.random.state = seed;
-    ck_assert_int_eq(tierce__meta_memory.open(&sim_store.inner, "", why), 0);
+    ck_assert_int_eq(inner->open(&sim_store.inner, uri, why), 0);
 }
 
 static inline void sim_store_end(void)

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -223,6 +224,88 @@ def wait_until(condition, seconds=20):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+class Proxy:
+    """Passes bytes on to a port; what those who are connected at some moment send later can be held
+    back, and let go."""
+
+    def __init__(self, port):
+        self.port_behind = port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.lock = threading.Condition()
+        self.clients, self.held, self.held_bytes = [], set(), 0
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+            except OSError:  # closed
+                return
+            behind = socket.create_connection(("127.0.0.1", self.port_behind))
+            for s in (client, behind):
+                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self.lock:
+                self.clients.append(client)
+            threading.Thread(target=self.forward, args=(client, behind, True), daemon=True).start()
+            threading.Thread(target=self.forward, args=(behind, client, False), daemon=True).start()
+
+    def forward(self, source, to, may_wait):
+        try:
+            while data := source.recv(65536):
+                with self.lock:
+                    if may_wait and source in self.held:
+                        self.held_bytes += len(data)
+                        self.lock.wait_for(lambda: source not in self.held)
+                to.sendall(data)
+            to.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def hold(self):
+        with self.lock:
+            self.held, self.held_bytes = set(self.clients), 0
+
+    def let_go(self):
+        with self.lock:
+            self.held = set()
+            self.lock.notify_all()
+
+    def close(self):
+        self.let_go()
+        self.listener.close()
+
+
+class Etcd:
+    """An etcd of this test's own."""
+
+    def __init__(self, folder):
+        if shutil.which("etcd") is None:
+            if os.environ.get("CI"):
+                raise RuntimeError("etcd is missing: see tools/packages.txt")
+            pytest.skip("needs etcd")
+        self.port, peers = free_port(), free_port()
+        client, peer = (f"http://127.0.0.1:{p}" for p in (self.port, peers))
+        self.process = subprocess.Popen(
+            ["etcd", "--data-dir", str(folder), "--listen-client-urls", client,
+             "--advertise-client-urls", client, "--listen-peer-urls", peer,
+             "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(self.answers)
+
+    def answers(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+        try:
+            connection.request("GET", "/health")
+            return b"true" in connection.getresponse().read()
+        except OSError:
+            return False
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
 
 
 class Redis:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from manager_process import Http, Manager, Redis, wait_until
+from manager_process import Etcd, Http, Manager, Proxy, Redis, wait_until
 
 SPECS = [{"name": "tp0", "size": 1000}]
 
@@ -23,13 +23,13 @@ def code(reply):
     return reply["header"]["status"]["code"]
 
 
-def fleet_member(folder, redis, storage, ready=True, lease_ms=1500):
+def fleet_member(folder, redis, storage, ready=True, lease_ms=1500, elector=None):
     """A manager whose state is all in Redis; its files are the fleet's."""
     startup = Manager.usual_startup(storage=storage)
     startup["instance_group"]["cache_config"]["meta_indexer_config"]["meta_storage_backend_config"] \
         = {"storage_type": "redis", "storage_uri": f"redis://127.0.0.1:{redis.port}"}
     return Manager(folder, f"--registry.uri=redis://127.0.0.1:{redis.port}?cluster_name=c",
-                   f"--elector.uri=redis://127.0.0.1:{redis.port}",
+                   f"--elector.uri={elector or f'redis://127.0.0.1:{redis.port}'}",
                    f"--elector.lease={lease_ms}ms", "--elector.interval=50ms",
                    startup=startup, ready=ready)
 
@@ -59,6 +59,14 @@ def finish(api, started, instance="i"):
 def locate(api, keys, instance="i"):
     return api.call("meta", "GetCacheLocation", instance_id=instance, block_keys=keys,
                     query_type="QT_PREFIX_MATCH")
+
+
+def group_values(manager):
+    """The metrics of its one group."""
+    prefix = "tierce_cache_manager_group_"
+    text = manager.get("/metrics", "admin_http")[1].decode()
+    return {l.split("{")[0].replace(prefix, ""): float(l.split()[-1])
+            for l in text.splitlines() if l.startswith(prefix)}
 
 
 @pytest.fixture
@@ -101,12 +109,10 @@ def test_a_killed_leader_loses_nothing(pair):
     assert start(api, [1001])["locations"] == []  # still being written
     assert code(finish(api, opened)) == "OK"
     assert len(locate(api, [1001, 1002])["locations"]) == 2
-    metrics = second.get("/metrics", "admin_http")[1].decode()
-    values = {l.split("{")[0]: float(l.split()[-1]) for l in metrics.splitlines()
-              if l.startswith("tierce_cache_manager_group_")}
-    assert values["tierce_cache_manager_group_serving_bytes"] == 52 * 1000
-    assert values["tierce_cache_manager_group_writing_bytes"] == 0
-    assert values["tierce_cache_manager_group_key_count"] == 52
+    values = group_values(second)
+    assert values["serving_bytes"] == 52 * 1000
+    assert values["writing_bytes"] == 0
+    assert values["key_count"] == 52
 
 
 def test_demotion_with_a_delay(pair):
@@ -140,6 +146,90 @@ def test_a_leader_that_slept_does_not_write(pair):
         time.sleep(0.02)
     assert leads(second) and not leads(first)
     assert len(locate(Http(second), [1, 2, 3])["locations"]) == 3
+
+
+@pytest.fixture(params=["file", "redis", "etcd"])
+def elector(request, tmp_path, redis):
+    (tmp_path / "lease").mkdir()
+    if request.param != "etcd":
+        yield {"file": f"file://{tmp_path}/lease", "redis": f"redis://127.0.0.1:{redis.port}"}[
+            request.param]
+        return
+    etcd = Etcd(tmp_path / "etcd")
+    yield f"etcd://127.0.0.1:{etcd.port}"
+    etcd.stop()
+
+
+@pytest.fixture
+def late(tmp_path, redis, elector):
+    """Two managers that reach Redis through a proxy; the first leads. They elect elsewhere."""
+    proxy = Proxy(redis.port)
+    managers = [fleet_member(tmp_path / name, proxy, tmp_path / "nfs", ready=name == "first",
+                             elector=elector) for name in ("first", "second")]
+    yield (*managers, proxy)
+    proxy.close()
+    for manager in managers:
+        if manager.process is not None:
+            manager.process.kill()
+            manager.process.wait()
+
+
+def written_by_the_second(second, started):
+    """What happens meanwhile: of a session the first key is written, the others are not."""
+    api = Http(second)
+    reply = api.call("meta", "FinishWriteCache", instance_id="i",
+                     write_session_id=started["write_session_id"],
+                     success_blocks={"bool_masks": {"values": [True, False, False]}})
+    assert code(reply) == "OK", reply
+    mine = start(api, [21, 22])
+    assert len(mine["locations"]) == 2
+    assert code(finish(api, mine)) == "OK"
+
+
+LATE_CALLS = {
+    "start": lambda api, started: start(api, [21, 22, 23]),
+    "finish": lambda api, started: finish(api, started),
+    "remove": lambda api, started: api.call("meta", "RemoveCache", instance_id="i",
+                                            block_keys=[1, 2]),
+    "trim": lambda api, started: api.call("meta", "TrimCache", instance_id="i",
+                                          strategy="TS_REMOVE_ALL_CACHE"),
+    "register": lambda api, started: api.call(
+        "meta", "RegisterInstance", instance_group="default", instance_id="j", block_size=4,
+        model_deployment={"model_name": "m", "dtype": "bf16"}, location_spec_infos=SPECS),
+}
+
+
+@pytest.mark.parametrize("call", LATE_CALLS)
+def test_what_a_stopped_leader_sent_is_refused(late, call):
+    """A leader is stopped while its write is on the way; the write arrives when another leads."""
+    first, second, proxy = late
+    register(Http(first))
+    assert code(finish(Http(first), start(Http(first), [1, 2]))) == "OK"
+    started = start(Http(first), [11, 12, 13])
+    proxy.hold()
+    answers = []
+    thread = threading.Thread(
+        target=lambda: answers.append(LATE_CALLS[call](Http(first), started)))
+    thread.start()
+    wait_until(lambda: proxy.held_bytes > 0)
+    first.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: leads(second))
+    written_by_the_second(second, started)
+    proxy.let_go()
+    first.process.send_signal(signal.SIGCONT)
+    thread.join()
+    assert code(answers[0]) != "OK", answers
+    assert leads(second) and not leads(first)
+    second.stop(signal.SIGKILL)  # so that what counts is what is in Redis
+    wait_until(lambda: leads(first))
+    api = Http(first)
+    for keys, there in (([1, 2], 2), ([11, 12, 13], 1), ([21, 22, 23], 2)):
+        assert len(locate(api, keys)["locations"]) == there, keys
+    infos = api.call("admin", "ListInstanceInfo", instance_group_name="default")["instance_info"]
+    assert [i["instance_id"] for i in infos] == ["i"]
+    values = group_values(first)
+    assert values["key_count"] == 5 and values["writing_bytes"] == 0
+    assert values["serving_bytes"] == 5 * 1000
 
 
 def test_redis_away_and_back(tmp_path, redis):
@@ -203,19 +293,15 @@ def test_kill_9_under_load(tmp_path, redis, kind):
         found = locate(api, [key])["locations"]
         assert [l["location_specs"][0]["uri"] for l in found] == [uri], key
 
-    def values():
-        text = manager.get("/metrics", "admin_http")[1].decode()
-        return {l.split("{")[0].replace("tierce_cache_manager_group_", ""): float(l.split()[-1])
-                for l in text.splitlines() if l.startswith("tierce_cache_manager_group_")}
-
-    wait_until(lambda: values()["writing_bytes"] == 0)  # sessions that nobody ends
-    now = values()
+    wait_until(lambda: group_values(manager)["writing_bytes"] == 0)  # sessions that nobody ends
+    now = group_values(manager)
     assert now["serving_bytes"] == now["key_count"] * 1000
     # A batch may have been written whose answer was lost: no more than one a thread.
     assert len(written) <= now["key_count"] <= len(written) + 30
     reply = api.call("meta", "TrimCache", instance_id="i", strategy="TS_REMOVE_ALL_CACHE")
     assert code(reply) == "OK"
-    wait_until(lambda: values()["serving_bytes"] == values()["deleting_bytes"] == 0)
-    assert values()["key_count"] == 0
+    wait_until(lambda: group_values(manager)["serving_bytes"] == 0)
+    wait_until(lambda: group_values(manager)["deleting_bytes"] == 0)
+    assert group_values(manager)["key_count"] == 0
     assert not [f for f in storage.rglob("*") if f.is_file()]
     manager.stop()

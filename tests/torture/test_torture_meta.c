@@ -79,8 +79,11 @@ static void use(const struct tierce__meta_store_ops *ops, const char *uri)
         for (size_t i = 0; i < KEYS; i++)
             keys[i] = (int64_t)i;
         tierce__arena_clear(&arena); /* one that was refused memory refuses all */
-        int one = tierce__meta_index_modify(lookup, keys, KEYS, round == 2, decide, attach, &round,
-                                            &arena, status);
+        int one = tierce__meta_index_modify(
+            lookup, keys, KEYS,
+            &(struct tierce__meta_change){
+                .modify = decide, .attach = attach, .arg = &round, .whole = round == 2},
+            &arena, status);
         ck_assert(one == 0 || one == -ENOMEM);
         one = tierce__meta_index_get(lookup, keys, KEYS, &arena, records, found);
         ck_assert(one == 0 || one == -ENOMEM);

@@ -396,7 +396,7 @@ class WorkerHalf:
                     chain = self.extend_chain(request.session, request.chain)
                     handle = self.view.store_begin(
                         chain, to_block, int32(request.block_ids)[:to_block],
-                        request.save.tail)
+                        request.save.tail, request.session)
                 if handle is not None:
                     self.stores.append(Transfer(request, handle))
             except Exception as error:

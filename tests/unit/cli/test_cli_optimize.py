@@ -4,10 +4,14 @@
 import csv
 import json
 import os
+import pty
 import random
+import select
+import subprocess
+import time
 import unittest
 
-from cli_case import CliCase
+from cli_case import EXECUTABLE, CliCase
 
 DATA = os.environ.get("TIERCE_TEST_DATA")
 
@@ -103,7 +107,7 @@ class Optimize(CliCase):
         self.check(0, "optimize", path, err=["1 of 100 lines", "line 41"])
         path = self.write("worse.jsonl", "".join(lines[:50] + ["x\n"] * 20 + lines[50:]))
         self.check(1, "optimize", path, err=["line 41"])
-        self.check(0, "optimize", path, "--bad-lines", "0.5", err=["21 of 120 lines"])
+        self.check(0, "optimize", path, "--bad-share", "0.5", err=["21 of 120 lines"])
 
     def test_wrong_arguments(self):
         path = self.trace([[1]])
@@ -121,11 +125,43 @@ class Optimize(CliCase):
                 ([path, "--capacity", "1GiB"], "--block-bytes"),
                 ([path, "--block-bytes", "1MiB", "--capacity", "1KiB"], "less than one block"),
                 ([path, "--threads", "0"], "--threads"),
-                ([path, "--bad-lines", "2"], "--bad-lines"),
+                ([path, "--bad-share", "2"], "--bad-share"),
+                ([path, "--bad-share", "0x1p-3"], "--bad-share"),
+                ([path, "--format", "moonkake"], "--format takes access, "),
+                ([path, "--bad-lines", "0.1"], 'there is no option "--bad-lines"'),
+                ([path, "--polcy=lru"], 'the nearest is "--policy"'),
+                ([path, "--policy"], "--policy needs a value"),
                 ([path, "--capacity", ",".join(["1"] * 65)], "at most 64"),
                 ([path, "--nonsense"], "nonsense")]:
             with self.subTest(args=args):
                 self.check(2, "optimize", *args, err=[said])
+
+    def test_progress_of_a_pipe(self):
+        """Nobody knows how much is to come, and nothing is made up."""
+        ours, theirs = pty.openpty()
+        self.addCleanup(os.close, ours)
+        reader = subprocess.Popen([EXECUTABLE, "optimize", "-", "--format", "mooncake"],
+                                  stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=theirs)
+        os.close(theirs)
+        self.addCleanup(reader.wait)
+        self.addCleanup(reader.stdin.close)
+        said, number, give_up = b"", 0, time.monotonic() + 60
+        while b"/s" not in said and time.monotonic() < give_up:
+            # Requests come out behind the window in which they are sorted.
+            reader.stdin.write("".join(record(number + i, [1]) for i in range(2000)).encode())
+            reader.stdin.flush()
+            number += 2000
+            if select.select([ours], [], [], 0.02)[0]:
+                said += os.read(ours, 4096)
+        self.assertIn(b"reading", said)
+        self.assertNotIn(b"%", said)
+        self.assertNotIn(b" of ", said)
+
+    def test_the_help_names_all_policies(self):
+        said = self.check(2, "optimize", "x", "--policy", "").stderr
+        names = said.split("there are: ")[1].split("\n", maxsplit=1)[0]
+        listed = self.check(0, "optimize", "--help").stdout.split("Policies: ")[1].split(".\n")[0]
+        self.assertEqual(listed.replace("\n", " "), names)
 
     def test_a_trace_that_is_none(self):
         self.check(1, "optimize", "/nonexistent.jsonl", err=["/nonexistent.jsonl"])
@@ -134,6 +170,33 @@ class Optimize(CliCase):
         self.check(1, "optimize", self.write("text", "to be or not to be\n"), err=["text"])
         self.check(1, "optimize", self.trace([[1]]), env={"TMPDIR": "/nonexistent"},
                    err=["TMPDIR"])
+
+    def on_a_small_disk(self, kib, *args):
+        """Temporary files in a folder with so much room; needs a name space for the mount."""
+        folder = os.path.join(self.folder, "small")
+        os.mkdir(folder)
+        mount = (f'mount -t tmpfs -o size={kib}k none {folder} || exit 77; '
+                 f'TMPDIR={folder} exec "$@"')
+        said = subprocess.run(["unshare", "-rm", "sh", "-c", mount, "sh", EXECUTABLE, "optimize",
+                               *args], capture_output=True, text=True, timeout=60, check=False)
+        os.rmdir(folder)
+        if said.returncode == 77 or "unshare" in said.stderr:
+            self.skipTest("no name space to mount in")
+        return folder, said
+
+    def test_no_room_for_belady(self):
+        path = self.trace([list(range(64))] * 400)  # 400 * (48 + 256) bytes, and 4 * 25,600
+        folder, said = self.on_a_small_disk(160, path, "--policy", "lru,belady")
+        self.assertEqual(said.returncode, 1, said.stderr)
+        for text in ("belady", f"temporary file of 102400 bytes in {folder}", "No space left",
+                     "TMPDIR names another folder", "--policy"):
+            self.assertIn(text, said.stderr)
+        _, said = self.on_a_small_disk(160, path, "--policy", "lru")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        folder, said = self.on_a_small_disk(80, path, "--policy", "lru")
+        self.assertEqual(said.returncode, 1, said.stderr)
+        for text in (f"temporary file in {folder}", "No space left", "TMPDIR names another"):
+            self.assertIn(text, said.stderr)
 
     # ---- KVCM's caches ----
 
@@ -274,10 +337,11 @@ class Optimize(CliCase):
                 ({one + "instance_id": "c"}, '"b" stands in no group'),
                 ({"trace_file_path": "/nonexistent"}, "/nonexistent")]:
             with self.subTest(changes=changes):
-                self.check(1, "optimize", "--kvcm-config", self.config(trace, **changes),
-                           err=[said])
-        self.check(1, "optimize", "--kvcm-config", self.write("x", "{"), err=["JSON"])
-        self.check(1, "optimize", "--kvcm-config", "/nonexistent", err=["/nonexistent"])
+                of_trace = said in ('"b" stands in no group', "/nonexistent")
+                self.check(1 if of_trace else 2, "optimize", "--kvcm-config",
+                           self.config(trace, **changes), err=[said])
+        self.check(2, "optimize", "--kvcm-config", self.write("x", "{"), err=["JSON"])
+        self.check(2, "optimize", "--kvcm-config", "/nonexistent", err=["/nonexistent"])
         self.check(2, "optimize", "--kvcm-config", self.config(trace), "--policy", "lru",
                    err=["--kvcm-config"])
 
@@ -285,7 +349,12 @@ class Optimize(CliCase):
         path = self.trace([[1]])
         for args, said in [(["--kvcm-mode", "4"], "--kvcm-mode"), (["--kvcm-batch", "0"], "--kvcm-b"),
                            (["--kvcm-used", "1.1"], "--kvcm-used"),
-                           (["--kvcm-sample-rate", "no"], "--kvcm-sample-rate")]:
+                           (["--kvcm-sample-rate", "no"], "--kvcm-sample-rate"),
+                           (["--kvcm-mode", "2"], "--kvcm-mode needs one of the policies kvcm-"),
+                           (["--policy", "lru", "--kvcm-batch", "2"], "--kvcm-batch needs"),
+                           (["--policy", "lru,sieve", "--kvcm-used", "0.5"], "--kvcm-used needs"),
+                           (["--policy", "kvcm-lru", "--kvcm-sample-rate", "0.5"],
+                            "needs the policy kvcm-random-lru")]:
             with self.subTest(args=args):
                 self.check(2, "optimize", path, *args, err=[said])
 

@@ -184,6 +184,34 @@ class Money(CliCase):
     def profile(self, text):
         return self.write("profile.yaml", text)
 
+    def test_money_of_tiers(self):
+        """One tier is the row of its policy; of several each has its own price."""
+        at = [self.story(), "--policy", "lru", "--model", MODEL, "--gpu", GPU, "--block-tokens",
+              "10", "--profile", self.profile(
+                  "tiers:\n  fast: {price: 5, years: 2, bandwidth: 1}\n"
+                  "  slow: {price: 1, years: 1, bandwidth: 1}\n")]
+        row, = self.rows(*at, "--capacity", "3", "--cost-tier", "fast")
+        one, both = rows_of(self.check(0, "optimize", *at, "--tier", "m:3,cost=fast", "--tier-csv",
+                                       "-").stdout)
+        for key in ("saved_per_hour", "cost_per_hour", "net_per_hour"):
+            self.assertEqual(float(both[key]), float(row[key]), key)
+        self.assertEqual((one["cost_per_hour"], one["saved_per_hour"]), (row["cost_per_hour"], ""))
+        *tiers, both = rows_of(self.check(
+            0, "optimize", *at, "--tier", "m:3,cost=fast", "--tier",
+            "d:4,cost=slow,endurance=8000B", "--tier-csv", "-").stdout)
+        # 4 blocks of 1,000 bytes were written to d in an hour: 8,000 last for two.
+        self.assertEqual([float(t["cost_per_hour"]) for t in tiers],
+                         [float(f"{v:.6g}") for v in (3e-6 * 5 / (2 * 8766), 4e-6 * 1 / 2)])
+        larger, = self.rows(*at, "--capacity", "4")
+        self.assertEqual(both["saved_per_hour"], larger["saved_per_hour"])
+        self.check(0, "optimize", *at, "--tier", "m:3,cost=fast", "--tier", "d:4,cost=slow",
+                   out=["what they save: $0.00565 an hour", "$5 a GB for 2 years, given"])
+        for args, said in [(["--tier", "m:3,cost=fats"], '("fast"?)'),
+                           (["--tier", "m:3,cost=fast", "--tier", "d:4"], "in each --tier"),
+                           (["--tier", "m:3,cost="], "name of a profile")]:
+            self.check(2, "optimize", *at, *args, err=[said])
+        self.check(2, "optimize", self.story(), "--tier", "m:3,cost=dram", err=["--gpu"])
+
     def test_a_profile(self):
         path = self.profile("models:\n  mine: {bytes: 100, params: 500}\n"
                             "gpus:\n  H100:\n    price: 1.5  # per hour\n"
@@ -212,8 +240,8 @@ class Money(CliCase):
                 ("", "are wanted"),
                 ("gpus: {\n", "profile.yaml")]:
             with self.subTest(text=text):
-                self.check(1, "optimize", *at, self.profile(text), err=[said, "profile.yaml"])
-        self.check(1, "optimize", *at, "/nonexistent.yaml", err=["/nonexistent.yaml"])
+                self.check(2, "optimize", *at, self.profile(text), err=[said, "profile.yaml"])
+        self.check(2, "optimize", *at, "/nonexistent.yaml", err=["/nonexistent.yaml"])
 
     def test_speeds_of_this_machine(self):
         """Of several sizes of chunks the one nearest to a block, 64 MiB here."""

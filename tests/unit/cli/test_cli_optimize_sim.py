@@ -81,6 +81,39 @@ class OptimizeSim(CliCase):
         self.assertIn("in the 2 requests that have one: mean 2.0 s, 50 % 2.0 s", out)
         self.assertIn("longest 2.1 s", out)
 
+    def table(self, text):
+        """Rows with exactly the columns of their header."""
+        rows = rows_of(text)
+        for row in rows:
+            self.assertNotIn(None, row)
+            self.assertNotIn(None, row.values())
+        return rows
+
+    def test_tiers_as_csv(self):
+        path, out = self.trace([[1, 2], [3], [1, 2], [1, 2]]), os.path.join(self.folder, "t.csv")
+        at = [path, "--policy", "lru", "--capacity", "2", "--tier", "memory:2,read=1MB/s", "--tier",
+              "disk:4,read=500KB/s,latency=100ms,endurance=30MB", "--block-bytes", "1MB"]
+        self.check(0, "optimize", *at, "--tier-csv", out, out=["all hits, by prefix"])
+        with open(out, encoding="utf-8") as file:
+            memory, disk, both = rows = self.table(file.read())
+        keys = ("trace", "tier", "policy", "capacity", "used", "asked", "hits", "read_bytes",
+                "written_blocks", "promoted", "evicted")
+        self.assertEqual([memory[k] for k in keys], ["trace", "memory", "lru", "2", "2", "7", "3",
+                                                    "3000000", "4", "1", "2"])
+        self.assertEqual([disk[k] for k in keys], ["trace", "disk", "lru", "4", "3", "4", "1",
+                                                  "1000000", "3", "0", "0"])
+        self.assertEqual((disk["hit_rate"], disk["worn"], disk["reading_s"]),
+                         ("0.250000", "0.1", "2.1"))
+        self.assertEqual([both[k] for k in ("tier", "asked", "hits", "hit_rate", "loads", "load_mean",
+                                           "load_p50", "load_p99", "not_stored")],
+                         ["all", "7", "4", "0.571429", "2", "2.05", "2", "2.1", "0"])
+        # To standard output it is all that is there.
+        self.assertEqual(self.table(self.check(0, "optimize", *at, "--tier-csv", "-").stdout), rows)
+        self.assertEqual(len(self.table(self.check(0, "optimize", *at, "--csv", "-").stdout)), 1)
+        self.check(2, "optimize", *at, "--tier-csv", "-", "--csv", "-", err=["only one file"])
+        self.check(2, "optimize", path, "--tier-csv", "x", err=["--tier-csv needs --tier"])
+        self.check(1, "optimize", *at, "--tier-csv", "/nonexistent/x", err=["/nonexistent/x"])
+
     def test_one_tier_is_the_row_of_its_policy(self):
         path = self.trace(self.conversations())
         for policy, capacity in (("lru", "50"), ("leaf-lru", "31")):
@@ -109,7 +142,7 @@ class OptimizeSim(CliCase):
 
     def test_wrong_tiers(self):
         path = self.trace([[1]])
-        for spec, said in [("", "NAME:SIZE"), (":5", "no name"), ("a:0", "not \"0\""),
+        for spec, said in [("", "NAME:SIZE"), (":5", "no name"), ("memory=5", "NAME:SIZE"), ("a:0", "not \"0\""),
                            ("a:5,polcy=lru", '"polcy" is not known here ("policy"?)'),
                            ("a:5,policy=belady", "no policy \"belady\""),
                            ("a:5,read", '"read" lacks a value'), ("a:5,read=fast", "a rate like"),
@@ -217,6 +250,29 @@ class OptimizeSim(CliCase):
             with self.subTest(args=args):
                 self.check(2, "optimize", self.log(), *args, err=[said])
         self.check(0, "optimize", self.log(), "--quota", "i0=5", out=["in no group"])
+        self.check(2, "optimize", self.trace([[1]]), "--quota", "i0=5", err=["names no instance"])
+
+    def test_groups_as_csv(self):
+        path, out = self.log(), os.path.join(self.folder, "g.csv")
+        at = [path, "--policy", "lru", "--capacity", "9", "--quota", "i0=10", "--quota",
+              'a,"b=20', "--group", 'a,"b=i1,i2', "--split", "40"]
+        self.check(0, "optimize", *at, "--group-csv", out, out=["groups with caches", "no split"])
+        with open(out, encoding="utf-8") as file:
+            rows = self.table(file.read())
+        self.assertEqual([(r["kind"], r["group"], r["policy"], r["order"]) for r in rows],
+                         [("quota", g, "lru", "rev") for g in ("i0", 'a,"b', "all")] +
+                         [("split", g, "lru", "rev") for g in ('a,"b', "all")])
+        quotas, parts = rows[:3], rows[3:]
+        for key in ("capacity", "requests", "blocks", "hits"):
+            self.assertEqual(int(quotas[0][key]) + int(quotas[1][key]), int(quotas[2][key]), key)
+        self.assertEqual([r["hits_max"] for r in quotas], [""] * 3)
+        self.assertLessEqual(int(parts[-1]["hits"]), float(parts[-1]["hits_bound"]))
+        self.assertLessEqual(int(parts[-1]["hits"]), int(parts[-1]["hits_max"]))
+        # To standard output it is all that is there.
+        row = self.table(self.check(0, "optimize", *at[:5], "--quota", "g=" + parts[0]["capacity"],
+                                    "--group", "g=i1,i2", "--group-csv", "-").stdout)[0]
+        self.assertEqual((row["group"], row["capacity"]), ("g", parts[0]["capacity"]))
+        self.check(2, "optimize", path, "--group-csv", "x", err=["needs --quota or --split"])
 
     def test_split(self):
         out = self.check(0, "optimize", self.log(), "--policy", "lru", "--capacity", "9",

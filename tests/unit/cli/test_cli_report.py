@@ -183,17 +183,48 @@ class Report(CliCase):
                                EXECUTABLE, "optimize", self.trace, "--capacity", "2", "--html",
                                page], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(said.returncode, 1, said.stderr)
-        self.assertFalse(os.path.exists(page))
         return said.stderr
 
     def test_full_disk(self):
-        """Of a file that does not fit nothing is left, and who is at fault is named."""
+        """Of a file that does not fit nothing is left, and of the one before nothing is lost."""
         page = os.path.join(self.folder, "page.html")
-        self.assertIn("page.html: cannot be written to its end, and was removed",
+        self.assertIn("page.html: cannot be written to its end: File too large",
                       self.limited(80, page))
+        self.assertFalse(os.path.exists(page))
+        self.write("page.html", "of yesterday")
+        before = sorted(os.listdir(self.folder))
+        self.assertIn("left as it was", self.limited(80, page))
+        with open(page, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "of yesterday")
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
         said = self.limited(2, page)
         self.assertIn("TMPDIR", said)
         self.assertNotIn(self.trace, said)
+
+    def test_a_report_takes_the_place_of_the_one_before(self):
+        """Through a link, with its permissions, and never by being written over: who reads the
+        old one reads on."""
+        for option in ("--csv", "--html", "--svg", "--png", "--timeline"):
+            with self.subTest(option=option):
+                target = self.write("target", "of yesterday\n" * 10000)
+                os.chmod(target, 0o640)
+                link = os.path.join(self.folder, "link")
+                os.symlink("target", link)
+                before = sorted(os.listdir(self.folder))
+                with open(target, encoding="utf-8") as old:
+                    self.check(0, "optimize", self.trace, "--capacity", "2", option, link)
+                    self.assertTrue(old.read().startswith("of yesterday"), "it was written over")
+                self.assertTrue(os.path.islink(link))
+                self.assertEqual(os.stat(target).st_mode & 0o777, 0o640)
+                with open(target, "rb") as file:
+                    self.assertNotIn(b"of yesterday", file.read())
+                self.assertEqual(sorted(os.listdir(self.folder)), before)
+                os.remove(link)
+        fresh = os.path.join(self.folder, "fresh.csv")
+        mask = os.umask(0o027)
+        self.addCleanup(os.umask, mask)
+        self.check(0, "optimize", self.trace, "--csv", fresh)
+        self.assertEqual(os.stat(fresh).st_mode & 0o777, 0o640)
 
     def test_what_cannot_be(self):
         for option in ("--html", "--svg", "--png"):

@@ -183,13 +183,16 @@ class Trace(CliCase):
         self.check(2, "trace", "stats", path, err=['the nearest is "stat"'])
         self.check(2, "trace", "stat", err=["stat takes one file"])
         self.check(2, "trace", "stat", path, path, err=["stat takes one file"])
-        self.check(2, "trace", "stat", path, "--to", "csv", err=["stat does not take to"])
-        self.check(2, "trace", "head", path, "-n", "x", err=['a number is wanted: "x"'])
+        self.check(2, "trace", "stat", path, "--to", "csv", err=["stat does not take --to"])
+        self.check(2, "trace", "head", path, "-n", "x", err=['-n takes a number: "x"'])
         self.check(2, "trace", "convert", path, err=["convert takes --to FORMAT"])
         self.check(2, "trace", "convert", path, "--to", "qwen",
-                   err=['--to takes access, csv, mooncake: "qwen"'])
+                   err=['--to takes access, csv, mooncake; not "qwen"'])
         self.check(2, "trace", "stat", path, "--format", "moon", err=["--format takes access, ",
                                                                      '"moon"'])
+        self.check(2, "trace", "stat", path, "--frmat", "csv", err=['no option "--frmat"',
+                                                                    'nearest is "--format"'])
+        self.check(2, "trace", "head", path, "-n", err=["-n needs a value"])
         self.check(2, "trace", "sample", path, err=["sample takes --rate R and --by"])
         self.check(2, "trace", "sample", path, "--rate", "2", err=["--rate takes a share"])
         self.check(2, "trace", "sample", path, "--rate", "1", "--by", "block",

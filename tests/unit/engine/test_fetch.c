@@ -117,11 +117,11 @@ static uint64_t start_of(uint32_t segment)
 static void put(uint32_t n)
 {
     struct tierce__storage_chunk record = record_of(n);
-    struct tierce__buf *buf = tierce__storage_alloc(fx.engine, record.object_bytes);
+    struct tierce__buf *buf = tierce__storage_reserve(fx.engine, &record, NULL);
     ck_assert_ptr_nonnull(buf);
     for (uint32_t s = 0; s < SEGMENTS; s++)
         memset(buf->data + start_of(s), byte_of(n, s), wide->full.segment_end[s] - start_of(s));
-    tierce__storage_write_all(fx.engine, &record, buf);
+    tierce__storage_write_all(fx.engine, &(struct tierce__writes){0}, &record, buf);
     tierce__buf_release(buf);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
 }
@@ -145,10 +145,10 @@ static uint64_t gets(void)
 
 static bool take_seat(struct tierce__fetch_seat *seat, uint32_t n, uint32_t timeout_ms)
 {
-    struct tierce__key key = key_of(n);
+    struct tierce__storage_chunk record = record_of(n);
     struct tierce__buf *lent;
     *seat = (struct tierce__fetch_seat){.deadline_ns = tierce__deadline_in_ms(timeout_ms)};
-    bool seated = tierce__fetch_join(fx.engine, seat, 1, &key, &wide->full, &lent);
+    bool seated = tierce__fetch_join(fx.engine, seat, 1, &record, &wide->full, &lent);
     tierce__buf_release(lent);
     return seated;
 }
@@ -509,8 +509,10 @@ START_TEST(without_memory_there_is_no_seat)
             ck_assert_ptr_null(seat.fetch);
     }
     struct tierce__buf *all[64];
+    struct tierce__storage_chunk wide_one = record_of(2);
+    wide_one.object_bytes = 2 << 20;
     size_t held = 0;
-    while ((all[held] = tierce__storage_alloc(fx.engine, 2 << 20)) != NULL)
+    while ((all[held] = tierce__storage_reserve(fx.engine, &wide_one, NULL)) != NULL)
         held++;
     ck_assert(!take_seat(&seat, 1, LONG_MS));
     while (held > 0)

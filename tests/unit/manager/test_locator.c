@@ -218,10 +218,33 @@ START_TEST(a_session_ends_by_its_time)
 }
 END_TEST
 
+START_TEST(files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too)
+{
+    struct harness h;
+    char index[] = "/tmp/tierce_indexXXXXXX", command[64];
+    ck_assert_ptr_nonnull(mkdtemp(index));
+    harness_open(&h, &(struct harness_opts){.meta_type = "rocksdb", .meta_uri = index});
+    struct tierce__started started = harness_start(&h, chain, 3);
+    h.now_us += 30000000;
+    ck_assert_uint_eq(tierce__locator_expire(h.locator), 1);
+    ck_assert_uint_eq(tierce__deleter_step(h.locator->deleter, 10), 1);
+    tierce__locator_drop(h.locator);
+    ck_assert_int_eq(tierce__locator_recover(h.locator, 2, h.why), 0);
+    ck_assert_uint_eq(tierce__deleter_step(h.locator->deleter, 10), 0);
+    harness_write_files(started.locations, started.count);
+    h.now_us += 600 * 1000000LL;
+    ck_assert_uint_eq(tierce__deleter_step(h.locator->deleter, 10), 1);
+    ck_assert_uint_eq(harness_count_files(&h), 0);
+    harness_close(&h);
+    snprintf(command, sizeof(command), "rm -rf '%s'", index);
+    ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
 START_TEST(what_is_removed_is_gone_and_its_files_go)
 {
     struct harness h;
-    struct tierce__mask none = {0}, first = {.offset = 1};
+    struct tierce__mask first = {.offset = 1};
     struct tierce__looked *looked;
     size_t count;
     harness_open(&h, &(struct harness_opts){0});
@@ -230,8 +253,11 @@ START_TEST(what_is_removed_is_gone_and_its_files_go)
     harness_finish(&h, &started);
     ck_assert_int_eq(tierce__locator_remove(h.locator, "i", chain, 3, &first, h.why), 0);
     ck_assert_uint_eq(harness_prefix(&h, chain, 3), 1); /* the mask is honoured */
-    ck_assert_int_eq(
-        tierce__locator_look(h.locator, "i", chain, 4, &none, &h.arena, &looked, &count, h.why), 0);
+    ck_assert_int_eq(tierce__locator_look(h.locator,
+                                          &(struct tierce__look_request){
+                                              .instance_id = "i", .keys = chain, .count = 4},
+                                          &h.arena, &looked, &count, h.why),
+                     0);
     ck_assert_uint_eq(count, 4);
     ck_assert_int_eq(looked[0].state, TIERCE__LOOK_SERVING);
     ck_assert_int_eq(looked[1].state, TIERCE__LOOK_DELETING);
@@ -241,8 +267,11 @@ START_TEST(what_is_removed_is_gone_and_its_files_go)
     ck_assert_uint_eq(harness_count_files(&h), 6);
     ck_assert_uint_eq(tierce__deleter_step(h.locator->deleter, 10), 1);
     ck_assert_uint_eq(harness_count_files(&h), 2);
-    ck_assert_int_eq(
-        tierce__locator_look(h.locator, "i", chain, 3, &none, &h.arena, &looked, &count, h.why), 0);
+    ck_assert_int_eq(tierce__locator_look(h.locator,
+                                          &(struct tierce__look_request){
+                                              .instance_id = "i", .keys = chain, .count = 3},
+                                          &h.arena, &looked, &count, h.why),
+                     0);
     ck_assert_int_eq(looked[1].state, TIERCE__LOOK_NOT_FOUND);
     harness_close(&h);
 }
@@ -429,6 +458,7 @@ int main(void)
     tcase_add_test(t, nobody_writes_what_another_is_writing);
     tcase_add_test(t, a_mask_of_another_length_leaves_the_session);
     tcase_add_test(t, a_session_ends_by_its_time);
+    tcase_add_test(t, files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too);
     tcase_add_test(t, what_is_removed_is_gone_and_its_files_go);
     tcase_add_test(t, what_is_removed_while_it_is_written_does_not_serve);
     tcase_add_test(t, quotas_are_hard);

@@ -80,7 +80,6 @@ static void *read_blocks(void *arg)
         struct tierce__arena arena = {0};
         struct tierce__got got;
         struct tierce__looked *looked;
-        struct tierce__mask none = {0};
         char why[TIERCE__WHY_BYTES];
         int64_t keys[KEYS];
         size_t count = draw_keys(&random, keys), looked_count;
@@ -91,8 +90,10 @@ static void *read_blocks(void *arg)
             &arena, &got, why);
         ck_assert_int_eq(rc, 0);
         atomic_fetch_add(&found, got.hits);
-        rc = tierce__locator_look(h.locator, "i", keys, count, &none, &arena, &looked,
-                                  &looked_count, why);
+        rc = tierce__locator_look(
+            h.locator,
+            &(struct tierce__look_request){.instance_id = "i", .keys = keys, .count = count},
+            &arena, &looked, &looked_count, why);
         ck_assert_int_eq(rc, 0);
         tierce__arena_clear(&arena);
     }
@@ -200,7 +201,7 @@ START_TEST(what_is_submitted_late_does_not_stop_the_end)
         tierce__lock_drop(&h.locator->lock);
     }
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-    deletion->deadline.due_us = INT64_MAX;
+    deletion->due_us = INT64_MAX;
     tierce__deleter_submit(h.locator->deleter, deletion);
     tierce__live_release(live);
     pthread_join(thread, NULL);

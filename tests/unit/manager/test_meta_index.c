@@ -141,8 +141,10 @@ static int note_it(void *arg, const size_t *indices, size_t count, struct tierce
 
 static int run(struct script *script, const int64_t *keys, size_t count, bool whole, int *status)
 {
-    return tierce__meta_index_modify(lookup, keys, count, whole, play, NULL, script, &arena,
-                                     status);
+    return tierce__meta_index_modify(
+        lookup, keys, count,
+        &(struct tierce__meta_change){.modify = play, .arg = script, .whole = whole}, &arena,
+        status);
 }
 
 static int put(int64_t key, uint32_t version)
@@ -249,8 +251,12 @@ START_TEST(nothing_is_written_for_nothing)
     ck_assert_int_eq(status[1], TIERCE_E_ARGUMENT);
     ck_assert_int_eq(status[2], 0);
     ck_assert_uint_eq(writes, 0);
-    ck_assert_int_eq(
-        tierce__meta_index_modify(lookup, NULL, 0, true, play, note_it, &script, &arena, NULL), 0);
+    ck_assert_int_eq(tierce__meta_index_modify(
+                         lookup, NULL, 0,
+                         &(struct tierce__meta_change){
+                             .modify = play, .attach = note_it, .arg = &script, .whole = true},
+                         &arena, NULL),
+                     0);
 }
 END_TEST
 
@@ -265,7 +271,10 @@ START_TEST(steps_are_of_whole_shards)
     }
     struct script script = {.decisions = decisions};
     ck_assert_int_eq(
-        tierce__meta_index_modify(lookup, keys, 64, false, play, note_it, &script, &arena, status),
+        tierce__meta_index_modify(
+            lookup, keys, 64,
+            &(struct tierce__meta_change){.modify = play, .attach = note_it, .arg = &script},
+            &arena, status),
         0);
     ck_assert_uint_ge(script.attached, 2);
     ck_assert_uint_le(script.attached, 4);
@@ -276,15 +285,21 @@ START_TEST(steps_are_of_whole_shards)
     ck_assert_uint_eq(stats.keys, 64);
     ck_assert_uint_eq(stats.bytes_by_type[9], script.attached);
     script.attached = 0;
-    ck_assert_int_eq(
-        tierce__meta_index_modify(lookup, keys, 64, true, play, note_it, &script, &arena, status),
-        0);
+    ck_assert_int_eq(tierce__meta_index_modify(
+                         lookup, keys, 64,
+                         &(struct tierce__meta_change){
+                             .modify = play, .attach = note_it, .arg = &script, .whole = true},
+                         &arena, status),
+                     0);
     ck_assert_uint_eq(script.attached, 1);
     script.attach_result = TIERCE_E_FULL;
     decisions[3].version = 99;
-    ck_assert_int_eq(
-        tierce__meta_index_modify(lookup, keys, 64, true, play, note_it, &script, &arena, status),
-        TIERCE_E_FULL);
+    ck_assert_int_eq(tierce__meta_index_modify(
+                         lookup, keys, 64,
+                         &(struct tierce__meta_change){
+                             .modify = play, .attach = note_it, .arg = &script, .whole = true},
+                         &arena, status),
+                     TIERCE_E_FULL);
     ck_assert_int_eq(status[63], TIERCE_E_FULL);
     ck_assert_int_eq(version_of(3), 3);
 }
@@ -544,33 +559,25 @@ START_TEST(a_prefix_ends_at_the_first_gap)
     static int64_t keys[3000];
     static struct tierce__record records[3000];
     static const size_t gaps[] = {0, 1, 31, 32, 33, 500, 2999};
-    size_t length;
     for (int64_t i = 0; i < 3000; i++) {
         keys[i] = i;
         ck_assert_int_eq(put(i, 1), 0);
     }
-    ck_assert_int_eq(
-        tierce__meta_index_prefix(lookup, keys, 3000, serves, NULL, &arena, records, &length), 0);
-    ck_assert_uint_eq(length, 3000);
+    ck_assert_int_eq(tierce__meta_index_prefix(lookup, keys, 3000, serves, NULL, &arena, records),
+                     3000);
     ck_assert_uint_eq(records[2999].locations[0].places[0].file, (2999 * 31 + 1) % 1000000007 + 1);
     for (int i = 0; i < 7; i++) {
         keys[gaps[i]] = -1;
         ck_assert_int_eq(
-            tierce__meta_index_prefix(lookup, keys, 3000, serves, NULL, &arena, records, &length),
-            0);
-        ck_assert_uint_eq(length, gaps[i]);
+            tierce__meta_index_prefix(lookup, keys, 3000, serves, NULL, &arena, records), gaps[i]);
         keys[gaps[i]] = (int64_t)gaps[i];
         ck_assert_int_eq(put((int64_t)gaps[i], 13), 0);
         reads = 0;
         ck_assert_int_eq(
-            tierce__meta_index_prefix(lookup, keys, 3000, serves, NULL, &arena, records, &length),
-            0);
-        ck_assert_uint_eq(length, gaps[i]);
+            tierce__meta_index_prefix(lookup, keys, 3000, serves, NULL, &arena, records), gaps[i]);
         ck_assert_int_eq(put((int64_t)gaps[i], 1), 0);
     }
-    ck_assert_int_eq(
-        tierce__meta_index_prefix(lookup, keys, 0, serves, NULL, &arena, records, &length), 0);
-    ck_assert_uint_eq(length, 0);
+    ck_assert_int_eq(tierce__meta_index_prefix(lookup, keys, 0, serves, NULL, &arena, records), 0);
 }
 END_TEST
 

@@ -547,17 +547,26 @@ START_TEST(an_index_over_a_server_that_fails)
     int64_t keys[] = {1, 2, 3};
     int status[3];
     bool found;
-    ck_assert_int_eq(
-        tierce__meta_index_modify(index, keys, 3, true, put_it, NULL, &record, &arena, status), 0);
+    ck_assert_int_eq(tierce__meta_index_modify(index, keys, 3,
+                                               &(struct tierce__meta_change){
+                                                   .modify = put_it, .arg = &record, .whole = true},
+                                               &arena, status),
+                     0);
     redis_kill(&server);
     int64_t more[] = {4, 5};
-    ck_assert_int_lt(
-        tierce__meta_index_modify(index, more, 2, true, put_it, NULL, &record, &arena, status), 0);
+    ck_assert_int_lt(tierce__meta_index_modify(index, more, 2,
+                                               &(struct tierce__meta_change){
+                                                   .modify = put_it, .arg = &record, .whole = true},
+                                               &arena, status),
+                     0);
     restart();
     ck_assert_int_eq(tierce__meta_index_get(index, keys, 1, &arena, &back, &found), 0);
     ck_assert(found);
-    ck_assert_int_eq(
-        tierce__meta_index_modify(index, more, 1, true, put_it, NULL, &record, &arena, status), 0);
+    ck_assert_int_eq(tierce__meta_index_modify(index, more, 1,
+                                               &(struct tierce__meta_change){
+                                                   .modify = put_it, .arg = &record, .whole = true},
+                                               &arena, status),
+                     0);
     struct tierce__meta_index_stats stats;
     tierce__meta_index_stats(index, &stats);
     ck_assert_uint_eq(stats.keys, 4);

@@ -409,7 +409,9 @@ START_TEST(test_paths)
     ck_assert_str_eq(tierce__place_path(&storage, &instance, &place, &arena), "/tmp/nfs/x/y_5a");
     ck_assert_str_eq(tierce__place_uri(&storage, &instance, &place, &arena), place.uri);
     place.uri = "nonsense";
-    ck_assert_ptr_null(tierce__place_path(&storage, &instance, &place, &arena));
+    ck_assert_str_eq(tierce__place_path(&storage, &instance, &place, &arena), "");
+    place = (struct tierce__spec_place){.spec = 1, .file = 1};
+    ck_assert_str_eq(tierce__place_path(&storage, &instance, &place, &arena), "");
     tierce__arena_clear(&arena);
     tierce__storage_clear(&storage);
 }

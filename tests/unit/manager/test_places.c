@@ -60,8 +60,11 @@ static void write_notes(void)
 
 static int take_at(struct tierce__spec_place *out, size_t count, int64_t now_us)
 {
-    return tierce__places_take(places, &storage, 0, 100, count, now_us, out, notes, &note_count,
-                               COUNT_MAX, &arena);
+    return tierce__places_take(
+        places,
+        &(struct tierce__place_wish){
+            .storage = &storage, .spec = 0, .bytes = 100, .count = count, .now_us = now_us},
+        out, &(struct tierce__place_notes){notes, &note_count, COUNT_MAX, &arena});
 }
 
 /* A take that is durable. */
@@ -75,8 +78,14 @@ static void take(struct tierce__spec_place *out, size_t count)
 static int give(const struct tierce__spec_place *given, size_t count, int64_t reusable_us,
                 const void *batch)
 {
-    return tierce__places_give(places, 1, given, count, reusable_us, batch, is_empty, notes,
-                               &note_count, COUNT_MAX, &arena);
+    return tierce__places_give(
+        places,
+        &(struct tierce__place_return){.storage = 1,
+                                       .places = given,
+                                       .count = count,
+                                       .reusable_us = reusable_us,
+                                       .batch = batch},
+        is_empty, &(struct tierce__place_notes){notes, &note_count, COUNT_MAX, &arena});
 }
 
 static void give_all(const struct tierce__spec_place *given, size_t count, int64_t reusable_us)
@@ -230,16 +239,23 @@ END_TEST
 
 START_TEST(test_limits)
 {
-    ck_assert_int_eq(
-        tierce__places_take(places, &storage, 0, 100, 1, 0, taken, notes, &note_count, 0, &arena),
-        TIERCE_E_LIMIT);
+    ck_assert_int_eq(tierce__places_take(
+                         places,
+                         &(struct tierce__place_wish){
+                             .storage = &storage, .spec = 0, .bytes = 100, .count = 1, .now_us = 0},
+                         taken, &(struct tierce__place_notes){notes, &note_count, 0, &arena}),
+                     TIERCE_E_LIMIT);
     struct tierce__places_stats stats;
     tierce__places_stats(places, &stats);
     ck_assert_uint_eq(stats.files, 0);
     take(taken, 4);
-    ck_assert_int_eq(tierce__places_give(places, 1, taken, 1, 0, &arena, is_empty, notes,
-                                         &note_count, 0, &arena),
-                     TIERCE_E_LIMIT);
+    ck_assert_int_eq(
+        tierce__places_give(
+            places,
+            &(struct tierce__place_return){
+                .storage = 1, .places = taken, .count = 1, .reusable_us = 0, .batch = &arena},
+            is_empty, &(struct tierce__place_notes){notes, &note_count, 0, &arena}),
+        TIERCE_E_LIMIT);
     taken[0].slot = 4;
     ck_assert_int_eq(give(taken, 2, 0, &arena), TIERCE_E_ARGUMENT);
     tierce__places_stats(places, &stats);

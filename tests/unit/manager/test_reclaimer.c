@@ -140,6 +140,28 @@ START_TEST(each_kind_of_storage_has_its_own_limit)
 }
 END_TEST
 
+static void store_in(struct harness *h, const char *id, int64_t count)
+{
+    for (int64_t key = 0; key < count; key++) {
+        struct tierce__started started;
+        struct tierce__write_request request = {
+            .instance_id = id, .keys = &key, .count = 1, .timeout_s = 30};
+        struct tierce__mask all = {.offset = 1};
+        h->now_us += 1000000;
+        ck_assert_int_eq(
+            tierce__locator_start_write(h->locator, &request, &h->arena, &started, h->why), 0);
+        ck_assert_int_eq(
+            tierce__locator_finish_write(h->locator, id, started.session, &all, h->why), 0);
+    }
+}
+
+static uint64_t keys_in(struct harness *h, const char *id)
+{
+    struct tierce__usage usage;
+    ck_assert_int_eq(tierce__locator_instance_usage(h->locator, id, &usage), 0);
+    return usage.keys;
+}
+
 START_TEST(instances_give_in_proportion_to_what_they_hold)
 {
     struct harness h;
@@ -147,21 +169,88 @@ START_TEST(instances_give_in_proportion_to_what_they_hold)
     open_all(&h, &(struct harness_opts){.capacity = 80 * BLOCK_BYTES, .watermark = 0.5});
     harness_add_instance(&h, "j");
     store_each(&h, 0, 60);
-    for (int64_t key = 0; key < 20; key++) {
-        struct tierce__started started;
-        struct tierce__write_request request = {
-            .instance_id = "j", .keys = &key, .count = 1, .timeout_s = 30};
-        struct tierce__mask all = {.offset = 1};
-        ck_assert_int_eq(
-            tierce__locator_start_write(h.locator, &request, &h.arena, &started, h.why), 0);
-        ck_assert_int_eq(tierce__locator_finish_write(h.locator, "j", started.session, &all, h.why),
-                         0);
-    }
+    store_in(&h, "j", 20);
     ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 40);
     ck_assert_int_eq(tierce__locator_instance_usage(h.locator, "i", &usage), 0);
     ck_assert_uint_eq(usage.keys, 30);
     ck_assert_int_eq(tierce__locator_instance_usage(h.locator, "j", &usage), 0);
     ck_assert_uint_eq(usage.keys, 10);
+    close_all(&h);
+}
+END_TEST
+
+/* Shares of 2.4, 1.2 and 0.4 blocks. */
+START_TEST(shares_that_are_no_whole_blocks_come_to_what_is_needed)
+{
+    struct harness h;
+    open_all(&h, &(struct harness_opts){.capacity = 32 * BLOCK_BYTES, .watermark = 0.5});
+    harness_add_instance(&h, "j");
+    harness_add_instance(&h, "k");
+    store_in(&h, "i", 12);
+    store_in(&h, "j", 6);
+    store_in(&h, "k", 2);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 4);
+    ck_assert_uint_eq(keys_in(&h, "j"), 5);
+    ck_assert_uint_eq(keys_in(&h, "i") + keys_in(&h, "k"), 11); /* 0.4 and 0.4: one of the two */
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
+    close_all(&h);
+}
+END_TEST
+
+/* A store in which key 1 is used between the drawing of the sample and the removal. */
+static const struct tierce__meta_store_ops *real_ops;
+static struct tierce__meta_store_ops touching_ops;
+static int64_t touched_us;
+static int gets;
+
+static int get_and_touch(struct tierce__meta_space *space, const int64_t *keys, size_t count,
+                         struct tierce__arena *arena, struct tierce__record *records, bool *found)
+{
+    static const int64_t used = 1;
+    if (++gets == 2)
+        real_ops->touch(space, &used, 1, touched_us);
+    return real_ops->get(space, keys, count, arena, records, found);
+}
+
+static int64_t submitted_keys[16];
+static size_t submitted_count;
+
+static void note_submitted(void *arg, const char *instance_id, const int64_t *keys, size_t count,
+                           int64_t delay_us)
+{
+    (void)arg, (void)instance_id, (void)delay_us;
+    for (size_t i = 0; i < count; i++)
+        submitted_keys[submitted_count++] = keys[i];
+}
+
+START_TEST(what_is_told_is_what_left)
+{
+    struct harness h;
+    struct tierce__live *live;
+    harness_open(&h, &(struct harness_opts){.capacity = 10 * BLOCK_BYTES, .watermark = 0.5});
+    ck_assert_int_eq(tierce__reclaimer_start(&reclaimer,
+                                             &(struct tierce__reclaimer_opts){
+                                                 .size = sizeof(struct tierce__reclaimer_opts),
+                                                 .locator = h.locator,
+                                                 .registry = h.registry,
+                                                 .seed = 1,
+                                                 .submitted = note_submitted}),
+                     0);
+    store_each(&h, 0, 8);
+    touched_us = h.now_us + 1000000;
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
+    real_ops = live->space->ops;
+    touching_ops = *real_ops;
+    touching_ops.get = get_and_touch;
+    live->space->ops = &touching_ops;
+    /* By the quota of the kind 0 and 2, by that of the group then 3. */
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 3);
+    live->space->ops = real_ops;
+    tierce__live_release(live);
+    ck_assert_uint_eq(submitted_count, 3);
+    for (size_t i = 0; i < submitted_count; i++)
+        ck_assert(!is_there(&h, submitted_keys[i]));
+    ck_assert(is_there(&h, 1));
     close_all(&h);
 }
 END_TEST
@@ -177,6 +266,8 @@ int main(void)
     tcase_add_test(t, an_index_that_is_nearly_full_gives_keys_up);
     tcase_add_test(t, each_kind_of_storage_has_its_own_limit);
     tcase_add_test(t, instances_give_in_proportion_to_what_they_hold);
+    tcase_add_test(t, shares_that_are_no_whole_blocks_come_to_what_is_needed);
+    tcase_add_test(t, what_is_told_is_what_left);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

@@ -4,7 +4,6 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "serve/deadlines.h"
 #include "serve/grpc_text.h"
 #include "serve/listen.h"
 #include "serve/protobuf.h"
@@ -124,66 +123,6 @@ START_TEST(test_content_types)
     ck_assert(!tierce__grpc_is_content_type("application/grpc-web"));
     ck_assert(!tierce__grpc_is_content_type("application/grp"));
     ck_assert(!tierce__grpc_is_content_type(""));
-}
-END_TEST
-
-/* ---- deadlines --------------------------------------------------------------------------------
- */
-
-struct item {
-    struct tierce__deadline deadline;
-    bool is_set, has_expired;
-};
-
-static void note(struct tierce__deadline *deadline)
-{
-    struct item *item = (struct item *)deadline;
-    ck_assert(item->is_set && !item->has_expired);
-    item->has_expired = true;
-    item->is_set = false;
-}
-
-START_TEST(test_deadlines_against_a_model)
-{
-    enum { COUNT = 50 };
-    struct test_random random = test_random_start("deadlines");
-    struct tierce__deadlines heap = {0};
-    static struct item items[COUNT];
-    for (int i = 0; i < COUNT; i++)
-        items[i].deadline.expired = note;
-    uint64_t now = 0;
-    for (int step = 0; step < 5000; step++) {
-        struct item *item = &items[test_random_below(&random, COUNT)];
-        switch (test_random_below(&random, 3)) {
-        case 0:
-            ck_assert_int_eq(
-                tierce__deadline_set(&heap, &item->deadline, now + test_random_below(&random, 100)),
-                0);
-            item->is_set = true;
-            item->has_expired = false;
-            break;
-        case 1:
-            tierce__deadline_unset(&heap, &item->deadline);
-            item->is_set = false;
-            break;
-        default:
-            now += test_random_below(&random, 3);
-            for (int i = 0; i < COUNT; i++)
-                items[i].has_expired = false;
-            tierce__deadlines_expire(&heap, now);
-        }
-        uint64_t next = TIERCE__DEADLINE_NEVER;
-        for (int i = 0; i < COUNT; i++) {
-            ck_assert(items[i].is_set == (items[i].deadline.place != 0));
-            if (items[i].has_expired)
-                ck_assert(items[i].deadline.at_ns <= now);
-            if (items[i].is_set && items[i].deadline.at_ns < next)
-                next = items[i].deadline.at_ns;
-        }
-        ck_assert(tierce__deadlines_next(&heap) == next);
-    }
-    tierce__deadlines_expire(&heap, UINT64_MAX);
-    tierce__deadlines_fini(&heap);
 }
 END_TEST
 
@@ -333,7 +272,6 @@ int main(void)
     tcase_add_test(tests, test_messages);
     tcase_add_test(tests, test_messages_are_cut_between_characters);
     tcase_add_test(tests, test_content_types);
-    tcase_add_test(tests, test_deadlines_against_a_model);
     tcase_add_test(tests, test_routes);
     tcase_add_test(tests, test_workers_have_a_limit_and_finish_what_waits);
     tcase_add_test(tests, test_protobuf_fields);

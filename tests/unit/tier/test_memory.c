@@ -164,7 +164,7 @@ START_TEST(every_policy_evicts)
         ck_assert_uint_eq(tier->ops->evict(tier, 1), BYTES);
         ck_assert_int_eq(put(i), 0);
         if (i % 3 == 0)
-            tier->ops->touch(tier, (struct tierce__key[]){key_of(i - 1), key_of(i)}, 2);
+            tier->ops->touch(tier, (struct tierce__key[]){key_of(i - 1), key_of(i)}, 2, 0);
     }
     ck_assert(has(5));
     tierce__buf_release(held);
@@ -402,7 +402,7 @@ START_TEST(a_hook_that_comes_too_late_does_nothing)
     changing = get(1);
     ck_assert_int_eq(pthread_create(&thread, NULL, release_passed, NULL), 0);
     struct tierce__key key = key_of(1);
-    tier->ops->touch(tier, &key, 1);
+    tier->ops->touch(tier, &key, 1, 0);
     atomic_store(&stop, true);
     pthread_join(thread, NULL);
     ck_assert_uint_eq(tier->ops->evict(tier, 1), 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "serve/deadlines.h"
+#include "base/deadlines.h"
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
@@ -8,7 +8,6 @@
 
 void tierce__deadlines_fini(struct tierce__deadlines *heap)
 {
-    TIERCE_ASSERT(heap->count == 0);
     tierce__free(heap->items);
     *heap = (struct tierce__deadlines){0};
 }
@@ -23,7 +22,7 @@ static void sift_up(struct tierce__deadlines *heap, size_t index, struct tierce_
 {
     while (index > 0) {
         size_t parent = (index - 1) / 2;
-        if (heap->items[parent]->at_ns <= deadline->at_ns)
+        if (heap->items[parent]->at <= deadline->at)
             break;
         put(heap, index, heap->items[parent]);
         index = parent;
@@ -38,9 +37,9 @@ static void sift_down(struct tierce__deadlines *heap, size_t index,
         size_t child = 2 * index + 1;
         if (child >= heap->count)
             break;
-        if (child + 1 < heap->count && heap->items[child + 1]->at_ns < heap->items[child]->at_ns)
+        if (child + 1 < heap->count && heap->items[child + 1]->at < heap->items[child]->at)
             child++;
-        if (heap->items[child]->at_ns >= deadline->at_ns)
+        if (heap->items[child]->at >= deadline->at)
             break;
         put(heap, index, heap->items[child]);
         index = child;
@@ -49,7 +48,7 @@ static void sift_down(struct tierce__deadlines *heap, size_t index,
 }
 
 int tierce__deadline_set(struct tierce__deadlines *heap, struct tierce__deadline *deadline,
-                         uint64_t at_ns)
+                         uint64_t at)
 {
     tierce__deadline_unset(heap, deadline);
     if (heap->count == heap->capacity) {
@@ -60,7 +59,7 @@ int tierce__deadline_set(struct tierce__deadlines *heap, struct tierce__deadline
         heap->items = items;
         heap->capacity = capacity;
     }
-    deadline->at_ns = at_ns;
+    deadline->at = at;
     sift_up(heap, heap->count++, deadline);
     return 0;
 }
@@ -75,20 +74,25 @@ void tierce__deadline_unset(struct tierce__deadlines *heap, struct tierce__deadl
     struct tierce__deadline *last = heap->items[--heap->count];
     if (last == deadline)
         return;
-    if (index > 0 && heap->items[(index - 1) / 2]->at_ns > last->at_ns)
+    if (index > 0 && heap->items[(index - 1) / 2]->at > last->at)
         sift_up(heap, index, last);
     else
         sift_down(heap, index, last);
 }
 
-uint64_t tierce__deadlines_next(const struct tierce__deadlines *heap)
+struct tierce__deadline *tierce__deadlines_first(const struct tierce__deadlines *heap)
 {
-    return heap->count > 0 ? heap->items[0]->at_ns : TIERCE__DEADLINE_NEVER;
+    return heap->count > 0 ? heap->items[0] : NULL;
 }
 
-void tierce__deadlines_expire(struct tierce__deadlines *heap, uint64_t now_ns)
+uint64_t tierce__deadlines_next(const struct tierce__deadlines *heap)
 {
-    while (heap->count > 0 && heap->items[0]->at_ns <= now_ns) {
+    return heap->count > 0 ? heap->items[0]->at : TIERCE__DEADLINE_NEVER;
+}
+
+void tierce__deadlines_expire(struct tierce__deadlines *heap, uint64_t now)
+{
+    while (heap->count > 0 && heap->items[0]->at <= now) {
         struct tierce__deadline *deadline = heap->items[0];
         tierce__deadline_unset(heap, deadline);
         deadline->expired(deadline);

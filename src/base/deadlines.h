@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_BASE_DEADLINES_H
+#define TIERCE_BASE_DEADLINES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * What is due when: a binary heap of members embedded in what waits. A zeroed heap is empty, a
+ * zeroed member is in none. Clock and unit are the owner's, the same for all members of a heap.
+ * Thread: one at a time; the owner locks.
+ */
+
+struct tierce__deadline {
+    uint64_t at;
+    size_t place; /* in the heap, from 1; 0: in none */
+    /* For tierce__deadlines_expire; owners that ask for the first themselves need none. */
+    void (*expired)(struct tierce__deadline *deadline);
+};
+
+struct tierce__deadlines {
+    struct tierce__deadline **items;
+    size_t count, capacity;
+};
+
+/* Frees the heap; its members are the owner's. */
+void tierce__deadlines_fini(struct tierce__deadlines *heap);
+
+/* Puts it into the heap, or moves it there. Errors: -ENOMEM, only for one that was in none. */
+TIERCE_MUSTUSE int tierce__deadline_set(struct tierce__deadlines *heap,
+                                        struct tierce__deadline *deadline, uint64_t at);
+
+/* Harmless for one that is not set. */
+void tierce__deadline_unset(struct tierce__deadlines *heap, struct tierce__deadline *deadline);
+
+/* The one that is due first, or NULL. */
+struct tierce__deadline *tierce__deadlines_first(const struct tierce__deadlines *heap);
+
+/* When that is, or TIERCE__DEADLINE_NEVER. */
+uint64_t tierce__deadlines_next(const struct tierce__deadlines *heap);
+
+/* Takes out each that has passed and calls its `expired`, which may set and unset others. */
+void tierce__deadlines_expire(struct tierce__deadlines *heap, uint64_t now);
+
+#endif

@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "check_main.h"
+#include "engine_fixture.h"
+#include "optimizer/replay.h"
+#include "policy/flat.h"
+#include "prop/random_recording.h"
+#include "tier/disk_private.h"
+
+/*
+ * What the policies of a running engine hear of is what they hear of in a simulation: a request is
+ * one use of a chunk, however many loads and stores it takes. Random requests go through both, and
+ * after each of them both hold the same.
+ */
+
+enum { TREE = 300, REQUESTS = 400, DISK_REQUESTS = 400 };
+
+static struct fixture fx;
+static struct test_random rnd;
+
+/* ---- chains of a tree: a node is a chunk ----------------------------------------------------- */
+
+struct prompt {
+    struct tierce_chain *chain;
+    uint32_t count; /* chunks */
+    struct tierce__keys keys;
+};
+
+static void make_prompt(struct prompt *p, const uint64_t *ids, uint32_t count)
+{
+    p->count = count;
+    ck_assert_int_eq(tierce_view_chain(&p->chain, fx.view, NULL), 0);
+    for (uint32_t i = 0; i < count * FX_CHUNK_BLOCKS * FX_BLOCK_TOKENS; i++) {
+        int32_t token = (int32_t)(ids[i / (FX_CHUNK_BLOCKS * FX_BLOCK_TOKENS)] * 16 + i % 16);
+        ck_assert_int_ge(tierce_chain_append(p->chain, &token, 1, NULL), 0);
+    }
+    uint64_t blocks = (uint64_t)count * FX_CHUNK_BLOCKS;
+    ck_assert_int_eq(tierce__keys_init(&p->keys, fx.view, p->chain, blocks, blocks, false), 0);
+}
+
+static void end_prompt(struct prompt *p)
+{
+    tierce__keys_fini(&p->keys);
+    tierce_chain_destroy(p->chain);
+}
+
+static uint32_t chunks_found(const struct prompt *p, unsigned flags, uint64_t session)
+{
+    uint64_t blocks = (uint64_t)p->count * FX_CHUNK_BLOCKS;
+    return (uint32_t)fx_found(&fx, p->chain, blocks, flags, session, NULL) / FX_CHUNK_BLOCKS;
+}
+
+static void load_chunks(const struct prompt *p, uint32_t count, uint64_t session)
+{
+    uint64_t blocks = (uint64_t)count * FX_CHUNK_BLOCKS;
+    struct tierce_transfer_opts what = fx_what(&fx, p->chain, 0, blocks, fx_ids);
+    what.session = session;
+    ck_assert_int_eq(tierce_load(fx.view, &what, NULL), (int64_t)blocks);
+}
+
+static void store_chunks(const struct prompt *p, uint32_t count, uint64_t session)
+{
+    struct tierce_transfer_opts what =
+        fx_what(&fx, p->chain, 0, (uint64_t)count * FX_CHUNK_BLOCKS, fx_ids);
+    what.session = session;
+    ck_assert_int_ge(tierce_store(fx.view, &what), 0);
+}
+
+static void ignore(struct tierce__tier_req *req)
+{
+    (void)req;
+}
+
+static bool rung_has(size_t rung, const struct tierce__key *key)
+{
+    struct tierce__tier *tier = fx.engine->rungs[rung].tier;
+    struct tierce__tier_req req = {.op = TIERCE__TIER_LOOKUP,
+                                   .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                   .done = ignore,
+                                   .keys = key,
+                                   .key_count = 1};
+    tier->ops->submit(tier, &req);
+    return req.status == 0 && req.found == 1;
+}
+
+/* ---- one request is one use ------------------------------------------------------------------ */
+
+static void evict_one(void)
+{
+    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    ck_assert_uint_gt(memory->ops->evict(memory, 1), 0);
+}
+
+START_TEST(a_request_in_many_steps_is_one_use)
+{
+    static const char *const sets[] = {"memory.policy", "lfu", NULL};
+    struct prompt often, twice;
+    fx_open(&fx, false, sets);
+    make_prompt(&often, (uint64_t[]){1, 2, 3, 4}, 4);
+    make_prompt(&twice, (uint64_t[]){5}, 1);
+    store_chunks(&twice, 1, 1);
+    store_chunks(&often, 1, 2);
+    /* A prefill in parts, interleaved with another request for the same prefix. */
+    for (uint32_t i = 1; i <= 4; i++) {
+        store_chunks(&often, i, 3);
+        store_chunks(&often, i, 2);
+        load_chunks(&often, i, 3);
+    }
+    store_chunks(&twice, 1, 4);
+    store_chunks(&twice, 1, 5);
+    /* Chunk 0 was used by 2 and 3, those behind it by 3 and 2, the other prompt by 1, 4 and 5. */
+    for (uint32_t left = 4; left > 0; left--) {
+        ck_assert(rung_has(0, &twice.keys.keys[0]));
+        evict_one();
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        ck_assert(!rung_has(0, &often.keys.keys[i]));
+    ck_assert(rung_has(0, &twice.keys.keys[0]));
+    end_prompt(&often);
+    end_prompt(&twice);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(requests_without_a_name_count_each)
+{
+    static const char *const sets[] = {"memory.policy", "lfu", NULL};
+    struct prompt named, unnamed;
+    fx_open(&fx, false, sets);
+    make_prompt(&named, (uint64_t[]){1}, 1);
+    make_prompt(&unnamed, (uint64_t[]){2}, 1);
+    store_chunks(&unnamed, 1, 0);
+    store_chunks(&named, 1, 1);
+    load_chunks(&unnamed, 1, 0);
+    load_chunks(&named, 1, 1);
+    store_chunks(&named, 1, 1);
+    evict_one();
+    ck_assert(rung_has(0, &unnamed.keys.keys[0]));
+    ck_assert(!rung_has(0, &named.keys.keys[0]));
+    end_prompt(&named);
+    end_prompt(&unnamed);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(more_requests_than_are_remembered_do_no_harm)
+{
+    struct prompt p;
+    fx_open(&fx, false, NULL);
+    make_prompt(&p, (uint64_t[]){1, 2}, 2);
+    for (uint64_t session = 1; session < 3 * TIERCE__USE_SETS * TIERCE__USE_WAYS; session++) {
+        ck_assert_uint_eq(tierce__session_use(fx.view, session, &p.keys, 1), 0);
+        ck_assert_uint_eq(tierce__session_use(fx.view, session, &p.keys, 2), 1);
+        ck_assert_uint_eq(tierce__session_use(fx.view, session, &p.keys, 1), 2);
+    }
+    end_prompt(&p);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+/* ---- the memory tier beside a replay --------------------------------------------------------- */
+
+struct simulated {
+    bool held[TREE];
+    struct tierce__key keys[TREE]; /* by number, of those that came up */
+    uint32_t known;
+};
+
+static void note_stored(void *arg, uint32_t block)
+{
+    ((struct simulated *)arg)->held[block] = true;
+}
+
+static void note_left(void *arg, uint32_t block)
+{
+    ((struct simulated *)arg)->held[block] = false;
+}
+
+static void note_lookup(void *arg, const struct tierce__recorded *request, const bool *there)
+{
+    (void)arg;
+    (void)request;
+    (void)there;
+}
+
+static void compare(const struct simulated *sim, size_t rung, const char *policy, uint32_t request)
+{
+    for (uint32_t i = 0; i < sim->known; i++)
+        ck_assert_msg(rung_has(rung, &sim->keys[i]) == sim->held[i],
+                      "%s: after request %u chunk %u is %sheld by the simulator only", policy,
+                      request, i, sim->held[i] ? "" : "not ");
+}
+
+/* Whether chunks are held behind a hole. */
+static bool any_behind(const struct prompt *p, uint32_t found)
+{
+    bool any = false;
+    for (uint32_t i = found; i < p->count; i++)
+        any = any || rung_has(0, &p->keys.keys[i]);
+    return any;
+}
+
+/*
+ * Lookup, load and store as an inference engine calls them; now and then in parts, or again. A
+ * request that fills a hole is one call: a load, or the first part of a store, knows nothing of
+ * what is held behind the hole, so that this is used after it, if it has not been evicted for it.
+ */
+static uint32_t run_request(const struct prompt *p, uint64_t session)
+{
+    bool pins = test_random_below(&rnd, 2) > 0;
+    uint32_t found = chunks_found(p, pins ? TIERCE_LOOKUP_PIN : 0, session);
+    bool in_parts = !any_behind(p, found);
+    for (uint32_t n = test_random_below(&rnd, 3); n > 0 && found > 0 && in_parts; n--)
+        load_chunks(p, found, session);
+    if (found < p->count && in_parts)
+        store_chunks(p, found + 1 + test_random_below(&rnd, p->count - found), session);
+    store_chunks(p, p->count, session);
+    tierce_unpin(fx.view, session);
+    return found;
+}
+
+static struct tierce__recording *record_requests(uint64_t (*ids)[RECORDING_DEPTH],
+                                                 uint64_t object_bytes)
+{
+    struct tierce__recording *recording;
+    uint64_t bytes[RECORDING_DEPTH];
+    ck_assert_int_eq(tierce__recording_create(&recording, NULL), 0);
+    for (uint32_t i = 0; i < RECORDING_DEPTH; i++)
+        bytes[i] = object_bytes;
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        struct tierce__trace_request request = {
+            .time_us = i, .kind = TIERCE__TRACE_TURN, .blocks = ids[i], .bytes = bytes};
+        do
+            request.count = random_chain(&rnd, TREE, ids[i]);
+        while (request.count == 0);
+        request.read_count = request.count;
+        ck_assert_int_eq(tierce__recording_add(recording, &request), 0);
+    }
+    ck_assert_int_eq(tierce__recording_seal(recording), 0);
+    return recording;
+}
+
+static void play(const struct tierce__policy_ops *policy, const struct tierce__recording *recording,
+                 uint64_t (*ids)[RECORDING_DEPTH])
+{
+    struct simulated sim = {0};
+    struct tierce__replay_watch watch = {note_lookup, note_stored, note_left, &sim};
+    struct tierce__match match = {.kind = TIERCE__MATCH_PREFIX};
+    struct tierce__replay_opts opts = {.size = sizeof(opts),
+                                       .policy = policy,
+                                       .capacity = fx.engine->settings.memory_bytes,
+                                       .in_bytes = true,
+                                       .whole = true,
+                                       .distinct = tierce__recording_totals(recording).distinct,
+                                       .matches = &match,
+                                       .match_count = 1,
+                                       .watch = &watch};
+    struct tierce__replay *replay;
+    uint32_t i = 0;
+    ck_assert_int_eq(tierce__replay_create(&replay, &opts), 0);
+    for (const struct tierce__recorded *r = tierce__recording_first(recording); r != NULL;
+         r = tierce__recording_next(recording, r), i++) {
+        const uint32_t *numbers = tierce__recorded_blocks(r);
+        struct prompt p;
+        make_prompt(&p, ids[i], r->count);
+        for (uint32_t k = 0; k < r->count; k++) {
+            sim.keys[numbers[k]] = p.keys.keys[k];
+            sim.known = numbers[k] >= sim.known ? numbers[k] + 1 : sim.known;
+        }
+        uint64_t hits = tierce__replay_result(replay)->hits[0];
+        ck_assert_int_eq(tierce__replay_request(replay, r), 0);
+        hits = tierce__replay_result(replay)->hits[0] - hits;
+        ck_assert_msg(run_request(&p, i + 1) == hits, "%s: request %u", policy->name, i);
+        compare(&sim, 0, policy->name, i);
+        end_prompt(&p);
+    }
+    ck_assert_uint_gt(tierce__replay_result(replay)->evicted, REQUESTS / 4);
+    tierce__replay_destroy(replay);
+}
+
+/* Which slots a sample draws hangs on how many there are, so that it cannot be compared. */
+static bool draws(const struct tierce__policy_ops *policy)
+{
+    return strcmp(policy->name, "sampled_lru") == 0;
+}
+
+START_TEST(memory_holds_what_the_simulator_holds)
+{
+    static uint64_t ids[REQUESTS][RECORDING_DEPTH];
+    rnd = test_random_start("memory_holds_what_the_simulator_holds");
+    const struct tierce__policy_ops *policy;
+    for (size_t n = 0; (policy = tierce__policy_at(n)) != NULL; n++) {
+        const char *const sets[] = {"memory.policy", policy->name, "memory.size", "1MiB", NULL};
+        if (draws(policy))
+            continue;
+        fx_open(&fx, false, sets);
+        uint64_t bytes = tierce__round_up(fx.view->full.extent.object_bytes, 4096);
+        struct tierce__recording *recording = record_requests(ids, bytes);
+        play(policy, recording, ids);
+        tierce__recording_destroy(recording);
+        fx_close(&fx);
+    }
+    fx_remove(&fx);
+}
+END_TEST
+
+/* ---- the disk tier beside the simulator's cache ---------------------------------------------- */
+
+struct disk_sim {
+    struct tierce__flat flat;
+    struct tierce__policy_ops silent; /* as the policy's, for which an insert was announced */
+    uint64_t bytes;                   /* of a chunk */
+    struct simulated all;
+};
+
+static void touch_back(struct disk_sim *sim, const uint64_t *ids, uint32_t count)
+{
+    for (uint32_t i = count; i-- > 0;) {
+        uint32_t slot = sim->flat.slot_of[ids[i]];
+        if (slot != TIERCE__NO_SLOT)
+            sim->silent.touch(sim->flat.policy, slot, sim->flat.now);
+    }
+}
+
+/* As the tier puts it: room first, and nothing whose prefix had to leave for it. */
+static void put_one(struct disk_sim *sim, const uint64_t *ids, uint32_t at)
+{
+    struct tierce__flat *flat = &sim->flat;
+    struct tierce__policy_entry entry = {
+        .key = ids[at], .bytes = sim->bytes, .now = flat->now, .parent = TIERCE__NO_SLOT};
+    tierce__policy_expect(flat->policy, &entry);
+    ck_assert(tierce__flat_make_room(flat, &sim->silent, sim->bytes));
+    uint32_t parent = at > 0 ? flat->slot_of[ids[at - 1]] : TIERCE__NO_SLOT;
+    if (at == 0 || parent != TIERCE__NO_SLOT)
+        ck_assert(tierce__flat_store(flat, &sim->silent, (uint32_t)ids[at], sim->bytes, parent));
+}
+
+/* What is found is loaded, and one more chunk is stored: so each insert finds all others durable
+ * and in reach of the policy. */
+static void disk_request(struct disk_sim *sim, uint32_t number, const char *policy)
+{
+    uint64_t ids[RECORDING_DEPTH];
+    uint32_t count = 0, found = 0;
+    while (count == 0)
+        count = random_chain(&rnd, TREE, ids);
+    while (found < count && sim->flat.slot_of[ids[found]] != TIERCE__NO_SLOT)
+        found++;
+    struct prompt p;
+    make_prompt(&p, ids, count);
+    for (uint32_t i = 0; i < count; i++)
+        sim->all.keys[ids[i]] = p.keys.keys[i];
+    ck_assert_msg(chunks_found(&p, 0, 0) == found, "%s: request %u", policy, number);
+    uint32_t end = found < count ? found + 1 : found;
+    if (found > 0)
+        load_chunks(&p, found, number);
+    store_chunks(&p, end, number);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    (void)memory->ops->evict(memory, UINT64_MAX);
+
+    sim->flat.now++;
+    touch_back(sim, ids, found);
+    if (end > found)
+        put_one(sim, ids, found);
+    if (!sim->silent.counts_uses)
+        touch_back(sim, ids, end);
+    for (uint32_t i = 0; i < TREE; i++)
+        sim->all.held[i] = sim->flat.slot_of[i] != TIERCE__NO_SLOT;
+    compare(&sim->all, 1, policy, number);
+    end_prompt(&p);
+}
+
+START_TEST(disk_holds_what_the_simulator_holds)
+{
+    rnd = test_random_start("disk_holds_what_the_simulator_holds");
+    const struct tierce__policy_ops *policy;
+    for (size_t n = 0; (policy = tierce__policy_at(n)) != NULL; n++) {
+        const char *const sets[] = {"disk.policy", policy->name, "disk.size", "2MiB", NULL};
+        if (draws(policy))
+            continue;
+        fx.folder[0] = '\0';
+        fx_open(&fx, true, sets);
+        const struct tierce__disk *disk =
+            (const struct tierce__disk *)(const void *)fx.engine->rungs[1].tier;
+        static struct disk_sim sim;
+        sim = (struct disk_sim){.silent = *policy, .all.known = TREE};
+        sim.silent.expect = NULL;
+        sim.bytes = fx.view->full.extent.object_bytes;
+        ck_assert_int_eq(
+            tierce__flat_init(&sim.flat, &(struct tierce__flat_opts){.policy = policy,
+                                                                     .key_count = TREE,
+                                                                     .capacity = disk->data_cap,
+                                                                     .in_bytes = true}),
+            0);
+        for (uint32_t i = 0; i < DISK_REQUESTS; i++)
+            disk_request(&sim, i + 1, policy->name);
+        ck_assert_uint_gt(sim.flat.evicted, DISK_REQUESTS / 8);
+        tierce__flat_fini(&sim.flat);
+        fx_close(&fx);
+        fx_remove(&fx);
+        memset(fx.layers, 0, sizeof(fx.layers));
+    }
+}
+END_TEST
+
+/* ---- a prefix on disk is newer than its suffix ----------------------------------------------- */
+
+START_TEST(on_disk_a_prefix_outlives_its_suffix)
+{
+    static const char *const sets[] = {"disk.policy", "lru", "disk.size", "2MiB", NULL};
+    struct prompt first, next;
+    uint64_t ids[RECORDING_DEPTH];
+    fx_open(&fx, true, sets);
+    make_prompt(&first, (uint64_t[]){1, 2, 3, 4, 5, 6, 7, 8}, 8);
+    store_chunks(&first, 8, 1);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    for (uint64_t i = 0; rung_has(1, &first.keys.keys[7]); i++) {
+        ids[0] = 1000 + i;
+        ck_assert_uint_lt(i, 1000);
+        make_prompt(&next, ids, 1);
+        store_chunks(&next, 1, 2 + i);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+        end_prompt(&next);
+    }
+    for (uint32_t i = 0; i < 7; i++)
+        ck_assert(rung_has(1, &first.keys.keys[i]));
+    end_prompt(&first);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("engine_uses");
+    TCase *tcase = tcase_create("uses");
+    tcase_set_timeout(tcase, 240);
+    tcase_add_test(tcase, a_request_in_many_steps_is_one_use);
+    tcase_add_test(tcase, requests_without_a_name_count_each);
+    tcase_add_test(tcase, more_requests_than_are_remembered_do_no_harm);
+    tcase_add_test(tcase, memory_holds_what_the_simulator_holds);
+    tcase_add_test(tcase, disk_holds_what_the_simulator_holds);
+    tcase_add_test(tcase, on_disk_a_prefix_outlives_its_suffix);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/log.h"
+#include "check_main.h"
+#include "manager_harness.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <time.h>
+
+/* The deleter on storages that are slow, refuse, or hang, and on a clock of its own. */
+
+static const int64_t keys[] = {11, 22, 33, 44, 55, 66};
+static struct harness h;
+
+/* ---- a storage that does as it is told ------------------------------------------------------- */
+
+enum { HANG_MS = 50 };
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t opened;
+    bool hangs;
+    int error; /* of every removal; 0: none */
+    unsigned asked, removed;
+} gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .opened = PTHREAD_COND_INITIALIZER};
+
+static int gate_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
+                     char why[128]);
+
+static void gate_close(struct tierce__storage_driver *driver)
+{
+    (void)driver;
+}
+
+static int gate_probe(struct tierce__storage_driver *driver, char why[128])
+{
+    (void)driver, (void)why;
+    return 0;
+}
+
+static int gate_remove(struct tierce__storage_driver *driver, const char *path)
+{
+    (void)driver, (void)path;
+    pthread_mutex_lock(&gate.lock);
+    gate.asked++;
+    while (gate.hangs)
+        pthread_cond_wait(&gate.opened, &gate.lock);
+    int rc = gate.error;
+    gate.removed += rc == 0;
+    pthread_mutex_unlock(&gate.lock);
+    return rc;
+}
+
+static double gate_used_share(struct tierce__storage_driver *driver)
+{
+    (void)driver;
+    return -1;
+}
+
+static const struct tierce__storage_ops gate_ops = {
+    .name = "gate",
+    .is_reached = true,
+    .open = gate_open,
+    .close = gate_close,
+    .probe = gate_probe,
+    .remove = gate_remove,
+    .used_share = gate_used_share,
+};
+
+static int gate_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
+                     char why[128])
+{
+    static struct tierce__storage_driver driver = {.ops = &gate_ops};
+    (void)storage, (void)why;
+    *out = &driver;
+    return 0;
+}
+
+static const struct tierce__storage_ops *find_gate(enum tierce__storage_type type)
+{
+    (void)type;
+    return &gate_ops;
+}
+
+static void set_gate(bool hangs, int error)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.hangs = hangs;
+    gate.error = error;
+    pthread_cond_broadcast(&gate.opened);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+static unsigned removed(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    unsigned n = gate.removed;
+    pthread_mutex_unlock(&gate.lock);
+    return n;
+}
+
+/* ---- what tests do --------------------------------------------------------------------------- */
+
+static void quiet(void *arg, enum tierce_log_level level, const char *event, const char *detail)
+{
+    (void)arg, (void)level, (void)event, (void)detail;
+}
+
+static void set_up(void)
+{
+    tierce_set_log_fn(quiet, NULL, TIERCE_LOG_ERROR);
+    set_gate(false, 0);
+    gate.asked = gate.removed = 0;
+}
+
+static void open_with(struct harness_opts opts)
+{
+    opts.find_driver = find_gate;
+    opts.delete_timeout_ms = HANG_MS;
+    harness_open(&h, &opts);
+}
+
+static void tear_down(void)
+{
+    set_gate(false, 0);
+    harness_close(&h);
+}
+
+static void remove_keys(const int64_t *which, size_t count)
+{
+    struct tierce__mask none = {0};
+    ck_assert_int_eq(tierce__locator_remove(h.locator, "i", which, count, &none, h.why), 0);
+}
+
+static size_t step(void)
+{
+    return tierce__deleter_step(h.locator->deleter, SIZE_MAX);
+}
+
+static struct tierce__deleter_stats stats(void)
+{
+    struct tierce__deleter_stats out;
+    tierce__deleter_stats(h.locator->deleter, &out);
+    return out;
+}
+
+static uint64_t deleting(void)
+{
+    return harness_usage(&h).deleting_bytes;
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+START_TEST(a_batch_is_done_when_it_is_due)
+{
+    struct tierce__removed gone = {0};
+    struct tierce__live *live;
+    open_with((struct harness_opts){0});
+    harness_store(&h, keys, 3);
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
+    ck_assert_int_eq(
+        tierce__live_remove(live, keys, 3,
+                            &(struct tierce__removal){.due_us = h.now_us + 2000000}, &gone),
+        0);
+    tierce__live_release(live);
+    ck_assert_uint_eq(deleting(), 3 * BLOCK_BYTES);
+    ck_assert_uint_eq(step(), 0);
+    h.now_us += 1999999;
+    ck_assert_uint_eq(step(), 0);
+    ck_assert_uint_eq(removed(), 0);
+    h.now_us += 1;
+    ck_assert_uint_eq(step(), 1);
+    ck_assert_uint_eq(removed(), 6);
+    ck_assert_uint_eq(deleting(), 0);
+    ck_assert_uint_eq(stats().done_locations, 3);
+}
+END_TEST
+
+START_TEST(what_fails_is_tried_later_and_later)
+{
+    int64_t wait_us = 1000000;
+    open_with((struct harness_opts){0});
+    harness_store(&h, keys, 2);
+    set_gate(false, -EIO);
+    remove_keys(keys, 2);
+    ck_assert_uint_eq(step(), 0);
+    for (unsigned tries = 1; tries <= 9; tries++) {
+        ck_assert_uint_eq(stats().failed_tries, tries);
+        ck_assert_uint_eq(stats().waiting, 1);
+        ck_assert_uint_eq(deleting(), 2 * BLOCK_BYTES); /* they count until they are gone */
+        h.now_us += wait_us - 1;
+        (void)step();
+        ck_assert_uint_eq(stats().failed_tries, tries);
+        h.now_us += 1;
+        ck_assert_uint_eq(step(), 0);
+        wait_us = wait_us < 64000000 ? wait_us * 2 : wait_us;
+    }
+    set_gate(false, 0);
+    h.now_us += wait_us;
+    ck_assert_uint_eq(step(), 1);
+    ck_assert_uint_eq(stats().waiting, 0);
+    ck_assert_uint_eq(deleting(), 0);
+}
+END_TEST
+
+START_TEST(one_that_fails_does_not_hold_the_others_up)
+{
+    open_with((struct harness_opts){0});
+    harness_store(&h, keys, 2);
+    set_gate(false, -EIO);
+    remove_keys(keys, 1);
+    ck_assert_uint_eq(step(), 0);
+    set_gate(false, 0);
+    remove_keys(&keys[1], 1);
+    ck_assert_uint_eq(step(), 1);
+    ck_assert_uint_eq(deleting(), BLOCK_BYTES);
+    ck_assert_uint_eq(stats().waiting, 1);
+}
+END_TEST
+
+/* Nothing waits for a storage that hangs longer than its limit, and all goes once it is well. */
+START_TEST(a_storage_that_hangs_is_left_behind)
+{
+    open_with((struct harness_opts){0});
+    harness_store(&h, keys, 3);
+    set_gate(true, 0);
+    remove_keys(keys, 2);
+    struct timespec before, after;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    ck_assert_uint_eq(step(), 0);
+    remove_keys(&keys[2], 1);
+    ck_assert_uint_eq(step(), 0);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    ck_assert_int_lt(after.tv_sec - before.tv_sec, 10);
+    ck_assert_uint_eq(stats().waiting, 2);
+    ck_assert_uint_eq(deleting(), 3 * BLOCK_BYTES);
+    set_gate(false, 0);
+    for (int i = 0; i < 1000 && stats().waiting > 0; i++) {
+        h.now_us += 70000000;
+        (void)step();
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    ck_assert_uint_eq(stats().waiting, 0);
+    ck_assert_uint_eq(deleting(), 0);
+}
+END_TEST
+
+/* A path that is refused is refused for ever: the batch ends, and says what it left. */
+START_TEST(what_is_refused_is_an_orphan)
+{
+    static const int refusals[] = {TIERCE_E_ARGUMENT, TIERCE_E_UNSUPPORTED};
+    open_with((struct harness_opts){0});
+    for (size_t i = 0; i < 2; i++) {
+        set_gate(false, refusals[i]);
+        harness_store(&h, keys, 2);
+        remove_keys(keys, 2);
+        ck_assert_uint_eq(step(), 1);
+        ck_assert_uint_eq(stats().orphaned_locations, 4 * (i + 1)); /* two parts each */
+        ck_assert_uint_eq(deleting(), 0);
+    }
+    ck_assert_uint_eq(stats().failed_tries, 0);
+}
+END_TEST
+
+/* Its blocks lie in one file, which goes with the last of them. */
+START_TEST(a_shared_file_goes_when_it_is_empty)
+{
+    open_with((struct harness_opts){.keys_per_file = 4});
+    harness_store(&h, keys, 4);
+    remove_keys(keys, 3);
+    ck_assert_uint_eq(step(), 1);
+    ck_assert_uint_eq(removed(), 0);
+    ck_assert_uint_eq(deleting(), 0);
+    remove_keys(&keys[3], 1);
+    ck_assert_uint_eq(step(), 1);
+    ck_assert_uint_eq(removed(), 2); /* one for each part */
+}
+END_TEST
+
+START_TEST(a_leader_that_is_dropped_leaves_its_batches_to_the_next)
+{
+    static char folder[] = "/tmp/tierce_deleterXXXXXX";
+    char command[64];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    open_with((struct harness_opts){.meta_type = "rocksdb", .meta_uri = folder});
+    harness_store(&h, keys, 3);
+    set_gate(false, -EIO);
+    remove_keys(keys, 2);
+    ck_assert_uint_eq(step(), 0);
+    tierce__locator_drop(h.locator);
+    ck_assert_uint_eq(stats().waiting, 0);
+    ck_assert_int_eq(tierce__locator_recover(h.locator, 2, h.why), 0);
+    ck_assert_uint_eq(stats().waiting, 1);
+    ck_assert_uint_eq(deleting(), 2 * BLOCK_BYTES);
+    set_gate(false, 0);
+    ck_assert_uint_eq(step(), 1);
+    ck_assert_uint_eq(removed(), 4);
+    ck_assert_uint_eq(deleting(), 0);
+    ck_assert_uint_eq(harness_usage(&h).serving_bytes, BLOCK_BYTES);
+    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
+/* The clock may be set back: what was due is due again, later, and nothing is done twice. */
+START_TEST(a_clock_that_is_set)
+{
+    open_with((struct harness_opts){0});
+    harness_store(&h, keys, 2);
+    remove_keys(keys, 1);
+    h.now_us -= 3600 * 1000000LL;
+    ck_assert_uint_eq(step(), 0);
+    remove_keys(&keys[1], 1);
+    ck_assert_uint_eq(step(), 1);
+    ck_assert_uint_eq(deleting(), BLOCK_BYTES);
+    h.now_us += 3600 * 1000000LL;
+    ck_assert_uint_eq(step(), 1);
+    ck_assert_uint_eq(removed(), 4);
+    ck_assert_uint_eq(deleting(), 0);
+}
+END_TEST
+
+/* Threads of its own; whoever drops it waits for what they are at. */
+START_TEST(threads_do_what_is_due)
+{
+    open_with((struct harness_opts){.delete_threads = 3});
+    for (int round = 0; round < 20; round++) {
+        harness_store(&h, keys, 6);
+        for (size_t i = 0; i < 6; i++)
+            remove_keys(&keys[i], 1);
+    }
+    for (int i = 0; i < 2000 && deleting() > 0; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    ck_assert_uint_eq(deleting(), 0);
+    ck_assert_uint_eq(removed(), 240);
+    set_gate(true, 0);
+    harness_store(&h, keys, 6);
+    remove_keys(keys, 6);
+    for (int i = 0; i < 2000 && stats().executing == 0; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    tierce__deleter_drop(h.locator->deleter);
+    ck_assert_uint_eq(stats().waiting + stats().executing, 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("deleter");
+    TCase *t = tcase_create("deleter");
+    tcase_add_checked_fixture(t, set_up, tear_down);
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, a_batch_is_done_when_it_is_due);
+    tcase_add_test(t, what_fails_is_tried_later_and_later);
+    tcase_add_test(t, one_that_fails_does_not_hold_the_others_up);
+    tcase_add_test(t, a_storage_that_hangs_is_left_behind);
+    tcase_add_test(t, what_is_refused_is_an_orphan);
+    tcase_add_test(t, a_shared_file_goes_when_it_is_empty);
+    tcase_add_test(t, a_leader_that_is_dropped_leaves_its_batches_to_the_next);
+    tcase_add_test(t, a_clock_that_is_set);
+    tcase_add_test(t, threads_do_what_is_due);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}
