@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-const char tierce__cli_why_help[] =
+const char *const tierce__cli_why_help[] = {
     "Says why the KV of a prompt is not found: how much of it is there, which chunk is the first\n"
     "that is missing, and why. A running process remembers what left it and when; a store folder\n"
     "(disk.path) tells what it holds, also while a process has it open.\n"
@@ -28,7 +28,9 @@ const char tierce__cli_why_help[] =
     "  --json               prints one JSON object\n"
     "\n"
     "Exit status: 0 all of it is there, 1 something is missing or nobody could be asked, 2 wrong\n"
-    "arguments. The reasons: docs/why.md.\n";
+    "arguments. The reasons: docs/why.md.\n",
+    NULL,
+};
 
 #define TOKENS_BYTES_MAX (64u << 20)
 #define LORA_BYTES_MAX   256u
