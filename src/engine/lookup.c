@@ -92,8 +92,7 @@ static int find_more(struct tierce_view *view, const struct tierce__keys *keys, 
         tierce__count(engine, TIERCE__STAT_blocks_not_worth,
                       (int64_t)((there - *more) * view->chunk_blocks));
     } else if (there < count) {
-        tierce__why_count(engine, &keys->keys[from + there], from + there >= keys->full_count,
-                          &unasked);
+        tierce__why_count(engine, keys, from + there, &unasked);
     }
     if (places != small)
         tierce__free(places);
