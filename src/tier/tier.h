@@ -28,14 +28,14 @@ struct tierce__tier_req;
 typedef void tierce__tier_done_fn(struct tierce__tier_req *req);
 
 enum tierce__tier_op {
-    TIERCE__TIER_LOOKUP, /* how many leading keys are there? */
-    TIERCE__TIER_GET,    /* a range of a chunk into a buffer, or a reference on a buffer */
-    TIERCE__TIER_PUT,    /* keep a sealed chunk */
-    TIERCE__TIER_DELETE, /* forget a chunk */
-    TIERCE__TIER_HIDE,   /* do not serve a chunk any more and keep its bytes, for a build that can
-                            read them; until the tier is opened again */
-    TIERCE__TIER_FLUSH,  /* make durable every put that was done before */
-    TIERCE__TIER_CLEAR,  /* forget all chunks, or those of one namespace */
+    TIERCE__TIER_LOOKUP,   /* how many leading keys are there? */
+    TIERCE__TIER_GET,      /* a range of a chunk into a buffer, or a reference on a buffer */
+    TIERCE__TIER_PUT,      /* keep a sealed chunk */
+    TIERCE__TIER_DELETE,   /* forget a chunk */
+    TIERCE__TIER_HIDE,     /* do not serve a chunk any more and keep its bytes, for a build that can
+                              read them; until the tier is opened again */
+    TIERCE__TIER_FLUSH,    /* make durable every put that was done before */
+    TIERCE__TIER_CLEAR,    /* forget all chunks, or those of one namespace */
     TIERCE__TIER_SIBLINGS, /* which chunks begin with this block? */
 };
 
