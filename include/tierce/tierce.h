@@ -10,6 +10,7 @@
 #include <tierce/key.h>
 #include <tierce/log.h>
 #include <tierce/paged.h>
+#include <tierce/prefetch.h>
 #include <tierce/status.h>
 #include <tierce/version.h>
 #include <tierce/why.h>

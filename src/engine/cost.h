@@ -57,4 +57,7 @@ size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_
  * block. */
 bool tierce__cost_pays(struct tierce_view *view, size_t rung, uint64_t bytes, uint64_t tokens);
 
+/* The same, by the numbers alone: never to measure anew. */
+size_t tierce__cost_estimate(struct tierce_view *view, const uint8_t *places, size_t count);
+
 #endif

@@ -394,7 +394,8 @@ static bool layer_ready(struct tierce_load *load, struct load_chunk *chunk, uint
         return true;
     if (fetched && last > 0 && !tierce__fetch_wait(&chunk->seat, 0))
         return false;
-    int rc = check_header(load, chunk);
+    int rc = tierce__view_check_header(load->view, shape_of(load, chunk), chunk->index,
+                                       load->hashes, load->root, chunk->buf->data);
     if (rc < 0)
         refuse(load, chunk, rc);
     chunk->header_good = rc == 0;

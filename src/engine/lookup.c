@@ -7,14 +7,6 @@
 #include "engine/sibling.h"
 #include "engine/why.h"
 
-/* Wanted blocks that the first `chunks` keys hold. */
-static uint64_t blocks_of(const struct tierce_view *view, const struct tierce__keys *keys,
-                          size_t chunks, uint64_t to_block)
-{
-    uint64_t blocks = tierce__keys_blocks(keys, view, chunks);
-    return blocks < to_block ? blocks : to_block;
-}
-
 static int64_t beyond(uint64_t end, uint64_t from)
 {
     return end > from ? (int64_t)(end - from) : 0;
@@ -179,8 +171,8 @@ static int find_all(struct lookup *l, struct tierce_found *out)
         rc = find_more(l);
     if (rc < 0)
         return rc;
-    out->blocks = blocks_of(l->view, &l->keys, l->found, l->to_block);
-    out->memory_blocks = blocks_of(l->view, &l->keys, l->in_memory, l->to_block);
+    out->blocks = tierce__keys_blocks(&l->keys, l->view, l->found, l->to_block);
+    out->memory_blocks = tierce__keys_blocks(&l->keys, l->view, l->in_memory, l->to_block);
     if (l->found == l->keys.count || l->not_worth)
         return 0;
     add_sibling(l, out);
@@ -229,8 +221,8 @@ int tierce_durable(struct tierce_view *view, const struct tierce_chain *chain, u
     int rc = tierce__keys_init(&keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
         return rc;
-    *blocks = blocks_of(
-        view, &keys, tierce__storage_find_durable(view->engine, keys.keys, keys.count), to_block);
+    *blocks = tierce__keys_blocks(
+        &keys, view, tierce__storage_find_durable(view->engine, keys.keys, keys.count), to_block);
     tierce__keys_fini(&keys);
     return 0;
 }

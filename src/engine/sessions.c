@@ -220,7 +220,7 @@ size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct t
     if (set[at].id == id && set[at].view == view)
         use = set[at];
     memmove(set + 1, set, at * sizeof(*set));
-    uint64_t before = use.blocks, now = tierce__keys_blocks(keys, view, count);
+    uint64_t before = use.blocks, now = tierce__keys_blocks(keys, view, count, UINT64_MAX);
     use.blocks = now > before ? now : before;
     set[0] = use;
     tierce__lock_drop(&engine->lock);

@@ -126,6 +126,7 @@ void tierce_view_close(struct tierce_view *view)
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     if (tierce__engine_inherited(view->engine))
         return;
+    tierce__prefetches_drop(view);
     tierce__sessions_expire(view->engine, view, true);
     tierce__shape_fini(&view->full);
     tierce__prefill_fini(&view->prefill);
@@ -181,6 +182,14 @@ int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
         memcpy(keys->keys[i].hash, tierce_chain_hash(chain, last - 1), TIERCE_HASH_BYTES);
     }
     return 0;
+}
+
+uint64_t tierce__keys_blocks(const struct tierce__keys *keys, const struct tierce_view *view,
+                             size_t chunks, uint64_t to_block)
+{
+    uint64_t blocks =
+        chunks > keys->full_count ? keys->block_count : (uint64_t)chunks * view->chunk_blocks;
+    return blocks < to_block ? blocks : to_block;
 }
 
 void tierce__keys_fini(struct tierce__keys *keys)

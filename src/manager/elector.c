@@ -46,6 +46,7 @@ struct tierce__elector {
     void *arg;
     char node_id[TIERCE__LEASE_HOLDER_BYTES];
     struct tierce__lease *lease; /* the keeper's */
+    int lease_error;             /* what the lease said last, if it did not work; the keeper's */
     pthread_t keeper, caller;
 
     /* Until when this node leads, on the clock of boot_ns; 0: it does not. Written under the lock;
@@ -120,6 +121,11 @@ static void campaign(struct tierce__elector *elector)
     uint64_t token = 0, from_ns = boot_ns();
     tierce__lock_drop(&elector->lock);
     int rc = elector->lease->ops->take(elector->lease, elector->lease_ms, &token, other);
+    int error = rc == -EBUSY ? 0 : rc;
+    if (error < 0 && error != elector->lease_error)
+        tierce__log(TIERCE_LOG_ERROR, "lease_unreachable", "why=\"%s\"; nobody can lead by it",
+                    tierce_strerror(rc));
+    elector->lease_error = error;
     tierce__lock_take(&elector->lock);
     if (rc == 0) {
         note_lease(elector, from_ns);

@@ -717,6 +717,9 @@ static void sum_live(void *arg, struct tierce__live *live)
     s->out->found_keys += atomic_load_explicit(&live->found_keys, memory_order_relaxed);
     s->out->keys += stats.keys;
     s->out->serving_bytes += stats.bytes;
+    s->out->cache_hits += stats.cache_hits;
+    s->out->cache_misses += stats.cache_misses;
+    s->out->cache_bytes += stats.cache_bytes;
     for (size_t i = 0; i < 16; i++)
         s->out->serving_by_type[i] += stats.bytes_by_type[i];
     tierce__lock_take(&live->lock);

@@ -212,8 +212,6 @@ static int check_request(const struct tierce__get_request *request, char why[TIE
     if (request->query != TIERCE__QUERY_BATCH && request->query != TIERCE__QUERY_PREFIX &&
         request->query != TIERCE__QUERY_WINDOW)
         return tierce__why(why, TIERCE_E_UNSUPPORTED, "%d is no query type", request->query);
-    if (request->count == 0)
-        return tierce__why(why, TIERCE_E_ARGUMENT, "neither block_keys nor token_ids of a block");
     if (request->query == TIERCE__QUERY_WINDOW &&
         (request->window <= 0 || (size_t)request->window > request->count))
         return tierce__why(why, TIERCE_E_ARGUMENT,

@@ -18,7 +18,8 @@
  *
  *     locator.c        instances come and go; recovery
  *     locator_get.c    the match modes
- *     locator_write.c  StartWrite and FinishWrite
+ *     locator_write.c  StartWrite
+ *     locator_finish.c FinishWrite, timeouts, writes in doubt
  *     locator_remove.c remove, trim, look
  *     choice.c         which storage to write to, which location to read from
  *     sessions.c       who writes which keys until when, and its durable form
@@ -178,6 +179,19 @@ TIERCE_MUSTUSE int tierce__session_read(struct tierce__session **out,
                                         struct tierce__locator *locator, uint64_t note,
                                         const void *bytes, size_t count);
 
+/* ---- locator_finish.c ------------------------------------------------------------------------ */
+
+/* Finds the session and makes it busy; what the mask has (NULL: all) was written. -ESRCH,
+ * TIERCE_E_ARGUMENT (a mask of another length). */
+TIERCE_MUSTUSE int tierce__live_begin_finish(struct tierce__live *live, const char *id,
+                                             const struct tierce__mask *mask,
+                                             struct tierce__session **out,
+                                             char why[TIERCE__WHY_BYTES]);
+/* Afterwards it is gone, or (on an error) as it was, or doubtful. */
+TIERCE_MUSTUSE int tierce__live_finish(struct tierce__live *live, struct tierce__session *session);
+/* As if it had not been begun. */
+void tierce__live_unfinish(struct tierce__live *live, struct tierce__session *session);
+
 /* ---- locator_remove.c ------------------------------------------------------------------------ */
 
 struct tierce__removed {
@@ -227,6 +241,11 @@ struct tierce__storage_wish {
 TIERCE_MUSTUSE int tierce__choose_storage(const struct tierce__storage_wish *wish,
                                           const struct tierce__storage **out, size_t *fit,
                                           char why[TIERCE__WHY_BYTES]);
+
+/* What may be reserved in a storage for an instance of the group. */
+void tierce__choose_limits(struct tierce__quota_limits *out, const struct tierce__live *live,
+                           const struct tierce__group *group,
+                           const struct tierce__storage *storage);
 
 /* The storage of a location, by its number or by what its first text names; NULL: not in the
  * registry. */

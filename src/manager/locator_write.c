@@ -35,8 +35,6 @@ struct starting {
 
 static int check_request(const struct tierce__write_request *request, char why[TIERCE__WHY_BYTES])
 {
-    if (request->count == 0)
-        return tierce__why(why, TIERCE_E_ARGUMENT, "neither block_keys nor token_ids of a block");
     if (request->count > UINT16_MAX)
         return tierce__why(why, TIERCE_E_ARGUMENT, "%zu keys in one write; at most %u",
                            request->count, UINT16_MAX);
@@ -131,8 +129,9 @@ static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
         struct tierce__session_key *key = &session->keys[session->count];
         *key = (struct tierce__session_key){
             .claim = {.key = request->keys[i]},
-            .has_parent = i > 0,
-            .parent = i > 0 ? request->keys[i - 1] : 0,
+            /* Entries by name follow nothing. */
+            .has_parent = i > 0 && request->key_texts == NULL,
+            .parent = i > 0 && request->key_texts == NULL ? request->keys[i - 1] : 0,
             .text = request->key_texts != NULL ? request->key_texts[i] : NULL,
         };
         s->positions[session->count++] = i;
@@ -376,9 +375,12 @@ static int keep_texts(struct starting *s)
         struct tierce__session_key *key = &s->session->keys[i];
         if (key->text == NULL)
             continue;
-        key->text = tierce__arena_copy(&s->session->arena, key->text, strlen(key->text));
-        if (key->text == NULL)
+        const char *text = tierce__arena_copy(&s->session->arena, key->text, strlen(key->text));
+        if (text == NULL)
             return -ENOMEM;
+        tierce__lock_take(&s->live->lock); /* who removes it reads it */
+        key->text = text;
+        tierce__lock_drop(&s->live->lock);
     }
     return 0;
 }

@@ -146,7 +146,6 @@ int tierce__place_uris_begin(struct tierce__place_uris *out, const struct tierce
     uris.prefixes = tierce__arena_calloc(arena, instance->spec_count, sizeof(*uris.prefixes));
     if (uris.prefixes == NULL)
         return -ENOMEM;
-    uris.has_slots = storage != NULL && has_files(storage) && storage->key_count_per_file > 1;
     *out = uris;
     return 0;
 }
@@ -165,12 +164,17 @@ char *tierce__place_uris_make(struct tierce__place_uris *uris,
     if (uri == NULL)
         return NULL;
     char *to = append_hex16(append(uri, prefix->text, prefix->bytes), place->file);
-    *to++ = uris->storage->type == TIERCE__STORAGE_MOONCAKE ? '&' : '?';
-    if (uris->has_slots || place->slot > 0) {
+    char next = uris->storage->type == TIERCE__STORAGE_MOONCAKE ? '&' : '?';
+    if (tierce__place_slots(place->file) > 1) {
+        *to++ = next;
         to = append_decimal(append(to, "blkid=", 6), place->slot);
-        *to++ = '&';
+        next = '&';
     }
-    *append_decimal(append(to, "size=", 5), place->bytes) = '\0';
+    if (place->bytes > 0 || !uris->instance->is_kv) { /* an entry's size is its writer's to say */
+        *to++ = next;
+        to = append_decimal(append(to, "size=", 5), place->bytes);
+    }
+    *to = '\0';
     return uri;
 }
 
