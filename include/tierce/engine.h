@@ -243,7 +243,8 @@ struct tierce_load;
  *
  * The caller then calls layer for every layer in ascending order, before the engine uses it, and
  * ends or aborts. Errors, *out untouched: TIERCE_E_ARGUMENT (as tierce_store_begin's),
- * -ENOMEM. Does not wait for any device.
+ * -ENOMEM. Waits for no device, but for the header of a chunk on a slower tier that begins as a
+ * missing one does, timeout.lookup at most.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
                                                 const struct tierce_transfer_opts *opts);

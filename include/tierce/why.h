@@ -65,7 +65,8 @@ struct tierce_miss {
  * loading counts as missing (cost.check); an unfull tail that was never stored does not.
  *
  * Errors, *out zeroed but for size: TIERCE_E_ARGUMENT (as tierce_lookup's), TIERCE_E_CLOSED,
- * -ENOMEM. Thread: any. Blocks at most twice timeout.lookup; with memory and disk tiers not at all.
+ * -ENOMEM. Thread: any. Blocks at most twice timeout.lookup; with memory and disk tiers as
+ * tierce_lookup does.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_why(struct tierce_view *view, const struct tierce_chain *chain,
                                          uint64_t from_block, uint64_t to_block,

@@ -394,8 +394,7 @@ static bool layer_ready(struct tierce_load *load, struct load_chunk *chunk, uint
         return true;
     if (fetched && last > 0 && !tierce__fetch_wait(&chunk->seat, 0))
         return false;
-    int rc = tierce__view_check_header(load->view, shape_of(load, chunk), chunk->index,
-                                       load->hashes, load->root, chunk->buf->data);
+    int rc = check_header(load, chunk);
     if (rc < 0)
         refuse(load, chunk, rc);
     chunk->header_good = rc == 0;
