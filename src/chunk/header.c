@@ -281,11 +281,27 @@ static bool ends_with_its_hash(const uint8_t *object, const struct tierce__chunk
     return memcmp(hashes + last * TIERCE_HASH_BYTES, info->hash, TIERCE_HASH_BYTES) == 0;
 }
 
+/* All of the identity but the blocks. */
+static bool is_place_of(const uint8_t *object, const struct tierce__chunk_info *got,
+                        const struct tierce__chunk_info *want)
+{
+    const struct tierce__geometry *g = &got->geometry, *w = &want->geometry;
+    return memcmp(got->ns_digest, want->ns_digest, TIERCE_HASH_BYTES) == 0 &&
+           memcmp(got->hash, want->hash, TIERCE_HASH_BYTES) == 0 &&
+           memcmp(got->parent, want->parent, TIERCE_HASH_BYTES) == 0 &&
+           memcmp(&got->shard, &want->shard, sizeof(got->shard)) == 0 && got->algo == want->algo &&
+           got->token_start == want->token_start && g->layer_count == w->layer_count &&
+           g->block_count == w->block_count && g->block_tokens == w->block_tokens &&
+           same_cells(object, w);
+}
+
 int tierce__chunk_match(const uint8_t *object, const struct tierce__chunk_info *got,
                         const struct tierce__chunk_info *want, const uint8_t *want_block_hashes)
 {
-    return tierce__chunk_match_first(object, got, want, want_block_hashes,
-                                     want->geometry.block_count);
+    uint32_t blocks = want->geometry.block_count;
+    bool same = is_place_of(object, got, want) &&
+                tierce__chunk_common(object, got, want_block_hashes, blocks) == blocks;
+    return same ? 0 : TIERCE_E_IDENTITY;
 }
 
 uint32_t tierce__chunk_common(const uint8_t *object, const struct tierce__chunk_info *got,
@@ -304,15 +320,7 @@ int tierce__chunk_match_first(const uint8_t *object, const struct tierce__chunk_
                               const struct tierce__chunk_info *want,
                               const uint8_t *want_block_hashes, uint32_t blocks)
 {
-    const struct tierce__geometry *g = &got->geometry, *w = &want->geometry;
-    bool same = memcmp(got->ns_digest, want->ns_digest, TIERCE_HASH_BYTES) == 0 &&
-                memcmp(got->hash, want->hash, TIERCE_HASH_BYTES) == 0 &&
-                memcmp(got->parent, want->parent, TIERCE_HASH_BYTES) == 0 &&
-                memcmp(&got->shard, &want->shard, sizeof(got->shard)) == 0 &&
-                got->algo == want->algo && got->token_start == want->token_start &&
-                g->layer_count == w->layer_count && g->block_count == w->block_count &&
-                g->block_tokens == w->block_tokens && same_cells(object, w) &&
-                blocks <= g->block_count && ends_with_its_hash(object, got) &&
+    bool same = is_place_of(object, got, want) && ends_with_its_hash(object, got) &&
                 tierce__chunk_common(object, got, want_block_hashes, blocks) == blocks;
     return same ? 0 : TIERCE_E_IDENTITY;
 }
