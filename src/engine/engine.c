@@ -18,6 +18,7 @@
 #include "engine/engine_private.h"
 #include "engine/events.h"
 #include "engine/metrics.h"
+#include "engine/operate.h"
 #include "engine/why.h"
 #include "tier/disk.h"
 #include "tier/memory.h"
@@ -346,6 +347,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     for (size_t i = 0; i < TIERCE__SESSION_BINS; i++)
         tierce__list_init(&engine->sessions[i]);
     read_settings(&engine->settings, config);
+    atomic_init(&engine->mode, tierce__mode_find(tierce__engine_text(config, TIERCE__ENGINE_MODE)));
     return engine;
 }
 
@@ -554,6 +556,7 @@ void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stat
             add_disk_stats(&engine->rungs[i], out);
     }
     tierce__lock_take(&engine->lock);
+    out->mode_now = tierce__engine_mode(engine);
     out->pinned_bytes_now = (int64_t)engine->pinned_bytes;
     out->sessions_now = (int64_t)engine->session_count;
     tierce__lock_drop(&engine->lock);

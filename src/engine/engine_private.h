@@ -95,6 +95,7 @@ struct tierce_engine {
     uint64_t opened_ns;
     struct tierce__control *control; /* or NULL */
     struct tierce__settings settings;
+    _Atomic int mode; /* enum tierce_mode; relaxed: for what begins from then on */
 
     struct tierce__access_log *access_log; /* or NULL */
     struct tierce__departures *departures; /* or NULL */
@@ -117,6 +118,8 @@ struct tierce_engine {
     uint64_t unattended_made;       /* numbers them */
     int put_error;                  /* the first failure of a PUT that no flush has told yet */
     bool closing;
+    uint64_t era; /* operate.h */
+    size_t publishing[2];
     pthread_t keeper; /* ends pins at their deadline */
     bool keeper_runs;
 
@@ -297,6 +300,11 @@ void tierce__storage_write_all(struct tierce_engine *engine, struct tierce__writ
  * is hidden instead: a miss from here on, and kept for the build that wrote it. */
 void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
                                 const struct tierce__key *key, int why);
+
+/* Clears a rung, also one that is left alone; of: a key of the one namespace, or NULL. Returns the
+ * chunks that left, or why it could not. */
+TIERCE_MUSTUSE int64_t tierce__storage_clear(struct tierce_engine *engine, size_t rung,
+                                             const struct tierce__key *of);
 
 /* Marks chunks as used in the first `rungs` tiers, the first key ending up newest; the request has
  * used `used` of them before. */

@@ -15,6 +15,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/engine_private.h"
+#include "engine/operate.h"
 #include "paged/paged.h"
 
 /* Bytes that are asked for ahead even if that is more than two layers. */
@@ -43,6 +44,7 @@ struct tierce_load {
     uint64_t deadline_ns;
     uint32_t next_layer;
     uint64_t session;
+    enum tierce_mode mode; /* in which it began */
     uint32_t next_segment; /* the first that is not asked for, for all chunks */
     size_t from_block, block_count;
     size_t count;
@@ -243,15 +245,20 @@ static int plan(struct tierce_load *load, const struct tierce_transfer_opts *opt
     /* Chunks that end before from_block are the engine's own and need not be held. */
     size_t first = load->from_block / load->view->chunk_blocks;
     size_t found = 0;
-    if (first < load->keys.count)
+    if (first < load->keys.count && load->mode != TIERCE_MODE_BYPASS)
         found = tierce__storage_find(engine, load->keys.keys + first, load->keys.count - first,
                                      engine->rung_count, places);
     list_chunks(load, opts->to_block);
     struct tierce__session *session =
         opts->session != 0 ? tierce__session_take(load->view, opts->session) : NULL;
     place_chunks(load, found, session, places);
-    for (size_t i = found; i < load->count; i++)
-        fail_chunk(load, &load->chunks[i]);
+    for (size_t i = found; i < load->count; i++) {
+        struct load_chunk *chunk = &load->chunks[i];
+        if (load->mode == TIERCE_MODE_BYPASS)
+            chunk->buf = take_pinned(session, &chunk->key);
+        if (chunk->buf == NULL)
+            fail_chunk(load, chunk);
+    }
     tierce__session_free(session);
     tierce__free(places);
     return 0;
@@ -271,6 +278,7 @@ int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
     load->view = view;
     load->paged = opts->paged;
     load->session = opts->session;
+    load->mode = tierce__engine_mode(view->engine);
     load->from_block = (size_t)opts->from_block;
     load->block_count = (size_t)(opts->to_block - opts->from_block);
     load->deadline_ns = tierce__deadline_in_ms(
@@ -395,7 +403,7 @@ int tierce_load_layer(struct tierce_load *load, uint32_t layer)
 /* Keeps in memory what came from a slower tier and arrived whole. */
 static void promote(struct tierce_load *load, struct load_chunk *chunk)
 {
-    if (!is_fetched(chunk) || chunk->any_bad)
+    if (!is_fetched(chunk) || chunk->any_bad || load->mode != TIERCE_MODE_NORMAL)
         return;
     struct tierce__storage_chunk record;
     describe(load, chunk, &record);

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "engine/engine_private.h"
+#include "engine/operate.h"
 #include "engine/why.h"
 
 /* Wanted blocks that the first `chunks` keys hold. */
@@ -130,14 +131,19 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     if (first > keys.count)
         first = keys.count;
     const struct tierce__key *wanted = keys.keys + first;
-    size_t in_memory = tierce__storage_find(engine, wanted, keys.count - first, 1, NULL);
+    bool bypassed = tierce__engine_mode(engine) == TIERCE_MODE_BYPASS;
+    size_t in_memory =
+        bypassed ? 0 : tierce__storage_find(engine, wanted, keys.count - first, 1, NULL);
     if ((opts->flags & TIERCE_LOOKUP_PIN) != 0)
         rc = pin_prefix(view, opts->session, wanted, in_memory, &in_memory);
     in_memory += first;
     size_t found = in_memory;
     if (rc == 0 && !memory_only && found < keys.count) {
         size_t more = 0;
-        rc = find_more(view, &keys, found, &more);
+        if (bypassed)
+            tierce__count(engine, TIERCE__STAT_misses_bypassed, 1);
+        else
+            rc = find_more(view, &keys, found, &more);
         found += more;
     }
     if (rc == 0) {

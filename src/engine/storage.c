@@ -33,7 +33,7 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
                           const struct tierce__tier_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
-    if (rung == 0)
+    if (rung == 0 || req->op == TIERCE__TIER_CLEAR)
         return;
     if (req->status == TIERCE_E_DEADLINE)
         tierce__count(engine, TIERCE__STAT_deadline_failures, 1);
@@ -45,8 +45,8 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
 bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct tierce__tier_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
-    /* Memory has no device that could fail. */
-    bool pass = rung == 0 || tierce__health_pass(&r->health, req);
+    /* Memory has no device that could fail; to forget is no use of one. */
+    bool pass = rung == 0 || req->op == TIERCE__TIER_CLEAR || tierce__health_pass(&r->health, req);
     if (pass)
         r->tier->ops->submit(r->tier, req);
     return pass;
@@ -451,7 +451,19 @@ void tierce__storage_touch(struct tierce_engine *engine, size_t rungs,
     }
 }
 
-/* ---- flush ---- */
+/* ---- clear and flush ---- */
+
+int64_t tierce__storage_clear(struct tierce_engine *engine, size_t rung,
+                              const struct tierce__key *of)
+{
+    struct waiter w = {.req = {.op = TIERCE__TIER_CLEAR,
+                               .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
+                               .keys = of,
+                               .key_count = of != NULL}};
+    int rc = ask(engine, rung, &w);
+    return rc < 0 ? rc : (int64_t)w.req.found;
+}
+
 
 /* Whether requests up to a number are under way. Under the lock. */
 static bool any_up_to(const struct tierce_engine *engine, uint64_t number)

@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/engine_private.h"
+#include "engine/operate.h"
 #include "engine/why.h"
 #include "paged/paged.h"
 
@@ -27,6 +28,7 @@ struct tierce_store {
     struct tierce_view *view;
     const struct tierce_paged *paged; /* the caller's until end */
     uint64_t session;
+    uint64_t era; /* operate.h */
     uint32_t next_layer;
     size_t count;
     struct store_chunk *chunks;
@@ -125,7 +127,10 @@ static int prepare(struct tierce_store *store, const struct tierce_transfer_opts
     tierce__view_access(store->view, &store->line, "store", opts->chain, store->keys.block_count,
                         0);
     size_t missing = store->keys.count - held;
-    if (missing == 0) {
+    bool refused = tierce__engine_mode(store->view->engine) != TIERCE_MODE_NORMAL;
+    if (refused)
+        tierce__count(store->view->engine, TIERCE__STAT_stores_refused, (int64_t)missing);
+    if (missing == 0 || refused) {
         use_held(store);
         return 0;
     }
@@ -189,6 +194,7 @@ int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
     store->view = view;
     store->paged = opts->paged;
     store->session = opts->session;
+    store->era = tierce__era_now(view->engine);
     rc = prepare(store, opts);
     if (rc < 0 || store->count == 0) {
         if (rc == 0)
@@ -271,8 +277,12 @@ int64_t tierce_store_end(struct tierce_store *store)
 {
     TIERCE_CHECK_MAGIC(store, TIERCE__STORE_MAGIC);
     int64_t blocks = 0;
+    struct tierce_engine *engine = store->view->engine;
     if (store->next_layer == store->view->full.geometry.layer_count) {
-        blocks = publish(store);
+        if (tierce__era_enter(engine, store->era)) {
+            blocks = publish(store);
+            tierce__era_leave(engine, store->era);
+        }
         end_line(store, blocks);
     }
     free_store(store);
