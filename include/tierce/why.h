@@ -60,8 +60,8 @@ struct tierce_miss {
 
 /*
  * Looks up chain[from_block, to_block) in all tiers as tierce_lookup does, pins nothing, counts
- * nothing, and says why the first missing chunk is missing. An unfull tail that was never stored is
- * not missing.
+ * nothing, and says why the first missing chunk is missing. A chunk that is there and not worth
+ * loading counts as missing (cost.check); an unfull tail that was never stored does not.
  *
  * Errors, *out zeroed but for size: TIERCE_E_ARGUMENT (as tierce_lookup's), TIERCE_E_CLOSED,
  * -ENOMEM. Thread: any. Blocks at most twice timeout.lookup; with memory and disk tiers not at all.

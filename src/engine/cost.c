@@ -90,7 +90,7 @@ static bool is_time_to_measure(struct tierce__rung *rung, const struct tierce__s
            atomic_compare_exchange_strong(&rung->measure_tried_ns, &tried_ns, now_ns);
 }
 
-size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count)
+static size_t limit(struct tierce_view *view, const uint8_t *places, size_t count, bool may_measure)
 {
     struct tierce_engine *engine = view->engine;
     const struct tierce__settings *settings = &engine->settings;
@@ -102,7 +102,7 @@ size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_
         tierce__health_speed(&engine->rungs[rung].health, &speed);
         if (settings->cost_read_bytes_per_s > 0)
             speed = (struct tierce__speed){.bytes_per_s = (double)settings->cost_read_bytes_per_s};
-        else if (is_time_to_measure(&engine->rungs[rung], &speed))
+        else if (may_measure && is_time_to_measure(&engine->rungs[rung], &speed))
             return count;
         tiers[rung] = (struct tierce__cost_tier){speed.latency_s, speed.bytes_per_s};
     }
@@ -111,4 +111,14 @@ size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_
     return tierce__cost_worth(tiers, places, count, view->full.extent.object_bytes,
                               (uint64_t)view->chunk_blocks * view->full.geometry.block_tokens,
                               prefill);
+}
+
+size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count)
+{
+    return limit(view, places, count, true);
+}
+
+size_t tierce__cost_estimate(struct tierce_view *view, const uint8_t *places, size_t count)
+{
+    return limit(view, places, count, false);
 }

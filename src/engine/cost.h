@@ -52,4 +52,7 @@ size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *
  * Does not block. */
 size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count);
 
+/* The same, by the numbers alone: never to measure anew. */
+size_t tierce__cost_estimate(struct tierce_view *view, const uint8_t *places, size_t count);
+
 #endif

@@ -8,6 +8,7 @@
 #include "base/prometheus.h"
 #include "engine/config.h"
 #include "engine/engine_private.h"
+#include "engine/why_answer.h"
 
 #include <tierce/version.h>
 
@@ -249,6 +250,7 @@ static void show_status(void *arg, const struct tierce__control_query *query,
 const struct tierce__control_route tierce__engine_pages[] = {
     {TIERCE__CONTROL_GET, "/metrics", true, show_metrics},
     {TIERCE__CONTROL_GET, "/status", false, show_status},
+    {TIERCE__CONTROL_POST, "/why", false, tierce__why_page},
 };
 const size_t tierce__engine_page_count =
     sizeof(tierce__engine_pages) / sizeof(tierce__engine_pages[0]);

@@ -165,34 +165,46 @@ void tierce__why_count(struct tierce_engine *engine, const struct tierce__key *k
                       1);
 }
 
-/* As a lookup finds it. */
-static int tell_first_missing(struct tierce_view *view, const struct tierce__keys *keys,
-                              uint64_t from_block, struct tierce_miss *out)
+/* The first chunk that a lookup would not promise; NOT_WORTH_LOADING if it is there. */
+static int find_missing(struct tierce_view *view, const struct tierce__keys *keys, size_t first,
+                        bool with_cost, struct tierce_miss *out)
 {
-    struct tierce_engine *engine = view->engine;
     struct tierce__unasked unasked;
-    size_t first = (size_t)from_block / view->chunk_blocks;
-    if (first >= keys->count)
-        return 0;
-    uint8_t *places = tierce__alloc(keys->count - first);
+    size_t count = keys->count - first;
+    uint8_t *places = tierce__alloc(count);
     if (places == NULL)
         return -ENOMEM;
     size_t there =
-        tierce__storage_search(engine, keys->keys + first, keys->count - first, places, &unasked);
-    size_t worth = tierce__cost_limit(view, places, there);
+        tierce__storage_search(view->engine, keys->keys + first, count, places, &unasked);
+    size_t worth = with_cost ? tierce__cost_estimate(view, places, there) : there;
     tierce__free(places);
-    first += worth;
+    size_t missing = first + worth;
     if (worth < there)
         out->reason = TIERCE_MISS_NOT_WORTH_LOADING;
-    else if (first < keys->count)
-        tell_reason(engine, &keys->keys[first], &unasked, out);
-    if (first >= keys->full_count && out->reason == TIERCE_MISS_NEVER_STORED)
+    else if (missing < keys->count)
+        tell_reason(view->engine, &keys->keys[missing], &unasked, out);
+    if (missing >= keys->full_count && out->reason == TIERCE_MISS_NEVER_STORED)
         out->reason = TIERCE_MISS_NONE;
     if (out->reason != TIERCE_MISS_NONE) {
-        out->block = (uint64_t)first * view->chunk_blocks;
-        memcpy(out->hash, keys->keys[first].hash, TIERCE_HASH_BYTES);
+        out->block = (uint64_t)missing * view->chunk_blocks;
+        memcpy(out->hash, keys->keys[missing].hash, TIERCE_HASH_BYTES);
     }
     return 0;
+}
+
+int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain,
+                      const struct tierce__why_what *what, struct tierce_miss *out)
+{
+    struct tierce__keys keys;
+    int rc =
+        tierce__keys_init(&keys, view, chain, what->to_block, tierce_chain_blocks(chain), true);
+    if (rc < 0)
+        return rc;
+    size_t first = (size_t)what->from_block / view->chunk_blocks;
+    if (first < keys.count)
+        rc = find_missing(view, &keys, first, what->with_cost, out);
+    tierce__keys_fini(&keys);
+    return rc;
 }
 
 int tierce_why(struct tierce_view *view, const struct tierce_chain *chain, uint64_t from_block,
@@ -204,11 +216,6 @@ int tierce_why(struct tierce_view *view, const struct tierce_chain *chain, uint6
     *out = (struct tierce_miss){.size = sizeof(*out)};
     if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
-    struct tierce__keys keys;
-    int rc = tierce__keys_init(&keys, view, chain, to_block, tierce_chain_blocks(chain), true);
-    if (rc < 0)
-        return rc;
-    rc = tell_first_missing(view, &keys, from_block, out);
-    tierce__keys_fini(&keys);
-    return rc;
+    struct tierce__why_what what = {from_block, to_block, true};
+    return tierce__why_chain(view, chain, &what, out);
 }

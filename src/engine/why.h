@@ -24,6 +24,14 @@ enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left);
 void tierce__why_refused(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
                          int status);
 
+/* tierce_why, on a zeroed *out. */
+struct tierce__why_what {
+    uint64_t from_block, to_block;
+    bool with_cost; /* what is there and not worth loading counts as missing; needs a whole view */
+};
+TIERCE_MUSTUSE int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain,
+                                     const struct tierce__why_what *what, struct tierce_miss *out);
+
 /* Counts the reason of a lookup's first missing chunk; `is_tail`: it is not whole. Does not block
  * on a device. */
 void tierce__why_count(struct tierce_engine *engine, const struct tierce__key *key, bool is_tail,

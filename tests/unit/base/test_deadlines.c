@@ -13,10 +13,12 @@ struct item {
     bool is_set, has_expired;
 };
 
+static uint64_t now;
+
 static void note(struct tierce__deadline *deadline)
 {
     struct item *item = (struct item *)deadline;
-    ck_assert(item->is_set && !item->has_expired);
+    ck_assert(item->is_set && !item->has_expired && deadline->at <= now);
     item->has_expired = true;
     item->is_set = false;
 }
@@ -26,25 +28,26 @@ static void expect_first(const struct tierce__deadlines *heap, const struct item
 {
     const struct tierce__deadline *first = tierce__deadlines_first(heap);
     uint64_t next = TIERCE__DEADLINE_NEVER;
+    bool in_place = true;
     for (size_t i = 0; i < count; i++) {
-        ck_assert(items[i].is_set == (items[i].deadline.place != 0));
+        in_place = in_place && items[i].is_set == (items[i].deadline.place != 0);
         if (items[i].is_set && items[i].deadline.at < next)
             next = items[i].deadline.at;
     }
+    ck_assert(in_place);
     ck_assert(tierce__deadlines_next(heap) == next);
     ck_assert((first != NULL ? first->at : TIERCE__DEADLINE_NEVER) == next);
 }
 
 START_TEST(random_steps_agree_with_a_list)
 {
-    enum { COUNT = 150 };
+    enum { COUNT = 100 };
     struct test_random random = test_random_start("deadlines");
     struct tierce__deadlines heap = {0};
     static struct item items[COUNT];
-    uint64_t now = 0;
     for (int i = 0; i < COUNT; i++)
         items[i].deadline.expired = note;
-    for (int step = 0; step < 10000; step++) {
+    for (int step = 0; step < 5000; step++) {
         struct item *item = &items[test_random_below(&random, COUNT)];
         switch (test_random_below(&random, 4)) {
         case 0:
@@ -64,9 +67,7 @@ START_TEST(random_steps_agree_with_a_list)
             for (int i = 0; i < COUNT; i++)
                 items[i].has_expired = false;
             tierce__deadlines_expire(&heap, now);
-            for (int i = 0; i < COUNT; i++)
-                ck_assert(items[i].has_expired ? items[i].deadline.at <= now
-                                               : !items[i].is_set || items[i].deadline.at > now);
+            ck_assert(tierce__deadlines_next(&heap) > now);
         }
         expect_first(&heap, items, COUNT);
     }

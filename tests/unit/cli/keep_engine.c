@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * keep_engine PARAMETER=VALUE...: an engine of these settings that looks up and stores a little,
- * says its process id, and stays until its standard input ends.
+ * keep_engine PARAMETER=VALUE...: an engine of these settings that looks up and stores a prompt of
+ * 128 equal tokens, says its process id, and stays until its standard input ends. token=N: which
+ * token; dtype=NAME: that of the namespace.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +27,18 @@ int main(int argc, char **argv)
 {
     char why[TIERCE_CONFIG_ERROR_BYTES];
     struct tierce_config *config;
+    const char *dtype = "bf16";
+    int32_t token = 0;
     must(tierce_config_create(&config), "config");
     for (int i = 1; i < argc; i++) {
         char *value = strchr(argv[i], '=');
         *value++ = '\0';
-        must(tierce_config_set(config, argv[i], value, why), why);
+        if (strcmp(argv[i], "token") == 0)
+            token = (int32_t)strtol(value, NULL, 10);
+        else if (strcmp(argv[i], "dtype") == 0)
+            dtype = value;
+        else
+            must(tierce_config_set(config, argv[i], value, why), why);
     }
     struct tierce_engine *engine;
     must(tierce_engine_open(&engine, config, why), why);
@@ -40,7 +48,7 @@ int main(int argc, char **argv)
     struct tierce_namespace ns = {.size = sizeof(ns),
                                   .weights = "aabb",
                                   .model = "{}",
-                                  .kv_dtype = "bf16",
+                                  .kv_dtype = dtype,
                                   .layout = "test",
                                   .layer_count = 2,
                                   .cell_bytes = cells,
@@ -51,7 +59,9 @@ int main(int argc, char **argv)
     must(tierce_view_open(&view, engine, &ns, &(struct tierce_shard){0, 1, 0, 1}), "view");
     struct tierce_chain *chain;
     must(tierce_view_chain(&chain, view, NULL), "chain");
-    int32_t tokens[BLOCKS * BLOCK_TOKENS] = {0}, ids[BLOCKS];
+    int32_t tokens[BLOCKS * BLOCK_TOKENS], ids[BLOCKS];
+    for (size_t i = 0; i < BLOCKS * BLOCK_TOKENS; i++)
+        tokens[i] = token;
     must(tierce_chain_append(chain, tokens, BLOCKS * BLOCK_TOKENS, NULL), "tokens");
     static uint8_t memory[2][BLOCKS * CELL];
     struct tierce_paged_layer layers[] = {

@@ -324,6 +324,21 @@ START_TEST(what_may_be_in_a_tier_that_does_not_answer)
 }
 END_TEST
 
+START_TEST(what_is_computed_sooner)
+{
+    const char *sets[] = {"cost.read", "1KB", "cost.prefill", "1000000", NULL};
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 12, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    check(chain, 12, TIERCE_MISS_NEVER_STORED, 8);
+    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    memory->ops->evict(memory, UINT64_MAX);
+    check(chain, 12, TIERCE_MISS_NOT_WORTH_LOADING, 0);
+    end(chain);
+}
+END_TEST
+
 START_TEST(nothing_is_remembered_if_nothing_shall_be)
 {
     const char *sets[] = {"misses.remembered", "0", NULL};
@@ -401,6 +416,7 @@ int main(void)
     tcase_add_test(t, what_the_disk_did_not_take);
     tcase_add_loop_test(t, what_lies_under_another_namespace, 0, 2);
     tcase_add_test(t, what_may_be_in_a_tier_that_does_not_answer);
+    tcase_add_test(t, what_is_computed_sooner);
     tcase_add_test(t, nothing_is_remembered_if_nothing_shall_be);
     tcase_add_loop_test(t, the_table_remembers_the_last, 0, 2);
     suite_add_tcase(suite, t);

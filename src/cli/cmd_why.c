@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "cli/cli.h"
+#include "cli/process.h"
+#include "cli/why.h"
+
+#include <errno.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+const char *const tierce__cli_why_help[] = {
+    "Says why the KV of a prompt is not found: how much of it is there, which chunk is the first\n"
+    "that is missing, and why. A running process remembers what left it and when; a store folder\n"
+    "(disk.path) tells what it holds, also while a process has it open.\n"
+    "\n"
+    "  DIR|PID|SOCKET       a store folder, a process, or its control socket; default: the only\n"
+    "                       process of this user that has one\n"
+    "  --tokens FILE        the prompt's token ids: a JSON array, or numbers between white space;\n"
+    "                       \"-\" is standard input\n"
+    "  --namespace DIGEST   the namespace, or the beginning of its digest; needed where there are\n"
+    "                       several, which are then listed\n"
+    "  --shard R/N[,R/N]    rank and size of tensor (and pipeline) parallelism; default 0/1,0/1\n"
+    "  --salt TEXT          the request's cache salt\n"
+    "  --lora HEX           digest of the LoRA adapter\n"
+    "  --json               prints one JSON object\n"
+    "\n"
+    "Exit status: 0 all of it is there, 1 something is missing or nobody could be asked, 2 wrong\n"
+    "arguments. The reasons: docs/why.md.\n",
+    NULL,
+};
+
+#define TOKENS_BYTES_MAX (64u << 20)
+#define LORA_BYTES_MAX   256u
+
+struct request {
+    const char *where; /* or NULL */
+    const char *tokens_path, *lora, *shard;
+    bool json;
+    struct tierce__prompt prompt;
+    uint8_t lora_bytes[LORA_BYTES_MAX];
+    char *text; /* of the tokens */
+};
+
+/* ---- arguments ------------------------------------------------------------------------------- */
+
+static int read_args(struct request *r, int argc, char **argv)
+{
+    const char *salt = NULL;
+    static const char *const known[] = {"--tokens", "--namespace", "--shard", "--salt",
+                                        "--lora",   "--json",      NULL};
+    const struct {
+        const char *name;
+        const char **value;
+    } options[] = {{"--tokens", &r->tokens_path},
+                   {"--namespace", &r->prompt.ns},
+                   {"--shard", &r->shard},
+                   {"--salt", &salt},
+                   {"--lora", &r->lora}};
+    for (int i = 1; i < argc; i++) {
+        size_t o = 0;
+        while (o < 5 && strcmp(argv[i], options[o].name) != 0)
+            o++;
+        if (o < 5 && i + 1 == argc)
+            return tierce__cli_usage("why", "%s wants a value", argv[i]);
+        if (o < 5)
+            *options[o].value = argv[++i];
+        else if (strcmp(argv[i], "--json") == 0)
+            r->json = true;
+        else if (argv[i][0] == '-')
+            return tierce__cli_unknown_option("why", argv[i], known);
+        else if (r->where != NULL)
+            return tierce__cli_usage("why", "takes one place; \"%.100s\" is a second", argv[i]);
+        else
+            r->where = argv[i];
+    }
+    r->prompt.root = (struct tierce_chain_root){
+        .size = sizeof(r->prompt.root), .salt = salt, .salt_bytes = salt ? strlen(salt) : 0};
+    return TIERCE__CLI_OK;
+}
+
+static bool is_hex(const char *text)
+{
+    return strspn(text, "0123456789abcdefABCDEF") == strlen(text);
+}
+
+static int check_args(struct request *r)
+{
+    if (r->tokens_path == NULL)
+        return tierce__cli_usage("why", "--tokens FILE names the prompt");
+    if (r->prompt.ns != NULL && (!is_hex(r->prompt.ns) || strlen(r->prompt.ns) > 64))
+        return tierce__cli_usage("why", "--namespace wants a digest in hex, or its beginning");
+    if (r->shard != NULL && !tierce__prompt_shard(&r->prompt.shard, r->shard))
+        return tierce__cli_usage("why", "--shard wants RANK/SIZE, as 1/4 or 1/4,0/2");
+    size_t bytes = r->lora != NULL ? strlen(r->lora) / 2 : 0;
+    if (r->lora != NULL && (strlen(r->lora) % 2 != 0 || bytes > LORA_BYTES_MAX ||
+                            !tierce__hex_decode(r->lora_bytes, bytes, r->lora)))
+        return tierce__cli_usage("why", "--lora wants a digest in hex");
+    r->prompt.root.lora = r->lora_bytes;
+    r->prompt.root.lora_bytes = bytes;
+    return TIERCE__CLI_OK;
+}
+
+/* A pipe is no regular file. */
+static int read_stdin(char **out)
+{
+    struct tierce__line text = {0};
+    char piece[65536];
+    size_t bytes;
+    while ((bytes = fread(piece, 1, sizeof(piece), stdin)) > 0 && text.bytes <= TOKENS_BYTES_MAX)
+        tierce__line_put_bytes(&text, piece, bytes);
+    tierce__line_put_bytes(&text, "", 1);
+    int rc = ferror(stdin) ? -EIO : 0;
+    if (text.failed)
+        rc = -ENOMEM;
+    else if (text.bytes > TOKENS_BYTES_MAX)
+        rc = -EFBIG;
+    if (rc == 0)
+        *out = text.text;
+    else
+        tierce__line_clear(&text);
+    return rc;
+}
+
+static int read_tokens(struct request *r)
+{
+    char why[TIERCE__PROMPT_WHY_BYTES] = "no memory";
+    int rc = strcmp(r->tokens_path, "-") == 0
+                 ? read_stdin(&r->text)
+                 : tierce__cli_read_text(&r->text, r->tokens_path, TOKENS_BYTES_MAX);
+    if (rc < 0)
+        return tierce__cli_fail("why", "%.300s: %s", r->tokens_path, tierce__cli_read_error(rc));
+    if (tierce__prompt_tokens(&r->prompt.tokens, &r->prompt.count, r->text, strlen(r->text), why) <
+        0)
+        return tierce__cli_fail("why", "%.300s: %s", r->tokens_path, why);
+    return TIERCE__CLI_OK;
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+/* Prints what JSON says, and its reason as an exit status. */
+static int show(const struct request *r, const char *json)
+{
+    struct json_object *answer = json_tokener_parse(json), *text, *reason;
+    int status;
+    if (!json_object_object_get_ex(answer, "text", &text) ||
+        !json_object_object_get_ex(answer, "reason", &reason)) {
+        status = tierce__cli_fail("why", "the answer is not one of Tierce");
+    } else {
+        fputs(r->json ? json : json_object_get_string(text), stdout);
+        status = strcmp(json_object_get_string(reason), "none") == 0 ? TIERCE__CLI_OK
+                                                                     : TIERCE__CLI_FAILED;
+    }
+    json_object_put(answer);
+    return status;
+}
+
+static void put_hex(struct tierce__line *out, const char *name, const uint8_t *bytes, size_t count)
+{
+    char text[3];
+    tierce__line_put(out, name);
+    for (size_t i = 0; i < count; i++) {
+        tierce__hex_encode(text, bytes + i, 1);
+        tierce__line_put(out, text);
+    }
+}
+
+static int ask_process(const struct request *r)
+{
+    struct tierce__process *processes;
+    struct tierce__line path = {0};
+    size_t count;
+    char *json = NULL;
+    int status = tierce__processes_find("why", r->where, &processes, &count);
+    if (status == TIERCE__CLI_OK && count > 1)
+        status = tierce__cli_usage("why",
+                                   "%zu processes have control sockets: name one (`tierce "
+                                   "top` shows them)",
+                                   count);
+    if (status == TIERCE__CLI_OK) {
+        tierce__line_put(&path, "/why?namespace=");
+        tierce__line_put(&path, r->prompt.ns != NULL ? r->prompt.ns : "");
+        tierce__line_put(&path, "&shard=");
+        tierce__line_put(&path, r->shard != NULL ? r->shard : "0/1");
+        put_hex(&path, "&salt=", r->prompt.root.salt, r->prompt.root.salt_bytes);
+        put_hex(&path, "&lora=", r->prompt.root.lora, r->prompt.root.lora_bytes);
+        tierce__line_put_bytes(&path, "", 1);
+        status = path.failed || path.bytes > 900
+                     ? tierce__cli_fail("why", "the salt is too long to be asked for")
+                     : tierce__process_ask("why", processes, path.text, r->text, false, &json);
+    }
+    if (status == TIERCE__CLI_OK)
+        status = show(r, json);
+    tierce__free(json);
+    tierce__line_clear(&path);
+    tierce__free(processes);
+    return status;
+}
+
+static int ask_folder(const struct request *r)
+{
+    struct tierce__line json = {0};
+    int status = tierce__why_folder(&json, r->where, &r->prompt);
+    tierce__line_put_bytes(&json, "", 1);
+    if (status == TIERCE__CLI_OK)
+        status = json.failed ? tierce__cli_fail("why", "no memory") : show(r, json.text);
+    tierce__line_clear(&json);
+    return status;
+}
+
+int tierce__cli_why(int argc, char **argv)
+{
+    struct request r = {0};
+    struct stat st;
+    int status = read_args(&r, argc, argv);
+    if (status == TIERCE__CLI_OK)
+        status = check_args(&r);
+    if (status == TIERCE__CLI_OK)
+        status = read_tokens(&r);
+    if (status == TIERCE__CLI_OK) {
+        bool is_path = r.where != NULL && strspn(r.where, "0123456789") != strlen(r.where);
+        bool is_socket = is_path && stat(r.where, &st) == 0 && S_ISSOCK(st.st_mode);
+        status = is_path && !is_socket ? ask_folder(&r) : ask_process(&r);
+    }
+    tierce__free(r.prompt.tokens);
+    tierce__free(r.text);
+    return status;
+}

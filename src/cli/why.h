@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CLI_WHY_H
+#define TIERCE_CLI_WHY_H
+
+#include "engine/why_answer.h"
+
+/*
+ * Why a store folder does not hold a prompt, as JSON. A shard of size 0 is the only one that the
+ * namespace has. Returns an exit status; what was wrong has been said. Blocks while the journal is
+ * read, twice.
+ */
+TIERCE_MUSTUSE int tierce__why_folder(struct tierce__line *json, const char *folder,
+                                      const struct tierce__prompt *prompt);
+
+#endif

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tierce why: of a running process and of a store folder."""
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+KEEPER = os.path.abspath(sys.argv.pop())
+
+from cli_case import CliCase, EXECUTABLE  # noqa: E402
+
+
+class Why(CliCase):
+    def setUp(self):
+        super().setUp()
+        self.runtime = os.path.join(self.folder, "run")
+        os.mkdir(self.runtime, 0o700)
+        self.env = {"XDG_RUNTIME_DIR": self.runtime}
+        self.store = os.path.join(self.folder, "store")
+
+    def keep(self, *settings):
+        keeper = subprocess.Popen(
+            [KEEPER, "memory.size=8MiB", f"disk.path={self.store}", *settings],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, **self.env})
+        self.addCleanup(self.end, keeper)
+        return int(keeper.stdout.readline()), keeper
+
+    def end(self, keeper):
+        if not keeper.stdin.closed:
+            keeper.stdin.close()
+            keeper.stdout.close()
+        self.assertEqual(keeper.wait(30), 0)
+
+    def tokens(self, *runs):
+        """A file of (token, how often)."""
+        return self.write("tokens", json.dumps([t for t, n in runs for _ in range(n)]))
+
+    def why(self, status, *args, **kwargs):
+        return self.check(status, "why", *args, env=self.env, **kwargs)
+
+    def ask(self, status, *args):
+        return json.loads(self.why(status, *args, "--json").stdout)
+
+    def test_a_process_is_asked(self):
+        pid, _ = self.keep()
+        there = self.tokens((0, 128))
+        self.why(0, "--tokens", there, out=["held       128 tokens", "missing    nothing"])
+        self.why(0, str(pid), "--tokens", there)
+        [name] = os.listdir(self.runtime + "/tierce")
+        self.why(0, f"{self.runtime}/tierce/{name}", "--tokens", there)
+        longer = self.tokens((0, 128), (7, 128))
+        self.why(1, str(pid), "--tokens", longer,
+                 out=["held       128 tokens", "from token 128 on", "never_stored"])
+        answer = self.ask(1, str(pid), "--tokens", longer)
+        self.assertEqual((answer["held_blocks"], answer["reason"], answer["token"]),
+                         (8, "never_stored", 128))
+        self.assertIsNone(answer["tier"])
+        # Another salt is another prompt; without whole blocks there is nothing to miss.
+        self.assertEqual(self.ask(1, "--tokens", there, "--salt", "s & t=1")["held_blocks"], 0)
+        self.assertEqual(self.ask(1, "--tokens", there, "--lora", "00ff")["held_blocks"], 0)
+        self.assertEqual(self.ask(1, "--tokens", there, "--shard", "1/2")["held_blocks"], 0)
+        self.why(0, "--tokens", self.tokens((9, 15)))
+        self.why(1, "--tokens", there, "--namespace", "0000000000000000",
+                 err=["no namespace's digest begins with 0000000000000000", "kv_dtype=bf16"])
+
+    def test_a_process_tells_what_was_not_written(self):
+        pid, _ = self.keep("memory.chunks=1")
+        answer = self.ask(1, str(pid), "--tokens", self.tokens((0, 128)))
+        self.assertEqual((answer["reason"], answer["tier"], answer["status"]),
+                         ("not_written", "memory", "TIERCE_E_FULL"))
+        self.assertGreater(answer["when_s"], 1700000000)
+        self.assertIn("tier       memory\nwhen       20", answer["text"])
+
+    def test_a_folder_is_asked(self):
+        _, keeper = self.keep()
+        self.end(keeper)
+        there = self.tokens((0, 128))
+        self.why(0, self.store, "--tokens", there, out=["held       128 tokens"])
+        self.why(0, self.store, "--tokens", self.tokens((0, 140)))
+        answer = self.ask(1, self.store, "--tokens", self.tokens((0, 64), (1, 128)))
+        self.assertEqual((answer["held_blocks"], answer["reason"], answer["block"]),
+                         (4, "never_stored", 4))
+        self.assertIn("a folder does not remember", answer["text"])
+        self.assertEqual(self.ask(1, self.store, "--tokens", there, "--shard", "1/2")["reason"],
+                         "never_stored")
+        # From a pipe, as plain numbers.
+        piped = subprocess.run([EXECUTABLE, "why", self.store, "--tokens", "-"], text=True,
+                               input="0\n" * 128, stdout=subprocess.PIPE, timeout=60, check=False)
+        self.assertEqual(piped.returncode, 0, piped.stdout)
+
+    def test_another_namespace_is_named(self):
+        self.end(self.keep("dtype=bf16", "token=0")[1])
+        self.end(self.keep("dtype=fp8", "token=5")[1])
+        pid, _ = self.keep("dtype=fp8", "token=5")
+        there = self.tokens((0, 128))
+        several = self.why(1, self.store, "--tokens", there,
+                           err=["2 namespaces are meant", "kv_dtype=bf16", "kv_dtype=fp8"])
+        by_dtype = {line.split("kv_dtype=")[1].split()[0]: line.split()[0]
+                    for line in several.stderr.splitlines() if "kv_dtype=" in line}
+        self.assertEqual(sorted(by_dtype), ["bf16", "fp8"])
+        for where in (self.store, str(pid)):
+            self.why(0, where, "--tokens", there, "--namespace", by_dtype["bf16"])
+            answer = self.ask(1, where, "--tokens", there, "--namespace", by_dtype["fp8"])
+            self.assertEqual(answer["reason"], "namespace")
+            self.assertTrue(answer["twin"].startswith(by_dtype["bf16"]))
+            self.assertEqual(answer["differences"],
+                             [{"field": "kv_dtype", "here": "fp8", "there": "bf16"}])
+            self.assertIn("differs    kv_dtype: fp8 here, bf16 there", answer["text"])
+
+    def test_wrong_arguments(self):
+        tokens = self.tokens((0, 16))
+        self.why(2, self.folder, err=["--tokens FILE names the prompt"])
+        self.why(2, self.folder, "--tokens", err=["--tokens wants a value"])
+        self.why(2, self.folder, "--token", tokens, err=["--tokens"])
+        self.why(2, self.folder, "x", "--tokens", tokens, err=["\"x\" is a second"])
+        self.why(2, self.folder, "--tokens", tokens, "--namespace", "xyz", err=["in hex"])
+        self.why(2, self.folder, "--tokens", tokens, "--shard", "2/2", err=["RANK/SIZE"])
+        self.why(2, self.folder, "--tokens", tokens, "--lora", "abc", err=["in hex"])
+        self.why(1, self.folder, "--tokens", tokens, err=["is no store folder"])
+        self.why(1, self.folder + "/none", "--tokens", tokens, err=["there is no such folder"])
+        self.why(1, self.folder, "--tokens", self.folder + "/none", err=["none: "])
+        bad = self.write("bad", "[1, two]")
+        self.why(1, self.folder, "--tokens", bad, err=["not token ids at byte 5"])
+        self.why(1, "--tokens", tokens, err=["no process of this user has a control socket"])
+
+
+if __name__ == "__main__":
+    unittest.main()
