@@ -199,13 +199,14 @@ struct tierce_store;
 /*
  * Begins to store what the tiers lack of chain[0, to_block): whole chunks, in order, and the tail
  * if asked for. Chunks after a hole that cannot be filled are not stored. Memory for them is
- * reserved now, evicting by policy; what does not fit is not stored.
+ * reserved now, evicting by policy; what does not fit is not stored, or, with timeout.store, waited
+ * for. A chunk that another request is storing at the time is left to that one.
  *
  * *out is NULL when there is nothing to store. The caller then calls layer for every layer in
  * ascending order, when the engine has computed it for all blocks, and ends or aborts. The
  * chunks become visible at end, all or none of each.
  * Errors, *out NULL: TIERCE_E_ARGUMENT (ids out of range or named twice, geometry unlike the
- * namespace's), -ENOMEM. Does not block on any device.
+ * namespace's), -ENOMEM. Waits timeout.store at most, and for no device.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_store_begin(struct tierce_store **out,
                                                  struct tierce_view *view,
@@ -215,7 +216,11 @@ TIERCE_API TIERCE_MUSTUSE int tierce_store_begin(struct tierce_store **out,
  * Errors: TIERCE_E_ARGUMENT (order). */
 TIERCE_API TIERCE_MUSTUSE int tierce_store_layer(struct tierce_store *store, uint32_t layer);
 
-/* Seals and publishes; frees `store`. Returns the blocks stored; 0 if a layer is missing. */
+/*
+ * Seals and publishes; frees `store`. Returns the blocks stored; 0 if a layer is missing. What lies
+ * behind a chunk that another request is still storing is published when that one is, or dropped if
+ * it is not (after timeout.pin at the latest); it is not counted here.
+ */
 TIERCE_API int64_t tierce_store_end(struct tierce_store *store);
 
 /* Frees `store` without publishing. NULL is accepted. */

@@ -233,6 +233,7 @@ static void *run_keeper(void *arg)
         tierce__lock_drop(&engine->lock);
         if (look)
             tierce__sessions_expire(engine, NULL, false);
+        tierce__stores_expire(engine);
         if (!closing)
             tierce__storage_probe(engine);
         tierce__lock_take(&engine->lock);
@@ -248,6 +249,7 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
                                   tierce__engine_share(config, TIERCE__ENGINE_MEMORY_PINS));
     s->lookup_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_LOOKUP);
     s->load_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_LOAD);
+    s->store_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_STORE);
     s->pin_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_PIN);
     s->close_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_CLOSE);
     s->health = (struct tierce__health_limits){
@@ -309,6 +311,7 @@ static bool close_parts(struct tierce_engine *engine)
     }
     TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
     tierce__fetches_fini(&engine->fetches);
+    tierce__storing_fini(&engine->storing);
     tierce__pool_destroy(engine->pool);
     tierce__events_destroy(engine->events);
     tierce__departures_destroy(engine->departures);
@@ -341,6 +344,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     engine->disk_path = disk_path;
     tierce__list_init(&engine->registry_node);
     tierce__fetches_init(&engine->fetches);
+    tierce__storing_init(&engine->storing);
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);
     tierce__list_init(&engine->unattended);

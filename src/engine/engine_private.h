@@ -15,6 +15,7 @@
 #include "engine/cost.h"
 #include "engine/health.h"
 #include "engine/fetch.h"
+#include "engine/storing.h"
 #include "key/namespaces.h"
 #include "tier/tier.h"
 
@@ -52,6 +53,7 @@ struct tierce__settings {
     uint32_t lookup_ms;
     uint32_t load_ms;
     uint32_t pin_ms;
+    uint32_t store_ms;
     uint32_t close_ms;
     struct tierce__health_limits health;
     bool cost_check;
@@ -106,6 +108,7 @@ struct tierce_engine {
     size_t rung_count;
 
     struct tierce__fetches fetches;
+    struct tierce__storing storing;
 
     struct tierce__lock lock; /* ENGINE: everything below */
     struct tierce__cond changed;
@@ -303,7 +306,7 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
 
 /* Clears a rung, also one that is left alone; of: a key of the one namespace, or NULL. Returns the
  * chunks that left, or why it could not. */
-TIERCE_MUSTUSE int64_t tierce__storage_clear(struct tierce_engine *engine, size_t rung,
+TIERCE_MUSTUSE int64_t tierce__storage_forget(struct tierce_engine *engine, size_t rung,
                                              const struct tierce__key *of);
 
 /* Marks chunks as used in the first `rungs` tiers, the first key ending up newest; the request has
@@ -337,6 +340,11 @@ static inline void tierce__view_access(struct tierce_view *view, struct tierce__
                                        .block_tokens = view->full.geometry.block_tokens};
     tierce__access_begin(view->engine->access_log, line, op, &what);
 }
+
+/* ---- store.c ---- */
+
+/* Gives up what has waited too long for another store. */
+void tierce__stores_expire(struct tierce_engine *engine);
 
 /* ---- sessions.c ---- */
 

@@ -109,7 +109,7 @@ static int64_t clear_rungs(struct tierce_engine *engine, uint32_t tiers,
     for (size_t rung = engine->rung_count; rung-- > 0;) {
         if ((tiers & 1u << engine->rungs[rung].origin) == 0)
             continue;
-        int64_t left = tierce__storage_clear(engine, rung, of);
+        int64_t left = tierce__storage_forget(engine, rung, of);
         if (left >= 0)
             chunks += left;
         else if (failed == 0)

@@ -453,7 +453,7 @@ void tierce__storage_touch(struct tierce_engine *engine, size_t rungs,
 
 /* ---- clear and flush ---- */
 
-int64_t tierce__storage_clear(struct tierce_engine *engine, size_t rung,
+int64_t tierce__storage_forget(struct tierce_engine *engine, size_t rung,
                               const struct tierce__key *of)
 {
     struct waiter w = {.req = {.op = TIERCE__TIER_CLEAR,
