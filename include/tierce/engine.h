@@ -129,8 +129,11 @@ TIERCE_API void tierce_view_computed(struct tierce_view *view, uint64_t tokens, 
 
 /* Keep what was found in memory from being evicted, in the name of `session`. */
 #define TIERCE_LOOKUP_PIN 1u
-/* Ask the memory tier only. */
+/* Ask the memory tier only; the same as `tiers` with its bit alone. */
 #define TIERCE_LOOKUP_MEMORY_ONLY 2u
+
+#define TIERCE_PIN_MS_MAX    86400000u
+#define TIERCE_TAG_BYTES_MAX 64u
 
 struct tierce_lookup_opts {
     size_t size; /* sizeof(struct tierce_lookup_opts) */
@@ -139,6 +142,11 @@ struct tierce_lookup_opts {
                             load with session 0 uses no pins */
     uint64_t from_block; /* blocks before it the engine holds itself: chunks that end there or
                             earlier are not asked for, and count as found */
+    uint32_t tiers;      /* 1u << enum tierce_origin of each tier to be searched; 0: all. A bit
+                            whose tier this engine lacks finds nothing. */
+    uint32_t pin_ms;     /* PIN: how long the pins last, at most TIERCE_PIN_MS_MAX; 0: timeout.pin */
+    const char *tag;     /* for the access log, or NULL: printable ASCII, cut after
+                            TIERCE_TAG_BYTES_MAX, without quotes and backslashes, which become _ */
 };
 
 struct tierce_found {
@@ -154,7 +162,7 @@ struct tierce_found {
  * end with tierce_unpin, when a load that names the session begins, or after timeout.pin.
  *
  * Errors: TIERCE_E_ARGUMENT (to_block beyond the chain, a chain of another algorithm or block size
- * than the view's), -ENOMEM; *out is zeroed then.
+ * than the view's, pin_ms above its bound), -ENOMEM; *out is zeroed then.
  * Thread: any. Blocks at most timeout.lookup; with memory and disk tiers not at all.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_lookup(struct tierce_view *view,
@@ -192,6 +200,10 @@ struct tierce_transfer_opts {
                                  policy, so no other request has its number; 0: each is another */
     uint32_t timeout_ms;      /* load: 0 for timeout.load */
     bool tail;                /* store: keep the unfull chunk at the end too */
+    uint32_t tiers;           /* 1u << enum tierce_origin, 0: all. Load: which are searched; what is
+                                 found is read from the fastest that has it. Store: which keep the
+                                 chunks; what one of them has is not stored again */
+    const char *tag;          /* store: as in lookup; [borrow until begin returns] */
 };
 
 struct tierce_store;

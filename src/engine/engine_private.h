@@ -251,9 +251,13 @@ struct tierce__unasked {
     int status;
 };
 
-/* The same over all rungs, and what could not be asked. */
-size_t tierce__storage_search(struct tierce_engine *engine, const struct tierce__key *keys,
-                              size_t count, uint8_t *places, struct tierce__unasked *unasked);
+/* A bit for each rung that a mask of 1u << enum tierce_origin names; all for 0. */
+uint32_t tierce__rungs_of(const struct tierce_engine *engine, uint32_t tiers);
+
+/* The same over `rungs`, a bit for each, and what could not be asked. */
+size_t tierce__storage_search(struct tierce_engine *engine, uint32_t rungs,
+                              const struct tierce__key *keys, size_t count, uint8_t *places,
+                              struct tierce__unasked *unasked);
 
 /* How many leading keys one durable tier holds durably. */
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
@@ -294,10 +298,12 @@ void tierce__storage_begin_writes(struct tierce_engine *engine, struct tierce__w
                                   const struct tierce__key *keys, size_t count);
 void tierce__storage_end_writes(struct tierce_engine *engine, struct tierce__writes *writes);
 
-/* Hands a sealed chunk to the queue of every slower tier that is in service. Best effort: what a
- * tier does not take is in its own counters, and is stored anew when it is missed. */
-void tierce__storage_write_all(struct tierce_engine *engine, struct tierce__writes *writes,
-                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
+/* Hands a sealed chunk to the queue of every slower tier of `rungs` (a bit for each) that is in
+ * service. Best effort: what a tier does not take is in its own counters, and is stored anew when
+ * it is missed. */
+void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
+                           struct tierce__writes *writes, const struct tierce__storage_chunk *chunk,
+                           struct tierce__buf *buf);
 
 /* Counts and logs a chunk that proved wrong, and deletes it from the tier; one of another version
  * is hidden instead: a miss from here on, and kept for the build that wrote it. */
@@ -348,11 +354,11 @@ void tierce__stores_expire(struct tierce_engine *engine);
 
 /* ---- sessions.c ---- */
 
-/* Replaces the pins of (view, id) by `count` leased buffers, whose references move to the session;
- * the arrays are copied. Errors: -ENOMEM (the references are released and the old pins stay). */
+/* Replaces the pins of (view, id) by `count` leased buffers, whose references move to the session,
+ * for `pin_ms` (0: timeout.pin); the arrays are copied. Errors: -ENOMEM (the references are released and the old pins stay). */
 TIERCE_MUSTUSE int tierce__session_hold(struct tierce_view *view, uint64_t id,
                                         const struct tierce__key *keys, struct tierce__buf **bufs,
-                                        size_t *count);
+                                        size_t *count, uint32_t pin_ms);
 
 /* Bytes that this session may pin, those that it pins already included. */
 uint64_t tierce__session_room(struct tierce_view *view, uint64_t id);

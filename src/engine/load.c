@@ -245,9 +245,11 @@ static int plan(struct tierce_load *load, const struct tierce_transfer_opts *opt
     /* Chunks that end before from_block are the engine's own and need not be held. */
     size_t first = load->from_block / load->view->chunk_blocks;
     size_t found = 0;
+    struct tierce__unasked unasked;
     if (first < load->keys.count && load->mode != TIERCE_MODE_BYPASS)
-        found = tierce__storage_find(engine, load->keys.keys + first, load->keys.count - first,
-                                     engine->rung_count, places);
+        found =
+            tierce__storage_search(engine, tierce__rungs_of(engine, opts->tiers),
+                                   load->keys.keys + first, load->keys.count - first, places, &unasked);
     list_chunks(load, opts->to_block);
     struct tierce__session *session =
         opts->session != 0 ? tierce__session_take(load->view, opts->session) : NULL;

@@ -22,9 +22,10 @@ static int64_t beyond(uint64_t end, uint64_t from)
 
 /* Leases the leading chunks that memory holds, as far as the bound on pins allows, and gives the
  * leases to the session. *pinned = how many. */
-static int pin_prefix(struct tierce_view *view, uint64_t session, const struct tierce__key *keys,
-                      size_t count, size_t *pinned)
+static int pin_prefix(struct tierce_view *view, const struct tierce_lookup_opts *opts,
+                      const struct tierce__key *keys, size_t count, size_t *pinned)
 {
+    uint64_t session = opts->session;
     *pinned = 0;
     if (count == 0) {
         tierce_unpin(view, session);
@@ -50,7 +51,7 @@ static int pin_prefix(struct tierce_view *view, uint64_t session, const struct t
     int rc = 0;
     size_t held = n;
     if (n > 0)
-        rc = tierce__session_hold(view, session, keys, bufs, &held);
+        rc = tierce__session_hold(view, session, keys, bufs, &held, opts->pin_ms);
     else
         tierce_unpin(view, session);
     tierce__free(bufs);
@@ -85,8 +86,8 @@ static void end_line(struct tierce_engine *engine, struct tierce__access_line *l
 
 /* How many keys behind the first `from` the tiers hold that are worth loading: *more. Counts why it
  * is not all. */
-static int find_more(struct tierce_view *view, const struct tierce__keys *keys, size_t from,
-                     size_t *more)
+static int find_more(struct tierce_view *view, const struct tierce__keys *keys, uint32_t rungs,
+                     size_t from, size_t *more)
 {
     struct tierce_engine *engine = view->engine;
     struct tierce__unasked unasked;
@@ -94,7 +95,7 @@ static int find_more(struct tierce_view *view, const struct tierce__keys *keys, 
     uint8_t small[256], *places = count > sizeof(small) ? tierce__alloc(count) : small;
     if (places == NULL)
         return -ENOMEM;
-    size_t there = tierce__storage_search(engine, keys->keys + from, count, places, &unasked);
+    size_t there = tierce__storage_search(engine, rungs, keys->keys + from, count, places, &unasked);
     *more = tierce__cost_limit(view, places, there);
     if (*more < there) {
         tierce__count(engine, TIERCE__STAT_misses_not_worth_loading, 1);
@@ -116,7 +117,7 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     *out = (struct tierce_found){0};
     if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
-    if (opts->size != sizeof(*opts))
+    if (opts->size != sizeof(*opts) || opts->pin_ms > TIERCE_PIN_MS_MAX)
         return TIERCE_E_ARGUMENT;
     struct tierce__keys keys;
     int rc = tierce__keys_init(&keys, view, chain, to_block, tierce_chain_blocks(chain), true);
@@ -126,16 +127,20 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     struct tierce_engine *engine = view->engine;
     struct tierce__access_line line;
     tierce__view_access(view, &line, "lookup", chain, to_block, opts->from_block);
-    bool memory_only = (opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0;
+    tierce__access_tag(&line, opts->tag);
+    uint32_t rungs = tierce__rungs_of(engine, opts->tiers);
+    bool memory_only =
+        (opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0 || (opts->tiers != 0 && rungs == 1);
     size_t first = (size_t)opts->from_block / view->chunk_blocks;
     if (first > keys.count)
         first = keys.count;
     const struct tierce__key *wanted = keys.keys + first;
     bool bypassed = tierce__engine_mode(engine) == TIERCE_MODE_BYPASS;
-    size_t in_memory =
-        bypassed ? 0 : tierce__storage_find(engine, wanted, keys.count - first, 1, NULL);
+    size_t in_memory = 0;
+    if (!bypassed && (rungs & 1u) != 0)
+        in_memory = tierce__storage_find(engine, wanted, keys.count - first, 1, NULL);
     if ((opts->flags & TIERCE_LOOKUP_PIN) != 0)
-        rc = pin_prefix(view, opts->session, wanted, in_memory, &in_memory);
+        rc = pin_prefix(view, opts, wanted, in_memory, &in_memory);
     in_memory += first;
     size_t found = in_memory;
     if (rc == 0 && !memory_only && found < keys.count) {
@@ -143,7 +148,7 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
         if (bypassed)
             tierce__count(engine, TIERCE__STAT_misses_bypassed, 1);
         else
-            rc = find_more(view, &keys, found, &more);
+            rc = find_more(view, &keys, rungs, found, &more);
         found += more;
     }
     if (rc == 0) {

@@ -64,7 +64,7 @@ static size_t fit_session(const struct tierce_engine *engine, struct tierce__ses
 }
 
 int tierce__session_hold(struct tierce_view *view, uint64_t id, const struct tierce__key *keys,
-                         struct tierce__buf **bufs, size_t *fitting)
+                         struct tierce__buf **bufs, size_t *fitting, uint32_t pin_ms)
 {
     struct tierce_engine *engine = view->engine;
     size_t count = *fitting;
@@ -83,7 +83,7 @@ int tierce__session_hold(struct tierce_view *view, uint64_t id, const struct tie
     session->view = view;
     session->id = id;
     session->count = count;
-    session->deadline_ns = tierce__deadline_in_ms(engine->settings.pin_ms);
+    session->deadline_ns = tierce__deadline_in_ms(pin_ms > 0 ? pin_ms : engine->settings.pin_ms);
     for (size_t i = 0; i < count; i++)
         session->bytes += bufs[i]->bytes;
 

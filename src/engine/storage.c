@@ -257,10 +257,9 @@ static size_t find_left(const struct tierce_engine *engine)
 
 /* The waterfall. *unasked: of the rung that could not be asked last for the first key that is
  * missing. */
-static size_t find(struct tierce_engine *engine, const struct tierce__key *keys, size_t count,
-                   size_t rung_limit, uint8_t *places, struct tierce__unasked *unasked)
+static size_t find(struct tierce_engine *engine, uint32_t rungs, const struct tierce__key *keys,
+                   size_t count, uint8_t *places, struct tierce__unasked *unasked)
 {
-    size_t rungs = engine->rung_count < rung_limit ? engine->rung_count : rung_limit;
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
     size_t at = 0, before,
            left = engine->settings.recompute_all ? find_left(engine) : engine->rung_count;
@@ -271,7 +270,9 @@ static size_t find(struct tierce_engine *engine, const struct tierce__key *keys,
     do {
         /* A chunk may have left memory while later ones are still there: go down and up again. */
         before = at;
-        for (size_t rung = 0; rung < rungs && at < count; rung++) {
+        for (size_t rung = 0; rung < engine->rung_count && at < count; rung++) {
+            if ((rungs & 1u << rung) == 0)
+                continue;
             int64_t found = ask_prefix(engine, rung, keys + at, count - at, deadline_ns, false);
             if (found < 0) {
                 *unasked = (struct tierce__unasked){.rung = rung, .status = (int)found};
@@ -283,7 +284,7 @@ static size_t find(struct tierce_engine *engine, const struct tierce__key *keys,
                 memset(places + at, (int)rung, (size_t)found);
             at += (size_t)found;
         }
-    } while (rungs > 1 && at > before && at < count);
+    } while ((rungs & (rungs - 1)) != 0 && at > before && at < count);
     return at;
 }
 
@@ -291,14 +292,25 @@ size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__k
                             size_t count, size_t rung_limit, uint8_t *places)
 {
     struct tierce__unasked unasked;
-    return find(engine, keys, count, rung_limit, places, &unasked);
+    return find(engine, (1u << rung_limit) - 1, keys, count, places, &unasked);
 }
 
-size_t tierce__storage_search(struct tierce_engine *engine, const struct tierce__key *keys,
-                              size_t count, uint8_t *places, struct tierce__unasked *unasked)
+uint32_t tierce__rungs_of(const struct tierce_engine *engine, uint32_t tiers)
+{
+    uint32_t rungs = 0;
+    for (size_t rung = 0; rung < engine->rung_count; rung++) {
+        if (tiers == 0 || (tiers & 1u << engine->rungs[rung].origin) != 0)
+            rungs |= 1u << rung;
+    }
+    return rungs;
+}
+
+size_t tierce__storage_search(struct tierce_engine *engine, uint32_t rungs,
+                              const struct tierce__key *keys, size_t count, uint8_t *places,
+                              struct tierce__unasked *unasked)
 {
     *unasked = (struct tierce__unasked){0};
-    return find(engine, keys, count, engine->rung_count, places, unasked);
+    return find(engine, rungs, keys, count, places, unasked);
 }
 
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
@@ -397,10 +409,13 @@ void tierce__storage_end_writes(struct tierce_engine *engine, struct tierce__wri
         leave_written(writes->rungs[rung]);
 }
 
-void tierce__storage_write_all(struct tierce_engine *engine, struct tierce__writes *writes,
-                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
+void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
+                           struct tierce__writes *writes, const struct tierce__storage_chunk *chunk,
+                           struct tierce__buf *buf)
 {
     for (size_t rung = 1; rung < engine->rung_count; rung++) {
+        if ((rungs & 1u << rung) == 0)
+            continue;
         struct detached *d = tierce__calloc(1, sizeof(*d));
         if (d == NULL) {
             tierce__why_refused(engine, rung, &chunk->key, -ENOMEM);

@@ -36,7 +36,8 @@ struct tierce_store {
     struct tierce_view *view;         /* until end */
     const struct tierce_paged *paged; /* the caller's until end */
     uint64_t session;
-    uint64_t era; /* operate.h */
+    uint32_t rungs; /* that keep the chunks: a bit for each */
+    uint64_t era;   /* operate.h */
     uint32_t next_layer;
     size_t count;
     struct store_chunk *chunks;
@@ -60,6 +61,13 @@ static const struct tierce__shape *shape_of(const struct tierce_store *store,
     return chunk->tail ? &store->tail_shape : &store->view->full;
 }
 
+/* How many of the leading keys its tiers have. */
+static size_t search(const struct tierce_store *store, const struct tierce__key *keys, size_t count)
+{
+    struct tierce__unasked unasked;
+    return tierce__storage_search(store->engine, store->rungs, keys, count, NULL, &unasked);
+}
+
 /*
  * With memory alone, a chunk must not push out its own prefix, for then neither could be found; nor
  * what is held behind a hole that is being filled. The leases end when room has been made. With a
@@ -67,7 +75,7 @@ static const struct tierce__shape *shape_of(const struct tierce_store *store,
  */
 static void lease_held(const struct tierce_store *store)
 {
-    if (store->engine->rung_count > 1)
+    if (store->rungs != 1)
         return;
     for (size_t i = 0; i < store->keys.count; i++)
         store->leases[i] = tierce__storage_lease(store->engine, &store->keys.keys[i]);
@@ -137,7 +145,7 @@ static size_t reserve_missing(struct tierce_store *store, const struct tierce_ch
             continue;
         }
         /* An island, whose prefix was evicted and is stored anew; or it has just been stored. */
-        bool island = tierce__storage_has(store->engine, key);
+        bool island = search(store, key, 1) == 1;
         chunk->has_other = other != NULL;
         if (other != NULL)
             chunk->other = *other;
@@ -185,8 +193,7 @@ static size_t try_reserve(struct tierce_store *store, const struct tierce_chain 
 static size_t find_held(struct tierce_store *store)
 {
     store->era = tierce__era_now(store->engine);
-    return tierce__storage_find(store->engine, store->keys.keys, store->keys.count,
-                                store->engine->rung_count, NULL);
+    return search(store, store->keys.keys, store->keys.count);
 }
 
 /*
@@ -240,8 +247,10 @@ static int prepare(struct tierce_store *store, const struct tierce_transfer_opts
     size_t held = find_held(store);
     tierce__view_access(store->view, &store->line, "store", opts->chain, store->keys.block_count,
                         0);
+    tierce__access_tag(&store->line, opts->tag);
     size_t missing = store->keys.count - held;
-    bool refused = tierce__engine_mode(store->engine) != TIERCE_MODE_NORMAL;
+    bool refused =
+        tierce__engine_mode(store->engine) != TIERCE_MODE_NORMAL || store->rungs == 0;
     if (refused)
         tierce__count(store->engine, TIERCE__STAT_stores_refused, (int64_t)missing);
     if (missing == 0 || refused) {
@@ -281,7 +290,8 @@ static void free_store(struct tierce_store *store)
 static void end_line(struct tierce_store *store)
 {
     struct tierce_engine *engine = store->engine;
-    struct tierce__access_tier tier = {.name = engine->rungs[0].tier->ops->name,
+    size_t first = store->rungs != 0 ? (size_t)__builtin_ctz(store->rungs) : 0;
+    struct tierce__access_tier tier = {.name = engine->rungs[first].tier->ops->name,
                                        .blocks = (uint64_t)store->blocks};
     tierce__access_end(engine->access_log, &store->line, &tier, 1);
 }
@@ -303,6 +313,7 @@ int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
     store->view = view;
     store->paged = opts->paged;
     store->session = opts->session;
+    store->rungs = tierce__rungs_of(view->engine, opts->tiers);
     rc = prepare(store, opts);
     if (rc < 0 || store->count == 0) {
         if (rc == 0)
@@ -354,7 +365,9 @@ int tierce_store_layer(struct tierce_store *store, uint32_t layer)
 static bool publish(struct tierce_store *store, struct store_chunk *chunk)
 {
     struct tierce_engine *engine = store->engine;
-    int rc = tierce__storage_publish(engine, &chunk->record, chunk->buf);
+    int rc = 0;
+    if ((store->rungs & 1u) != 0)
+        rc = tierce__storage_publish(engine, &chunk->record, chunk->buf);
     if (rc < 0) {
         for (size_t rest = store->published; rest < store->count; rest++)
             tierce__why_refused(engine, 0, &store->chunks[rest].record.key, rc);
@@ -362,7 +375,7 @@ static bool publish(struct tierce_store *store, struct store_chunk *chunk)
     }
     if (rc > 0) /* another request was faster, and this one uses what that stored */
         tierce__storage_touch(engine, engine->rung_count, &chunk->record.key, 1, 0);
-    tierce__storage_write_all(engine, &store->writes, &chunk->record, chunk->buf);
+    tierce__storage_write(engine, store->rungs, &store->writes, &chunk->record, chunk->buf);
     store->blocks += chunk->record.block_count;
     tierce__count(engine, TIERCE__STAT_chunks_stored, 1);
     tierce__count(engine, TIERCE__STAT_bytes_stored, (int64_t)chunk->payload_bytes);
@@ -382,7 +395,7 @@ static bool publish_rest(struct tierce_store *store, int64_t *blocks, struct tie
         if (chunk->has_other) {
             if (tierce__claim_park(&engine->storing, &chunk->other, &store->parked))
                 return false;
-            if (!tierce__storage_has(engine, &chunk->other))
+            if (search(store, &chunk->other, 1) == 0)
                 break;
         }
         if (!publish(store, chunk))

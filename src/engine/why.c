@@ -188,7 +188,8 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
     if (places == NULL)
         return -ENOMEM;
     size_t there =
-        tierce__storage_search(view->engine, keys->keys + first, count, places, &unasked);
+        tierce__storage_search(view->engine, tierce__rungs_of(view->engine, 0), keys->keys + first,
+                               count, places, &unasked);
     size_t worth = with_cost ? tierce__cost_estimate(view, places, there) : there;
     tierce__free(places);
     size_t missing = first + worth;
