@@ -28,7 +28,8 @@ extern "C" {
 /* Values are stable. */
 enum tierce_mode {
     TIERCE_MODE_NORMAL = 0,
-    /* Lookups and loads answer from what is there; nothing is stored or promoted. What a load reads
+    /* Lookups and loads answer from what is there; nothing is stored or promoted, and a prefetch
+     * looks into memory only. What a load reads
      * from a slower tier still needs room in memory while the load lasts, and evicts for it. */
     TIERCE_MODE_FREEZE = 1,
     /* Nothing is found and nothing is stored. A load gets only what its session has pinned before,

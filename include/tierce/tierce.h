@@ -11,6 +11,7 @@
 #include <tierce/log.h>
 #include <tierce/operate.h>
 #include <tierce/paged.h>
+#include <tierce/prefetch.h>
 #include <tierce/status.h>
 #include <tierce/version.h>
 #include <tierce/why.h>

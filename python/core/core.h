@@ -53,6 +53,16 @@ typedef struct {
     Py_ssize_t blocks;
 } LoadObject;
 
+typedef struct {
+    PyObject_HEAD PyObject *view;      /* ViewObject: must not be closed over it */
+    struct tierce_prefetch *prefetch;  /* NULL: over */
+    unsigned polls;                    /* under way without the GIL */
+    bool over;                         /* ended; the last poll lets go of it */
+} PrefetchObject;
+
+extern PyTypeObject *tierce__core_prefetch_type;
+extern PyType_Slot tierce__core_prefetch_slots[];
+
 extern PyTypeObject *tierce__core_engine_type, *tierce__core_view_type, *tierce__core_chain_type,
     *tierce__core_store_type, *tierce__core_load_type;
 extern PyType_Slot tierce__core_engine_slots[], tierce__core_view_slots[],

@@ -260,6 +260,40 @@ static PyObject *view_computed(PyObject *self, PyObject *const *args, Py_ssize_t
     Py_RETURN_NONE;
 }
 
+static PyObject *view_prefetch_begin(PyObject *self, PyObject *args)
+{
+    ViewObject *v = (ViewObject *)self;
+    PyObject *object;
+    uint64_t from, to, session;
+    uint32_t timeout_ms = 0;
+    if (!PyArg_ParseTuple(args, "OO&O&O&|O&", &object, tierce__core_uint64, &from,
+                          tierce__core_uint64, &to, tierce__core_uint64, &session,
+                          tierce__core_uint32, &timeout_ms))
+        return NULL;
+    ChainObject *chain = chain_of(object);
+    PrefetchObject *p = chain != NULL ? tierce__core_new(tierce__core_prefetch_type) : NULL;
+    if (p == NULL)
+        return NULL;
+    struct tierce_prefetch_opts opts = {.size = sizeof(opts),
+                                        .flags = TIERCE_PREFETCH_PIN,
+                                        .session = session,
+                                        .from_block = from,
+                                        .timeout_ms = timeout_ms};
+    int rc;
+    chain->readers++;
+    Py_BEGIN_ALLOW_THREADS
+    rc = tierce_prefetch_begin(&p->prefetch, v->view, chain->chain, to, &opts);
+    Py_END_ALLOW_THREADS
+    chain->readers--;
+    if (rc < 0) {
+        Py_DECREF(p);
+        return tierce__core_raise(rc, NULL);
+    }
+    Py_INCREF(self);
+    p->view = self;
+    return (PyObject *)p;
+}
+
 static PyObject *view_chunk_blocks(PyObject *self, void *unused)
 {
     (void)unused;
@@ -287,6 +321,9 @@ static PyMethodDef view_methods[] = {
      "computed(tokens: int, ns: int) -> None\n\n"
      "The engine computed the KV of so many prompt tokens in so long."},
     {"unpin", view_unpin, METH_O, "unpin(session: int) -> None"},
+    {"prefetch_begin", view_prefetch_begin, METH_VARARGS,
+     "prefetch_begin(chain, from_block, to_block, session, timeout_ms=0) -> Prefetch\n\n"
+     "Begins to bring the blocks to memory, pinned for the session; waits for nothing."},
     {"store_begin", (PyCFunction)(void (*)(void))view_store_begin, METH_VARARGS | METH_KEYWORDS,
      "store_begin(chain, to_block, block_ids, tail=False, session=0) -> Store | None\n\n"
      "None when nothing is missing."},

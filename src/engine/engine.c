@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,7 +114,8 @@ static void watch_rung(void *arg, const struct tierce__tier_event *event)
 }
 
 static void add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
-                     enum tierce_origin origin, const struct tierce__policy_ops *policy)
+                     enum tierce_origin origin, const struct tierce__policy_ops *policy,
+                     uint64_t window_bytes)
 {
     TIERCE_ASSERT(engine->rung_count < TIERCE__TIERS_MAX);
     struct tierce__rung *rung = &engine->rungs[engine->rung_count++];
@@ -121,6 +123,7 @@ static void add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
     rung->policy = policy->name;
     rung->tier = tier;
     rung->origin = origin;
+    rung->window_bytes = window_bytes;
     tier->ops->watch(tier, watch_rung, rung);
     tierce__health_init(&rung->health, &engine->settings.health);
 }
@@ -147,7 +150,7 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
                    .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_TTL)});
     if (rc == 0)
         add_rung(engine, tier, TIERCE_ORIGIN_MEMORY,
-                 policy_of(config, TIERCE__ENGINE_MEMORY_POLICY));
+                 policy_of(config, TIERCE__ENGINE_MEMORY_POLICY), 0);
     return rc;
 }
 
@@ -178,7 +181,8 @@ static void open_disk(struct tierce_engine *engine, const struct tierce_config *
     struct tierce__tier *tier;
     int status = tierce__disk_open(&tier, &opts);
     if (status == 0) {
-        add_rung(engine, tier, TIERCE_ORIGIN_DISK, opts.policy);
+        add_rung(engine, tier, TIERCE_ORIGIN_DISK, opts.policy,
+                 tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_DISK_WINDOW));
         return;
     }
     tierce__count(engine, TIERCE__STAT_disk_open_status, status);
@@ -234,6 +238,7 @@ static void *run_keeper(void *arg)
         if (look)
             tierce__sessions_expire(engine, NULL, false);
         tierce__stores_expire(engine);
+        tierce__prefetches_expire(engine);
         if (!closing)
             tierce__storage_probe(engine);
         tierce__lock_take(&engine->lock);
@@ -247,6 +252,10 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
     s->memory_bytes = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_SIZE);
     s->pin_bytes_max = (uint64_t)((double)s->memory_bytes *
                                   tierce__engine_share(config, TIERCE__ENGINE_MEMORY_PINS));
+    s->prefetch_bytes_max =
+        (uint64_t)((double)s->memory_bytes *
+                   tierce__engine_share(config, TIERCE__ENGINE_PREFETCH_MEMORY));
+    s->prefetch_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_PREFETCH);
     s->lookup_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_LOOKUP);
     s->load_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_LOAD);
     s->store_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_STORE);
@@ -301,6 +310,8 @@ static bool close_parts(struct tierce_engine *engine)
         pthread_join(engine->keeper, NULL);
     }
     tierce__sessions_expire(engine, NULL, true);
+    while (atomic_load(&engine->calling) > 0)
+        sched_yield();
     tierce__access_close(engine->access_log);
     engine->access_log = NULL;
     while (engine->rung_count > 0) {
@@ -312,6 +323,7 @@ static bool close_parts(struct tierce_engine *engine)
     TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
     tierce__fetches_fini(&engine->fetches);
     tierce__storing_fini(&engine->storing);
+    tierce__prefetches_fini(&engine->prefetches);
     tierce__pool_destroy(engine->pool);
     tierce__events_destroy(engine->events);
     tierce__departures_destroy(engine->departures);
@@ -352,6 +364,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
         tierce__list_init(&engine->sessions[i]);
     read_settings(&engine->settings, config);
     atomic_init(&engine->mode, tierce__mode_find(tierce__engine_text(config, TIERCE__ENGINE_MODE)));
+    tierce__prefetches_init(&engine->prefetches, engine->settings.prefetch_bytes_max);
     return engine;
 }
 
@@ -564,4 +577,5 @@ void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stat
     out->pinned_bytes_now = (int64_t)engine->pinned_bytes;
     out->sessions_now = (int64_t)engine->session_count;
     tierce__lock_drop(&engine->lock);
+    out->prefetch_bytes_now = (int64_t)tierce__semaphore_used(&engine->prefetches.memory);
 }

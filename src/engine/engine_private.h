@@ -9,6 +9,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/semaphore.h"
 #include "chunk/header.h"
 #include "chunk/pool.h"
 #include "engine/access_log.h"
@@ -24,15 +25,16 @@
  * a lookup in lookup.c; storage.c drives the tiers below them; fetch.c reads chunks from them;
  * sessions.c keeps the pins.
  *
- * Lock order: REGISTRY (engine.c), ENGINE (sessions, unattended requests), FETCH (what is being
- * read), TRANSFER (one waiting caller), then the tiers' own. No tier is called with ENGINE, FETCH
- * or TRANSFER held.
+ * Lock order: REGISTRY (engine.c), ENGINE (sessions, unattended requests), PREFETCH, FETCH (what is
+ * being read), TRANSFER (one waiting caller), then the tiers' own. No tier is called with one of
+ * these held.
  */
 
-#define TIERCE__ENGINE_MAGIC 0x7e1e0001u
-#define TIERCE__VIEW_MAGIC   0x7e1e0002u
-#define TIERCE__STORE_MAGIC  0x7e1e0003u
-#define TIERCE__LOAD_MAGIC   0x7e1e0004u
+#define TIERCE__ENGINE_MAGIC   0x7e1e0001u
+#define TIERCE__VIEW_MAGIC     0x7e1e0002u
+#define TIERCE__STORE_MAGIC    0x7e1e0003u
+#define TIERCE__LOAD_MAGIC     0x7e1e0004u
+#define TIERCE__PREFETCH_MAGIC 0x7e1e0005u
 
 #define TIERCE__TIERS_MAX    8
 #define TIERCE__SESSION_BINS 256
@@ -50,8 +52,10 @@ enum tierce__stat {
 struct tierce__settings {
     uint64_t memory_bytes;
     uint64_t pin_bytes_max;
+    uint64_t prefetch_bytes_max;
     uint32_t lookup_ms;
     uint32_t load_ms;
+    uint32_t prefetch_ms;
     uint32_t pin_ms;
     uint32_t store_ms;
     uint32_t close_ms;
@@ -70,6 +74,14 @@ struct tierce__rung {
     struct tierce__health health;
     _Atomic uint64_t measure_tried_ns; /* cost.c */
     enum tierce_origin origin;         /* what a block loaded from it is reported as */
+    uint64_t window_bytes;             /* that a prefetch asks of it ahead */
+};
+
+/* The prefetches of an engine whose handles have not been given back. */
+struct tierce__prefetches {
+    struct tierce__lock lock; /* PREFETCH: the list, and what changes in a prefetch */
+    struct tierce__list list;
+    struct tierce__semaphore memory; /* bytes that are being read and not published yet */
 };
 
 /* An engine is in the registry from before it has its folder until after it has let go of it. */
@@ -109,6 +121,10 @@ struct tierce_engine {
 
     struct tierce__fetches fetches;
     struct tierce__storing storing;
+    struct tierce__prefetches prefetches;
+    /* Threads of tiers that call a tier from an answer: closing waits for them, because the one
+     * who waited for that call's own answer may be closing the engine already. */
+    _Atomic uint32_t calling;
 
     struct tierce__lock lock; /* ENGINE: everything below */
     struct tierce__cond changed;
@@ -198,13 +214,9 @@ TIERCE_MUSTUSE int tierce__keys_init(struct tierce__keys *keys, const struct tie
                                      const struct tierce_chain *chain, uint64_t to_block,
                                      uint64_t end_block, bool tail);
 void tierce__keys_fini(struct tierce__keys *keys);
-
-/* Blocks of the first `count` chunks. */
-static inline uint64_t tierce__keys_blocks(const struct tierce__keys *keys,
-                                           const struct tierce_view *view, size_t count)
-{
-    return count > keys->full_count ? keys->block_count : (uint64_t)count * view->chunk_blocks;
-}
+/* Wanted blocks, those before to_block, that the first `chunks` keys hold. */
+uint64_t tierce__keys_blocks(const struct tierce__keys *keys, const struct tierce_view *view,
+                             size_t chunks, uint64_t to_block);
 
 /*
  * What the header of chunk `index` of a sequence must say, besides when it was created: a store
@@ -214,6 +226,13 @@ static inline uint64_t tierce__keys_blocks(const struct tierce__keys *keys,
 void tierce__view_chunk_info(struct tierce__chunk_info *info, const struct tierce_view *view,
                              const struct tierce__shape *shape, size_t index, const uint8_t *hashes,
                              const uint8_t *root);
+
+/* Whether the header of `object` is that of chunk `index` of a sequence, in full; [in] as above.
+ * Returns 0 or why not. */
+TIERCE_MUSTUSE int tierce__view_check_header(const struct tierce_view *view,
+                                             const struct tierce__shape *shape, size_t index,
+                                             const uint8_t *hashes, const uint8_t *root,
+                                             const uint8_t *object);
 
 /* What is indexed beside a chunk's bytes. */
 struct tierce__storage_chunk {
@@ -329,6 +348,22 @@ TIERCE_MUSTUSE bool tierce__storage_submit(struct tierce_engine *engine, size_t 
 void tierce__storage_note(struct tierce_engine *engine, size_t rung,
                           const struct tierce__tier_req *req);
 
+/* Tries a tier that is out of service, if it is time, with a read that nobody waits for: of a chunk
+ * that it has held, or else of the one that is asked for. */
+void tierce__storage_try(struct tierce_engine *engine, size_t rung,
+                         const struct tierce__key *asked);
+
+/* ---- prefetch.c ---- */
+
+void tierce__prefetches_init(struct tierce__prefetches *prefetches, uint64_t bytes_max);
+void tierce__prefetches_fini(struct tierce__prefetches *prefetches);
+
+/* Ends those whose deadline has passed: they keep nothing but their handles. */
+void tierce__prefetches_expire(struct tierce_engine *engine);
+
+/* Ends those of a view and frees their handles. */
+void tierce__prefetches_drop(struct tierce_view *view);
+
 /* ---- lines of the access log ---- */
 
 /* Begins a line about the first `blocks` of a chain, if there is a log. */
@@ -355,10 +390,17 @@ void tierce__stores_expire(struct tierce_engine *engine);
 /* ---- sessions.c ---- */
 
 /* Replaces the pins of (view, id) by `count` leased buffers, whose references move to the session,
- * for `pin_ms` (0: timeout.pin); the arrays are copied. Errors: -ENOMEM (the references are released and the old pins stay). */
+ * for `pin_ms` (0: timeout.pin); the arrays are copied. Errors: -ENOMEM (the references are
+ * released and the old pins stay). */
 TIERCE_MUSTUSE int tierce__session_hold(struct tierce_view *view, uint64_t id,
                                         const struct tierce__key *keys, struct tierce__buf **bufs,
                                         size_t *count, uint32_t pin_ms);
+
+/* Adds a leased buffer to the pins of (view, id), which are made if there are none, and gives them
+ * timeout.pin again, if that is more than they have left. The reference moves; false, and it is released: the bound on pins has no
+ * room, or there is no memory. */
+TIERCE_MUSTUSE bool tierce__session_add(struct tierce_view *view, uint64_t id,
+                                        const struct tierce__key *key, struct tierce__buf *buf);
 
 /* Bytes that this session may pin, those that it pins already included. */
 uint64_t tierce__session_room(struct tierce_view *view, uint64_t id);
@@ -370,8 +412,8 @@ struct tierce__session {
     uint64_t id;
     uint64_t deadline_ns;
     uint64_t bytes;
-    size_t count;
-    struct tierce__key *keys;
+    size_t count, count_max;
+    struct tierce__key *keys; /* [count_max] */
     struct tierce__buf **bufs;
 };
 

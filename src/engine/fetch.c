@@ -182,19 +182,22 @@ bool tierce__fetch_join(struct tierce_engine *engine, struct tierce__fetch_seat 
     return true;
 }
 
-void tierce__fetch_leave(struct tierce__fetch_seat *seat)
+bool tierce__fetch_leave(struct tierce__fetch_seat *seat)
 {
     struct tierce__fetch *fetch = seat->fetch;
     if (fetch == NULL)
-        return;
-    tierce__lock_take(lock_of(fetch));
+        return true;
+    struct tierce__lock *lock = lock_of(fetch);
+    tierce__lock_take(lock);
     tierce__list_remove(&seat->node);
+    bool called = seat->called;
     seat->fetch = NULL;
     seat->buf = NULL;
     bool over = is_over(fetch);
-    tierce__lock_drop(lock_of(fetch));
+    tierce__lock_drop(lock);
     if (over)
         free_fetch(fetch);
+    return !called;
 }
 
 /* ---- segments ---- */
@@ -235,11 +238,46 @@ static void fail(struct tierce__fetch *fetch, int status)
     tierce__cond_broadcast(&fetch->changed);
 }
 
+/*
+ * Moves the seats that wait for the end of the reading to `told`, if it has come for them: all is
+ * here, the fetch has failed, or a segment is late, which means that nobody has more time. Returns
+ * the status to tell them. Under the lock.
+ */
+static int settle(struct tierce__fetch *fetch, struct tierce__list *told)
+{
+    bool late = false;
+    for (uint32_t i = 0; i < fetch->segment_count; i++)
+        late |= fetch->segments[i].state == SEGMENT_LATE;
+    tierce__list_init(told);
+    if (fetch->status == 0 && !late && fetch->here < fetch->segment_count)
+        return 0;
+    TIERCE__LIST_FOR_EACH (it, &fetch->seats) {
+        struct tierce__fetch_seat *seat = TIERCE__CONTAINER_OF(it, struct tierce__fetch_seat, node);
+        if (seat->settled == NULL || seat->called)
+            continue;
+        seat->called = true;
+        tierce__list_push_back(told, &seat->told);
+    }
+    return fetch->status == 0 && late ? TIERCE_E_DEADLINE : fetch->status;
+}
+
+/* A seat's memory is its owner's again when it has been called. */
+static void tell(struct tierce__list *told, int status)
+{
+    while (!tierce__list_empty(told)) {
+        struct tierce__fetch_seat *seat =
+            TIERCE__CONTAINER_OF(told->next, struct tierce__fetch_seat, told);
+        tierce__list_remove(&seat->told);
+        seat->settled(seat->arg, status);
+    }
+}
+
 static void submit(struct segment *segment);
 
 static void answer(struct segment *segment, int status)
 {
     struct tierce__fetch *fetch = segment->fetch;
+    struct tierce_engine *engine = fetch->engine;
     bool again = false;
     tierce__lock_take(lock_of(fetch));
     fetch->reading--;
@@ -253,11 +291,18 @@ static void answer(struct segment *segment, int status)
             fail(fetch, status);
         again = claim(fetch, segment);
     }
+    if (again)
+        atomic_fetch_add(&engine->calling, 1);
     tierce__cond_broadcast(&fetch->changed);
+    struct tierce__list told;
+    int outcome = settle(fetch, &told);
     bool over = is_over(fetch);
     tierce__lock_drop(lock_of(fetch));
-    if (again)
+    tell(&told, outcome);
+    if (again) {
         submit(segment);
+        atomic_fetch_sub(&engine->calling, 1);
+    }
     if (over)
         free_fetch(fetch);
 }
@@ -285,6 +330,22 @@ void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t index)
     tierce__lock_drop(lock_of(fetch));
     if (mine)
         submit(&fetch->segments[index]);
+}
+
+void tierce__fetch_read_all(struct tierce__fetch_seat *seat, tierce__fetch_settled_fn *settled,
+                            void *arg)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    TIERCE_ASSERT(seat->settled == NULL);
+    for (uint32_t i = 0; i < fetch->segment_count; i++)
+        tierce__fetch_ask(seat, i);
+    struct tierce__list told;
+    tierce__lock_take(lock_of(fetch));
+    seat->settled = settled;
+    seat->arg = arg;
+    int outcome = settle(fetch, &told); /* perhaps all was answered already */
+    tierce__lock_drop(lock_of(fetch));
+    tell(&told, outcome);
 }
 
 static bool is_here(const struct tierce__fetch *fetch, const struct segment *segment)
@@ -323,7 +384,10 @@ void tierce__fetch_refuse(struct tierce__fetch_seat *seat, int why)
     tierce__lock_take(lock_of(fetch));
     bool first = fetch->status == 0;
     fail(fetch, why);
+    struct tierce__list told;
+    int outcome = settle(fetch, &told);
     tierce__lock_drop(lock_of(fetch));
+    tell(&told, outcome);
     if (first)
         tierce__storage_quarantine(fetch->engine, fetch->rung, &fetch->key, why);
 }

@@ -51,6 +51,10 @@ struct tierce__fetches {
     struct tierce__list bins[TIERCE__FETCH_BINS];
 };
 
+/* The reading that read_all asked for is over: 0, why the fetch has failed, or TIERCE_E_DEADLINE.
+ * Called under no lock; must not block. */
+typedef void tierce__fetch_settled_fn(void *arg, int status);
+
 /* One who wants the chunk. */
 struct tierce__fetch_seat {
     uint64_t deadline_ns;             /* [in] of its own */
@@ -58,7 +62,13 @@ struct tierce__fetch_seat {
     struct tierce__fetch *fetch;      /* NULL: not seated */
     struct tierce__buf *buf;          /* [borrow while seated] */
     size_t rung;                      /* where the bytes come from */
-    struct tierce__list node;
+    struct tierce__list node;         /* among the seats */
+
+    /* Of read_all, and not the owner's to touch. */
+    tierce__fetch_settled_fn *settled;
+    void *arg;
+    bool called;
+    struct tierce__list told; /* among those that are being called */
 };
 
 void tierce__fetches_init(struct tierce__fetches *fetches);
@@ -81,6 +91,14 @@ TIERCE_MUSTUSE bool tierce__fetch_join(struct tierce_engine *engine,
  */
 void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t segment);
 
+/*
+ * Asks for all segments. `settled` is called once, perhaps before this returns: when all are here,
+ * when the fetch has failed, or when a segment came too late for all who sit there. Once for a
+ * seat.
+ */
+void tierce__fetch_read_all(struct tierce__fetch_seat *seat, tierce__fetch_settled_fn *settled,
+                            void *arg);
+
 /* Whether a segment is there, asking for it if need be and waiting for it up to the seat's
  * deadline. False too if the fetch has failed in another place. */
 bool tierce__fetch_wait(struct tierce__fetch_seat *seat, uint32_t segment);
@@ -101,8 +119,11 @@ void tierce__fetch_spoil(struct tierce__fetch_seat *seat);
 void tierce__fetch_promote(struct tierce__fetch_seat *seat,
                            const struct tierce__storage_chunk *record);
 
-/* Leaves; a seat that is not taken is fine. The last to leave ends the fetch, as soon as the
- * device has let go of the buffer. */
-void tierce__fetch_leave(struct tierce__fetch_seat *seat);
+/*
+ * Leaves; a seat that is not taken is fine. The last to leave ends the fetch, as soon as the
+ * device has let go of the buffer. False: `settled` of read_all has been or is about to be called,
+ * and the seat's memory must stay until it has been. True: it will not be.
+ */
+bool tierce__fetch_leave(struct tierce__fetch_seat *seat);
 
 #endif

@@ -297,18 +297,6 @@ int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
 
 /* ---- layer: verify and write ---- */
 
-static int check_header(const struct tierce_load *load, const struct load_chunk *chunk)
-{
-    const struct tierce__shape *shape = shape_of(load, chunk);
-    struct tierce__chunk_info got, want;
-    tierce__view_chunk_info(&want, load->view, shape, chunk->index, load->hashes, load->root);
-    int rc = tierce__chunk_parse(&got, chunk->buf->data, shape->extent.header_bytes);
-    if (rc < 0)
-        return rc;
-    return tierce__chunk_match(chunk->buf->data, &got, &want,
-                               load->hashes + chunk->first_block * TIERCE_HASH_BYTES);
-}
-
 /* The header is not that of the chunk that is wanted. */
 static void refuse(struct tierce_load *load, struct load_chunk *chunk, int why)
 {
@@ -344,7 +332,8 @@ static bool layer_ready(struct tierce_load *load, struct load_chunk *chunk, uint
         return true;
     if (fetched && last > 0 && !tierce__fetch_wait(&chunk->seat, 0))
         return false;
-    int rc = check_header(load, chunk);
+    int rc = tierce__view_check_header(load->view, shape_of(load, chunk), chunk->index,
+                                       load->hashes, load->root, chunk->buf->data);
     if (rc < 0)
         refuse(load, chunk, rc);
     chunk->header_good = rc == 0;

@@ -7,14 +7,6 @@
 #include "engine/operate.h"
 #include "engine/why.h"
 
-/* Wanted blocks that the first `chunks` keys hold. */
-static uint64_t blocks_of(const struct tierce_view *view, const struct tierce__keys *keys,
-                          size_t chunks, uint64_t to_block)
-{
-    uint64_t blocks = tierce__keys_blocks(keys, view, chunks);
-    return blocks < to_block ? blocks : to_block;
-}
-
 static int64_t beyond(uint64_t end, uint64_t from)
 {
     return end > from ? (int64_t)(end - from) : 0;
@@ -102,8 +94,7 @@ static int find_more(struct tierce_view *view, const struct tierce__keys *keys, 
         tierce__count(engine, TIERCE__STAT_blocks_not_worth,
                       (int64_t)((there - *more) * view->chunk_blocks));
     } else if (there < count) {
-        tierce__why_count(engine, &keys->keys[from + there], from + there >= keys->full_count,
-                          &unasked);
+        tierce__why_count(engine, keys, from + there, &unasked);
     }
     if (places != small)
         tierce__free(places);
@@ -152,8 +143,8 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
         found += more;
     }
     if (rc == 0) {
-        out->blocks = blocks_of(view, &keys, found, to_block);
-        out->memory_blocks = blocks_of(view, &keys, in_memory, to_block);
+        out->blocks = tierce__keys_blocks(&keys, view, found, to_block);
+        out->memory_blocks = tierce__keys_blocks(&keys, view, in_memory, to_block);
         count_lookup(engine, opts->from_block, to_block, out);
         end_line(engine, &line, out);
     }
@@ -173,8 +164,8 @@ int tierce_durable(struct tierce_view *view, const struct tierce_chain *chain, u
     int rc = tierce__keys_init(&keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
         return rc;
-    *blocks = blocks_of(
-        view, &keys, tierce__storage_find_durable(view->engine, keys.keys, keys.count), to_block);
+    *blocks = tierce__keys_blocks(
+        &keys, view, tierce__storage_find_durable(view->engine, keys.keys, keys.count), to_block);
     tierce__keys_fini(&keys);
     return 0;
 }

@@ -82,7 +82,7 @@ int tierce__session_hold(struct tierce_view *view, uint64_t id, const struct tie
     memcpy(session->bufs, bufs, count * sizeof(struct tierce__buf *));
     session->view = view;
     session->id = id;
-    session->count = count;
+    session->count = session->count_max = count;
     session->deadline_ns = tierce__deadline_in_ms(pin_ms > 0 ? pin_ms : engine->settings.pin_ms);
     for (size_t i = 0; i < count; i++)
         session->bytes += bufs[i]->bytes;
@@ -100,6 +100,63 @@ int tierce__session_hold(struct tierce_view *view, uint64_t id, const struct tie
     release_all(bufs + *fitting, count - *fitting);
     tierce__session_free(old); /* after the new pins hold, so that nothing slips between them */
     return 0;
+}
+
+/* The session of an id, made if there is none; NULL for no memory. Under the lock. */
+static struct tierce__session *have_session(struct tierce_view *view, uint64_t id)
+{
+    struct tierce__session *session = find_session(view, id);
+    if (session != NULL)
+        return session;
+    session = tierce__calloc(1, sizeof(*session));
+    if (session == NULL)
+        return NULL;
+    session->view = view;
+    session->id = id;
+    tierce__list_push_back(bin_of(view->engine, id), &session->node);
+    view->engine->session_count++;
+    return session;
+}
+
+/* Room for one more buffer. Under the lock. */
+static bool grow_session(struct tierce__session *session)
+{
+    if (session->count < session->count_max)
+        return true;
+    size_t max = session->count_max * 2 + 16;
+    struct tierce__key *keys = tierce__realloc(session->keys, max * sizeof(*keys));
+    if (keys == NULL)
+        return false;
+    session->keys = keys;
+    struct tierce__buf **bufs = tierce__realloc(session->bufs, max * sizeof(*bufs));
+    if (bufs == NULL)
+        return false;
+    session->bufs = bufs;
+    session->count_max = max;
+    return true;
+}
+
+bool tierce__session_add(struct tierce_view *view, uint64_t id, const struct tierce__key *key,
+                         struct tierce__buf *buf)
+{
+    struct tierce_engine *engine = view->engine;
+    tierce__lock_take(&engine->lock);
+    bool fits = engine->pinned_bytes + buf->bytes <= engine->settings.pin_bytes_max;
+    struct tierce__session *session = fits ? have_session(view, id) : NULL;
+    bool added = session != NULL && grow_session(session);
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.pin_ms);
+    if (session != NULL && session->deadline_ns < deadline_ns)
+        session->deadline_ns = deadline_ns;
+    if (added) {
+        session->keys[session->count] = *key;
+        session->bufs[session->count++] = buf;
+        session->bytes += buf->bytes;
+        engine->pinned_bytes += buf->bytes;
+    }
+    tierce__lock_drop(&engine->lock);
+    if (!added)
+        tierce__buf_release(buf);
+    return added;
 }
 
 struct tierce__session *tierce__session_take(struct tierce_view *view, uint64_t id)
@@ -164,7 +221,7 @@ size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct t
     if (set[at].id == id && set[at].view == view)
         use = set[at];
     memmove(set + 1, set, at * sizeof(*set));
-    uint64_t before = use.blocks, now = tierce__keys_blocks(keys, view, count);
+    uint64_t before = use.blocks, now = tierce__keys_blocks(keys, view, count, UINT64_MAX);
     use.blocks = now > before ? now : before;
     set[0] = use;
     tierce__lock_drop(&engine->lock);

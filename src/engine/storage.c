@@ -209,6 +209,15 @@ static void probe(struct tierce_engine *engine, size_t rung, const struct tierce
     submit_detached(d);
 }
 
+void tierce__storage_try(struct tierce_engine *engine, size_t rung, const struct tierce__key *asked)
+{
+    struct tierce__health *health = &engine->rungs[rung].health;
+    struct tierce__key key = *asked;
+    (void)tierce__health_proven(health, &key);
+    if (tierce__health_is_due(health))
+        probe(engine, rung, &key);
+}
+
 void tierce__storage_probe(struct tierce_engine *engine)
 {
     for (size_t rung = 1; rung < engine->rung_count; rung++) {
@@ -225,13 +234,8 @@ void tierce__storage_probe(struct tierce_engine *engine)
 static int64_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
                           size_t count, uint64_t deadline_ns, bool durable)
 {
-    struct tierce__health *health = &engine->rungs[rung].health;
-    if (!tierce__health_serves(health)) {
-        /* What is asked for is as good a try as what was there before, if that is not known. */
-        struct tierce__key key = keys[0];
-        (void)tierce__health_proven(health, &key);
-        if (tierce__health_is_due(health))
-            probe(engine, rung, &key);
+    if (!tierce__health_serves(&engine->rungs[rung].health)) {
+        tierce__storage_try(engine, rung, keys);
         return TIERCE_E_DOWN;
     }
     struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,

@@ -126,6 +126,7 @@ void tierce_view_close(struct tierce_view *view)
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     if (tierce__engine_inherited(view->engine))
         return;
+    tierce__prefetches_drop(view);
     tierce__sessions_expire(view->engine, view, true);
     tierce__shape_fini(&view->full);
     tierce__prefill_fini(&view->prefill);
@@ -183,6 +184,14 @@ int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
     return 0;
 }
 
+uint64_t tierce__keys_blocks(const struct tierce__keys *keys, const struct tierce_view *view,
+                             size_t chunks, uint64_t to_block)
+{
+    uint64_t blocks =
+        chunks > keys->full_count ? keys->block_count : (uint64_t)chunks * view->chunk_blocks;
+    return blocks < to_block ? blocks : to_block;
+}
+
 void tierce__keys_fini(struct tierce__keys *keys)
 {
     if (keys->keys != keys->small)
@@ -206,6 +215,19 @@ void tierce__view_chunk_info(struct tierce__chunk_info *info, const struct tierc
     memcpy(info->ns_digest, view->ns_digest, TIERCE_HASH_BYTES);
     memcpy(info->hash, hashes + last * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES);
     memcpy(info->parent, parent, TIERCE_HASH_BYTES);
+}
+
+int tierce__view_check_header(const struct tierce_view *view, const struct tierce__shape *shape,
+                              size_t index, const uint8_t *hashes, const uint8_t *root,
+                              const uint8_t *object)
+{
+    struct tierce__chunk_info got, want;
+    tierce__view_chunk_info(&want, view, shape, index, hashes, root);
+    int rc = tierce__chunk_parse(&got, object, shape->extent.header_bytes);
+    if (rc < 0)
+        return rc;
+    return tierce__chunk_match(object, &got, &want,
+                               hashes + index * view->chunk_blocks * TIERCE_HASH_BYTES);
 }
 
 void tierce__view_describe(struct tierce__storage_chunk *out, const struct tierce_view *view,

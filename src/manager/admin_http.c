@@ -55,16 +55,25 @@ static void serve_livez(void *arg, struct tierce__call *call)
     reply_text(call, 200, "ok\n");
 }
 
+static void say_who_leads(struct tierce__manager *manager, struct tierce__call *call)
+{
+    char trouble[256], text[320];
+    tierce__manager_trouble(manager, trouble);
+    snprintf(text, sizeof(text), "%s%s\n",
+             trouble[0] != '\0' ? "it cannot lead: " : "another manager leads", trouble);
+    reply_text(call, 503, text);
+}
+
 static void serve_readyz(void *arg, struct tierce__call *call)
 {
     struct tierce__manager *manager = arg;
     int state = atomic_load_explicit(&manager->state, memory_order_acquire);
     if (tierce__manager_leads(manager))
         reply_text(call, 200, "ok\n");
+    else if (state == TIERCE__MANAGER_STARTS || state == TIERCE__MANAGER_LOADS)
+        reply_text(call, 503, "the index is being loaded\n");
     else
-        reply_text(call, 503,
-                   state == TIERCE__MANAGER_LOADS ? "the index is being loaded\n"
-                                                  : "another manager leads\n");
+        say_who_leads(manager, call);
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */
@@ -244,15 +253,25 @@ static void serve_admin_openapi(void *arg, struct tierce__call *call)
     serve_openapi(call, TIERCE__RPC_PORT_ADMIN);
 }
 
-size_t tierce__admin_http_routes(struct tierce__manager *manager, bool is_admin,
+static void serve_debug_openapi(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    serve_openapi(call, TIERCE__RPC_PORT_DEBUG);
+}
+
+size_t tierce__admin_http_routes(struct tierce__manager *manager, enum tierce__rpc_port port,
                                  struct tierce__route *out)
 {
+    static const tierce__serve_fn openapi[] = {
+        [TIERCE__RPC_PORT_META] = serve_meta_openapi,
+        [TIERCE__RPC_PORT_ADMIN] = serve_admin_openapi,
+        [TIERCE__RPC_PORT_DEBUG] = serve_debug_openapi,
+    };
     size_t count = 0;
     out[count++] = (struct tierce__route){"/livez", "GET", serve_livez, manager};
     out[count++] = (struct tierce__route){"/readyz", "GET", serve_readyz, manager};
-    out[count++] = (struct tierce__route){
-        "/openapi.json", "GET", is_admin ? serve_admin_openapi : serve_meta_openapi, manager};
-    if (!is_admin)
+    out[count++] = (struct tierce__route){"/openapi.json", "GET", openapi[port], manager};
+    if (port != TIERCE__RPC_PORT_ADMIN)
         return count;
     out[count++] = (struct tierce__route){"/metrics", "GET", serve_metrics, manager};
     out[count++] = (struct tierce__route){"/events", "GET", serve_events, manager};

@@ -24,7 +24,7 @@ enum { TIERCE__ADMIN_HTTP_ROUTES_MAX = 24 };
 bool tierce__admin_http_allows(struct tierce__manager *manager, struct tierce__call *call);
 
 /* Writes routes and returns how many. */
-size_t tierce__admin_http_routes(struct tierce__manager *manager, bool is_admin,
+size_t tierce__admin_http_routes(struct tierce__manager *manager, enum tierce__rpc_port port,
                                  struct tierce__route *out);
 
 /* Ends streams; no new ones begin. */

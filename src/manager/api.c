@@ -133,6 +133,7 @@ static void escape(char *out, size_t size, const char *text)
 static void say_not_leader(struct tierce__api_call *api)
 {
     struct tierce__elector_state state;
+    char trouble[256];
     int own = atomic_load_explicit(&api->manager->state, memory_order_acquire);
     if (own == TIERCE__MANAGER_STARTS || own == TIERCE__MANAGER_LOADS) {
         tierce__api_say(api, META__ERROR_CODE__SERVICE_NOT_READY,
@@ -140,8 +141,16 @@ static void say_not_leader(struct tierce__api_call *api)
         return;
     }
     tierce__elector_state(api->manager->elector, &state);
-    tierce__api_say(api, SERVER_NOT_LEADER, "Server is not leader%s%s",
-                    state.leader[0] != '\0' ? "; the leader is " : "", state.leader);
+    bool is_kv =
+        strcmp(api->reply->descriptor->package_name, "kv_cache_manager.proto.kv_meta") == 0;
+    int code =
+        is_kv ? META__ERROR_CODE__SERVICE_NOT_READY : SERVER_NOT_LEADER; /* kv_meta has no 9 */
+    tierce__manager_trouble(api->manager, trouble);
+    if (trouble[0] != '\0')
+        tierce__api_say(api, code, "Server is not leader; it cannot lead: %s", trouble);
+    else
+        tierce__api_say(api, code, "Server is not leader%s%s",
+                        state.leader[0] != '\0' ? "; the leader is " : "", state.leader);
 }
 
 void tierce__api_fail(struct tierce__api_call *api, int rc, const char *doing)
@@ -149,7 +158,8 @@ void tierce__api_fail(struct tierce__api_call *api, int rc, const char *doing)
     char why[TIERCE__WHY_BYTES * 2];
     const char *text = api->why[0] != '\0' ? api->why : tierce_strerror(rc);
     if (rc == -ENOENT)
-        tierce__api_say(api, INSTANCE_NOT_EXIST, "%s", text);
+        tierce__api_say(api, INSTANCE_NOT_EXIST, "get %s metrics collector failed: %s",
+                        tierce__rpcs[api->id].method, text);
     else if (rc == TIERCE_E_ARGUMENT)
         tierce__api_say(api, INVALID_ARGUMENT, "%s", text);
     else if (rc == TIERCE_E_CLOSED || rc == TIERCE_E_REFUSED)
@@ -267,7 +277,15 @@ static ProtobufCMessage *convert(struct tierce__api_call *api, const ProtobufCMe
     return rc == 0 ? out : NULL;
 }
 
-void tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id meta)
+/* KVCM's admin service has no other codes. */
+static int admin_code(int code)
+{
+    bool has = code == OK || code == INVALID_ARGUMENT || code == SERVER_NOT_LEADER ||
+               code == META__ERROR_CODE__SERVICE_NOT_READY;
+    return has ? code : INTERNAL_ERROR;
+}
+
+int tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id meta)
 {
     struct tierce__api_call inner = {.manager = api->manager, .id = meta};
     inner.request = convert(api, api->request, tierce__rpcs[meta].request);
@@ -280,9 +298,16 @@ void tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id m
     if (reply != NULL) {
         tierce__proto_free(api->reply);
         api->reply = reply;
-        api->code = inner.code;
+        api->code = admin_code(inner.code);
+        const struct tierce__api_fields *fields = tierce__api_fields(api->id);
+        ProtobufCMessage *header = sub_message(reply, reply, fields->header);
+        ProtobufCMessage *status =
+            header != NULL ? sub_message(reply, header, fields->status) : NULL;
+        if (status != NULL)
+            *(int32_t *)at(status, fields->code) = api->code;
     }
     end_call(&inner);
+    return inner.code;
 }
 
 /* ---- a call ---------------------------------------------------------------------------------- */
@@ -421,13 +446,12 @@ static void count_call(struct tierce__api_call *api, uint64_t took_us)
 static void answer(struct tierce__api_call *api, struct tierce__call *call, const char *name)
 {
     struct tierce__manager *manager = api->manager;
-    uint64_t began_ns = tierce__now_ns();
     const char *trace_id =
         tierce__api_text_field(api->request, tierce__api_fields(api->id)->trace_id);
     struct tierce__fault fault =
         tierce__faults_meet(manager->faults, tierce__rpcs[api->id].method, trace_id);
     run(api, &fault);
-    uint64_t took_us = (tierce__now_ns() - began_ns) / 1000;
+    uint64_t took_us = (tierce__now_ns() - api->began_ns) / 1000;
     count_call(api, took_us);
     tierce__access_log_write(manager->access_log, api, call, name, took_us);
     if (fault.kind == TIERCE__FAULT_DELAY || fault.kind == TIERCE__FAULT_DROP)
@@ -437,15 +461,23 @@ static void answer(struct tierce__api_call *api, struct tierce__call *call, cons
         tierce__api_reply(call, api->reply);
 }
 
+/* A larger request is read and answered by a worker: the other connections of the loop go on. */
+#define LOOP_BYTES_MAX ((size_t)256 << 10)
+
 static void serve(void *arg, struct tierce__call *call)
 {
     const struct tierce__api_target *target = arg;
     const struct tierce__call_info *info = tierce__call_info(call);
-    struct tierce__api_call api = {.manager = target->manager, .id = target->id};
+    struct tierce__api_call api = {
+        .manager = target->manager, .id = target->id, .began_ns = tierce__now_ns()};
     char why[TIERCE__PROTO_WHY_BYTES], name[64] = "";
     bool deferred = false;
     if (!is_allowed(target, call, &deferred, name))
         return;
+    if (!info->is_deferred && info->body_bytes > LOOP_BYTES_MAX) {
+        tierce__call_defer(call);
+        return;
+    }
     int rc = read_request(&api, info, why);
     if (rc < 0) {
         reply_failed(call, why, true);

@@ -224,8 +224,13 @@ static void get_cache_meta(struct tierce__api_call *api)
 /* Of an instance that is not there, there is nothing to remove. */
 static void remove_cache(struct tierce__api_call *api)
 {
-    tierce__api_run_as_meta(api, TIERCE__RPC_meta_remove_cache);
-    if (api->code == META__ERROR_CODE__INSTANCE_NOT_EXIST)
+    const Admin__RemoveCacheRequest *request = (const Admin__RemoveCacheRequest *)api->request;
+    if (request->instance_id[0] == '\0') {
+        tierce__api_invalid(api, "instance_id");
+        return;
+    }
+    if (tierce__api_run_as_meta(api, TIERCE__RPC_meta_remove_cache) ==
+        META__ERROR_CODE__INSTANCE_NOT_EXIST)
         tierce__api_say(api, OK, "Cache removed successfully");
 }
 
@@ -235,6 +240,15 @@ static void remove_instance(struct tierce__api_call *api)
         (const Admin__RemoveInstanceRequest *)api->request;
     if (request->instance_id[0] == '\0') {
         tierce__api_invalid(api, "instance_id");
+        return;
+    }
+    const struct tierce__instance *instance =
+        tierce__catalog_instance(tierce__api_catalog(api), request->instance_id);
+    if (instance != NULL && request->instance_group[0] != '\0' &&
+        strcmp(instance->group_name, request->instance_group) != 0) {
+        tierce__api_say(api, INTERNAL_ERROR,
+                        "Failed to remove instance: %.100s is of instance group %.100s, not %.100s",
+                        instance->id, instance->group_name, request->instance_group);
         return;
     }
     int rc = tierce__locator_remove_instance(api->manager->locator, request->instance_id, api->why);

@@ -18,7 +18,9 @@ static void inject_fault(struct tierce__api_call *api)
         .delay_ms = request->delay_ms,
         .code = request->error_code,
     };
-    if ((int)request->fault_type < 0 || request->fault_type > DEBUG__FAULT_TYPE__FT_DROP)
+    if (request->fault_type != DEBUG__FAULT_TYPE__FT_INTERNAL_ERROR &&
+        (request->fault_type < DEBUG__FAULT_TYPE__FT_DELAY ||
+         request->fault_type > DEBUG__FAULT_TYPE__FT_DROP))
         tierce__api_say(api, INVALID_ARGUMENT, "%d is no fault type", (int)request->fault_type);
     else if (request->fault_type == DEBUG__FAULT_TYPE__FT_DELAY &&
              (fault.delay_ms < 0 || fault.delay_ms > DELAY_MS_MAX))

@@ -48,8 +48,11 @@ static void register_instance(struct tierce__api_call *api)
         return;
     }
     int rc = tierce__api_register(api, &instance, &storages);
-    if (rc == -EEXIST || rc == -ENOENT)
+    if (rc == -EEXIST) /* kv_meta has no DUPLICATE_ENTITY */
         tierce__api_say(api, META__ERROR_CODE__INVALID_ARGUMENT, "%s", api->why);
+    else if (rc == -ENOENT) /* of the group */
+        tierce__api_say(api, META__ERROR_CODE__INTERNAL_ERROR, "Failed to register instance: %s",
+                        api->why);
     else if (rc == TIERCE_E_LIMIT)
         tierce__api_say(api, META__ERROR_CODE__REACH_MAX_ENTITY_CAPACITY, "%s", api->why);
     else if (rc < 0)
@@ -74,7 +77,11 @@ static void get_instance_info(struct tierce__api_call *api)
         tierce__catalog_instance(tierce__api_catalog(api), request->instance_id);
     KvMeta__InstanceInfo *info = tierce__api_alloc(api, 1, sizeof(*info));
     if (instance == NULL || info == NULL) {
-        tierce__api_fail(api, instance == NULL ? -ENOENT : -ENOMEM, "get instance info");
+        if (instance == NULL)
+            tierce__api_say(api, META__ERROR_CODE__INSTANCE_NOT_EXIST,
+                            "there is no instance %.100s", request->instance_id);
+        else
+            tierce__api_fail(api, -ENOMEM, "get instance info");
         return;
     }
     kv_meta__instance_info__init(info);
@@ -207,7 +214,7 @@ static void put_start(struct tierce__api_call *api)
     tierce__api_say(api, OK, "Write cache session started successfully");
 }
 
-/* The message has no mask: what it was told to write is written. */
+/* The message has no mask: its locations are those that were written, and without any all were. */
 static void put_finish(struct tierce__api_call *api)
 {
     const KvMeta__PutFinishRequest *request = (const KvMeta__PutFinishRequest *)api->request;
@@ -216,24 +223,30 @@ static void put_finish(struct tierce__api_call *api)
         tierce__api_invalid(api, "write_session_id");
         return;
     }
-    int rc = tierce__locator_session_keys(api->manager->locator, request->instance_id,
-                                          request->write_session_id, &count);
-    struct tierce__mask all = {.offset = (int64_t)count};
-    if (rc == 0)
-        rc = tierce__locator_finish_write(api->manager->locator, request->instance_id,
-                                          request->write_session_id, &all, api->why);
+    for (size_t i = 0; i < request->n_locations; i++)
+        count += request->locations[i]->n_location_specs;
+    const char **uris = tierce__arena_alloc(&api->arena, (count + 1) * sizeof(*uris));
+    size_t n = 0;
+    for (size_t i = 0; uris != NULL && i < request->n_locations; i++) {
+        for (size_t s = 0; s < request->locations[i]->n_location_specs; s++)
+            uris[n++] = request->locations[i]->location_specs[s]->uri;
+    }
+    int rc = uris != NULL
+                 ? tierce__locator_finish_entries(api->manager->locator, request->instance_id,
+                                                  request->write_session_id, uris, count, api->why)
+                 : -ENOMEM;
     tierce__api_end(api, rc, "finish put", "Write cache session finished successfully");
 }
 
 static void remove_keys(struct tierce__api_call *api)
 {
     const KvMeta__RemoveRequest *request = (const KvMeta__RemoveRequest *)api->request;
-    struct tierce__mask none = {0};
     int64_t *keys = read_keys(api, request->keys, request->n_keys);
     if (keys == NULL)
         return;
-    int rc = tierce__locator_remove(api->manager->locator, request->instance_id, keys,
-                                    request->n_keys, &none, api->why);
+    int rc = tierce__locator_remove_entries(api->manager->locator, request->instance_id, keys,
+                                            (const char *const *)request->keys, request->n_keys,
+                                            api->why);
     tierce__api_end(api, rc, "remove", "Cache removed successfully");
 }
 
@@ -251,7 +264,7 @@ const struct tierce__api_row tierce__api_kv_rows[TIERCE__RPC_COUNT] = {
     [TIERCE__RPC_kv_meta_get_instance_info] = {get_instance_info, TIERCE__API_NEVER_WAITS},
     [TIERCE__RPC_kv_meta_get] = {get, TIERCE__API_WAITS_AS_INSTANCE},
     [TIERCE__RPC_kv_meta_put_start] = {put_start, TIERCE__API_WAITS_AS_INSTANCE},
-    [TIERCE__RPC_kv_meta_put_finish] = {put_finish, TIERCE__API_WAITS_AS_INSTANCE},
+    [TIERCE__RPC_kv_meta_put_finish] = {put_finish, TIERCE__API_WAITS},
     [TIERCE__RPC_kv_meta_remove] = {remove_keys, TIERCE__API_WAITS_AS_INSTANCE},
     [TIERCE__RPC_kv_meta_trim] = {trim, TIERCE__API_WAITS},
 };

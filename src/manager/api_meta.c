@@ -23,37 +23,37 @@ struct keys {
     size_t count;
 };
 
-/* The block size of an instance; 0: it has none, or there is no such instance. */
-static size_t block_size_of(struct tierce__api_call *api, const char *instance_id)
+/* KVCM looks for the instance before it looks at the arguments. NULL: the reply is set. */
+static const struct tierce__instance *find_instance(struct tierce__api_call *api, const char *id)
 {
-    struct tierce__registry *registry = api->manager->registry;
-    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
-    const struct tierce__instance *instance = tierce__catalog_instance(catalog, instance_id);
-    size_t size = instance != NULL && instance->block_size > 0 ? (size_t)instance->block_size : 0;
-    bool exists = instance != NULL;
-    tierce__registry_release(registry, catalog);
-    if (!exists)
-        snprintf(api->why, sizeof(api->why), "there is no instance %.100s", instance_id);
-    else if (size == 0)
-        snprintf(api->why, sizeof(api->why),
-                 "instance %.100s has no block_size, so that token_ids make no keys", instance_id);
-    return size;
+    const struct tierce__instance *instance =
+        tierce__catalog_instance(tierce__api_catalog(api), id);
+    if (instance == NULL) {
+        snprintf(api->why, sizeof(api->why), "there is no instance %.100s", id);
+        tierce__api_fail(api, -ENOENT, "find instance");
+    }
+    return instance;
 }
 
-/* block_keys win over token_ids. On an error the reply is set. */
+/* block_keys win over token_ids; tokens that fill no block make no keys. On an error the reply is
+ * set. */
 static bool read_keys(struct tierce__api_call *api, const char *instance_id, const int64_t *keys,
                       size_t key_count, const int64_t *tokens, size_t token_count, struct keys *out)
 {
     *out = (struct keys){.keys = keys, .count = key_count};
-    if (key_count > 0 || token_count == 0)
+    if (key_count > 0)
         return true;
-    size_t block_size = block_size_of(api, instance_id);
-    if (block_size == 0) {
-        struct tierce__usage usage;
-        int rc = tierce__locator_instance_usage(api->manager->locator, instance_id, &usage);
-        tierce__api_fail(api, rc == -ENOENT ? rc : TIERCE_E_ARGUMENT, "make keys");
+    const struct tierce__instance *instance = find_instance(api, instance_id);
+    if (instance == NULL)
+        return false;
+    if (token_count == 0 || instance->block_size <= 0) {
+        tierce__api_say(api, INVALID_ARGUMENT, "%s",
+                        token_count == 0
+                            ? "neither block_keys nor token_ids"
+                            : "the instance has no block_size, so that token_ids make no keys");
         return false;
     }
+    size_t block_size = (size_t)instance->block_size;
     int64_t *made =
         tierce__arena_alloc(&api->arena, (token_count / block_size + 1) * sizeof(*made));
     if (made == NULL) {
@@ -159,22 +159,42 @@ static int print_storages(const struct tierce__catalog *catalog, const struct ti
     return *out != NULL ? 0 : rc < 0 ? rc : -ENOMEM;
 }
 
+/* An index is made with as many locks as the group says; KVCM refuses other numbers here as well.
+ */
+static int check_shards(const struct tierce__group *group, char why[TIERCE__WHY_BYTES])
+{
+    int64_t shards = group->mutex_shard_count, keys = group->max_key_count;
+    if (shards > 0 && (shards & (shards - 1)) == 0 && (keys <= 0 || shards <= keys))
+        return 0;
+    snprintf(why, TIERCE__WHY_BYTES,
+             "mutex_shard_num of instance group %.64s is %lld; it is to be a power of two, and at "
+             "most max_key_count",
+             group->name, (long long)shards);
+    return -EINVAL;
+}
+
 int tierce__api_register(struct tierce__api_call *api, const struct tierce__instance *instance,
                          char **storages)
 {
     struct tierce__manager *manager = api->manager;
-    const struct tierce__group *own =
-        tierce__catalog_group(tierce__api_catalog(api), instance->group_name);
+    const struct tierce__catalog *before = tierce__api_catalog(api);
+    const struct tierce__group *own = tierce__catalog_group(before, instance->group_name);
+    bool is_new = tierce__catalog_instance(before, instance->id) == NULL;
     struct tierce__instance registered = *instance;
+    int rc = own != NULL && is_new ? check_shards(own, api->why) : 0;
     if (own != NULL)
         registered.quota_group_name = own->global_quota_group_name;
-    int rc = tierce__registry_add_instance(manager->registry, &registered, api->why);
+    if (rc == 0)
+        rc = tierce__registry_add_instance(manager->registry, &registered, api->why);
     if (rc >= 0)
         rc = tierce__locator_add_instance(manager->locator, instance->id, api->why);
     if (rc < 0)
         return rc;
+    /* Registered again under another group's name, it stays in its own. */
     const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
-    const struct tierce__group *group = tierce__catalog_group(catalog, instance->group_name);
+    const struct tierce__instance *stored = tierce__catalog_instance(catalog, instance->id);
+    const struct tierce__group *group =
+        stored != NULL ? tierce__catalog_group(catalog, stored->group_name) : NULL;
     rc = group != NULL ? print_storages(catalog, group, storages) : 0;
     tierce__registry_release(manager->registry, catalog);
     return rc;
@@ -410,17 +430,19 @@ static void start_write_cache(struct tierce__api_call *api)
     Meta__StartWriteCacheResponse *reply = (Meta__StartWriteCacheResponse *)api->reply;
     struct tierce__started started;
     struct keys keys;
+    if (!read_keys(api, request->instance_id, request->block_keys, request->n_block_keys,
+                   request->token_ids, request->n_token_ids, &keys))
+        return;
     if (request->n_location_spec_group_names > 0 &&
         request->n_location_spec_group_names != request->n_block_keys) {
+        if (find_instance(api, request->instance_id) == NULL)
+            return;
         snprintf(api->why, sizeof(api->why),
                  "%zu location_spec_group_names for %zu block_keys; one is needed for each",
                  request->n_location_spec_group_names, request->n_block_keys);
         tierce__api_fail(api, -EINVAL, "start write cache");
         return;
     }
-    if (!read_keys(api, request->instance_id, request->block_keys, request->n_block_keys,
-                   request->token_ids, request->n_token_ids, &keys))
-        return;
     struct tierce__write_request write = {
         .instance_id = request->instance_id,
         .keys = keys.keys,
@@ -457,8 +479,9 @@ static void finish_write_cache(struct tierce__api_call *api)
         (const Meta__FinishWriteCacheRequest *)api->request;
     struct tierce__mask written;
     if (request->write_session_id[0] == '\0' || request->success_blocks == NULL) {
-        tierce__api_invalid(api, request->write_session_id[0] == '\0' ? "write_session_id"
-                                                                      : "success_blocks");
+        if (find_instance(api, request->instance_id) != NULL)
+            tierce__api_invalid(api, request->write_session_id[0] == '\0' ? "write_session_id"
+                                                                          : "success_blocks");
         return;
     }
     int rc = tierce__api_read_mask(api, request->success_blocks, &written);

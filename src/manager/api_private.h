@@ -12,6 +12,7 @@
 struct tierce__api_call {
     struct tierce__manager *manager;
     enum tierce__rpc_id id;
+    uint64_t began_ns; /* before its body was read */
     ProtobufCMessage *request, *reply;
     struct tierce__arena arena;            /* until the reply is packed */
     const struct tierce__catalog *catalog; /* tierce__api_catalog */
@@ -83,8 +84,9 @@ static inline const char *tierce__api_string(const char *text)
     return text != NULL ? text : "";
 }
 
-/* Runs the meta service's function for an admin RPC of equal messages. */
-void tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id meta);
+/* Runs the meta service's function for an admin RPC of equal messages; returns its code, which may
+ * be one that the admin service does not have. */
+int tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id meta);
 
 /* What the registry holds, as it is now, until the reply is packed: replies may borrow from it. */
 const struct tierce__catalog *tierce__api_catalog(struct tierce__api_call *api);

@@ -20,9 +20,8 @@ static uint64_t limit_of(int64_t capacity)
     return capacity > 0 ? (uint64_t)capacity : 0;
 }
 
-static void find_limits(struct tierce__quota_limits *out, const struct tierce__live *live,
-                        const struct tierce__group *group, const struct tierce__storage *storage)
-
+void tierce__choose_limits(struct tierce__quota_limits *out, const struct tierce__live *live,
+                           const struct tierce__group *group, const struct tierce__storage *storage)
 {
     *out = (struct tierce__quota_limits){
         .group = limit_of(group->capacity_bytes),
@@ -58,7 +57,7 @@ static int try_storage(struct choosing *c, const struct tierce__storage *storage
     if (!tierce__storages_is_available(locator->opts.storages, storage))
         return 0;
     c->saw_available = true;
-    find_limits(&limits, c->wish->live, c->wish->group, storage);
+    tierce__choose_limits(&limits, c->wish->live, c->wish->group, storage);
     int rc = tierce__quota_reserve(locator->quota, &at, &limits, c->wish->bytes, c->wish->count,
                                    fit, &c->limit);
     c->limited = storage->name;

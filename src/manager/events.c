@@ -4,6 +4,7 @@
 #include "manager/line_log.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <sys/random.h>
 
 static void put_id(struct tierce__line *line)
@@ -149,14 +150,25 @@ void tierce__events_finish(struct tierce__line_log *log, int64_t now_us, const c
 }
 
 void tierce__events_reclaim(struct tierce__line_log *log, int64_t now_us, const char *instance_id,
-                            const int64_t *keys, size_t count, int64_t delay_us)
+                            const struct tierce__reclaimed *gone, size_t count, int64_t delay_us)
 {
     struct tierce__line line = {0};
+    char id[TIERCE__LOCATION_ID_BYTES + 1] = "";
     if (!tierce__line_log_is_read(log))
         return;
     begin(&line, instance_id, "cache_reclaimer", "CacheReclaimSubmit", now_us);
-    put_numbers(&line, "block_keys", keys, count);
-    tierce__line_put(&line, ",\"location_ids\":[],\"delay_us\":");
+    tierce__line_put(&line, ",\"block_keys\":[");
+    for (size_t i = 0; i < count; i++) {
+        tierce__line_put(&line, i > 0 ? "," : "");
+        tierce__line_put_int(&line, gone[i].key);
+    }
+    tierce__line_put(&line, "],\"location_ids\":[");
+    for (size_t i = 0; i < count; i++) {
+        tierce__line_put(&line, i > 0 ? "," : "");
+        memcpy(id, gone[i].location_id, TIERCE__LOCATION_ID_BYTES);
+        tierce__line_put_string(&line, id);
+    }
+    tierce__line_put(&line, "],\"delay_us\":");
     tierce__line_put_int(&line, delay_us);
     end(&line, log);
 }

@@ -3,6 +3,7 @@
 #define TIERCE_MANAGER_EVENTS_H
 
 #include "manager/locator.h"
+#include "manager/reclaimer.h"
 
 /*
  * What happened, one JSON object a line, in KVCM's form (the optimizer reads it): GetCacheLocation,
@@ -24,7 +25,7 @@ void tierce__events_start(struct tierce__line_log *log, int64_t now_us,
 void tierce__events_finish(struct tierce__line_log *log, int64_t now_us, const char *instance_id,
                            const char *session, const struct tierce__mask *written);
 void tierce__events_reclaim(struct tierce__line_log *log, int64_t now_us, const char *instance_id,
-                            const int64_t *keys, size_t count, int64_t delay_us);
+                            const struct tierce__reclaimed *gone, size_t count, int64_t delay_us);
 /* Any other: `fields` is JSON text from ',' on, or "". */
 void tierce__events_other(struct tierce__line_log *log, int64_t now_us, const char *source,
                           const char *component, const char *type, const char *fields);

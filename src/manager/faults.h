@@ -13,9 +13,9 @@
 
 enum tierce__fault_kind { /* values of FaultType */
                           TIERCE__FAULT_INTERNAL_ERROR,
-                          TIERCE__FAULT_DELAY,      /* answered rightly, later */
-                          TIERCE__FAULT_ERROR_CODE, /* not carried out */
-                          TIERCE__FAULT_DROP,       /* carried out, never answered */
+                          TIERCE__FAULT_DELAY = 100, /* answered rightly, later */
+                          TIERCE__FAULT_ERROR_CODE,  /* not carried out */
+                          TIERCE__FAULT_DROP,        /* carried out, never answered */
                           TIERCE__FAULT_NONE = -1,
 };
 

@@ -87,7 +87,7 @@ bool tierce__locator_blocks(struct tierce__locator *locator, const char *instanc
 /* Which indexes are meant: [0, offset), or those with a non-zero value. */
 struct tierce__mask {
     bool is_values;
-    int64_t offset; /* negative counts as 0 */
+    int64_t offset; /* negative: all, as in KVCM */
     const uint8_t *values;
     size_t count;
 };
@@ -96,7 +96,7 @@ static inline bool tierce__mask_has(const struct tierce__mask *mask, size_t i)
 {
     if (mask->is_values)
         return i < mask->count && mask->values[i] != 0;
-    return mask->offset > 0 && i < (uint64_t)mask->offset;
+    return i < (uint64_t)mask->offset;
 }
 
 struct tierce__found_spec {
@@ -148,12 +148,14 @@ TIERCE_MUSTUSE int tierce__locator_get(struct tierce__locator *locator,
 
 /* ---- write ----------------------------------------------------------------------------------- */
 
+#define TIERCE__WRITE_TIMEOUT_S_MAX (24 * 60 * 60)
+
 struct tierce__write_request {
     const char *instance_id;
     const int64_t *keys; /* a chain in order; the same key twice counts once */
     size_t count;
     const char *const *spec_groups; /* [count] or NULL: all specs */
-    int64_t timeout_s;              /* <= 0: the session ends at once */
+    int64_t timeout_s;              /* <= 0: the session ends at once; at most ..._S_MAX */
     const char *const *key_texts;
 };
 
@@ -180,6 +182,18 @@ TIERCE_MUSTUSE int tierce__locator_finish_write(struct tierce__locator *locator,
                                                 const struct tierce__mask *written,
                                                 char why[TIERCE__WHY_BYTES]);
 
+/*
+ * The same for entries by name, whose sizes nobody knew when the write began: `uris` are those of
+ * the session's that were written, with a size= behind them or not; none: all were. Where they do
+ * not say a size, the storage is asked; what it cannot say counts 0 bytes. What quotas leave no
+ * room for is dropped, and the rest serves: TIERCE_E_FULL. A URI that is not the session's leaves
+ * it as it is.
+ */
+TIERCE_MUSTUSE int tierce__locator_finish_entries(struct tierce__locator *locator,
+                                                  const char *instance_id, const char *session,
+                                                  const char *const *uris, size_t count,
+                                                  char why[TIERCE__WHY_BYTES]);
+
 /* How many keys a session has; -ESRCH. */
 TIERCE_MUSTUSE int tierce__locator_session_keys(struct tierce__locator *locator,
                                                 const char *instance_id, const char *session,
@@ -193,6 +207,12 @@ TIERCE_MUSTUSE int tierce__locator_remove(struct tierce__locator *locator, const
                                           const int64_t *keys, size_t count,
                                           const struct tierce__mask *mask,
                                           char why[TIERCE__WHY_BYTES]);
+
+/* The same for entries by name (NULL: as above): one of another name with the same key stays. */
+TIERCE_MUSTUSE int tierce__locator_remove_entries(struct tierce__locator *locator,
+                                                  const char *instance_id, const int64_t *keys,
+                                                  const char *const *texts, size_t count,
+                                                  char why[TIERCE__WHY_BYTES]);
 
 enum tierce__trim {
     TIERCE__TRIM_ALL = 1,  /* blocks and their bytes */
@@ -246,7 +266,8 @@ struct tierce__usage {
     uint64_t serving_bytes, writing_bytes, deleting_bytes; /* exact */
     uint64_t serving_by_type[16], writing_by_type[16], deleting_by_type[16]; /* type slots */
     uint64_t sessions, expired_sessions;
-    uint64_t asked_keys, found_keys; /* of gets, since this process leads */
+    uint64_t asked_keys, found_keys;                /* of gets, since this process leads */
+    uint64_t cache_hits, cache_misses, cache_bytes; /* of search caches */
     uint64_t instances;
 };
 

@@ -281,8 +281,7 @@ static int end_session(struct finishing *f, int rc)
     return rc;
 }
 
-/* The session is busy; afterwards it is gone, or (on an error) as it was, or doubtful. */
-static int finish(struct tierce__live *live, struct tierce__session *session)
+int tierce__live_finish(struct tierce__live *live, struct tierce__session *session)
 {
     struct finishing f = {
         .live = live, .session = session, .now_us = tierce__locator_now_us(live->locator)};
@@ -299,9 +298,23 @@ static int finish_doubtful(struct tierce__live *live, struct tierce__session *se
     return end_session(&f, -EAGAIN);
 }
 
-/* Finds the session, checks the mask against it, and makes it busy. */
-static int begin_finish(struct tierce__live *live, const char *id, const struct tierce__mask *mask,
-                        struct tierce__session **out, char why[TIERCE__WHY_BYTES])
+static int check_mask(const struct tierce__session *session, const struct tierce__mask *mask,
+                      char why[TIERCE__WHY_BYTES])
+{
+    size_t given = mask->is_values ? mask->count : mask->offset > 0 ? (size_t)mask->offset : 0;
+    bool good =
+        mask->is_values ? given == session->count : mask->offset >= 0 && given <= session->count;
+    if (good)
+        return 0;
+    return tierce__why(why, TIERCE_E_ARGUMENT,
+                       "success_blocks is for %lld blocks; the session has %zu to be finished",
+                       mask->is_values ? (long long)given : (long long)mask->offset,
+                       session->count);
+}
+
+int tierce__live_begin_finish(struct tierce__live *live, const char *id,
+                              const struct tierce__mask *mask, struct tierce__session **out,
+                              char why[TIERCE__WHY_BYTES])
 {
     int rc = 0;
     tierce__lock_take(&live->lock);
@@ -310,24 +323,24 @@ static int begin_finish(struct tierce__live *live, const char *id, const struct 
         rc = tierce__why(why, -ESRCH, "no write session %.40s; it may have timed out", id);
         goto out;
     }
-    size_t given = mask->is_values ? mask->count : mask->offset > 0 ? (size_t)mask->offset : 0;
-    bool good =
-        mask->is_values ? given == session->count : mask->offset >= 0 && given <= session->count;
-    if (!good) {
-        rc = tierce__why(why, TIERCE_E_ARGUMENT,
-                         "success_blocks is for %lld blocks; the session has %zu to be finished",
-                         mask->is_values ? (long long)given : (long long)mask->offset,
-                         session->count);
+    rc = mask != NULL ? check_mask(session, mask, why) : 0;
+    if (rc < 0)
         goto out;
-    }
     for (size_t i = 0; i < session->count; i++)
-        session->written[i] = tierce__mask_has(mask, i);
+        session->written[i] = mask == NULL || tierce__mask_has(mask, i);
     session->is_late = false;
     session->is_busy = true;
     *out = session;
 out:
     tierce__lock_drop(&live->lock);
     return rc;
+}
+
+void tierce__live_unfinish(struct tierce__live *live, struct tierce__session *session)
+{
+    tierce__lock_take(&live->lock);
+    session->is_busy = false;
+    tierce__lock_drop(&live->lock);
 }
 
 int tierce__locator_finish_write(struct tierce__locator *locator, const char *instance_id,
@@ -339,9 +352,9 @@ int tierce__locator_finish_write(struct tierce__locator *locator, const char *in
     int rc = tierce__live_acquire(&live, locator, instance_id, why);
     if (rc < 0)
         return rc;
-    rc = begin_finish(live, session_id, written_mask, &session, why);
+    rc = tierce__live_begin_finish(live, session_id, written_mask, &session, why);
     if (rc == 0) {
-        rc = finish(live, session);
+        rc = tierce__live_finish(live, session);
         if (rc < 0)
             rc = tierce__why(why, rc, "the write cannot be finished: %s", tierce_strerror(rc));
     }
@@ -402,7 +415,7 @@ size_t tierce__live_expire(struct tierce__live *live, int64_t now_us)
     while ((session = take_due(live, now_us, &was_doubtful)) != NULL) {
         size_t keys = session->count;
         bool is_late = session->is_late;
-        int rc = was_doubtful ? finish_doubtful(live, session) : finish(live, session);
+        int rc = was_doubtful ? finish_doubtful(live, session) : tierce__live_finish(live, session);
         if (rc < 0 && rc != -EAGAIN) {
             tierce__log(TIERCE_LOG_WARN, "manager.session_not_ended", "instance=%s error=%s",
                         live->instance.id, tierce_error_name(rc));

@@ -18,7 +18,8 @@
  *
  *     locator.c        instances come and go; recovery
  *     locator_get.c    the match modes
- *     locator_write.c  StartWrite and FinishWrite
+ *     locator_write.c  StartWrite
+ *     locator_finish.c FinishWrite, timeouts, writes in doubt
  *     locator_remove.c remove, trim, look
  *     choice.c         which storage to write to, which location to read from
  *     sessions.c       who writes which keys until when, and its durable form
@@ -67,6 +68,7 @@ struct tierce__locator {
     struct tierce__quota *quota;
     struct tierce__deleter *deleter;
     _Atomic uint64_t random;
+    _Atomic int64_t wall_offset_us; /* from the clock that nobody sets to the wall clock */
     struct tierce__lock changing; /* CHANGING: whoever adds or takes out instances, one at a time */
     struct tierce__lock lock;     /* LOCATOR: what follows */
     struct tierce__cond idle;     /* an instance has lost its last user */
@@ -114,6 +116,10 @@ static inline bool tierce__meta_may_be_written(int rc)
     return rc < 0 && rc != -ENOMEM && rc != TIERCE_E_REFUSED && rc != TIERCE_E_ARGUMENT &&
            rc != TIERCE_E_LIMIT;
 }
+
+/* Refuses a call of so many keys that their parts would take more memory than a call may. */
+TIERCE_MUSTUSE int tierce__live_check_parts(const struct tierce__live *live, size_t keys,
+                                            char why[TIERCE__WHY_BYTES]);
 
 void tierce__say_why(char why[TIERCE__WHY_BYTES], const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -178,6 +184,19 @@ TIERCE_MUSTUSE int tierce__session_read(struct tierce__session **out,
                                         struct tierce__locator *locator, uint64_t note,
                                         const void *bytes, size_t count);
 
+/* ---- locator_finish.c ------------------------------------------------------------------------ */
+
+/* Finds the session and makes it busy; what the mask has (NULL: all) was written. -ESRCH,
+ * TIERCE_E_ARGUMENT (a mask of another length). */
+TIERCE_MUSTUSE int tierce__live_begin_finish(struct tierce__live *live, const char *id,
+                                             const struct tierce__mask *mask,
+                                             struct tierce__session **out,
+                                             char why[TIERCE__WHY_BYTES]);
+/* Afterwards it is gone, or (on an error) as it was, or doubtful. */
+TIERCE_MUSTUSE int tierce__live_finish(struct tierce__live *live, struct tierce__session *session);
+/* As if it had not been begun. */
+void tierce__live_unfinish(struct tierce__live *live, struct tierce__session *session);
+
 /* ---- locator_remove.c ------------------------------------------------------------------------ */
 
 struct tierce__removed {
@@ -227,6 +246,11 @@ struct tierce__storage_wish {
 TIERCE_MUSTUSE int tierce__choose_storage(const struct tierce__storage_wish *wish,
                                           const struct tierce__storage **out, size_t *fit,
                                           char why[TIERCE__WHY_BYTES]);
+
+/* What may be reserved in a storage for an instance of the group. */
+void tierce__choose_limits(struct tierce__quota_limits *out, const struct tierce__live *live,
+                           const struct tierce__group *group,
+                           const struct tierce__storage *storage);
 
 /* The storage of a location, by its number or by what its first text names; NULL: not in the
  * registry. */

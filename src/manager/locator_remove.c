@@ -154,50 +154,72 @@ int64_t tierce__live_reusable_us(const struct tierce__live *live, int64_t due_us
     return due_us > from_us ? due_us : from_us;
 }
 
+/* Which entries go: two names may have one key. texts NULL: keys have none. */
+struct entries {
+    const char *const *texts;
+    const struct tierce__removed *removed;
+};
+
+static bool is_entry(void *arg, size_t i, int64_t key, const struct tierce__record *record)
+{
+    const struct entries *entries = arg;
+    (void)key;
+    return record->key_text != NULL &&
+           strcmp(record->key_text, entries->texts[entries->removed->offset + i]) == 0;
+}
+
 /* What is being written will not serve. */
-static void mark_claims(struct tierce__live *live, const int64_t *keys, size_t count,
-                        const struct tierce__mask *mask)
+static void mark_claims(struct tierce__live *live, const int64_t *keys, const char *const *texts,
+                        size_t count)
 {
     tierce__lock_take(&live->lock);
     for (size_t i = 0; i < count; i++) {
-        struct tierce__claim *claim =
-            tierce__mask_has(mask, i) ? NULL : tierce__live_claim(live, keys[i]);
-        if (claim != NULL)
+        struct tierce__claim *claim = tierce__live_claim(live, keys[i]);
+        const char *text =
+            claim != NULL ? TIERCE__CONTAINER_OF(claim, struct tierce__session_key, claim)->text
+                          : NULL;
+        if (claim != NULL && (texts == NULL || (text != NULL && strcmp(text, texts[i]) == 0)))
             claim->is_removed = true;
     }
     tierce__lock_drop(&live->lock);
+}
+
+int tierce__locator_remove_entries(struct tierce__locator *locator, const char *instance_id,
+                                   const int64_t *keys, const char *const *texts, size_t count,
+                                   char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__live *live;
+    struct tierce__removed removed = {0};
+    struct entries entries = {.texts = texts, .removed = &removed};
+    int rc = tierce__live_acquire(&live, locator, instance_id, why);
+    if (rc < 0)
+        return rc;
+    mark_claims(live, keys, texts, count);
+    struct tierce__removal at_once = {.due_us = tierce__locator_now_us(locator),
+                                      .wanted = texts != NULL ? is_entry : NULL,
+                                      .wanted_arg = &entries};
+    rc = tierce__live_remove(live, keys, count, &at_once, &removed);
+    if (rc < 0)
+        rc = tierce__why(why, rc, "the index cannot be written: %s", tierce_strerror(rc));
+    tierce__live_release(live);
+    return rc;
 }
 
 int tierce__locator_remove(struct tierce__locator *locator, const char *instance_id,
                            const int64_t *keys, size_t count, const struct tierce__mask *mask,
                            char why[TIERCE__WHY_BYTES])
 {
-    struct tierce__live *live;
     struct tierce__arena arena = {0};
-    struct tierce__removed removed = {0};
-    int rc = tierce__live_acquire(&live, locator, instance_id, why);
-    if (rc < 0)
-        return rc;
     int64_t *wanted = tierce__arena_alloc(&arena, (count + 1) * sizeof(*wanted));
     size_t n = 0;
-    if (count == 0)
-        rc = tierce__why(why, TIERCE_E_ARGUMENT, "neither block_keys nor token_ids of a block");
-    else if (wanted == NULL)
-        rc = tierce__why(why, -ENOMEM, "no memory");
-    if (rc < 0)
-        goto out;
+    if (wanted == NULL)
+        return tierce__why(why, -ENOMEM, "no memory");
     for (size_t i = 0; i < count; i++) {
         if (!tierce__mask_has(mask, i))
             wanted[n++] = keys[i];
     }
-    mark_claims(live, keys, count, mask);
-    struct tierce__removal at_once = {.due_us = tierce__locator_now_us(locator)};
-    rc = tierce__live_remove(live, wanted, n, &at_once, &removed);
-    if (rc < 0)
-        rc = tierce__why(why, rc, "the index cannot be written: %s", tierce_strerror(rc));
-out:
+    int rc = tierce__locator_remove_entries(locator, instance_id, wanted, NULL, n, why);
     tierce__arena_clear(&arena);
-    tierce__live_release(live);
     return rc;
 }
 
@@ -368,10 +390,10 @@ int tierce__locator_look(struct tierce__locator *locator,
     struct tierce__looked *looked =
         tierce__arena_calloc(arena, request->count + 1, sizeof(*looked));
     size_t n = 0;
-    if (request->count == 0)
-        rc = tierce__why(why, TIERCE_E_ARGUMENT, "neither block_keys nor token_ids of a block");
-    else if (wanted == NULL || looked == NULL)
+    if (wanted == NULL || looked == NULL)
         rc = tierce__why(why, -ENOMEM, "no memory");
+    else
+        rc = tierce__live_check_parts(live, request->count, why);
     if (rc < 0)
         goto out;
     for (size_t i = 0; i < request->count; i++) {

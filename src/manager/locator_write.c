@@ -14,6 +14,9 @@
  * deleter in the same batch. A session whose time is over is finished with nothing written.
  */
 
+/* What quotas do not bound, as it has no bytes: sessions of an instance and their keys. */
+#define WRITING_MAX ((size_t)1 << 20)
+
 struct starting {
     struct tierce__live *live;
     const struct tierce__catalog *catalog;
@@ -35,8 +38,6 @@ struct starting {
 
 static int check_request(const struct tierce__write_request *request, char why[TIERCE__WHY_BYTES])
 {
-    if (request->count == 0)
-        return tierce__why(why, TIERCE_E_ARGUMENT, "neither block_keys nor token_ids of a block");
     if (request->count > UINT16_MAX)
         return tierce__why(why, TIERCE_E_ARGUMENT, "%zu keys in one write; at most %u",
                            request->count, UINT16_MAX);
@@ -123,6 +124,13 @@ static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
     session->count = 0;
     s->session = session;
     tierce__lock_take(&s->live->lock);
+    size_t writing = s->live->claim_count + s->live->session_count;
+    if (writing + request->count >= WRITING_MAX) {
+        tierce__lock_drop(&s->live->lock);
+        return tierce__why(why, TIERCE_E_FULL,
+                           "instance %.64s is writing %zu keys already; at most %zu at a time",
+                           s->live->instance.id, writing, WRITING_MAX);
+    }
     for (size_t i = 0; i < request->count; i++) {
         if (tierce__live_claim(s->live, request->keys[i]) != NULL) {
             s->taken[i] = 1;
@@ -131,8 +139,9 @@ static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
         struct tierce__session_key *key = &session->keys[session->count];
         *key = (struct tierce__session_key){
             .claim = {.key = request->keys[i]},
-            .has_parent = i > 0,
-            .parent = i > 0 ? request->keys[i - 1] : 0,
+            /* Entries by name follow nothing. */
+            .has_parent = i > 0 && request->key_texts == NULL,
+            .parent = i > 0 && request->key_texts == NULL ? request->keys[i - 1] : 0,
             .text = request->key_texts != NULL ? request->key_texts[i] : NULL,
         };
         s->positions[session->count++] = i;
@@ -376,9 +385,12 @@ static int keep_texts(struct starting *s)
         struct tierce__session_key *key = &s->session->keys[i];
         if (key->text == NULL)
             continue;
-        key->text = tierce__arena_copy(&s->session->arena, key->text, strlen(key->text));
-        if (key->text == NULL)
+        const char *text = tierce__arena_copy(&s->session->arena, key->text, strlen(key->text));
+        if (text == NULL)
             return -ENOMEM;
+        tierce__lock_take(&s->live->lock); /* who removes it reads it */
+        key->text = text;
+        tierce__lock_drop(&s->live->lock);
     }
     return 0;
 }
@@ -523,7 +535,9 @@ static int start(struct starting *s, struct tierce__started *out, size_t *places
     /* A session without keys is told as well: clients finish it. It needs no note. */
     bool empty = s->session->count == 0;
     int64_t timeout_s = empty ? EMPTY_TIMEOUT_S : s->request->timeout_s;
-    timeout_s = timeout_s < 0 ? 0 : timeout_s > INT32_MAX ? INT32_MAX : timeout_s;
+    timeout_s = timeout_s < 0                             ? 0
+                : timeout_s > TIERCE__WRITE_TIMEOUT_S_MAX ? TIERCE__WRITE_TIMEOUT_S_MAX
+                                                          : timeout_s;
     s->session->due_us = now_us + timeout_s * 1000000;
     if (!empty) {
         rc = reserve_room(s, why);
@@ -556,6 +570,8 @@ int tierce__locator_start_write(struct tierce__locator *locator,
     rc = s.group == NULL ? tierce__why(why, -ENOENT, "instance group %.64s is gone",
                                        s.live->instance.group_name)
                          : check_request(request, why);
+    if (rc == 0)
+        rc = tierce__live_check_parts(s.live, request->count, why);
     if (rc == 0)
         rc = start(&s, &started, &places_taken, why);
     if (rc == 0) {

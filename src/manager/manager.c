@@ -84,7 +84,8 @@ static void write_log(void *arg, enum tierce_log_level level, const char *event,
     tierce__line_put(&line, event);
     tierce__line_put(&line, " ");
     tierce__line_put(&line, detail);
-    if (whole->logs_to_console && !line.failed)
+    bool is_shown = whole->logs_to_console || level == TIERCE_LOG_ERROR;
+    if (is_shown && !line.failed)
         fprintf(stderr, "%.*s\n", (int)line.bytes, line.text);
     tierce__line_end(&line, whole->service_log);
 }
@@ -145,6 +146,27 @@ static void set_state(struct tierce__manager *manager, enum tierce__manager_stat
     atomic_store_explicit(&manager->state, (int)state, memory_order_release);
 }
 
+static void set_trouble(struct tierce__manager *manager, const char *why)
+{
+    tierce__lock_take(&manager->trouble_lock);
+    snprintf(manager->trouble, sizeof(manager->trouble), "%s", why);
+    tierce__lock_drop(&manager->trouble_lock);
+}
+
+void tierce__manager_trouble(struct tierce__manager *manager, char out[256])
+{
+    struct tierce__elector_state state;
+    out[0] = '\0';
+    tierce__elector_state(manager->elector, &state);
+    if (state.leader[0] != '\0' && strcmp(state.leader, manager->node_id) != 0)
+        return;
+    tierce__lock_take(&manager->trouble_lock);
+    snprintf(out, 256, "%s", manager->trouble);
+    tierce__lock_drop(&manager->trouble_lock);
+    if (out[0] == '\0' && state.trouble[0] != '\0')
+        snprintf(out, 256, "%s", state.trouble);
+}
+
 /* The elector's thread may be faster than whoever starts it. */
 static void wait_for_elector(struct whole *whole)
 {
@@ -170,9 +192,11 @@ static int promote(void *arg, uint64_t fence)
         set_state(manager, TIERCE__MANAGER_FOLLOWS);
         tierce__registry_drop(manager->registry);
         tierce__log(TIERCE_LOG_ERROR, "manager.cannot_lead", "%s", why);
+        set_trouble(manager, why[0] != '\0' ? why : tierce_strerror(rc));
         return rc;
     }
     tierce__reclaimer_resume(manager->reclaimer);
+    set_trouble(manager, "");
     set_state(manager, TIERCE__MANAGER_LEADS);
     tierce__log(TIERCE_LOG_INFO, "manager.leads", "fence=%llu", (unsigned long long)fence);
     tierce__events_other(manager->events, tierce__manager_now_us(manager), manager->node_id,
@@ -210,12 +234,12 @@ static void tell_storage(void *arg, const char *storage, bool is_well, const cha
     tierce__line_clear(&fields);
 }
 
-static void tell_reclaim(void *arg, const char *instance_id, const int64_t *keys, size_t count,
-                         int64_t delay_us)
+static void tell_reclaim(void *arg, const char *instance_id, const struct tierce__reclaimed *gone,
+                         size_t count, int64_t delay_us)
 {
     struct whole *whole = arg;
     tierce__events_reclaim(whole->manager.events, tierce__manager_now_us(&whole->manager),
-                           instance_id, keys, count, delay_us);
+                           instance_id, gone, count, delay_us);
 }
 
 /* ---- the ticker ------------------------------------------------------------------------------ */
@@ -268,14 +292,14 @@ static void end_ticker(struct whole *whole)
 /* ---- listening ------------------------------------------------------------------------------- */
 
 static size_t add_listener(struct whole *whole, const struct tierce__manager_config *config,
-                           enum tierce__serve_protocol protocol, uint16_t port, unsigned ports,
-                           bool is_admin)
+                           enum tierce__serve_protocol protocol, uint16_t port, unsigned ports)
 {
     size_t index = whole->listener_count++;
     struct tierce__route *routes = whole->routes[index];
     size_t count = tierce__api_routes(&whole->manager, protocol, ports, routes);
-    if (protocol == TIERCE__SERVE_HTTP)
-        count += tierce__admin_http_routes(&whole->manager, is_admin, routes + count);
+    if (protocol == TIERCE__SERVE_HTTP) /* which no two kinds of calls share */
+        count += tierce__admin_http_routes(
+            &whole->manager, (enum tierce__rpc_port)__builtin_ctz(ports), routes + count);
     whole->listeners[index] = (struct tierce__listener){
         .protocol = protocol,
         .host = config->host,
@@ -296,17 +320,16 @@ static void plan_listeners(struct whole *whole, const struct tierce__manager_con
     bool shares = config->shares_grpc;
     whole->admin_grpc = whole->debug_http = SIZE_MAX;
     whole->meta_grpc = add_listener(whole, config, TIERCE__SERVE_GRPC, config->grpc_port,
-                                    meta | (shares ? admin | debug : 0), false);
-    whole->meta_http =
-        add_listener(whole, config, TIERCE__SERVE_HTTP, config->http_port, meta, false);
+                                    meta | (shares ? admin | debug : 0));
+    whole->meta_http = add_listener(whole, config, TIERCE__SERVE_HTTP, config->http_port, meta);
     if (!shares)
-        whole->admin_grpc = add_listener(whole, config, TIERCE__SERVE_GRPC, config->admin_grpc_port,
-                                         admin | debug, true);
+        whole->admin_grpc =
+            add_listener(whole, config, TIERCE__SERVE_GRPC, config->admin_grpc_port, admin | debug);
     whole->admin_http =
-        add_listener(whole, config, TIERCE__SERVE_HTTP, config->admin_http_port, admin, true);
+        add_listener(whole, config, TIERCE__SERVE_HTTP, config->admin_http_port, admin);
     if (config->has_debug)
         whole->debug_http =
-            add_listener(whole, config, TIERCE__SERVE_HTTP, config->debug_http_port, debug, false);
+            add_listener(whole, config, TIERCE__SERVE_HTTP, config->debug_http_port, debug);
 }
 
 static bool is_serving(void *arg, const char *service)
@@ -364,6 +387,15 @@ static int open_registry(struct whole *whole, const struct tierce__manager_confi
         snprintf(why, 256, "the startup file %.140s cannot be read: %s", config->startup_file,
                  tierce_strerror(rc));
         return rc;
+    }
+    if (whole->startup !=
+        NULL) { /* what is wrong in it is said now and not when it begins to lead */
+        char inner[256] = "";
+        rc = tierce__registry_check_startup(whole->startup, inner);
+        if (rc < 0) {
+            snprintf(why, 256, "the startup file %.100s: %.130s", config->startup_file, inner);
+            return rc;
+        }
     }
     return tierce__registry_open(
         &whole->manager.registry,
@@ -510,6 +542,7 @@ int tierce__manager_start(struct tierce__manager **out, const struct tierce__man
     whole->manager.started_us = tierce__manager_now_us(&whole->manager);
     tierce__lock_init(&whole->lock, TIERCE__LOCK_TICKER);
     tierce__cond_init(&whole->wake);
+    tierce__lock_init(&whole->manager.trouble_lock, TIERCE__LOCK_TROUBLE);
     int rc = open_logs(whole, config, why);
     if (rc == 0)
         rc = open_parts(whole, config, why);
@@ -549,6 +582,7 @@ void tierce__manager_stop(struct tierce__manager *manager)
     tierce__registry_close(manager->registry);
     close_logs(whole);
     tierce__cond_fini(&whole->wake);
+    tierce__lock_fini(&whole->manager.trouble_lock);
     tierce__lock_fini(&whole->lock);
     tierce__free(whole->startup);
     tierce__free(whole->quota_text);

@@ -114,23 +114,42 @@ static void tell_groups(const struct telling *t, const struct tierce__catalog *c
 
 static void tell_instances(const struct telling *t, const struct tierce__catalog *catalog)
 {
-    static const char *const names[] = {
-        "cache_manager_instance.key_count", "cache_manager_instance.byte_size",
-        "cache_manager_instance.asked_key_count", "cache_manager_instance.found_key_count"};
-    static const char *const helps[] = {"Blocks of an instance that can be read.", "Their bytes.",
-                                        "Keys that were asked for.", "Those that were found."};
+    static const struct {
+        const char *name, *help;
+        bool is_counter;
+    } metrics[] = {
+        {"cache_manager_instance.key_count", "Blocks of an instance that can be read.", false},
+        {"cache_manager_instance.byte_size", "Their bytes.", false},
+        {"cache_manager_instance.asked_key_count", "Keys that were asked for.", true},
+        {"cache_manager_instance.found_key_count", "Those that were found.", true},
+        {"meta_indexer.total_key_count", "Keys in an instance's index.", false},
+        {"meta_indexer.total_cache_usage", "Bytes of an instance's search cache.", false},
+        {"meta_indexer.search_cache_hit_count", "Records that it had.", true},
+        {"meta_indexer.search_cache_miss_count", "Records that it did not have.", true},
+        {"meta_indexer.search_cache_hit_ratio", "The former, of both.", false},
+    };
     size_t count;
     const struct tierce__instance *instances = tierce__catalog_instances(catalog, &count);
-    for (size_t m = 0; m < sizeof(names) / sizeof(names[0]); m++) {
+    for (size_t m = 0; m < sizeof(metrics) / sizeof(metrics[0]); m++) {
         for (size_t i = 0; i < count; i++) {
             struct tierce__usage usage;
             struct tierce__metric_tag tags[] = {{"instance_group", instances[i].group_name},
                                                 {"instance_id", instances[i].id}};
             if (tierce__locator_instance_usage(t->manager->locator, instances[i].id, &usage) < 0)
                 continue;
-            uint64_t values[] = {usage.keys, usage.serving_bytes, usage.asked_keys,
-                                 usage.found_keys};
-            tell(t, names[m], helps[m], m >= 2, (double)values[m], tags, 2);
+            double hits = (double)usage.cache_hits, tries = hits + (double)usage.cache_misses;
+            double values[] = {
+                (double)usage.keys,
+                (double)usage.serving_bytes,
+                (double)usage.asked_keys,
+                (double)usage.found_keys,
+                (double)usage.keys,
+                (double)usage.cache_bytes,
+                hits,
+                (double)usage.cache_misses,
+                tries > 0 ? hits / tries : 0,
+            };
+            tell(t, metrics[m].name, metrics[m].help, metrics[m].is_counter, values[m], tags, 2);
         }
     }
 }

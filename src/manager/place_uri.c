@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/arena.h"
+#include "base/bytes.h"
+#include "key/sha256.h"
 #include "manager/places.h"
 
 #include <errno.h>
@@ -43,6 +45,27 @@ static char *escape(char *to, const char *name)
     return to;
 }
 
+/* A longer name is none of a file system. "~~" stands in no other. */
+enum { FILE_NAME_BYTES_MAX = 255, DIGEST_HEX_BYTES = 2 * TIERCE__SHA256_BYTES };
+
+/* A name whose escaped form would be too long for a folder's: its beginning, and a digest of all.
+ */
+static char *escape_folder(char *to, const char *name)
+{
+    char *end = escape(to, name);
+    if (end - to <= FILE_NAME_BYTES_MAX)
+        return end;
+    uint8_t digest[TIERCE__SHA256_BYTES];
+    char hex[DIGEST_HEX_BYTES + 1];
+    tierce__sha256(digest, name, strlen(name));
+    tierce__hex_encode(hex, digest, sizeof(digest));
+    end = to + FILE_NAME_BYTES_MAX - DIGEST_HEX_BYTES - 2;
+    *end++ = '~';
+    *end++ = '~';
+    memcpy(end, hex, DIGEST_HEX_BYTES);
+    return end + DIGEST_HEX_BYTES;
+}
+
 static bool has_files(const struct tierce__storage *storage)
 {
     return storage->type == TIERCE__STORAGE_NFS || storage->type == TIERCE__STORAGE_3FS ||
@@ -55,6 +78,7 @@ static char *folder_of(const struct tierce__storage *storage,
                        struct tierce__arena *arena)
 {
     const char *spec_name = instance->specs[spec].name;
+    char *(*name_folder)(char *to, const char *name) = has_files(storage) ? escape_folder : escape;
     char *root = has_files(storage) ? tierce__storage_root(storage) : tierce__strdup("/");
     if (root == NULL)
         return NULL;
@@ -62,9 +86,9 @@ static char *folder_of(const struct tierce__storage *storage,
     char *folder = tierce__arena_alloc(
         arena, root_bytes + ESCAPE_GROWTH * (strlen(instance->id) + strlen(spec_name)) + 3);
     if (folder != NULL) {
-        char *to = escape(append(folder, root, root_bytes), instance->id);
+        char *to = name_folder(append(folder, root, root_bytes), instance->id);
         *to++ = '/';
-        to = escape(to, spec_name);
+        to = name_folder(to, spec_name);
         *to++ = '/';
         *to = '\0';
         *bytes = (size_t)(to - folder);
@@ -146,7 +170,6 @@ int tierce__place_uris_begin(struct tierce__place_uris *out, const struct tierce
     uris.prefixes = tierce__arena_calloc(arena, instance->spec_count, sizeof(*uris.prefixes));
     if (uris.prefixes == NULL)
         return -ENOMEM;
-    uris.has_slots = storage != NULL && has_files(storage) && storage->key_count_per_file > 1;
     *out = uris;
     return 0;
 }
@@ -165,12 +188,17 @@ char *tierce__place_uris_make(struct tierce__place_uris *uris,
     if (uri == NULL)
         return NULL;
     char *to = append_hex16(append(uri, prefix->text, prefix->bytes), place->file);
-    *to++ = uris->storage->type == TIERCE__STORAGE_MOONCAKE ? '&' : '?';
-    if (uris->has_slots || place->slot > 0) {
+    char next = uris->storage->type == TIERCE__STORAGE_MOONCAKE ? '&' : '?';
+    if (tierce__place_slots(place->file) > 1) {
+        *to++ = next;
         to = append_decimal(append(to, "blkid=", 6), place->slot);
-        *to++ = '&';
+        next = '&';
     }
-    *append_decimal(append(to, "size=", 5), place->bytes) = '\0';
+    if (place->bytes > 0 || !uris->instance->is_kv) { /* an entry's size is its writer's to say */
+        *to++ = next;
+        to = append_decimal(append(to, "size=", 5), place->bytes);
+    }
+    *to = '\0';
     return uri;
 }
 

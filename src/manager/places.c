@@ -499,7 +499,8 @@ int tierce__places_take(struct tierce__places *places, const struct tierce__plac
     int32_t slots = wish->storage->key_count_per_file;
     TIERCE_ASSERT(slots <= (int32_t)TIERCE__PLACES_SLOTS_MAX);
     struct take take = {.places = places,
-                        .slots = slots > 1 ? (uint32_t)slots : 1,
+                        /* What has no known size has no slots either, but files of its own. */
+                        .slots = wish->bytes > 0 && slots > 1 ? (uint32_t)slots : 1,
                         .count = wish->count,
                         .taken = taken,
                         .notes = notes->notes,

@@ -148,7 +148,6 @@ struct tierce__place_uris {
     const struct tierce__instance *instance;
     struct tierce__arena *arena;
     struct tierce__place_prefix *prefixes; /* by spec */
-    bool has_slots;
 };
 TIERCE_MUSTUSE int tierce__place_uris_begin(struct tierce__place_uris *out,
                                             const struct tierce__storage *storage,

@@ -316,8 +316,8 @@ struct leaving {
     const struct tierce__removed *removed;
     const uint32_t *chosen;
     uint64_t used_again;
-    int64_t *left; /* keys, in their order */
-    size_t left_count;
+    struct tierce__reclaimed *gone;
+    size_t gone_count, gone_max;
 };
 
 /* Under the key's lock: not what was used since it was drawn. */
@@ -326,10 +326,14 @@ static bool is_unused(void *arg, size_t i, int64_t key, const struct tierce__rec
     struct leaving *l = arg;
     const struct tierce__record *drawn = &l->sample->records[l->chosen[l->removed->offset + i]];
     bool unused = record->used_us <= drawn->used_us && record->uses <= drawn->uses;
-    if (unused)
-        l->left[l->left_count++] = key;
-    else
-        l->used_again++;
+    l->used_again += !unused;
+    for (size_t at = 0; unused && at < record->location_count; at++) {
+        if (l->gone_count == l->gone_max)
+            break; /* it got another location since it was drawn */
+        struct tierce__reclaimed *gone = &l->gone[l->gone_count++];
+        gone->key = key;
+        memcpy(gone->location_id, record->locations[at].id, sizeof(gone->location_id));
+    }
     return unused;
 }
 
@@ -342,11 +346,16 @@ static void submit(struct round *r, struct tierce__live *live, struct sample *sa
     int64_t delay_us =
         (int64_t)(group->delay_before_delete_ms > 0 ? group->delay_before_delete_ms : 0) * 1000;
     int64_t *keys = tierce__arena_alloc(&sample->arena, (count + 1) * sizeof(*keys));
-    leaving.left = tierce__arena_alloc(&sample->arena, (count + 1) * sizeof(*leaving.left));
-    if (keys == NULL || leaving.left == NULL || count == 0)
+    if (keys == NULL || count == 0)
         return;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         keys[i] = sample->keys[chosen[i]];
+        leaving.gone_max += sample->records[chosen[i]].location_count;
+    }
+    leaving.gone =
+        tierce__arena_alloc(&sample->arena, (leaving.gone_max + 1) * sizeof(*leaving.gone));
+    if (leaving.gone == NULL)
+        return;
     struct tierce__removal how = {
         .due_us = r->now_us + delay_us, .wanted = is_unused, .wanted_arg = &leaving};
     int rc = tierce__live_remove(live, keys, count, &how, &removed);
@@ -361,9 +370,10 @@ static void submit(struct round *r, struct tierce__live *live, struct sample *sa
     reclaimer->stats.used_again += leaving.used_again;
     tierce__lock_drop(&reclaimer->lock);
     /* After an error those of the last step stayed. */
-    if (removed.keys > 0 && reclaimer->opts.submitted != NULL)
-        reclaimer->opts.submitted(reclaimer->opts.submitted_arg, live->instance.id, leaving.left,
-                                  removed.keys, delay_us);
+    size_t told = removed.locations < leaving.gone_count ? removed.locations : leaving.gone_count;
+    if (told > 0 && reclaimer->opts.submitted != NULL)
+        reclaimer->opts.submitted(reclaimer->opts.submitted_arg, live->instance.id, leaving.gone,
+                                  told, delay_us);
 }
 
 /* Takes out of one instance what is asked of it, and counts that down: what the policy gives up

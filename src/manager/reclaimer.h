@@ -3,6 +3,7 @@
 #define TIERCE_MANAGER_RECLAIMER_H
 
 #include "manager/locator.h"
+#include "manager/record.h"
 
 /*
  * What leaves when a group comes near its limits.
@@ -25,6 +26,12 @@
 
 struct tierce__reclaimer;
 
+/* A location that leaves. */
+struct tierce__reclaimed {
+    int64_t key;
+    char location_id[TIERCE__LOCATION_ID_BYTES]; /* not NUL-terminated */
+};
+
 struct tierce__reclaimer_opts {
     size_t size;
     struct tierce__locator *locator;   /* [borrow until stop] */
@@ -34,8 +41,8 @@ struct tierce__reclaimer_opts {
     uint64_t seed;
     bool has_thread; /* else only tierce__reclaimer_step */
     /* What is given to the deleter; on the reclaimer's thread. May be NULL. */
-    void (*submitted)(void *arg, const char *instance_id, const int64_t *keys, size_t count,
-                      int64_t delay_us);
+    void (*submitted)(void *arg, const char *instance_id, const struct tierce__reclaimed *gone,
+                      size_t count, int64_t delay_us);
     void *submitted_arg;
 };
 

@@ -219,7 +219,7 @@ static int say_missing(const char *noun, const char *name, char why[256])
 
 static int say_there(const char *noun, const char *name, char why[256])
 {
-    snprintf(why, 256, "there is a %s %.200s already", noun, name);
+    snprintf(why, 256, "%s %.200s is there already", noun, name);
     return -EEXIST;
 }
 
@@ -722,4 +722,14 @@ int tierce__registry_startup(struct tierce__registry *registry, const char *text
 {
     int rc = change(registry, start, text != NULL ? text : builtin, why);
     return rc > 0 ? 0 : rc;
+}
+
+int tierce__registry_check_startup(const char *text, char why[256])
+{
+    struct tierce__catalog *catalog = NULL;
+    int rc = tierce__catalog_create(&catalog);
+    if (rc == 0)
+        rc = start(catalog, text, why);
+    tierce__catalog_put(catalog);
+    return rc;
 }

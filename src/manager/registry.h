@@ -129,5 +129,8 @@ TIERCE_MUSTUSE int tierce__registry_restore(struct tierce__registry *registry, c
  * into a registry that holds nothing; 0 and nothing done if it holds something. */
 TIERCE_MUSTUSE int tierce__registry_startup(struct tierce__registry *registry, const char *text,
                                             char why[256]);
+/* What is wrong in such a text, before there is anything to put it into. TIERCE_E_FORMAT,
+ * TIERCE_E_ARGUMENT, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__registry_check_startup(const char *text, char why[256]);
 
 #endif

@@ -29,6 +29,7 @@ struct local {
     struct tierce__vfs *vfs;
     bool owns_vfs;
     char *path, *temporary, *lock_path, *folder;
+    int held; /* the lock, of a manager that leads without a lease; -1 */
 };
 
 static struct local *local_of(struct tierce__registry_store *store)
@@ -41,6 +42,8 @@ static struct local *local_of(struct tierce__registry_store *store)
 static void local_close(struct tierce__registry_store *store)
 {
     struct local *local = local_of(store);
+    if (local->held >= 0)
+        close(local->held);
     if (local->owns_vfs && local->vfs != NULL)
         local->vfs->ops->destroy(local->vfs);
     tierce__free(local->path);
@@ -81,6 +84,7 @@ static int local_open(struct tierce__registry_store **out, const char *uri, stru
     if (local == NULL)
         return -ENOMEM;
     local->base.ops = &tierce__registry_local;
+    local->held = -1;
     local->vfs = vfs;
     local->path = tierce__strdup(rest);
     local->temporary = with_ending(rest, ".new");
@@ -106,7 +110,7 @@ static int local_open(struct tierce__registry_store **out, const char *uri, stru
 /* ---- one writer at a time -------------------------------------------------------------------- */
 
 /* A descriptor that holds the lock until it is closed; or an error. */
-static int take_lock(const struct local *local, char why[256])
+static int wait_for_lock(const struct local *local, char why[256])
 {
     int fd = open(local->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) {
@@ -118,12 +122,29 @@ static int take_lock(const struct local *local, char why[256])
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (tierce__now_ns() > deadline_ns) {
             close(fd);
-            snprintf(why, 256, "%.200s: another process has held it for long", local->lock_path);
+            snprintf(
+                why, 256,
+                "%.120s: another manager holds it; those that share a registry need elector.uri",
+                local->lock_path);
             return TIERCE_E_LOCKED;
         }
         nanosleep(&(struct timespec){.tv_nsec = LOCK_PAUSE_NS}, NULL);
     }
     return fd;
+}
+
+/* The same; who leads without a lease, of whom there may be one only, holds it until the end. */
+static int take_lock(struct local *local, uint64_t fence, char why[256])
+{
+    int fd = local->held >= 0 ? local->held : wait_for_lock(local, why);
+    local->held = fence == 0 && fd >= 0 ? fd : -1;
+    return fd;
+}
+
+static void drop_lock(const struct local *local, int fd)
+{
+    if (fd != local->held)
+        close(fd);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -140,9 +161,10 @@ static int read_all(const struct local *local, struct content *out)
 {
     const struct tierce__vfs_ops *ops = local->vfs->ops;
     struct tierce__vfs_file *file;
-    char *text = NULL;
+    char *text = NULL, byte;
     int rc = ops->open(local->vfs, &file, local->path, TIERCE__VFS_READONLY);
-    if (rc == -ENOENT)
+    /* A link to what is not there (a mount that is away) is no registry that begins. */
+    if (rc == -ENOENT && readlink(local->path, &byte, 1) < 0)
         return 0;
     if (rc != 0)
         return rc;
@@ -290,10 +312,10 @@ static int check_fence(const struct local *local, const struct content *content,
 static int local_load(struct tierce__registry_store *store, uint64_t fence,
                       struct tierce__catalog *out, char why[256])
 {
-    const struct local *local = local_of(store);
+    struct local *local = local_of(store);
     struct content content = {0};
     char inner[256] = "";
-    int fd = take_lock(local, why);
+    int fd = take_lock(local, fence, why);
     if (fd < 0)
         return fd;
     int rc = read_content(local, &content, why);
@@ -307,7 +329,7 @@ static int local_load(struct tierce__registry_store *store, uint64_t fence,
     if (rc == 0 && content.text != NULL && content.fence < fence)
         rc = write_content(local, content.body, content.body_bytes, fence, &content, why);
     tierce__free(content.text);
-    close(fd);
+    drop_lock(local, fd);
     return rc;
 }
 
@@ -315,11 +337,11 @@ static int local_save(struct tierce__registry_store *store, uint64_t fence,
                       const struct tierce__catalog *before, const struct tierce__catalog *after,
                       char why[256])
 {
-    const struct local *local = local_of(store);
+    struct local *local = local_of(store);
     struct content old = {0};
     char *body = NULL;
     (void)before; /* the file is written whole */
-    int fd = take_lock(local, why);
+    int fd = take_lock(local, fence, why);
     if (fd < 0)
         return fd;
     int rc = read_content(local, &old, why);
@@ -332,7 +354,7 @@ static int local_save(struct tierce__registry_store *store, uint64_t fence,
                            why);
     tierce__free(body);
     tierce__free(old.text);
-    close(fd);
+    drop_lock(local, fd);
     return rc;
 }
 

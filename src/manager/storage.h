@@ -27,6 +27,10 @@ struct tierce__storage_ops {
     /* Deletes a file (tierce__place_path); 0 if it is not there. TIERCE_E_ARGUMENT: it is not one
      * below the root. */
     TIERCE_MUSTUSE int (*remove)(struct tierce__storage_driver *driver, const char *path);
+    /* The bytes of a file (tierce__place_path). Only where is_reached. -ENOENT: it
+     * is not there; else as remove. */
+    TIERCE_MUSTUSE int (*measure)(struct tierce__storage_driver *driver, const char *path,
+                                  uint64_t *bytes);
     /* The used share, 0 .. 1, of what it lies on; negative: not known. */
     double (*used_share)(struct tierce__storage_driver *driver);
 };

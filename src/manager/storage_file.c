@@ -123,7 +123,7 @@ static int file_probe(struct tierce__storage_driver *base, char why[128])
     return rc;
 }
 
-/* ---- remove ---------------------------------------------------------------------------------- */
+/* ---- remove, measure ------------------------------------------------------------------------- */
 
 /* The next name of a path, NUL-terminated; its end, or NULL where it is no plain name. */
 static const char *next_name(const char *path, char name[NAME_BYTES_MAX + 1])
@@ -136,42 +136,57 @@ static const char *next_name(const char *path, char name[NAME_BYTES_MAX + 1])
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ? NULL : path + n;
 }
 
-static int remove_at(int folder, const char *name)
+/* What is done with a file in its folder, once that was found. */
+typedef int (*visit_fn)(void *arg, int folder, const char *name);
+
+static int remove_at(void *arg, int folder, const char *name)
 {
     struct stat st;
+    (void)arg;
     if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
-        return errno == ENOENT ? 0 : -errno;
+        return -errno;
     if (!S_ISREG(st.st_mode))
         return TIERCE_E_ARGUMENT;
-    return unlinkat(folder, name, 0) == 0 || errno == ENOENT ? 0 : -errno;
+    return unlinkat(folder, name, 0) == 0 ? 0 : -errno;
 }
 
-/* Removes the file that `path` names below an open folder, then the folders on the way that are
- * empty now. */
-static int remove_below(int folder, unsigned depth, const char *path)
+static int measure_at(void *arg, int folder, const char *name)
+{
+    struct stat st;
+    uint64_t *bytes = arg;
+    if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return -errno;
+    if (!S_ISREG(st.st_mode))
+        return TIERCE_E_ARGUMENT;
+    *bytes = (uint64_t)st.st_size;
+    return 0;
+}
+
+/* Visits the file that `path` names below an open folder; where it was removed, the folders on the
+ * way that are empty now go as well. -ENOENT: it is not there. */
+static int visit_below(int folder, unsigned depth, const char *path, visit_fn visit, void *arg)
 {
     char name[NAME_BYTES_MAX + 1];
     const char *end = next_name(path, name);
     if (end == NULL)
         return TIERCE_E_ARGUMENT;
     if (*end == '\0')
-        return remove_at(folder, name);
+        return visit(arg, folder, name);
     if (depth == DEPTH_MAX)
         return TIERCE_E_ARGUMENT;
     int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
-        return errno == ENOENT                      ? 0
-               : errno == ELOOP || errno == ENOTDIR ? TIERCE_E_ARGUMENT
-                                                    : -errno;
-    int rc = remove_below(fd, depth + 1, end + 1);
+        return errno == ELOOP || errno == ENOTDIR ? TIERCE_E_ARGUMENT : -errno;
+    int rc = visit_below(fd, depth + 1, end + 1, visit, arg);
     close(fd);
     /* Not empty, or somebody else's by now: either is as it should be. */
-    if (rc == 0)
+    if ((rc == 0 || rc == -ENOENT) && visit == remove_at)
         (void)unlinkat(folder, name, AT_REMOVEDIR);
     return rc;
 }
 
-static int file_remove(struct tierce__storage_driver *base, const char *path)
+static int visit_path(struct tierce__storage_driver *base, const char *path, visit_fn visit,
+                      void *arg)
 {
     const struct file_driver *driver = driver_of(base);
     size_t root_bytes = strlen(driver->root);
@@ -179,10 +194,21 @@ static int file_remove(struct tierce__storage_driver *base, const char *path)
         return TIERCE_E_ARGUMENT;
     int root = open_root(driver);
     if (root < 0)
-        return root;
-    int rc = remove_below(root, 0, path + root_bytes);
+        return root == -ENOENT ? TIERCE_E_DOWN : root; /* the root itself is not "not there" */
+    int rc = visit_below(root, 0, path + root_bytes, visit, arg);
     close(root);
     return rc;
+}
+
+static int file_remove(struct tierce__storage_driver *base, const char *path)
+{
+    int rc = visit_path(base, path, remove_at, NULL);
+    return rc == -ENOENT ? 0 : rc;
+}
+
+static int file_measure(struct tierce__storage_driver *base, const char *path, uint64_t *bytes)
+{
+    return visit_path(base, path, measure_at, bytes);
 }
 
 static double file_used_share(struct tierce__storage_driver *base)
@@ -201,5 +227,6 @@ const struct tierce__storage_ops tierce__storage_file = {
     .close = file_close,
     .probe = file_probe,
     .remove = file_remove,
+    .measure = file_measure,
     .used_share = file_used_share,
 };

@@ -114,6 +114,21 @@ static int redis_remove(struct tierce__storage_driver *base, const char *path)
     return remove_key((struct redis_driver *)base, path + 1);
 }
 
+static int redis_measure(struct tierce__storage_driver *base, const char *path, uint64_t *bytes)
+{
+    struct tierce__resp_value value;
+    if (path[0] != '/' || path[1] == '\0')
+        return TIERCE_E_ARGUMENT;
+    int rc = call((struct redis_driver *)base, (const char *[]){"STRLEN", path + 1},
+                  (size_t[]){6, strlen(path + 1)}, 2, &value);
+    if (rc < 0)
+        return rc;
+    if (value.type != TIERCE__RESP_INTEGER || value.integer < 0)
+        return -EPROTO;
+    *bytes = (uint64_t)value.integer;
+    return value.integer > 0 ? 0 : -ENOENT; /* a key that is not there has length 0 */
+}
+
 /* The number behind "name:" in what INFO says; 0. */
 static double info_of(const char *info, const char *name)
 {
@@ -139,5 +154,6 @@ const struct tierce__storage_ops tierce__storage_redis = {
     .close = redis_close,
     .probe = redis_probe,
     .remove = redis_remove,
+    .measure = redis_measure,
     .used_share = redis_used_share,
 };

@@ -12,12 +12,14 @@
 
 #define WORKER_MAGIC 0x7477726bu
 
-/* Paths to delete. Its asker frees it, or, when that has gone, the thread. */
+/* Paths to delete, or, with `bytes`, to measure. Its asker frees it, or, when that has gone, the
+ * thread. */
 struct job {
     struct job *next;
     size_t count, done;
     bool is_left; /* by its asker */
     int *status;
+    uint64_t *bytes;
     char **paths;
 };
 
@@ -47,11 +49,12 @@ static void free_job(struct job *job)
         tierce__free(job->paths[i]);
     tierce__free(job->paths);
     tierce__free(job->status);
+    tierce__free(job->bytes);
     tierce__free(job);
 }
 
 /* NULL: no memory. */
-static struct job *make_job(const char *const *paths, size_t count)
+static struct job *make_job(const char *const *paths, size_t count, bool measures)
 {
     struct job *job = tierce__calloc(1, sizeof(*job));
     if (job == NULL)
@@ -59,7 +62,9 @@ static struct job *make_job(const char *const *paths, size_t count)
     job->count = count;
     job->status = tierce__calloc(count, sizeof(*job->status));
     job->paths = tierce__calloc(count, sizeof(*job->paths));
-    bool is_whole = job->status != NULL && job->paths != NULL;
+    if (measures)
+        job->bytes = tierce__calloc(count, sizeof(*job->bytes));
+    bool is_whole = job->status != NULL && job->paths != NULL && (job->bytes != NULL || !measures);
     for (size_t i = 0; is_whole && i < count; i++) {
         job->paths[i] = tierce__strdup(paths[i]);
         is_whole = job->paths[i] != NULL;
@@ -108,8 +113,11 @@ static void do_job(struct tierce__storage_worker *worker)
     worker->first = job->next;
     worker->current = job;
     while (job->done < job->count && !job->is_left) {
+        const char *path = job->paths[job->done];
         begin(worker);
-        int rc = worker->ops->remove(worker->driver, job->paths[job->done]);
+        int rc = job->bytes != NULL
+                     ? worker->ops->measure(worker->driver, path, &job->bytes[job->done])
+                     : worker->ops->remove(worker->driver, path);
         got_on(worker);
         job->status[job->done++] = rc;
     }
@@ -283,11 +291,11 @@ static void take_out(struct tierce__storage_worker *worker, struct job *job)
         worker->last = before;
 }
 
-int tierce__storage_worker_remove(struct tierce__storage_worker *worker, const char *const *paths,
-                                  size_t count, int *status)
+static int ask(struct tierce__storage_worker *worker, const char *const *paths, size_t count,
+               uint64_t *bytes, int *status)
 {
     TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
-    struct job *job = make_job(paths, count);
+    struct job *job = make_job(paths, count, bytes != NULL);
     if (job == NULL)
         return -ENOMEM;
     tierce__lock_take(&worker->lock);
@@ -299,6 +307,8 @@ int tierce__storage_worker_remove(struct tierce__storage_worker *worker, const c
     bool is_current = worker->current == job;
     for (size_t i = 0; i < count; i++)
         status[i] = i < job->done ? job->status[i] : TIERCE_E_DOWN;
+    for (size_t i = 0; bytes != NULL && i < job->done; i++)
+        bytes[i] = job->bytes[i];
     if (is_asked && job->done < count && is_current)
         status[job->done] = TIERCE_E_DEADLINE;
     job->is_left = is_current && job->done < count;
@@ -309,6 +319,18 @@ int tierce__storage_worker_remove(struct tierce__storage_worker *worker, const c
     if (!is_left)
         free_job(job);
     return 0;
+}
+
+int tierce__storage_worker_remove(struct tierce__storage_worker *worker, const char *const *paths,
+                                  size_t count, int *status)
+{
+    return ask(worker, paths, count, NULL, status);
+}
+
+int tierce__storage_worker_measure(struct tierce__storage_worker *worker, const char *const *paths,
+                                   size_t count, uint64_t *bytes, int *status)
+{
+    return ask(worker, paths, count, bytes, status);
 }
 
 void tierce__storage_worker_probe(struct tierce__storage_worker *worker)

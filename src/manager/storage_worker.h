@@ -36,6 +36,11 @@ TIERCE_MUSTUSE int tierce__storage_worker_remove(struct tierce__storage_worker *
                                                  const char *const *paths, size_t count,
                                                  int *status);
 
+/* The bytes of files; see tierce__storages_measure. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__storage_worker_measure(struct tierce__storage_worker *worker,
+                                                  const char *const *paths, size_t count,
+                                                  uint64_t *bytes, int *status);
+
 /* Asks for a probe, if none is under way. */
 void tierce__storage_worker_probe(struct tierce__storage_worker *worker);
 

@@ -391,27 +391,55 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
     tierce__registry_release(storages->opts.registry, catalog);
 }
 
+/* The worker of a storage that is reached from here, held; NULL and 0: it is not reached. */
+static int hold_worker(struct tierce__storage_worker **out, struct tierce__storages *storages,
+                       const struct tierce__storage *storage)
+{
+    struct unit *unit = NULL;
+    char why[128] = "";
+    *out = NULL;
+    if (!storages->opts.find_ops(storage->type)->is_reached)
+        return 0;
+    tierce__lock_take(&storages->lock);
+    int rc = take_unit(&unit, storages, storage, false, why);
+    if (rc == 0)
+        tierce__storage_worker_hold(unit->worker);
+    *out = rc == 0 ? unit->worker : NULL;
+    tierce__lock_drop(&storages->lock);
+    return rc;
+}
+
+static int not_reached(int *status, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        status[i] = TIERCE_E_UNSUPPORTED;
+    return 0;
+}
+
 int tierce__storages_delete(struct tierce__storages *storages,
                             const struct tierce__storage *storage, const char *const *paths,
                             size_t count, int *status)
 {
     TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
-    struct unit *unit = NULL;
-    char why[128] = "";
-    if (!storages->opts.find_ops(storage->type)->is_reached) {
-        for (size_t i = 0; i < count; i++)
-            status[i] = TIERCE_E_UNSUPPORTED;
-        return 0;
-    }
-    tierce__lock_take(&storages->lock);
-    int rc = take_unit(&unit, storages, storage, false, why);
-    struct tierce__storage_worker *worker = rc == 0 ? unit->worker : NULL;
-    if (worker != NULL)
-        tierce__storage_worker_hold(worker);
-    tierce__lock_drop(&storages->lock);
+    struct tierce__storage_worker *worker;
+    int rc = hold_worker(&worker, storages, storage);
     if (worker == NULL)
-        return rc;
+        return rc < 0 ? rc : not_reached(status, count);
     rc = tierce__storage_worker_remove(worker, paths, count, status);
+    tierce__storage_worker_release(worker);
+    return rc;
+}
+
+int tierce__storages_measure(struct tierce__storages *storages,
+                             const struct tierce__storage *storage, const char *const *paths,
+                             size_t count, uint64_t *bytes, int *status)
+{
+    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    struct tierce__storage_worker *worker;
+    int rc = hold_worker(&worker, storages, storage);
+    if (worker == NULL)
+        return rc < 0 ? rc : not_reached(status, count);
+    rc = tierce__storage_worker_measure(worker, paths, count, bytes, status);
     tierce__storage_worker_release(worker);
     return rc;
 }

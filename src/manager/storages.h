@@ -65,4 +65,11 @@ TIERCE_MUSTUSE int tierce__storages_delete(struct tierce__storages *storages,
                                            const struct tierce__storage *storage,
                                            const char *const *paths, size_t count, int *status);
 
+/* The bytes of files, where status[i] is 0; -ENOENT: it is not there. Waits and fails as the
+ * above. */
+TIERCE_MUSTUSE int tierce__storages_measure(struct tierce__storages *storages,
+                                            const struct tierce__storage *storage,
+                                            const char *const *paths, size_t count, uint64_t *bytes,
+                                            int *status);
+
 #endif

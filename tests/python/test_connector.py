@@ -28,7 +28,7 @@ from vllm.v1 import kv_cache_interface as kv  # noqa: E402
 from vllm.v1.request import Request  # noqa: E402
 
 from tierce.vllm import connector as ours, worker  # noqa: E402
-from tierce.vllm.link import Facts  # noqa: E402
+from tierce.vllm.link import PREFETCH, Facts, Later  # noqa: E402
 from tierce.vllm.tracker import ChainPart, ChainRoot, LoadResult  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "demo"))
@@ -267,6 +267,43 @@ def test_a_load_that_failed_is_not_tried_again(scheduler, failed, again):
         Thing(kv_connector_worker_meta=ours.TierceWorkerMetadata(results)))
     assert ask(scheduler, request, ids)[0] == again
     assert ask(scheduler, request_of(name="other"), ids)[0] == 18 * BLOCK
+
+
+class PrefetchingLink(Link):
+    """The prefetch that a lookup begins is through at the third question."""
+
+    def __init__(self):
+        super().__init__()
+        self.known = replace(self.known, load_prefetch=True)
+        self.flags = []
+
+    def lookup(self, session, part, from_block, to_block, flags):
+        self.flags.append(flags)
+        if len(self.flags) < 3:
+            raise Later
+        return super().lookup(session, part, from_block, to_block, flags)
+
+
+def test_a_request_waits_for_its_prefetch_once(config):
+    c = ours.TierceConnector(config, KVConnectorRole.SCHEDULER, cache(kv.FullAttentionSpec(**FULL)))
+    link = PrefetchingLink()
+    c.half.find_link = lambda: link
+    request = request_of()
+    assert c.get_num_new_matched_tokens(request, 0) == (None, False)
+    assert c.get_num_new_matched_tokens(request, 0) == (None, False)
+    assert c.get_num_new_matched_tokens(request, 0) == (18 * BLOCK, False)
+    assert [bool(flags & PREFETCH) for flags in link.flags] == [True, False, False]
+    (part,) = link.parts
+    assert part.from_block == 18 and part.data == b""  # the chain went with the first question
+
+
+def test_with_policy_fail_nothing_is_prefetched(config):
+    c = ours.TierceConnector(config, KVConnectorRole.SCHEDULER, cache(kv.FullAttentionSpec(**FULL)))
+    link = PrefetchingLink()
+    c.half.find_link = lambda: link
+    c.half.memory_only = True
+    c.get_num_new_matched_tokens(request_of(), 0)
+    assert not link.flags[0] & PREFETCH
 
 
 def test_embeddings_are_left_alone(scheduler, lines):

@@ -4,6 +4,7 @@
 import ctypes
 import os
 import threading
+import time
 from array import array
 
 import pytest
@@ -105,6 +106,38 @@ def test_store_and_load(engine):
         assert memory.raw[32 * CELL:] == memory.raw[:32 * CELL]
 
 
+def test_prefetch(tmp_path):
+    engine = open_engine(**{"disk.path": str(tmp_path / "store")})
+    paged = Paged(engine)
+    chain = paged.chain()
+    store = paged.view.store_begin(chain, 32, IDS)
+    for layer in range(2):
+        store.layer(layer)
+    assert store.end() == 32 and engine.flush(10000)
+    del store
+    paged.view = None
+    engine.close()
+    engine = open_engine(**{"disk.path": str(tmp_path / "store")})
+    paged = Paged(engine)
+    assert paged.view.lookup(chain, 0, 32, 0, 0) == (32, 0)
+    prefetch = paged.view.prefetch_begin(chain, 0, 32, 7)
+    while not prefetch.poll()[0]:
+        time.sleep(0.001)
+    assert prefetch.poll() == (True, 32, 32, False)
+    prefetch.end()
+    prefetch.end()
+    with pytest.raises(ValueError, match="closed"):
+        prefetch.poll()
+    assert paged.view.lookup(chain, 0, 32, 0, 0) == (32, 32)
+    assert engine.stats()["sessions_now"] == 1
+    with pytest.raises(core.Error):
+        paged.view.prefetch_begin(chain, 0, 32, 0)
+    with pytest.raises(TypeError):
+        paged.view.prefetch_begin(None, 0, 32, 7)
+    paged.view.prefetch_begin(chain, 0, 32, 8)  # abandoned
+    engine.close()
+
+
 @pytest.mark.parametrize("number", [-1, 2**64, 2**64 + 1])
 def test_block_numbers_are_not_cut_to_fit(engine, number):
     paged = Paged(engine)
@@ -118,6 +151,8 @@ def test_block_numbers_are_not_cut_to_fit(engine, number):
                  lambda: paged.view.load_begin(chain, 0, 4, IDS, 0, number),
                  lambda: engine.flush(number),
                  lambda: paged.view.unpin(number),
+                 lambda: paged.view.prefetch_begin(chain, 0, number, 7),
+                 lambda: paged.view.prefetch_begin(chain, 0, 4, 7, number),
                  lambda: paged.view.computed(number, 1),
                  lambda: paged.view.computed(1, number),
                  lambda: chain.append(array("i"), [(number, b"x")])):

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from tierce.vllm import link
-from tierce.vllm.link import Facts, FromStart, LinkError, LinkServer, RemoteWorker
+from tierce.vllm.link import Facts, FromStart, Later, LinkError, LinkServer, RemoteWorker
 from tierce.vllm.tracker import ChainPart, ChainRoot
 
 PART = ChainPart(ChainRoot(b"lora", b"salt", b""), 3, b"\x01\x02\x03\x04" * 64, False,
@@ -72,6 +72,9 @@ def test_questions_arrive_as_they_were_asked(served):
     worker.error = FromStart()
     with pytest.raises(FromStart):
         remote.lookup(1, PART, 0, 20, 0)
+    worker.error = Later()
+    with pytest.raises(Later):
+        remote.lookup(1, PART, 0, 20, link.PREFETCH)
     worker.error = RuntimeError("broken")
     with pytest.raises(LinkError):
         remote.lookup(1, PART, 0, 20, 0)

@@ -160,7 +160,8 @@ class Manager:
 
     def start(self):
         startup = self.folder / "startup.json"
-        startup.write_text(json.dumps(self.startup))
+        startup.write_text(self.startup if isinstance(self.startup, str)
+                           else json.dumps(self.startup))
         command = [str(executable()), "manager", "--listen.grpc_port=0", "--listen.http_port=0",
                    f"--listen.admin_grpc_port={free_port()}", "--listen.admin_http_port=0",
                    f"--startup.file={startup}", *self.arguments]

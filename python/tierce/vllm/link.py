@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 FRAME_MAX = 64 << 20
 OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET = 1, 2, 3, 4
-STATUS_OK, STATUS_FROM_START, STATUS_FAILED = 0, 1, 2
+PREFETCH = 1 << 16  # a flag of lookups beside the store's own: bring to memory what is found
+STATUS_OK, STATUS_FROM_START, STATUS_FAILED, STATUS_LATER = 0, 1, 2, 3
 LOOKUP_HEAD = struct.Struct("<BQIIIIBI")
 LENGTH = struct.Struct("<I")
 ANSWER = struct.Struct("<iII")
@@ -36,6 +37,10 @@ EXTRA = struct.Struct("<II")
 
 class FromStart(Exception):
     """The worker half lacks the beginning of this chain: send it whole."""
+
+
+class Later(Exception):
+    """A prefetch is bringing what was found to memory: ask again."""
 
 
 class LinkError(Exception):
@@ -53,6 +58,7 @@ class Facts:
     save_tail: bool = False
     load_async: bool = False
     load_min_tokens: int = 0
+    load_prefetch: bool = False
 
 
 # ---- frames ---------------------------------------------------------------------------------
@@ -212,6 +218,8 @@ class LinkServer:
             return STATUS_OK, *self.worker.lookup(*question)
         except FromStart:
             return STATUS_FROM_START, 0, 0
+        except Later:
+            return STATUS_LATER, 0, 0
         except Exception:
             log.exception("a lookup failed")
             return STATUS_FAILED, 0, 0
@@ -274,6 +282,8 @@ class RemoteWorker:
         status, total, memory = ANSWER.unpack(answer)
         if status == STATUS_FROM_START:
             raise FromStart
+        if status == STATUS_LATER:
+            raise Later
         if status != STATUS_OK or not memory <= total <= to_block:
             raise LinkError("the lookup failed in the worker's process")
         return total, memory

@@ -10,7 +10,7 @@ from array import array
 
 from . import identity
 from .identity import Unsupported
-from .link import Facts, FromStart, LinkError
+from .link import PREFETCH, Facts, FromStart, Later, LinkError
 from .tracker import ChainPart, LoadResult, ReqMeta, RequestTracker, Rules
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class SchedulerHalf:
             self.rules = Rules(
                 self.block_tokens, facts.chunk_blocks, self.can_load, self.can_save,
                 facts.save_decode, facts.save_tail, facts.load_async, facts.load_min_tokens,
-                self.memory_only)
+                facts.load_prefetch, self.memory_only)
         return self.facts.off is None
 
     # ---- a request's life
@@ -94,7 +94,8 @@ class SchedulerHalf:
         extras = identity.block_extras(request.mm_features, size, start, to_block)
         return ChainPart(tracker.root, start, tokens.tobytes(), False, extras)
 
-    def matched_tokens(self, request, local_tokens: int) -> tuple[int, bool]:
+    def matched_tokens(self, request, local_tokens: int) -> tuple[int | None, bool]:
+        """None: not known yet, vLLM asks again."""
         if not self.ready():
             return 0, False
         tracker = self.tracker(request)
@@ -107,7 +108,11 @@ class SchedulerHalf:
                 or limit * self.block_tokens <= local_tokens):
             return 0, False
         local = self.rules.whole_blocks(local_tokens)
-        found, in_memory = self.lookup(request, tracker, local, limit)
+        try:
+            found, in_memory = self.lookup(request, tracker, local, limit)
+        except Later:
+            tracker.prefetched = True
+            return None, False
         tokens = tracker.plan_load(self.rules, local_tokens, found, in_memory)
         # vLLM asks again while the request waits; what is counted is the last answer.
         tracker.asked_tokens, tracker.hit_tokens = limit * self.block_tokens - local_tokens, tokens
@@ -120,6 +125,9 @@ class SchedulerHalf:
         gets all whole blocks of the request, so that a chunk that ends beyond `to_block` is found
         as well; chunks before `from_block` are vLLM's own and not asked for."""
         flags = LOOKUP_PIN | (LOOKUP_MEMORY_ONLY if self.memory_only else 0)
+        # What was prefetched is verified when it is loaded: too late if that may not fail.
+        if self.rules.load_prefetch and not self.memory_only and not tracker.prefetched:
+            flags |= PREFETCH
         end = self.rules.whole_blocks(request.num_tokens)
         for _ in range(2):
             part = self.chain_part(request, tracker, end) or ChainPart(
@@ -129,6 +137,9 @@ class SchedulerHalf:
                     tracker.session, part, from_block, to_block, flags)
                 tracker.sent_blocks = max(tracker.sent_blocks, end)
                 return answer
+            except Later:
+                tracker.sent_blocks = max(tracker.sent_blocks, end)
+                raise
             except FromStart:
                 tracker.sent_blocks = 0
             except LinkError as error:

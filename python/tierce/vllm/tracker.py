@@ -32,6 +32,7 @@ class Rules:
     save_tail: bool = False
     load_async: bool = False
     load_min_tokens: int = 0
+    load_prefetch: bool = False
     memory_only: bool = False  # a failed load would end the request, so promise only pinned hits
 
     def whole_blocks(self, tokens: int) -> int:
@@ -121,6 +122,7 @@ class RequestTracker:
     hit_tokens: int = 0
     local_tokens: int = 0  # what vLLM held itself at the last lookup
     loaded: LoadResult = field(default_factory=LoadResult)
+    prefetched: bool = False  # a prefetch was begun for it: once is enough
 
     # ---- lookup and load
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from . import identity
 from .identity import Unsupported
-from .link import Facts, FromStart
+from .link import PREFETCH, Facts, FromStart, Later
 from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Taint
 
 log = logging.getLogger(__name__)
@@ -168,6 +168,7 @@ class WorkerHalf:
         self.lock = threading.Lock()
         self.chains: dict[int, tuple[ChainRoot, object]] = {}
         self.busy: dict[int, int] = {}  # session -> asynchronous loads that use it
+        self.prefetches: dict[int, object] = {}  # session -> the prefetch that is under way
         self.released: set[int] = set()  # sessions to release when they are no longer busy
         self.layerwise = True
         self.taint = Taint()
@@ -239,8 +240,15 @@ class WorkerHalf:
         view = self.engine.view(self.namespace, (0, 1, 0, 1))
         view.set_paged(geometry.bases, geometry.strides, geometry.block_count)
         with self.lock:
+            self.end_prefetches()
             self.view = view
             self.chains.clear()
+
+    def end_prefetches(self) -> None:
+        """Under the lock."""
+        for prefetch in self.prefetches.values():
+            prefetch.end()
+        self.prefetches.clear()
 
     def facts(self) -> Facts:
         if self.off is not None:
@@ -251,7 +259,7 @@ class WorkerHalf:
 
         return Facts(None, self.namespace["chunk_blocks"], self.hashed, flag("save.decode"),
                      flag("chunk.tail"), flag("load.async"),
-                     int(self.engine.param("load.min_tokens")))
+                     int(self.engine.param("load.min_tokens")), flag("load.prefetch"))
 
     def reset(self) -> bool:
         """The engine's weights may have changed under us: from now on nothing that was stored
@@ -272,6 +280,7 @@ class WorkerHalf:
             transfer.abort()
         self.off = "the engine was shut down"
         with self.lock:
+            self.end_prefetches()
             self.chains.clear()
             self.view = None
         if self.engine is not None:
@@ -282,13 +291,34 @@ class WorkerHalf:
 
     def lookup(self, session: int, part: ChainPart, from_block: int, to_block: int,
                flags: int) -> tuple[int, int]:
-        """Raises FromStart if the chain's beginning is missing here."""
+        """Raises FromStart if the chain's beginning is missing here, and Later while a prefetch is
+        under way for the session."""
         with self.lock:
             chain = self.extend_chain(session, part)
             if to_block > chain.blocks:
                 raise FromStart
-            total, memory = self.view.lookup(chain, from_block, to_block, flags, session)
+            late = self.end_prefetch(session)
+            total, memory = self.view.lookup(chain, from_block, to_block, flags & ~PREFETCH,
+                                             session)
+            if late:
+                total = memory  # the slower tiers have had their time
+            if flags & PREFETCH and memory < total:
+                self.prefetches[session] = self.view.prefetch_begin(
+                    chain, from_block, total, session)
+                raise Later
         return total, memory
+
+    def end_prefetch(self, session: int) -> bool:
+        """Ends the session's prefetch if it is through, else raises Later. Returns whether its
+        deadline ended it. Under the lock."""
+        prefetch = self.prefetches.get(session)
+        if prefetch is None:
+            return False
+        final, _, _, late = prefetch.poll()
+        if not final:
+            raise Later
+        self.prefetches.pop(session).end()
+        return late
 
     def extend_chain(self, session: int, part: ChainPart | None):
         """The session's chain with what `part` adds. Under the lock."""
@@ -319,6 +349,9 @@ class WorkerHalf:
     def release(self, session: int, keep_chain: bool) -> None:
         """The session's pins end; without `keep_chain` the request is over."""
         with self.lock:
+            prefetch = self.prefetches.pop(session, None)
+            if prefetch is not None:
+                prefetch.end()
             if session in self.busy:
                 if not keep_chain:
                     self.released.add(session)

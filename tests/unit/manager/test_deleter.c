@@ -158,10 +158,10 @@ START_TEST(a_batch_is_done_when_it_is_due)
     open_with((struct harness_opts){0});
     harness_store(&h, keys, 3);
     ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
-    ck_assert_int_eq(
-        tierce__live_remove(live, keys, 3,
-                            &(struct tierce__removal){.due_us = h.now_us + 2000000}, &gone),
-        0);
+    ck_assert_int_eq(tierce__live_remove(live, keys, 3,
+                                         &(struct tierce__removal){.due_us = h.now_us + 2000000},
+                                         &gone),
+                     0);
     tierce__live_release(live);
     ck_assert_uint_eq(deleting(), 3 * BLOCK_BYTES);
     ck_assert_uint_eq(step(), 0);

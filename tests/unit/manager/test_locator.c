@@ -241,6 +241,41 @@ START_TEST(files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too)
 }
 END_TEST
 
+START_TEST(a_timeout_of_less_than_nothing_is_none)
+{
+    static const int64_t timeouts_s[] = {0, -1, INT32_MIN, INT64_MIN};
+    struct harness h;
+    struct tierce__started started;
+    harness_open(&h, &(struct harness_opts){0});
+    for (size_t i = 0; i < 4; i++) {
+        struct tierce__write_request request = {
+            .instance_id = "i", .keys = chain, .count = 1, .timeout_s = timeouts_s[i]};
+        ck_assert_int_eq(
+            tierce__locator_start_write(h.locator, &request, &h.arena, &started, h.why), 0);
+        ck_assert_int_eq(tierce__locator_next_expiry(h.locator), h.now_us);
+        ck_assert_uint_eq(tierce__locator_expire(h.locator), 1);
+    }
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(whoever_does_not_lead_says_so)
+{
+    struct harness h;
+    struct tierce__got got;
+    struct tierce__get_request request = {
+        .instance_id = "i", .query = TIERCE__QUERY_PREFIX, .keys = chain, .count = 1};
+    harness_open(&h, &(struct harness_opts){0});
+    tierce__locator_drop(h.locator);
+    ck_assert_int_eq(tierce__locator_get(h.locator, &request, &h.arena, &got, h.why),
+                     TIERCE_E_CLOSED);
+    ck_assert_int_eq(tierce__locator_add_instance(h.locator, "i", h.why), TIERCE_E_CLOSED);
+    ck_assert_int_eq(tierce__locator_recover(h.locator, 2, h.why), 0);
+    ck_assert_int_eq(tierce__locator_get(h.locator, &request, &h.arena, &got, h.why), 0);
+    harness_close(&h);
+}
+END_TEST
+
 START_TEST(what_is_removed_is_gone_and_its_files_go)
 {
     struct harness h;
@@ -280,10 +315,10 @@ END_TEST
 START_TEST(what_is_removed_while_it_is_written_does_not_serve)
 {
     struct harness h;
-    struct tierce__mask none = {0};
+    struct tierce__mask first = {.offset = 1};
     harness_open(&h, &(struct harness_opts){0});
     struct tierce__started started = harness_start(&h, chain, 3);
-    ck_assert_int_eq(tierce__locator_remove(h.locator, "i", &chain[1], 1, &none, h.why), 0);
+    ck_assert_int_eq(tierce__locator_remove(h.locator, "i", chain, 2, &first, h.why), 0);
     harness_finish(&h, &started);
     ck_assert_uint_eq(harness_get(&h, TIERCE__QUERY_BATCH, chain, 3, 0).hits, 2);
     ck_assert_uint_eq(harness_usage(&h).deleting_bytes, BLOCK_BYTES);
@@ -445,6 +480,44 @@ START_TEST(a_disabled_storage_is_not_written_to_nor_chosen)
 }
 END_TEST
 
+START_TEST(names_with_one_key_are_told_apart)
+{
+    static const char *const one[] = {"one"}, *const other[] = {"other"};
+    struct harness h;
+    struct tierce__started started;
+    struct tierce__got got;
+    struct tierce__get_request get = {
+        .instance_id = "i", .query = TIERCE__QUERY_BATCH, .keys = chain, .count = 1};
+    harness_open(&h, &(struct harness_opts){0});
+    struct tierce__write_request write = {
+        .instance_id = "i", .keys = chain, .key_texts = one, .count = 1, .timeout_s = 30};
+    ck_assert_int_eq(tierce__locator_start_write(h.locator, &write, &h.arena, &started, h.why), 0);
+    /* While it is written, and after that. */
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(tierce__locator_remove_entries(h.locator, "i", chain, other, 1, h.why), 0);
+        if (i == 0)
+            harness_finish(&h, &started);
+        get.key_texts = one;
+        ck_assert_int_eq(tierce__locator_get(h.locator, &get, &h.arena, &got, h.why), 0);
+        ck_assert_uint_eq(got.hits, 1);
+        get.key_texts = other;
+        ck_assert_int_eq(tierce__locator_get(h.locator, &get, &h.arena, &got, h.why), 0);
+        ck_assert_uint_eq(got.hits, 0);
+    }
+    write.key_texts = other; /* one of the two is held */
+    ck_assert_int_eq(tierce__locator_start_write(h.locator, &write, &h.arena, &started, h.why), 0);
+    ck_assert_uint_eq(started.count, 0);
+    ck_assert_int_eq(tierce__locator_remove_entries(h.locator, "i", chain, one, 1, h.why), 0);
+    ck_assert_int_eq(tierce__locator_start_write(h.locator, &write, &h.arena, &started, h.why), 0);
+    ck_assert_uint_eq(started.count, 1);
+    ck_assert_int_eq(tierce__locator_remove_entries(h.locator, "i", chain, other, 1, h.why), 0);
+    harness_finish(&h, &started);
+    ck_assert_int_eq(tierce__locator_get(h.locator, &get, &h.arena, &got, h.why), 0);
+    ck_assert_uint_eq(got.hits, 0);
+    harness_close(&h);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("locator");
@@ -459,6 +532,8 @@ int main(void)
     tcase_add_test(t, a_mask_of_another_length_leaves_the_session);
     tcase_add_test(t, a_session_ends_by_its_time);
     tcase_add_test(t, files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too);
+    tcase_add_test(t, a_timeout_of_less_than_nothing_is_none);
+    tcase_add_test(t, whoever_does_not_lead_says_so);
     tcase_add_test(t, what_is_removed_is_gone_and_its_files_go);
     tcase_add_test(t, what_is_removed_while_it_is_written_does_not_serve);
     tcase_add_test(t, quotas_are_hard);
@@ -467,6 +542,7 @@ int main(void)
     tcase_add_test(t, an_instance_leaves_nothing_behind);
     tcase_add_test(t, a_trim_takes_what_was_stored_in_its_time);
     tcase_add_test(t, a_disabled_storage_is_not_written_to_nor_chosen);
+    tcase_add_test(t, names_with_one_key_are_told_apart);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

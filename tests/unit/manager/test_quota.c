@@ -182,8 +182,13 @@ START_TEST(what_is_beyond_a_limit_stays)
     by_storage[1] = 500;
     ck_assert_int_eq(tierce__quota_add(quota, "g", "q", TIERCE__QUOTA_SERVING, by_type, by_storage),
                      0);
-    limits.group = 100;
-    ck_assert_uint_eq(reserve(&here, &limits, 1, 1, "group"), 0);
+    static const char *const names[] = {"group", "type", "shared", "storage"};
+    for (size_t i = 0; i < 4; i++) {
+        uint64_t all[] = {1000, 1000, 1000, 1000};
+        all[i] = 500;
+        struct tierce__quota_limits one = {all[0], all[1], all[2], all[3]};
+        ck_assert_uint_eq(reserve(&here, &one, 1, 1, names[i]), 0);
+    }
     limits.group = 0;
     ck_assert_uint_eq(reserve(&here, &limits, 1, 1, "group"), 0);
     limits.group = 501;

@@ -215,12 +215,12 @@ static int get_and_touch(struct tierce__meta_space *space, const int64_t *keys, 
 static int64_t submitted_keys[16];
 static size_t submitted_count;
 
-static void note_submitted(void *arg, const char *instance_id, const int64_t *keys, size_t count,
-                           int64_t delay_us)
+static void note_submitted(void *arg, const char *instance_id, const struct tierce__reclaimed *gone,
+                           size_t count, int64_t delay_us)
 {
     (void)arg, (void)instance_id, (void)delay_us;
     for (size_t i = 0; i < count; i++)
-        submitted_keys[submitted_count++] = keys[i];
+        submitted_keys[submitted_count++] = gone[i].key;
 }
 
 START_TEST(what_is_told_is_what_left)

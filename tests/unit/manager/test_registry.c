@@ -137,7 +137,7 @@ START_TEST(test_storages)
     ck_assert_int_eq(add_storage("b"), 0);
     ck_assert_int_eq(add_storage("a"), 0);
     ck_assert_int_eq(add_storage("a"), -EEXIST);
-    ck_assert_str_eq(why, "there is a storage a already");
+    ck_assert_str_eq(why, "storage a is there already");
     size_t count;
     const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
     const struct tierce__storage *all = tierce__catalog_storages(catalog, &count);
@@ -438,11 +438,28 @@ START_TEST(test_a_writer_that_hangs)
 {
     char lock[160];
     snprintf(lock, sizeof(lock), "%s.lock", path);
+    load(registry, 1); /* it leads by a lease, and so may not be the only one */
     int fd = open(lock, O_RDWR | O_CREAT, 0600);
     ck_assert_int_eq(flock(fd, LOCK_EX), 0);
     ck_assert_int_eq(add_storage("a"), TIERCE_E_LOCKED);
     close(fd);
     ck_assert_int_eq(add_storage("a"), 0);
+}
+END_TEST
+
+START_TEST(test_without_a_lease_there_is_one_only)
+{
+    struct tierce__registry *other = open_one(uri, NULL);
+    fill();
+    ck_assert_int_eq(tierce__registry_load(other, 0, why), TIERCE_E_LOCKED);
+    ck_assert_ptr_nonnull(strstr(why, "elector.uri"));
+    tierce__registry_drop(registry); /* it is still the one */
+    load(registry, 0);
+    ck_assert_int_eq(add_storage("b"), 0);
+    tierce__registry_close(registry);
+    registry = other;
+    load(registry, 0);
+    ck_assert_uint_eq(number_of_storage("b"), 2);
 }
 END_TEST
 
@@ -679,6 +696,7 @@ int main(void)
     tcase_add_test(tcase, test_uris_that_are_refused);
     tcase_add_test(tcase, test_an_older_leader_is_refused);
     tcase_add_test(tcase, test_a_writer_that_hangs);
+    tcase_add_test(tcase, test_without_a_lease_there_is_one_only);
     tcase_add_test(tcase, test_restore);
     tcase_add_test(tcase, test_startup);
     tcase_add_test(tcase, test_torture_allocations);

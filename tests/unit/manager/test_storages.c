@@ -193,6 +193,35 @@ START_TEST(test_deletes_many)
 }
 END_TEST
 
+START_TEST(test_measures_files_and_nothing_else)
+{
+    static const int expected[] = {0, -ENOENT, -ENOENT, TIERCE_E_ARGUMENT, TIERCE_E_ARGUMENT};
+    enum { COUNT = 5 };
+    static const char *const names[COUNT] = {"i/a", "i/b", "j/a", "i", "i/link/a"};
+    char paths[COUNT][256];
+    const char *list[COUNT];
+    uint64_t bytes[COUNT];
+    int status[COUNT];
+    struct tierce__storage storage = nfs();
+    open_quiet();
+    make_file("i/a");
+    ck_assert_int_eq(truncate(path_of("i/a"), 12345), 0);
+    ck_assert_int_eq(symlink("/etc", path_of("i/link")), 0);
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(paths[i], sizeof(paths[i]), "%s", path_of(names[i]));
+        list[i] = paths[i];
+    }
+    ck_assert_int_eq(tierce__storages_measure(storages, &storage, list, COUNT, bytes, status), 0);
+    for (int i = 0; i < COUNT; i++)
+        ck_assert_int_eq(status[i], expected[i]);
+    ck_assert_uint_eq(bytes[0], 12345);
+    ck_assert(is_there("i/a"));
+    storage.type = TIERCE__STORAGE_MOONCAKE;
+    ck_assert_int_eq(tierce__storages_measure(storages, &storage, list, 1, bytes, status), 0);
+    ck_assert_int_eq(status[0], TIERCE_E_UNSUPPORTED);
+}
+END_TEST
+
 START_TEST(test_others_are_not_reached)
 {
     struct tierce__storage storage = {
@@ -584,6 +613,7 @@ int main(void)
     tcase_add_test(tcase, test_deletes_and_tidies);
     tcase_add_test(tcase, test_never_leaves_the_root);
     tcase_add_test(tcase, test_deletes_many);
+    tcase_add_test(tcase, test_measures_files_and_nothing_else);
     tcase_add_test(tcase, test_others_are_not_reached);
     tcase_add_test(tcase, test_probes_a_folder);
     tcase_add_test(tcase, test_makes_the_root_but_not_above);
