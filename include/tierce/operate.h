@@ -2,13 +2,15 @@
 #ifndef TIERCE_OPERATE_H
 #define TIERCE_OPERATE_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include <tierce/engine.h>
 
 /*
- * What an operator or a controller does to an engine that runs: modes, and forgetting what is
- * stored. `tierce ctl` does the same from outside, over the control socket.
+ * What an operator or a controller does to an engine that runs: modes, forgetting what is stored,
+ * and moving it between tiers. `tierce ctl` does the same from outside, over the control socket.
  *
  *     rc = tierce_engine_set_mode(engine, TIERCE_MODE_FREEZE);
  *     ... measure hits that nothing changes ...
@@ -65,6 +67,28 @@ TIERCE_API enum tierce_mode tierce_engine_mode(const struct tierce_engine *engin
  */
 TIERCE_API TIERCE_MUSTUSE int64_t tierce_engine_clear(struct tierce_engine *engine, uint32_t tiers,
                                                       const struct tierce_view *view);
+
+struct tierce_copy_opts {
+    size_t size; /* sizeof(struct tierce_copy_opts) */
+    enum tierce_origin from, to;
+    bool move;           /* take out of `from` what `to` has then */
+    uint32_t timeout_ms; /* 0: timeout.load */
+};
+
+/*
+ * Brings to the tier `to` what the tier `from` has of chain[0, to_block), up to the first chunk
+ * that neither has, or that does not come: whole chunks, and the tail as in tierce_lookup. One of
+ * the two tiers is memory. Bytes are copied as they are; no tier compresses. What is moved to disk
+ * is durable after a flush, as all that is written there; what disk.admit refuses is not copied.
+ * Chunks that are leased or pinned in memory stay with their holders when they are moved.
+ *
+ * Returns the leading blocks that `to` has in the end, which may be fewer than were asked for (0
+ * in other modes than NORMAL), or an error: TIERCE_E_ARGUMENT (no such tiers; chain and to_block as
+ * in tierce_lookup), TIERCE_E_CLOSED, -ENOMEM. Blocks up to the deadline.
+ */
+TIERCE_API TIERCE_MUSTUSE int64_t tierce_copy(struct tierce_view *view,
+                                              const struct tierce_chain *chain, uint64_t to_block,
+                                              const struct tierce_copy_opts *opts);
 
 #ifdef __cplusplus
 }

@@ -329,6 +329,15 @@ void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
 void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
                                 const struct tierce__key *key, int why);
 
+/* Fills the PUT of a sealed chunk; the caller adds done, arg and what else differs. [borrow until
+ * done] chunk, buf. */
+void tierce__storage_fill_put(struct tierce__tier_req *req,
+                              const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
+
+/* Forgets a chunk of a rung; one that is not there is fine. */
+void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
+                            const struct tierce__key *key);
+
 /* Clears a rung, also one that is left alone; of: a key of the one namespace, or NULL. Returns the
  * chunks that left, or why it could not. */
 TIERCE_MUSTUSE int64_t tierce__storage_forget(struct tierce_engine *engine, size_t rung,

@@ -358,8 +358,8 @@ struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
                                           .bytes = chunk->object_bytes});
 }
 
-static void fill_put(struct tierce__tier_req *req, const struct tierce__storage_chunk *chunk,
-                     struct tierce__buf *buf)
+void tierce__storage_fill_put(struct tierce__tier_req *req,
+                              const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
     req->op = TIERCE__TIER_PUT;
     req->deadline_ns = TIERCE__DEADLINE_NEVER;
@@ -377,7 +377,7 @@ int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__s
                             struct tierce__buf *buf)
 {
     struct waiter w = {0};
-    fill_put(&w.req, chunk, buf);
+    tierce__storage_fill_put(&w.req, chunk, buf);
     int rc = ask(engine, 0, &w);
     return rc == 0 && w.req.found > 0 ? 1 : rc;
 }
@@ -429,7 +429,7 @@ void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
         d->engine = engine;
         d->rung = rung;
         d->chunk = *chunk;
-        fill_put(&d->req, &d->chunk, buf);
+        tierce__storage_fill_put(&d->req, &d->chunk, buf);
         d->req.needs_parent = true;
         d->written = writes->rungs[rung];
         if (d->written != NULL)
@@ -471,6 +471,17 @@ void tierce__storage_touch(struct tierce_engine *engine, size_t rungs,
 }
 
 /* ---- clear and flush ---- */
+
+void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
+                            const struct tierce__key *key)
+{
+    struct waiter w = {.req = {.op = TIERCE__TIER_DELETE,
+                               .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
+                               .keys = key,
+                               .key_count = 1,
+                               .left = TIERCE__LEFT_DELETED}};
+    (void)ask(engine, rung, &w);
+}
 
 int64_t tierce__storage_forget(struct tierce_engine *engine, size_t rung,
                               const struct tierce__key *of)

@@ -10,6 +10,7 @@
 #include <pthread.h>
 
 #include <tierce/operate.h>
+#include <tierce/prefetch.h>
 #include <tierce/why.h>
 
 #define BLOCKS 12u
@@ -147,6 +148,27 @@ START_TEST(what_is_under_way_ends_as_it_began)
     ck_assert(fx_right(&fx, chain, 11, fx_ids[11]));
     what.session = 0;
     ck_assert_int_eq(tierce_load(fx.view, &what, NULL), 0);
+    end();
+}
+END_TEST
+
+START_TEST(a_prefetch_brings_nothing_when_frozen)
+{
+    open_engine(true, NULL);
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, false), BLOCKS);
+    flush();
+    clear(1u << TIERCE_ORIGIN_MEMORY, CHUNKS);
+    for (int mode = TIERCE_MODE_BYPASS; mode >= 0; mode--) {
+        set_mode((enum tierce_mode)mode);
+        struct tierce_prefetch *prefetch;
+        struct tierce_prefetch_opts opts = {.size = sizeof(opts)};
+        struct tierce_prefetch_result result = {.size = sizeof(result)};
+        ck_assert_int_eq(tierce_prefetch_begin(&prefetch, fx.view, chain, BLOCKS, &opts), 0);
+        ck_assert_int_eq(tierce_prefetch_wait(prefetch, 10000), 0);
+        ck_assert(tierce_prefetch_poll(prefetch, &result));
+        ck_assert_uint_eq(result.memory_blocks, mode == TIERCE_MODE_NORMAL ? BLOCKS : 0);
+        tierce_prefetch_end(prefetch);
+    }
     end();
 }
 END_TEST
@@ -339,6 +361,7 @@ int main(void)
     tcase_add_test(t, bypassed_finds_and_stores_nothing);
     tcase_add_test(t, what_the_engine_holds_counts_as_found_in_bypass_too);
     tcase_add_test(t, what_is_under_way_ends_as_it_began);
+    tcase_add_test(t, a_prefetch_brings_nothing_when_frozen);
     tcase_add_test(t, modes_have_names);
     tcase_add_test(t, tiers_are_cleared_one_by_one_or_all);
     tcase_add_test(t, a_namespace_is_cleared);
