@@ -22,6 +22,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/engine_private.h"
+#include "engine/operate.h"
 
 enum chunk_state {
     CHUNK_UNKNOWN = 0,
@@ -57,6 +58,7 @@ struct tierce_prefetch {
     struct tierce_engine *engine;
     struct tierce_view *view; /* until the result is final */
     struct tierce_prefetch_opts opts;
+    enum tierce_mode mode; /* in which it began */
     uint64_t deadline_ns;
     uint64_t to_block;
     struct tierce__keys keys;
@@ -285,8 +287,11 @@ static bool ask_rung(struct tierce_prefetch *p)
     return false;
 }
 
+/* Frozen, it brings nothing to memory, so that it only looks there. */
 static bool is_wanted(const struct tierce_prefetch *p, size_t rung)
 {
+    if (p->mode == TIERCE_MODE_BYPASS || (p->mode == TIERCE_MODE_FREEZE && rung > 0))
+        return false;
     return p->opts.tiers == 0 || (p->opts.tiers & (1u << p->engine->rungs[rung].origin)) != 0;
 }
 
@@ -811,6 +816,7 @@ int tierce_prefetch_begin(struct tierce_prefetch **out, struct tierce_view *view
     p->engine = view->engine;
     p->view = view;
     p->opts = *opts;
+    p->mode = tierce__engine_mode(view->engine);
     p->to_block = to_block;
     p->deadline_ns = tierce__deadline_in_ms(
         opts->timeout_ms > 0 ? opts->timeout_ms : view->engine->settings.prefetch_ms);

@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/departures.h"
+#include "engine/operate.h"
 #include "engine/sibling.h"
 
 /* Other namespaces that are searched for a twin, the newest first. Each costs a lookup of one key:
@@ -183,17 +184,29 @@ void tierce__why_count(struct tierce_engine *engine, const struct tierce__keys *
                       1);
 }
 
+static void tell_missing(const struct tierce_view *view, const struct tierce__keys *keys,
+                         size_t missing, enum tierce_miss_reason reason, struct tierce_miss *out)
+{
+    out->reason = reason;
+    out->block = (uint64_t)missing * view->chunk_blocks;
+    memcpy(out->hash, keys->keys[missing].hash, TIERCE_HASH_BYTES);
+}
+
 /* The first chunk that a lookup would not promise; NOT_WORTH_LOADING if it is there. */
 static int find_missing(struct tierce_view *view, const struct tierce__keys *keys, size_t first,
                         bool with_cost, struct tierce_miss *out)
 {
     struct tierce__unasked unasked;
     size_t count = keys->count - first;
+    if (tierce__engine_mode(view->engine) == TIERCE_MODE_BYPASS) {
+        tell_missing(view, keys, first, TIERCE_MISS_BYPASSED, out);
+        return 0;
+    }
     uint8_t *places = tierce__alloc(count);
     if (places == NULL)
         return -ENOMEM;
-    size_t there =
-        tierce__storage_search(view->engine, keys->keys + first, count, places, &unasked);
+    size_t there = tierce__storage_search(view->engine, tierce__rungs_of(view->engine, 0),
+                                          keys->keys + first, count, places, &unasked);
     size_t worth = with_cost ? tierce__cost_estimate(view, places, there) : there;
     tierce__free(places);
     size_t missing = first + worth;
@@ -203,10 +216,8 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
         tell_reason(view->engine, &keys->keys[missing], true, &unasked, out);
     if (missing >= keys->full_count && out->reason == TIERCE_MISS_NEVER_STORED)
         out->reason = TIERCE_MISS_NONE;
-    if (out->reason != TIERCE_MISS_NONE) {
-        out->block = (uint64_t)missing * view->chunk_blocks;
-        memcpy(out->hash, keys->keys[missing].hash, TIERCE_HASH_BYTES);
-    }
+    if (out->reason != TIERCE_MISS_NONE)
+        tell_missing(view, keys, missing, out->reason, out);
     return 0;
 }
 
@@ -236,7 +247,9 @@ int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain
     size_t first = (size_t)what->from_block / view->chunk_blocks;
     if (first < keys.count)
         rc = find_missing(view, &keys, first, what->with_cost, out);
-    if (rc == 0 && out->reason != TIERCE_MISS_NONE && out->reason != TIERCE_MISS_NOT_WORTH_LOADING)
+    bool is_missing = out->reason != TIERCE_MISS_NONE && out->reason != TIERCE_MISS_BYPASSED &&
+                      out->reason != TIERCE_MISS_NOT_WORTH_LOADING;
+    if (rc == 0 && is_missing)
         pass_over_sibling(view, chain, what, out);
     tierce__keys_fini(&keys);
     return rc;
