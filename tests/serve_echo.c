@@ -14,7 +14,7 @@
 /*
  * A server for the tests of src/serve, and for measuring it: it answers with what it was sent.
  *
- *     serve_echo [--loops N] [--workers N] [--message-max BYTES] [--http-timeout MS] [--drain MS]
+ *     serve_echo [--loops N] [--workers N] [--message-max BYTES] [--transfer MS] [--drain MS]
  *                [--cert F --key F [--ca F]] [--descriptors F] [--unhealthy SERVICE]
  *                [--connections-max N] [--streams-max N] [--queue-max N] [--held-max N] [--host H]
  *
@@ -223,8 +223,8 @@ static void set(struct settings *s, const char *name, const char *value)
         s->opts.message_bytes_max = n;
     else if (strcmp(name, "--held-max") == 0)
         s->opts.held_bytes_max = n;
-    else if (strcmp(name, "--http-timeout") == 0)
-        s->opts.http_timeout_ms = n;
+    else if (strcmp(name, "--transfer") == 0)
+        s->opts.transfer_ms = n;
     else if (strcmp(name, "--connections-max") == 0)
         s->opts.connections_max = n;
     else if (strcmp(name, "--streams-max") == 0)

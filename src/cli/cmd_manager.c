@@ -94,6 +94,7 @@ static int run(const struct tierce__manager_config *config)
                                 tierce_strerror(-errno));
     list_signals(&signals);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails as one to a full disk does */
     pthread_sigmask(SIG_BLOCK, &signals, NULL); /* all threads inherit it: only sigwait sees them */
     int rc = tierce__manager_start(&manager, config, why);
     if (rc < 0)

@@ -18,6 +18,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/engine_private.h"
+#include "engine/operate.h"
 #include "engine/sibling.h"
 #include "paged/paged.h"
 
@@ -49,6 +50,8 @@ struct tierce_load {
     uint64_t deadline_ns;
     uint32_t next_layer;
     uint64_t session;
+    enum tierce_mode mode; /* in which it began */
+    uint32_t rungs;        /* a bit for each that it may read from; none in bypass */
     uint32_t next_segment; /* the first that is not asked for, for all chunks */
     size_t from_block, block_count;
     size_t count;
@@ -182,7 +185,7 @@ static struct tierce__sibling_want want_of(const struct tierce_load *load,
                                          .to = (uint32_t)chunk->to,
                                          .hashes = load->hashes,
                                          .root = load->root,
-                                         .rung_limit = load->engine->rung_count};
+                                         .rungs = load->rungs};
 }
 
 /* Lets a sibling stand for a chunk that is missing; false if there is none of use. */
@@ -209,6 +212,16 @@ static bool use_sibling(struct tierce_load *load, struct load_chunk *chunk,
     return true;
 }
 
+/* In bypass: the leading chunks that were pinned before. */
+static size_t take_all_pinned(struct tierce_load *load, struct tierce__session *session)
+{
+    size_t n = 0;
+    while (n < load->count &&
+           (load->chunks[n].buf = take_pinned(session, &load->chunks[n].key)) != NULL)
+        n++;
+    return n;
+}
+
 /*
  * Gives each of the first `count` chunks its buffer, and the one behind them, if it is wanted, that
  * of a sibling. What memory holds is leased before anything is reserved for the others, because to
@@ -218,9 +231,12 @@ static void place_chunks(struct tierce_load *load, size_t count, struct tierce__
                          const uint8_t *places)
 {
     struct tierce_engine *engine = load->engine;
+    if (load->mode == TIERCE_MODE_BYPASS)
+        count = take_all_pinned(load, session);
     for (size_t i = 0; i < count; i++) {
         struct load_chunk *chunk = &load->chunks[i];
-        chunk->buf = take_pinned(session, &chunk->key);
+        if (chunk->buf == NULL)
+            chunk->buf = take_pinned(session, &chunk->key);
         if (chunk->buf == NULL)
             chunk->buf = tierce__storage_lease(engine, &chunk->key);
     }
@@ -301,9 +317,10 @@ static int plan(struct tierce_load *load, const struct tierce_transfer_opts *opt
     /* Chunks that end before from_block are the engine's own and need not be held. */
     size_t first = load->from_block / load->view->chunk_blocks;
     size_t found = 0;
-    if (first < load->keys.count)
-        found = tierce__storage_find(engine, load->keys.keys + first, load->keys.count - first,
-                                     engine->rung_count, places);
+    struct tierce__unasked unasked;
+    if (first < load->keys.count && load->mode != TIERCE_MODE_BYPASS)
+        found = tierce__storage_search(engine, load->rungs, load->keys.keys + first,
+                                       load->keys.count - first, places, &unasked);
     list_chunks(load, opts->to_block);
     struct tierce__session *session =
         opts->session != 0 ? tierce__session_take(load->view, opts->session) : NULL;
@@ -327,6 +344,9 @@ int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
     load->view = view;
     load->paged = opts->paged;
     load->session = opts->session;
+    load->mode = tierce__engine_mode(view->engine);
+    if (load->mode != TIERCE_MODE_BYPASS)
+        load->rungs = tierce__rungs_of(view->engine, opts->tiers);
     load->from_block = (size_t)opts->from_block;
     load->block_count = (size_t)(opts->to_block - opts->from_block);
     load->deadline_ns = tierce__deadline_in_ms(
@@ -455,7 +475,7 @@ int tierce_load_layer(struct tierce_load *load, uint32_t layer)
 /* Keeps in memory what came from a slower tier and arrived whole. */
 static void promote(struct tierce_load *load, struct load_chunk *chunk)
 {
-    if (!is_fetched(chunk) || chunk->any_bad)
+    if (!is_fetched(chunk) || chunk->any_bad || load->mode != TIERCE_MODE_NORMAL)
         return;
     struct tierce__storage_chunk record;
     describe(load, chunk, &record);

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "engine/engine_private.h"
+#include "engine/operate.h"
 #include "engine/sibling.h"
 #include "engine/why.h"
 
@@ -14,9 +15,10 @@ static int64_t beyond(uint64_t end, uint64_t from)
 
 /* Leases the leading chunks that memory holds, as far as the bound on pins allows, and gives the
  * leases to the session. *pinned = how many. */
-static int pin_prefix(struct tierce_view *view, uint64_t session, const struct tierce__key *keys,
-                      size_t count, size_t *pinned)
+static int pin_prefix(struct tierce_view *view, const struct tierce_lookup_opts *opts,
+                      const struct tierce__key *keys, size_t count, size_t *pinned)
 {
+    uint64_t session = opts->session;
     *pinned = 0;
     if (count == 0) {
         tierce_unpin(view, session);
@@ -42,7 +44,7 @@ static int pin_prefix(struct tierce_view *view, uint64_t session, const struct t
     int rc = 0;
     size_t held = n;
     if (n > 0)
-        rc = tierce__session_hold(view, session, keys, bufs, &held);
+        rc = tierce__session_hold(view, session, keys, bufs, &held, opts->pin_ms);
     else
         tierce_unpin(view, session);
     tierce__free(bufs);
@@ -81,6 +83,7 @@ struct lookup {
     const struct tierce_chain *chain;
     const struct tierce_lookup_opts *opts;
     uint64_t to_block;
+    uint32_t rungs; /* a bit for each that is searched */
     struct tierce__keys keys;
     size_t in_memory;
     size_t found;
@@ -90,7 +93,8 @@ struct lookup {
 
 static bool only_memory(const struct lookup *l)
 {
-    return (l->opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0;
+    return (l->opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0 ||
+           (l->opts->tiers != 0 && l->rungs == 1);
 }
 
 /* Finds what the tiers hold behind the chunks in memory and is worth loading. */
@@ -101,8 +105,8 @@ static int find_more(struct lookup *l)
     uint8_t small[256], *places = count > sizeof(small) ? tierce__alloc(count) : small;
     if (places == NULL)
         return -ENOMEM;
-    size_t there =
-        tierce__storage_search(engine, l->keys.keys + l->found, count, places, &l->unasked);
+    size_t there = tierce__storage_search(engine, l->rungs, l->keys.keys + l->found, count, places,
+                                          &l->unasked);
     size_t worth = tierce__cost_limit(l->view, places, there);
     l->not_worth = worth < there;
     if (l->not_worth) {
@@ -136,8 +140,7 @@ static void add_sibling(const struct lookup *l, struct tierce_found *out)
     struct tierce__sibling_hit hit;
     struct tierce__sibling_want want;
     tierce__sibling_aim(&want, l->view, l->chain, l->found, l->opts->from_block, l->to_block);
-    if (only_memory(l))
-        want.rung_limit = 1;
+    want.rungs = l->rungs;
     tierce__sibling_find(l->view, &hit, &want);
     uint64_t block_bytes = l->view->full.extent.payload_bytes / l->view->chunk_blocks;
     uint64_t more = hit.blocks - want.from;
@@ -153,6 +156,18 @@ static void add_sibling(const struct lookup *l, struct tierce_found *out)
     tierce__count(l->view->engine, TIERCE__STAT_lookup_sibling_blocks, (int64_t)more);
 }
 
+/* In bypass: what the engine holds itself, and no pins. */
+static int find_nothing(const struct lookup *l, size_t first, struct tierce_found *out)
+{
+    if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
+        tierce_unpin(l->view, l->opts->session);
+    if (first < l->keys.count)
+        tierce__count(l->view->engine, TIERCE__STAT_misses_bypassed, 1);
+    out->blocks = tierce__keys_blocks(&l->keys, l->view, first, l->to_block);
+    out->memory_blocks = out->blocks;
+    return 0;
+}
+
 static int find_all(struct lookup *l, struct tierce_found *out)
 {
     struct tierce_engine *engine = l->view->engine;
@@ -161,9 +176,12 @@ static int find_all(struct lookup *l, struct tierce_found *out)
         first = l->keys.count;
     const struct tierce__key *wanted = l->keys.keys + first;
     int rc = 0;
-    l->in_memory = tierce__storage_find(engine, wanted, l->keys.count - first, 1, NULL);
+    if (tierce__engine_mode(engine) == TIERCE_MODE_BYPASS)
+        return find_nothing(l, first, out);
+    if ((l->rungs & 1u) != 0)
+        l->in_memory = tierce__storage_find(engine, wanted, l->keys.count - first, 1, NULL);
     if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
-        rc = pin_prefix(l->view, l->opts->session, wanted, l->in_memory, &l->in_memory);
+        rc = pin_prefix(l->view, l->opts, wanted, l->in_memory, &l->in_memory);
     l->in_memory += first;
     l->found = l->in_memory;
     if (rc == 0 && !only_memory(l) && l->found < l->keys.count)
@@ -176,8 +194,7 @@ static int find_all(struct lookup *l, struct tierce_found *out)
         return 0;
     add_sibling(l, out);
     if (!only_memory(l) && out->blocks < l->to_block)
-        tierce__why_count(engine, &l->keys.keys[l->found], l->found >= l->keys.full_count,
-                          &l->unasked);
+        tierce__why_count(engine, &l->keys, l->found, &l->unasked);
     return 0;
 }
 
@@ -189,15 +206,21 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     struct tierce_engine *engine = view->engine;
     if (tierce__engine_inherited(engine))
         return TIERCE_E_CLOSED;
-    if (opts->size != sizeof(*opts))
+    if (opts->size != sizeof(*opts) || opts->pin_ms > TIERCE_PIN_MS_MAX)
         return TIERCE_E_ARGUMENT;
-    struct lookup l = {.view = view, .chain = chain, .opts = opts, .to_block = to_block};
+    bool memory_only = (opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0;
+    struct lookup l = {.view = view,
+                       .chain = chain,
+                       .opts = opts,
+                       .to_block = to_block,
+                       .rungs = memory_only ? 1u : tierce__rungs_of(engine, opts->tiers)};
     int rc = tierce__keys_init(&l.keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
         return rc;
     struct tierce_found found = {0};
     struct tierce__access_line line;
     tierce__view_access(view, &line, "lookup", chain, to_block, opts->from_block);
+    tierce__access_tag(&line, opts->tag);
     rc = find_all(&l, &found);
     if (rc == 0) {
         *out = found;

@@ -22,6 +22,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/engine_private.h"
+#include "engine/operate.h"
 
 enum chunk_state {
     CHUNK_UNKNOWN = 0,
@@ -57,6 +58,7 @@ struct tierce_prefetch {
     struct tierce_engine *engine;
     struct tierce_view *view; /* until the result is final */
     struct tierce_prefetch_opts opts;
+    enum tierce_mode mode; /* in which it began */
     uint64_t deadline_ns;
     uint64_t to_block;
     struct tierce__keys keys;
@@ -113,6 +115,12 @@ static uint64_t blocks_of(const struct tierce_prefetch *p, size_t index)
     uint64_t start = blocks_up_to(p, index), end = blocks_up_to(p, index + 1);
     start = start > p->opts.from_block ? start : p->opts.from_block;
     return end > start ? end - start : 0;
+}
+
+static void describe(const struct tierce_prefetch *p, size_t index,
+                     struct tierce__storage_chunk *record)
+{
+    tierce__view_describe(record, p->view, &p->keys, shape_of(p, index), index, p->hashes);
 }
 
 /* Chunks up to here are known to be somewhere and will be handed on, as far as one knows. */
@@ -279,8 +287,11 @@ static bool ask_rung(struct tierce_prefetch *p)
     return false;
 }
 
+/* Frozen, it brings nothing to memory, so that it only looks there. */
 static bool is_wanted(const struct tierce_prefetch *p, size_t rung)
 {
+    if (p->mode == TIERCE_MODE_BYPASS || (p->mode == TIERCE_MODE_FREEZE && rung > 0))
+        return false;
     return p->opts.tiers == 0 || (p->opts.tiers & (1u << p->engine->rungs[rung].origin)) != 0;
 }
 
@@ -468,9 +479,12 @@ static void chunk_settled(void *arg, int status)
 static void read_chunk(struct tierce_prefetch *p, size_t index)
 {
     struct chunk *chunk = &p->chunks[index];
+    const struct chunk *before = index > 0 ? chunk - 1 : NULL;
     struct tierce__storage_chunk record;
-    tierce__view_describe(&record, p->view, &p->keys, shape_of(p, index), index, p->hashes);
+    describe(p, index, &record);
     chunk->seat.deadline_ns = p->deadline_ns;
+    if (before != NULL)
+        chunk->seat.before = before->buf != NULL ? before->buf : before->seat.buf;
     bool seated = tierce__fetch_join(p->engine, &chunk->seat, chunk->rung, &record,
                                      shape_of(p, index), &chunk->buf);
     tierce__lock_take(lock_of(p));
@@ -529,7 +543,7 @@ static struct tierce__buf *publish(struct tierce_prefetch *p, size_t index)
         return NULL;
     }
     struct tierce__storage_chunk record;
-    tierce__view_describe(&record, p->view, &p->keys, shape, index, p->hashes);
+    describe(p, index, &record);
     tierce__fetch_promote(&chunk->seat, &record);
     return tierce__storage_lease(p->engine, &record.key);
 }
@@ -802,6 +816,7 @@ int tierce_prefetch_begin(struct tierce_prefetch **out, struct tierce_view *view
     p->engine = view->engine;
     p->view = view;
     p->opts = *opts;
+    p->mode = tierce__engine_mode(view->engine);
     p->to_block = to_block;
     p->deadline_ns = tierce__deadline_in_ms(
         opts->timeout_ms > 0 ? opts->timeout_ms : view->engine->settings.prefetch_ms);

@@ -19,7 +19,7 @@ void tierce__sibling_aim(struct tierce__sibling_want *want, const struct tierce_
         .to = (uint32_t)(left < view->chunk_blocks ? left : view->chunk_blocks),
         .hashes = tierce_chain_hash(chain, 0),
         .root = tierce_chain_root_hash(chain),
-        .rung_limit = view->engine->rung_count,
+        .rungs = tierce__rungs_of(view->engine, 0),
         .deadline_ns = tierce__deadline_in_ms(view->engine->settings.lookup_ms)};
     want->from = held < want->to ? (uint32_t)held : want->to;
 }
@@ -225,8 +225,9 @@ void tierce__sibling_find(struct tierce_view *view, struct tierce__sibling_hit *
         try_pinned(view, out, want, i);
     struct tierce__sibling found[2][TIERCE__SIBLINGS_MAX]; /* of this rung and of memory */
     size_t in_memory = 0;
-    for (size_t rung = 0;
-         rung < engine->rung_count && rung < want->rung_limit && out->blocks < want->to; rung++) {
+    for (size_t rung = 0; rung < engine->rung_count && out->blocks < want->to; rung++) {
+        if ((want->rungs >> rung & 1) == 0)
+            continue;
         struct tierce__sibling *list = found[rung > 0];
         size_t count = tierce__storage_siblings(engine, rung, list, &first, want->deadline_ns);
         if (rung == 0)

@@ -20,7 +20,7 @@ struct tierce__sibling_want {
     uint32_t to;           /* end of those that are wanted */
     const uint8_t *hashes; /* of the sequence's blocks from 0 on, up to the last that is wanted */
     const uint8_t *root;   /* parent of block 0 */
-    size_t rung_limit;
+    uint32_t rungs;        /* a bit for each that is searched */
     uint64_t deadline_ns;
     const struct tierce__session *pinned; /* or NULL: what it holds is looked at first */
 };

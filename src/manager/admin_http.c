@@ -55,21 +55,25 @@ static void serve_livez(void *arg, struct tierce__call *call)
     reply_text(call, 200, "ok\n");
 }
 
+static void say_who_leads(struct tierce__manager *manager, struct tierce__call *call)
+{
+    char trouble[256], text[320];
+    tierce__manager_trouble(manager, trouble);
+    snprintf(text, sizeof(text), "%s%s\n",
+             trouble[0] != '\0' ? "it cannot lead: " : "another manager leads", trouble);
+    reply_text(call, 503, text);
+}
+
 static void serve_readyz(void *arg, struct tierce__call *call)
 {
     struct tierce__manager *manager = arg;
-    struct tierce__elector_state elector;
     int state = atomic_load_explicit(&manager->state, memory_order_acquire);
-    tierce__elector_state(manager->elector, &elector);
-    bool other = elector.leader[0] != '\0' && strcmp(elector.leader, manager->node_id) != 0;
     if (tierce__manager_leads(manager))
         reply_text(call, 200, "ok\n");
-    else if (state == TIERCE__MANAGER_LOADS)
+    else if (state == TIERCE__MANAGER_STARTS || state == TIERCE__MANAGER_LOADS)
         reply_text(call, 503, "the index is being loaded\n");
     else
-        reply_text(call, 503,
-                   other ? "another manager leads\n"
-                         : "no manager leads; why this one does not stands in its log\n");
+        say_who_leads(manager, call);
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */

@@ -133,6 +133,7 @@ static void escape(char *out, size_t size, const char *text)
 static void say_not_leader(struct tierce__api_call *api)
 {
     struct tierce__elector_state state;
+    char trouble[256];
     int own = atomic_load_explicit(&api->manager->state, memory_order_acquire);
     if (own == TIERCE__MANAGER_STARTS || own == TIERCE__MANAGER_LOADS) {
         tierce__api_say(api, META__ERROR_CODE__SERVICE_NOT_READY,
@@ -144,8 +145,12 @@ static void say_not_leader(struct tierce__api_call *api)
         strcmp(api->reply->descriptor->package_name, "kv_cache_manager.proto.kv_meta") == 0;
     int code =
         is_kv ? META__ERROR_CODE__SERVICE_NOT_READY : SERVER_NOT_LEADER; /* kv_meta has no 9 */
-    tierce__api_say(api, code, "Server is not leader%s%s",
-                    state.leader[0] != '\0' ? "; the leader is " : "", state.leader);
+    tierce__manager_trouble(api->manager, trouble);
+    if (trouble[0] != '\0')
+        tierce__api_say(api, code, "Server is not leader; it cannot lead: %s", trouble);
+    else
+        tierce__api_say(api, code, "Server is not leader%s%s",
+                        state.leader[0] != '\0' ? "; the leader is " : "", state.leader);
 }
 
 void tierce__api_fail(struct tierce__api_call *api, int rc, const char *doing)
@@ -456,6 +461,9 @@ static void answer(struct tierce__api_call *api, struct tierce__call *call, cons
         tierce__api_reply(call, api->reply);
 }
 
+/* A larger request is read and answered by a worker: the other connections of the loop go on. */
+#define LOOP_BYTES_MAX ((size_t)256 << 10)
+
 static void serve(void *arg, struct tierce__call *call)
 {
     const struct tierce__api_target *target = arg;
@@ -466,6 +474,10 @@ static void serve(void *arg, struct tierce__call *call)
     bool deferred = false;
     if (!is_allowed(target, call, &deferred, name))
         return;
+    if (!info->is_deferred && info->body_bytes > LOOP_BYTES_MAX) {
+        tierce__call_defer(call);
+        return;
+    }
     int rc = read_request(&api, info, why);
     if (rc < 0) {
         reply_failed(call, why, true);

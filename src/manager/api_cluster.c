@@ -122,6 +122,7 @@ static void get_manager_cluster_info(struct tierce__api_call *api)
         (Admin__GetManagerClusterInfoResponse *)api->reply;
     struct tierce__elector_state state;
     struct listing listing = {.api = api};
+    char trouble[256];
     tierce__elector_state(api->manager->elector, &state);
     char *self = keep(&listing, api->manager->node_id), *leader = keep(&listing, state.leader);
     if (listing.failed) {
@@ -132,7 +133,8 @@ static void get_manager_cluster_info(struct tierce__api_call *api)
     reply->self_leader_expiration_time = state.leads ? state.lease_until_us : 0;
     reply->self_node_id = self;
     reply->leader_node_id = leader;
-    tierce__api_say(api, OK, "%s", "");
+    tierce__manager_trouble(api->manager, trouble);
+    tierce__api_say(api, OK, "%s%s", trouble[0] != '\0' ? "it cannot lead: " : "", trouble);
 }
 
 static void leader_demote(struct tierce__api_call *api)

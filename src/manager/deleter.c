@@ -729,6 +729,22 @@ static struct tierce__deletion *take_one_of(struct tierce__deleter *deleter,
     return found;
 }
 
+void tierce__deleter_hasten(struct tierce__deleter *deleter, const struct tierce__live *live)
+{
+    uint64_t now = tierce__due(tierce__locator_now_us(deleter->locator));
+    tierce__lock_take(&deleter->lock);
+    for (size_t i = 0; i < deleter->waiting.count; i++) {
+        struct tierce__deadline *member = deleter->waiting.items[i];
+        struct tierce__deletion *deletion =
+            TIERCE__CONTAINER_OF(member, struct tierce__deletion, deadline);
+        /* A second sweep, and a try after one that failed, keep their time. */
+        if (deletion->live == live && !deletion->is_sweep && deletion->tries == 0 &&
+            member->at > now && tierce__deadline_set(&deleter->waiting, member, now) < 0)
+            break; /* it was in the heap: not to be */
+    }
+    tierce__lock_drop(&deleter->lock);
+}
+
 void tierce__deleter_forget(struct tierce__deleter *deleter, const struct tierce__live *live)
 {
     struct tierce__deletion *deletion;

@@ -80,6 +80,10 @@ void tierce__deleter_submit(struct tierce__deleter *deleter, struct tierce__dele
 /* Does what is due; returns how many batches were finished. */
 size_t tierce__deleter_step(struct tierce__deleter *deleter, size_t batches_max);
 
+/* What waits for an instance that goes is due: nobody is told of its blocks any more. To be
+ * repeated until nothing waits: one may miss what moves in the queue. */
+void tierce__deleter_hasten(struct tierce__deleter *deleter, const struct tierce__live *live);
+
 /* Forgets what waits for an instance whose space goes: second sweeps are not made. */
 void tierce__deleter_forget(struct tierce__deleter *deleter, const struct tierce__live *live);
 

@@ -30,10 +30,11 @@
 enum {
     LEASE_MS = 10000,
     INTERVAL_MS = 100,
-    RENEWALS = 5,   /* in the time of a lease */
-    MARGIN = 10,    /* of a lease, the part before its end at which a leader stops: clocks drift */
-    TIMEOUTS = 4,   /* of a lease, the part that one call may take */
-    LOOK_MS = 1000, /* between two looks at who leads, of one who does not run */
+    RENEWALS = 5, /* in the time of a lease */
+    MARGIN = 10,  /* of a lease, the part before its end at which a leader stops: clocks drift */
+    TIMEOUTS = 4, /* of a lease, the part that one call may take */
+    DELAY_MS_MAX = INT32_MAX, /* of a campaign */
+    LOOK_MS = 1000,           /* between two looks at who leads, of one who does not run */
 };
 
 enum state { FOLLOWING, PROMOTING, LEADING, DEMOTING, RESIGNING };
@@ -62,6 +63,7 @@ struct tierce__elector {
     uint64_t fence;
     uint64_t lease_until_ns, renew_ns, campaign_ns, look_ns; /* boot_ns */
     uint64_t turn_ns;                                        /* when the keeper last turned */
+    int trouble;                                             /* of the last campaign */
     char leader[TIERCE__LEASE_HOLDER_BYTES];
 };
 
@@ -137,6 +139,7 @@ static void campaign(struct tierce__elector *elector)
     } else {
         elector->leader[0] = '\0';
     }
+    elector->trouble = rc == 0 || rc == -EBUSY ? 0 : rc;
 }
 
 static void look(struct tierce__elector *elector)
@@ -176,6 +179,7 @@ static void give(struct tierce__elector *elector)
 static void put_off(struct tierce__elector *elector)
 {
     int64_t delay_ms = atomic_load_explicit(&elector->campaign_delay_ms, memory_order_relaxed);
+    delay_ms = delay_ms < DELAY_MS_MAX ? delay_ms : DELAY_MS_MAX;
     int64_t least_ms = elector->has_failed ? elector->lease_ms : 2 * elector->interval_ms;
     elector->campaign_ns =
         boot_ns() + (uint64_t)(delay_ms > least_ms ? delay_ms : least_ms) * TIERCE__MS_NS;
@@ -398,6 +402,9 @@ void tierce__elector_state(struct tierce__elector *elector, struct tierce__elect
         out->lease_until_us =
             (int64_t)(tierce__lease_wall_us() + (elector->lease_until_ns - now) / 1000);
     snprintf(out->leader, sizeof(out->leader), "%s", elector->leader);
+    if (elector->trouble != 0)
+        snprintf(out->trouble, sizeof(out->trouble), "the lease cannot be asked for: %s",
+                 tierce_strerror(elector->trouble));
     tierce__lock_drop(&elector->lock);
 }
 

@@ -56,6 +56,7 @@ struct tierce__elector_state {
     int64_t lease_until_us; /* wall clock, of our lease; 0 */
     uint64_t loop_age_ms;   /* since the last turn of the loop */
     char leader[128];       /* node id of who leads, or "" */
+    char trouble[128];      /* why the lease could not be asked for the last time, or "" */
 };
 void tierce__elector_state(struct tierce__elector *elector, struct tierce__elector_state *out);
 

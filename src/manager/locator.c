@@ -34,13 +34,27 @@ void tierce__say_why(char why[TIERCE__WHY_BYTES], const char *format, ...)
 
 /* ---- time and chance ------------------------------------------------------------------------- */
 
+static int64_t clock_us(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
 int64_t tierce__locator_now_us(const struct tierce__locator *locator)
 {
     if (locator->opts.now_us != NULL)
         return locator->opts.now_us(locator->opts.clock_arg);
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+    return clock_us(CLOCK_BOOTTIME) +
+           atomic_load_explicit(&locator->wall_offset_us, memory_order_relaxed);
+}
+
+/* The time of day as it was when this process began to lead, and goes on from there: whoever sets
+ * the wall clock neither ends sessions nor keeps them. */
+static void take_wall_clock(struct tierce__locator *locator)
+{
+    int64_t boot_us = clock_us(CLOCK_BOOTTIME), wall_us = clock_us(CLOCK_REALTIME);
+    atomic_store_explicit(&locator->wall_offset_us, wall_us - boot_us, memory_order_relaxed);
 }
 
 uint64_t tierce__locator_random(struct tierce__locator *locator)
@@ -90,6 +104,7 @@ int tierce__locator_open(struct tierce__locator **out, const struct tierce__loca
     if (locator->opts.find_store == NULL)
         locator->opts.find_store = tierce__meta_store_find;
     atomic_init(&locator->random, opts->seed);
+    take_wall_clock(locator);
     tierce__lock_init(&locator->changing, TIERCE__LOCK_CHANGING);
     tierce__lock_init(&locator->lock, TIERCE__LOCK_LOCATOR);
     tierce__cond_init(&locator->idle);
@@ -482,6 +497,7 @@ int tierce__locator_recover(struct tierce__locator *locator, uint64_t fence,
     size_t count;
     int rc = 0;
     TIERCE_ASSERT(!locator->is_open);
+    take_wall_clock(locator);
     locator->fence = fence;
     const struct tierce__catalog *catalog = tierce__registry_acquire(locator->opts.registry);
     const struct tierce__instance *instances = tierce__catalog_instances(catalog, &count);
@@ -588,6 +604,7 @@ static int empty_live(struct tierce__live *live, uint64_t deadline_ns, char why[
     if (rc < 0)
         return tierce__why(why, rc, "its blocks cannot be removed: %s", tierce_strerror(rc));
     for (;;) {
+        tierce__deleter_hasten(live->locator->deleter, live);
         tierce__deleter_step(live->locator->deleter, SIZE_MAX);
         tierce__lock_take(&live->lock);
         size_t left = live->deleting.count;

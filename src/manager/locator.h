@@ -148,12 +148,14 @@ TIERCE_MUSTUSE int tierce__locator_get(struct tierce__locator *locator,
 
 /* ---- write ----------------------------------------------------------------------------------- */
 
+#define TIERCE__WRITE_TIMEOUT_S_MAX (24 * 60 * 60)
+
 struct tierce__write_request {
     const char *instance_id;
     const int64_t *keys; /* a chain in order; the same key twice counts once */
     size_t count;
     const char *const *spec_groups; /* [count] or NULL: all specs */
-    int64_t timeout_s;              /* <= 0: the session ends at once */
+    int64_t timeout_s;              /* <= 0: the session ends at once; at most ..._S_MAX */
     const char *const *key_texts;
 };
 
@@ -264,7 +266,7 @@ struct tierce__usage {
     uint64_t serving_bytes, writing_bytes, deleting_bytes; /* exact */
     uint64_t serving_by_type[16], writing_by_type[16], deleting_by_type[16]; /* type slots */
     uint64_t sessions, expired_sessions;
-    uint64_t asked_keys, found_keys; /* of gets, since this process leads */
+    uint64_t asked_keys, found_keys;                /* of gets, since this process leads */
     uint64_t cache_hits, cache_misses, cache_bytes; /* of search caches */
     uint64_t instances;
 };

@@ -207,6 +207,18 @@ static int match_window(struct getting *g, struct tierce__got *out)
 
 /* ---- the story ------------------------------------------------------------------------------- */
 
+int tierce__live_check_parts(const struct tierce__live *live, size_t keys,
+                             char why[TIERCE__WHY_BYTES])
+{
+    enum { PARTS_MAX = 1 << 22 };
+    size_t specs = live->instance.spec_count;
+    if (specs == 0 || keys <= PARTS_MAX / specs)
+        return 0;
+    return tierce__why(why, TIERCE_E_ARGUMENT,
+                       "%zu keys of %zu parts each in one call; all together may be %d parts", keys,
+                       specs, PARTS_MAX);
+}
+
 static int check_request(const struct tierce__get_request *request, char why[TIERCE__WHY_BYTES])
 {
     if (request->query != TIERCE__QUERY_BATCH && request->query != TIERCE__QUERY_PREFIX &&
@@ -279,6 +291,8 @@ int tierce__locator_get(struct tierce__locator *locator, const struct tierce__ge
     g.catalog = tierce__registry_acquire(locator->opts.registry);
     g.chooser = (struct tierce__chooser){.locator = locator, .catalog = g.catalog};
     rc = check_request(request, why);
+    if (rc == 0)
+        rc = tierce__live_check_parts(g.live, request->count, why);
     if (rc < 0)
         goto out;
     rc = choose_keys(&g);

@@ -68,6 +68,7 @@ struct tierce__locator {
     struct tierce__quota *quota;
     struct tierce__deleter *deleter;
     _Atomic uint64_t random;
+    _Atomic int64_t wall_offset_us; /* from the clock that nobody sets to the wall clock */
     struct tierce__lock changing; /* CHANGING: whoever adds or takes out instances, one at a time */
     struct tierce__lock lock;     /* LOCATOR: what follows */
     struct tierce__cond idle;     /* an instance has lost its last user */
@@ -115,6 +116,10 @@ static inline bool tierce__meta_may_be_written(int rc)
     return rc < 0 && rc != -ENOMEM && rc != TIERCE_E_REFUSED && rc != TIERCE_E_ARGUMENT &&
            rc != TIERCE_E_LIMIT;
 }
+
+/* Refuses a call of so many keys that their parts would take more memory than a call may. */
+TIERCE_MUSTUSE int tierce__live_check_parts(const struct tierce__live *live, size_t keys,
+                                            char why[TIERCE__WHY_BYTES]);
 
 void tierce__say_why(char why[TIERCE__WHY_BYTES], const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -392,6 +392,8 @@ int tierce__locator_look(struct tierce__locator *locator,
     size_t n = 0;
     if (wanted == NULL || looked == NULL)
         rc = tierce__why(why, -ENOMEM, "no memory");
+    else
+        rc = tierce__live_check_parts(live, request->count, why);
     if (rc < 0)
         goto out;
     for (size_t i = 0; i < request->count; i++) {

@@ -14,6 +14,9 @@
  * deleter in the same batch. A session whose time is over is finished with nothing written.
  */
 
+/* What quotas do not bound, as it has no bytes: sessions of an instance and their keys. */
+#define WRITING_MAX ((size_t)1 << 20)
+
 struct starting {
     struct tierce__live *live;
     const struct tierce__catalog *catalog;
@@ -121,6 +124,13 @@ static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
     session->count = 0;
     s->session = session;
     tierce__lock_take(&s->live->lock);
+    size_t writing = s->live->claim_count + s->live->session_count;
+    if (writing + request->count >= WRITING_MAX) {
+        tierce__lock_drop(&s->live->lock);
+        return tierce__why(why, TIERCE_E_FULL,
+                           "instance %.64s is writing %zu keys already; at most %zu at a time",
+                           s->live->instance.id, writing, WRITING_MAX);
+    }
     for (size_t i = 0; i < request->count; i++) {
         if (tierce__live_claim(s->live, request->keys[i]) != NULL) {
             s->taken[i] = 1;
@@ -525,7 +535,9 @@ static int start(struct starting *s, struct tierce__started *out, size_t *places
     /* A session without keys is told as well: clients finish it. It needs no note. */
     bool empty = s->session->count == 0;
     int64_t timeout_s = empty ? EMPTY_TIMEOUT_S : s->request->timeout_s;
-    timeout_s = timeout_s < 0 ? 0 : timeout_s > INT32_MAX ? INT32_MAX : timeout_s;
+    timeout_s = timeout_s < 0                             ? 0
+                : timeout_s > TIERCE__WRITE_TIMEOUT_S_MAX ? TIERCE__WRITE_TIMEOUT_S_MAX
+                                                          : timeout_s;
     s->session->due_us = now_us + timeout_s * 1000000;
     if (!empty) {
         rc = reserve_room(s, why);
@@ -558,6 +570,8 @@ int tierce__locator_start_write(struct tierce__locator *locator,
     rc = s.group == NULL ? tierce__why(why, -ENOENT, "instance group %.64s is gone",
                                        s.live->instance.group_name)
                          : check_request(request, why);
+    if (rc == 0)
+        rc = tierce__live_check_parts(s.live, request->count, why);
     if (rc == 0)
         rc = start(&s, &started, &places_taken, why);
     if (rc == 0) {

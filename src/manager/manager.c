@@ -146,6 +146,27 @@ static void set_state(struct tierce__manager *manager, enum tierce__manager_stat
     atomic_store_explicit(&manager->state, (int)state, memory_order_release);
 }
 
+static void set_trouble(struct tierce__manager *manager, const char *why)
+{
+    tierce__lock_take(&manager->trouble_lock);
+    snprintf(manager->trouble, sizeof(manager->trouble), "%s", why);
+    tierce__lock_drop(&manager->trouble_lock);
+}
+
+void tierce__manager_trouble(struct tierce__manager *manager, char out[256])
+{
+    struct tierce__elector_state state;
+    out[0] = '\0';
+    tierce__elector_state(manager->elector, &state);
+    if (state.leader[0] != '\0' && strcmp(state.leader, manager->node_id) != 0)
+        return;
+    tierce__lock_take(&manager->trouble_lock);
+    snprintf(out, 256, "%s", manager->trouble);
+    tierce__lock_drop(&manager->trouble_lock);
+    if (out[0] == '\0' && state.trouble[0] != '\0')
+        snprintf(out, 256, "%s", state.trouble);
+}
+
 /* The elector's thread may be faster than whoever starts it. */
 static void wait_for_elector(struct whole *whole)
 {
@@ -171,9 +192,11 @@ static int promote(void *arg, uint64_t fence)
         set_state(manager, TIERCE__MANAGER_FOLLOWS);
         tierce__registry_drop(manager->registry);
         tierce__log(TIERCE_LOG_ERROR, "manager.cannot_lead", "%s", why);
+        set_trouble(manager, why[0] != '\0' ? why : tierce_strerror(rc));
         return rc;
     }
     tierce__reclaimer_resume(manager->reclaimer);
+    set_trouble(manager, "");
     set_state(manager, TIERCE__MANAGER_LEADS);
     tierce__log(TIERCE_LOG_INFO, "manager.leads", "fence=%llu", (unsigned long long)fence);
     tierce__events_other(manager->events, tierce__manager_now_us(manager), manager->node_id,
@@ -519,6 +542,7 @@ int tierce__manager_start(struct tierce__manager **out, const struct tierce__man
     whole->manager.started_us = tierce__manager_now_us(&whole->manager);
     tierce__lock_init(&whole->lock, TIERCE__LOCK_TICKER);
     tierce__cond_init(&whole->wake);
+    tierce__lock_init(&whole->manager.trouble_lock, TIERCE__LOCK_TROUBLE);
     int rc = open_logs(whole, config, why);
     if (rc == 0)
         rc = open_parts(whole, config, why);
@@ -558,6 +582,7 @@ void tierce__manager_stop(struct tierce__manager *manager)
     tierce__registry_close(manager->registry);
     close_logs(whole);
     tierce__cond_fini(&whole->wake);
+    tierce__lock_fini(&whole->manager.trouble_lock);
     tierce__lock_fini(&whole->lock);
     tierce__free(whole->startup);
     tierce__free(whole->quota_text);

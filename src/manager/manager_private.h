@@ -2,6 +2,7 @@
 #ifndef TIERCE_MANAGER_PRIVATE_H
 #define TIERCE_MANAGER_PRIVATE_H
 
+#include "base/lock.h"
 #include "manager/auth.h"
 #include "manager/elector.h"
 #include "manager/events.h"
@@ -60,6 +61,8 @@ struct tierce__manager {
     struct tierce__rpc_stats rpcs[TIERCE__RPC_COUNT];
     char node_id[128];
     int64_t started_us;
+    struct tierce__lock trouble_lock; /* TROUBLE: why it could not lead the last time, or "" */
+    char trouble[256];
 };
 
 /* Wall clock. */
@@ -67,6 +70,9 @@ int64_t tierce__manager_now_us(const struct tierce__manager *manager);
 
 /* The lowest level of events that are logged, from now on. */
 void tierce__manager_set_log_level(struct tierce__manager *manager, enum tierce_log_level level);
+
+/* Why this manager does not lead though nobody else does, in words; or "". */
+void tierce__manager_trouble(struct tierce__manager *manager, char out[256]);
 
 /* Leads, and the lease is still ours. */
 bool tierce__manager_leads(const struct tierce__manager *manager);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/arena.h"
+#include "base/bytes.h"
+#include "key/sha256.h"
 #include "manager/places.h"
 
 #include <errno.h>
@@ -43,6 +45,27 @@ static char *escape(char *to, const char *name)
     return to;
 }
 
+/* A longer name is none of a file system. "~~" stands in no other. */
+enum { FILE_NAME_BYTES_MAX = 255, DIGEST_HEX_BYTES = 2 * TIERCE__SHA256_BYTES };
+
+/* A name whose escaped form would be too long for a folder's: its beginning, and a digest of all.
+ */
+static char *escape_folder(char *to, const char *name)
+{
+    char *end = escape(to, name);
+    if (end - to <= FILE_NAME_BYTES_MAX)
+        return end;
+    uint8_t digest[TIERCE__SHA256_BYTES];
+    char hex[DIGEST_HEX_BYTES + 1];
+    tierce__sha256(digest, name, strlen(name));
+    tierce__hex_encode(hex, digest, sizeof(digest));
+    end = to + FILE_NAME_BYTES_MAX - DIGEST_HEX_BYTES - 2;
+    *end++ = '~';
+    *end++ = '~';
+    memcpy(end, hex, DIGEST_HEX_BYTES);
+    return end + DIGEST_HEX_BYTES;
+}
+
 static bool has_files(const struct tierce__storage *storage)
 {
     return storage->type == TIERCE__STORAGE_NFS || storage->type == TIERCE__STORAGE_3FS ||
@@ -55,6 +78,7 @@ static char *folder_of(const struct tierce__storage *storage,
                        struct tierce__arena *arena)
 {
     const char *spec_name = instance->specs[spec].name;
+    char *(*name_folder)(char *to, const char *name) = has_files(storage) ? escape_folder : escape;
     char *root = has_files(storage) ? tierce__storage_root(storage) : tierce__strdup("/");
     if (root == NULL)
         return NULL;
@@ -62,9 +86,9 @@ static char *folder_of(const struct tierce__storage *storage,
     char *folder = tierce__arena_alloc(
         arena, root_bytes + ESCAPE_GROWTH * (strlen(instance->id) + strlen(spec_name)) + 3);
     if (folder != NULL) {
-        char *to = escape(append(folder, root, root_bytes), instance->id);
+        char *to = name_folder(append(folder, root, root_bytes), instance->id);
         *to++ = '/';
-        to = escape(to, spec_name);
+        to = name_folder(to, spec_name);
         *to++ = '/';
         *to = '\0';
         *bytes = (size_t)(to - folder);

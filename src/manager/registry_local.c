@@ -161,9 +161,10 @@ static int read_all(const struct local *local, struct content *out)
 {
     const struct tierce__vfs_ops *ops = local->vfs->ops;
     struct tierce__vfs_file *file;
-    char *text = NULL;
+    char *text = NULL, byte;
     int rc = ops->open(local->vfs, &file, local->path, TIERCE__VFS_READONLY);
-    if (rc == -ENOENT)
+    /* A link to what is not there (a mount that is away) is no registry that begins. */
+    if (rc == -ENOENT && readlink(local->path, &byte, 1) < 0)
         return 0;
     if (rc != 0)
         return rc;

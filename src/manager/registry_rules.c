@@ -12,6 +12,8 @@
 
 enum {
     NAME_BYTES_MAX = 512,
+    ROOT_BYTES_MAX = 2048, /* with what comes behind it, it is a path of a file system */
+    FILE_NAME_BYTES_MAX = 255,
     SPECS_MAX = 65535,
 };
 
@@ -65,8 +67,12 @@ static int check_root(const char *path, const char *what, char why[256])
 {
     if (path[0] != '/')
         return complain(why, what, "is not an absolute path");
+    if (strlen(path) > ROOT_BYTES_MAX)
+        return complain(why, what, "has more than 2048 bytes");
     for (const char *p = path; *p != '\0';) {
         size_t n = strcspn(p, "/");
+        if (n > FILE_NAME_BYTES_MAX)
+            return complain(why, what, "has a folder whose name has more than 255 bytes");
         if (n == 2 && p[0] == '.' && p[1] == '.')
             return complain(why, what, "has .. in it");
         p += n + (p[n] == '/');

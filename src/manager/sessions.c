@@ -234,7 +234,10 @@ int tierce__session_read(struct tierce__session **out, struct tierce__locator *l
         return -ENOMEM;
     memcpy(session->id, id, sizeof(id));
     session->note = note;
-    session->due_us = due_us;
+    /* As long as any session lasts, however the clocks of two leaders differ. */
+    int64_t last_us =
+        tierce__locator_now_us(locator) + (int64_t)TIERCE__WRITE_TIMEOUT_S_MAX * 1000000;
+    session->due_us = due_us < last_us ? due_us : last_us;
     session->storage = storage;
     session->type = type;
     r.arena = &session->arena;

@@ -485,6 +485,16 @@ static void put_forward(struct tierce__tiers *t, size_t tier, const uint32_t *bl
     }
 }
 
+/* What was put came after what was there: the order once more, now that all is. */
+static void touch_again(const struct tierce__tiers *t, struct tierce__flat *store,
+                        const uint32_t *blocks, uint32_t count)
+{
+    for (uint32_t i = count; i-- > 0;) {
+        if ((t->act[i] == KEEP || t->act[i] == PUT) && has(store, blocks[i]))
+            touch(store, blocks[i]);
+    }
+}
+
 /* From the last block to the first, or a parent before its child where the policy asks for it. */
 static void use_tier(struct tierce__tiers *t, size_t tier, const uint32_t *blocks, uint32_t count)
 {
@@ -507,8 +517,10 @@ static void use_tier(struct tierce__tiers *t, size_t tier, const uint32_t *block
         else if (t->act[i] == PUT && !by_parent)
             (void)put_marked(t, tier, blocks, i); /* all but what is held can leave for it */
     }
-    if (by_parent)
+    if (by_parent) {
         put_forward(t, tier, blocks, count);
+        touch_again(t, store, blocks, count);
+    }
     if (tier == 0 && (t->load_drained || t->store_drained))
         drain(store);
     for (uint32_t i = 0; i < count; i++) {

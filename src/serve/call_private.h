@@ -16,7 +16,7 @@
 /* What the calls and connections of a server share. */
 struct tierce__shared {
     size_t message_bytes_max, held_bytes_max, stream_buffer_max;
-    uint32_t streams_max, http_timeout_ms;
+    uint32_t streams_max, transfer_ms;
     bool (*is_serving)(void *arg, const char *service);
     void *is_serving_arg;
     struct tierce__workers *workers;

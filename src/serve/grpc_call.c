@@ -63,21 +63,38 @@ void tierce__grpc_call_header(struct tierce__grpc_call *call, const char *name, 
         call->is_too_long = true;
 }
 
+int tierce__grpc_call_hurry(struct tierce__grpc_call *call)
+{
+    uint64_t at_ns = tierce__deadline_in_ms(call->base.shared->transfer_ms);
+    if (call->base.info.deadline_ns < at_ns)
+        at_ns = call->base.info.deadline_ns;
+    return tierce__deadline_set(&call->loop->deadlines, &call->deadline, at_ns);
+}
+
+/* The handler has the time that the client gave. */
+static void stop_hurrying(struct tierce__grpc_call *call)
+{
+    uint64_t at_ns = call->base.info.deadline_ns;
+    int rc = 0;
+    if (at_ns == TIERCE__DEADLINE_NEVER)
+        tierce__deadline_unset(&call->loop->deadlines, &call->deadline);
+    else if (at_ns != call->deadline.at)
+        rc = tierce__deadline_set(&call->loop->deadlines, &call->deadline, at_ns);
+    TIERCE_ASSERT(rc == 0); /* it has a place in the heap already */
+}
+
 /* False: it is refused. */
 static bool set_deadline(struct tierce__grpc_call *call)
 {
     const char *text = tierce__call_header(&call->base, "grpc-timeout");
     uint64_t timeout_ns, at_ns;
-    if (text == NULL)
-        return true;
-    if (!tierce__grpc_timeout_parse(&timeout_ns, text)) {
+    if (text != NULL && !tierce__grpc_timeout_parse(&timeout_ns, text)) {
         tierce__grpc_call_refuse(call, TIERCE__GRPC_INTERNAL, "grpc-timeout is malformed");
         return false;
     }
-    if (__builtin_add_overflow(tierce__now_ns(), timeout_ns, &at_ns))
-        return true;
-    call->base.info.deadline_ns = at_ns;
-    if (tierce__deadline_set(&call->loop->deadlines, &call->deadline, at_ns) == 0)
+    if (text != NULL && !__builtin_add_overflow(tierce__now_ns(), timeout_ns, &at_ns))
+        call->base.info.deadline_ns = at_ns;
+    if (tierce__grpc_call_hurry(call) == 0)
         return true;
     tierce__grpc_call_refuse(call, TIERCE__GRPC_RESOURCE_EXHAUSTED, "out of memory");
     return false;
@@ -125,6 +142,8 @@ static void find_route(struct tierce__grpc_call *call)
     call->talk = find_talk(call);
     if (call->talk == NULL)
         refuse_method(call);
+    else
+        stop_hurrying(call); /* it lasts as long as both wish */
 }
 
 void tierce__grpc_call_headers_end(struct tierce__grpc_call *call)
@@ -232,6 +251,7 @@ void tierce__grpc_call_request_end(struct tierce__grpc_call *call)
         tierce__grpc_call_refuse(call, TIERCE__GRPC_DEADLINE_EXCEEDED, "deadline exceeded");
         return;
     }
+    stop_hurrying(call);
     call->phase = TIERCE__GRPC_SERVING;
     call->base.info.body = call->request.body;
     call->base.info.body_bytes = call->request.bytes;

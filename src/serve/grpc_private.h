@@ -66,6 +66,10 @@ void tierce__grpc_call_data(struct tierce__grpc_call *call, const uint8_t *data,
 void tierce__grpc_call_request_end(struct tierce__grpc_call *call);
 void tierce__grpc_call_closed(struct tierce__grpc_call *call);
 
+/* The client has a while to send the rest of its request, or to take the answer: meanwhile it holds
+ * memory that all share. -ENOMEM. */
+TIERCE_MUSTUSE int tierce__grpc_call_hurry(struct tierce__grpc_call *call);
+
 /* grpc_reply.c */
 void tierce__grpc_call_refuse(struct tierce__grpc_call *call, uint32_t status, const char *message);
 void tierce__grpc_call_refuse_http(struct tierce__grpc_call *call, const char *status);

@@ -133,7 +133,8 @@ static void deliver(struct tierce__grpc_call *call)
         call->phase = TIERCE__GRPC_ANSWERED;
         tierce__grpc_prefix_write(call->prefix, call->body_bytes);
         if (nghttp2_submit_response(connection->session, call->stream, answer_headers,
-                                    ANSWER_HEADERS, &provider) != 0)
+                                    ANSWER_HEADERS, &provider) != 0 ||
+            tierce__grpc_call_hurry(call) != 0)
             reset(call);
     }
     tierce__grpc_connection_changed(connection);

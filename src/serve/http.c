@@ -126,6 +126,7 @@ int tierce__http_start(struct tierce__http **out, const struct tierce__http_opts
         rc = tierce__listen_tcp(&http->fd, &http->port, config->host, why);
     if (rc != 0)
         goto out;
+    http->is_loopback = tierce__listens_on_loopback(http->fd);
     rc = -pthread_create(&http->keeper, NULL, keep_time, http);
     http->has_keeper = rc == 0;
     if (rc == 0)

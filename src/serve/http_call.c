@@ -130,7 +130,7 @@ void *tierce__http_call_begin(void *arg, const char *uri, struct MHD_Connection 
     tierce__lock_take(&http->lock);
     call->came_too_late = http->is_draining;
     if (!call->came_too_late) {
-        call->base.info.deadline_ns = tierce__deadline_in_ms(http->shared->http_timeout_ms);
+        call->base.info.deadline_ns = tierce__deadline_in_ms(http->shared->transfer_ms);
         if (tierce__list_empty(&http->calls))
             tierce__cond_signal(&http->changed);
         tierce__list_push_back(&http->calls, &call->node);
@@ -220,7 +220,7 @@ static bool announces_too_much(const struct tierce__http_call *call)
 static void take_headers(struct tierce__http_call *call, const char *method)
 {
     struct MHD_Connection *connection = call->connection;
-    const char *name = NULL;
+    const char *name = NULL, *refused;
     (void)MHD_get_connection_values(connection, MHD_HEADER_KIND, add_header, call);
     char peer[TIERCE__PEER_BYTES];
     tierce__peer_print(
@@ -237,6 +237,8 @@ static void take_headers(struct tierce__http_call *call, const char *method)
         tierce__http_settle(call, 403, tierce__http_error("a client certificate is needed"));
     else if (call->came_too_late)
         tierce__http_settle(call, 503, tierce__http_error("the server ends"));
+    else if ((refused = tierce__http_refuses(call)) != NULL)
+        tierce__http_settle(call, 403, tierce__http_error(refused));
     else if (announces_too_much(call))
         call->is_too_large = true;
     else

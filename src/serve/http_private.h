@@ -11,7 +11,8 @@ struct tierce__http {
     struct tierce__routes routes;
     struct MHD_Daemon *daemon;
     uint16_t port;
-    int fd; /* after quiesce it is ours again */
+    int fd;           /* after quiesce it is ours again */
+    bool is_loopback; /* it listens there only */
     bool demands_certificate;
     char *certificate, *key, *client_ca; /* their content */
     char priorities[48];
@@ -66,6 +67,9 @@ struct MHD_Response *tierce__http_error(const char *why);
 /* The answer, unless there is one. [transfer] response; NULL closes the connection. */
 void tierce__http_settle(struct tierce__http_call *call, unsigned status,
                          struct MHD_Response *response);
+
+/* http_origin.c: why a browser must not make this call, whose headers are there; or NULL. */
+const char *tierce__http_refuses(const struct tierce__http_call *call);
 
 /* http_stream.c: ends every stream. */
 void tierce__http_streams_end(struct tierce__http *http);

@@ -24,16 +24,35 @@ static int bind_and_listen(int fd, const struct addrinfo *address)
     return 0;
 }
 
+union address {
+    struct sockaddr any;
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
+};
+
+static int read_address(int fd, union address *bound)
+{
+    socklen_t length = sizeof(*bound);
+    *bound = (union address){.in6 = {0}};
+    return getsockname(fd, &bound->any, &length) == 0 ? 0 : -errno;
+}
+
+bool tierce__listens_on_loopback(int fd)
+{
+    union address bound;
+    if (read_address(fd, &bound) != 0)
+        return false;
+    if (bound.any.sa_family == AF_INET6)
+        return IN6_IS_ADDR_LOOPBACK(&bound.in6.sin6_addr);
+    return bound.any.sa_family == AF_INET && ntohl(bound.in.sin_addr.s_addr) >> 24 == 127;
+}
+
 static int read_port(int fd, uint16_t *port)
 {
-    union {
-        struct sockaddr any;
-        struct sockaddr_in in;
-        struct sockaddr_in6 in6;
-    } bound = {.in6 = {0}};
-    socklen_t length = sizeof(bound);
-    if (getsockname(fd, &bound.any, &length) != 0)
-        return -errno;
+    union address bound;
+    int rc = read_address(fd, &bound);
+    if (rc != 0)
+        return rc;
     *port = ntohs(bound.any.sa_family == AF_INET6 ? bound.in6.sin6_port : bound.in.sin_port);
     return 0;
 }

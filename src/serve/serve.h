@@ -151,8 +151,10 @@ struct tierce__server_opts {
     size_t stream_buffer_max; /* 0: 4 MiB */
     uint32_t connections_max; /* of each listener; 0: 4096 */
     uint32_t streams_max;     /* gRPC calls at a time on one connection; 0: 4096 */
-    uint32_t http_timeout_ms; /* an HTTP call's deadline, from its first byte on; 0: 60 s */
-    const void *descriptors;  /* FileDescriptorSet for gRPC reflection, or NULL. [borrow] */
+    /* An HTTP call's deadline, from its first byte on; how long a gRPC client may take to send a
+     * request, and to take an answer; 0: 60 s */
+    uint32_t transfer_ms;
+    const void *descriptors; /* FileDescriptorSet for gRPC reflection, or NULL. [borrow] */
     size_t descriptor_bytes;
     /* Asked by gRPC's health service with its service name ("" for the whole server); NULL: always
      * true. On a loop. */

@@ -47,7 +47,7 @@ static void share(struct tierce__shared *shared, const struct tierce__server_opt
     shared->held_bytes_max = or_else(opts->held_bytes_max, (size_t)1 << 30);
     shared->stream_buffer_max = or_else(opts->stream_buffer_max, (size_t)4 << 20);
     shared->streams_max = (uint32_t)or_else(opts->streams_max, 4096);
-    shared->http_timeout_ms = (uint32_t)or_else(opts->http_timeout_ms, 60000);
+    shared->transfer_ms = (uint32_t)or_else(opts->transfer_ms, 60000);
     shared->is_serving = opts->is_serving;
     shared->is_serving_arg = opts->is_serving_arg;
 }

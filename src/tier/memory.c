@@ -220,11 +220,13 @@ static void on_idle(void *arg, struct tierce__buf *buf)
     if (kept != 0 && !memory->closed &&
         atomic_load_explicit(&buf->refs, memory_order_acquire) == 1) {
         TIERCE_ASSERT(memory->bufs[kept - 1] == buf);
-        if (tierce__index_has(memory->index, kept - 1))
+        if (tierce__index_has(memory->index, kept - 1)) {
             memory->policy->ops->set_evictable(memory->policy, kept - 1, true);
-        else
+            tierce__pool_tell_room(memory->pool);
+        } else {
             /* As evict_slot does; nobody could find it, so nobody is told. */
             tierce__buf_release(take_entry(memory, kept - 1, TIERCE__LEFT_DELETED));
+        }
     }
     tierce__lock_drop(&memory->lock);
 }

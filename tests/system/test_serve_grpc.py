@@ -212,6 +212,28 @@ def test_held_bytes_have_a_limit():
     server.end()
 
 
+def test_who_does_not_read_or_end_holds_memory_for_a_while_only():
+    """All share it: clients without a deadline would keep the others out for ever."""
+    server = Server("--held-max", 1 << 20, "--transfer", 1000)
+    deaf, raw = Raw(server.grpc, window=0), Raw(server.grpc)
+    streams = [deaf.begin("/test.Echo/Big", [("x-bytes", str(300 << 10))]) for _ in range(3)]
+    for stream in streams:
+        deaf.h2.send_data(stream, frame(b""), end_stream=True)
+    slow = raw.begin("/test.Echo/Echo")
+    raw.h2.send_data(slow, frame(b"never all of it")[:-1])
+    raw.send()
+    deaf.send()
+    assert raw.wait(slow).status == 4
+    while raw.call("/test.Echo/Big", headers=[("x-bytes", str(900 << 10))]).status != 0:
+        time.sleep(0.01)
+    stream = raw.begin("/test.Echo/Wait", [("x-wait-ms", "2000")])
+    raw.h2.send_data(stream, frame(b"handlers take their time"), end_stream=True)
+    assert raw.wait(stream).status == 0
+    for connection in (deaf, raw):
+        connection.close()
+    server.end()
+
+
 @pytest.mark.parametrize("given, body, status", [
     ([], frame(b"a") + frame(b"b"), 12),
     ([], b"", 12),

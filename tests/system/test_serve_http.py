@@ -126,7 +126,7 @@ def test_a_body_that_is_too_long(server, size, chunked):
 
 
 def test_a_body_that_never_ends(server):
-    with connect(server, b"POST /Echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n") as s:
+    with connect(server, b"POST /Echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n") as s:
         chunk = b"%x\r\n" % (1 << 20) + bytes(1 << 20) + b"\r\n"
         with pytest.raises(ConnectionError):
             for _ in range(200):
@@ -144,12 +144,12 @@ def test_held_bytes_have_a_limit():
 def test_connections_are_kept_alive(server):
     with connect(server) as s, s.makefile("rb") as stream:
         for i in range(20):
-            s.sendall(b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%02d"
+            s.sendall(b"POST /%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n%02d"
                       % (b"Wait" if i % 3 else b"nothing", i))
             assert read_answer(stream) == ((200, b"%02d" % i) if i % 3
                                            else (404, b'{"error":"not found"}'))
         # Several requests in one packet are answered in turn.
-        s.sendall(b"".join(b"POST /Late HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n%d" % i
+        s.sendall(b"".join(b"POST /Late HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n%d" % i
                            for i in range(5)))
         assert [read_answer(stream) for _ in range(5)] == [(200, b"%d" % i) for i in range(5)]
 
@@ -169,7 +169,7 @@ def test_many_clients_at_once(server):
 
 def test_a_full_queue_refuses():
     server = Server("--workers", 1, "--queue-max", 2)
-    sockets = [connect(server, b"POST /Wait HTTP/1.1\r\nHost: x\r\nx-wait-ms: 500\r\n"
+    sockets = [connect(server, b"POST /Wait HTTP/1.1\r\nHost: localhost\r\nx-wait-ms: 500\r\n"
                                b"Content-Length: 0\r\n\r\n") for _ in range(20)]
     answers = [read_answer(s.makefile("rb"))[0] for s in sockets]
     assert answers.count(200) >= 2 and set(answers) == {200, 503}
@@ -178,8 +178,33 @@ def test_a_full_queue_refuses():
     server.end()
 
 
+@pytest.mark.parametrize("headers,status", [
+    ({"Origin": "http://127.0.0.1:{port}"}, 200),
+    ({"Origin": "http://localhost:{port}", "Host": "LOCALHOST:{port}"}, 200),
+    ({"Host": "[::1]:{port}"}, 200),
+    ({"Host": "10.0.0.1"}, 200),
+    ({"Origin": "http://evil.example"}, 403),
+    ({"Origin": "http://127.0.0.1:{port}.evil.example"}, 403),
+    ({"Origin": "http://127.0.0.1:1"}, 403),
+    ({"Origin": "null"}, 403),
+    ({"Origin": ""}, 403),
+    ({"Host": "evil.example:{port}"}, 403),
+    ({"Host": "evil.example:{port}", "Origin": "http://evil.example:{port}"}, 403),
+    ({"Host": "localhost.evil.example"}, 403),
+    ({"Host": "127.0.0.1.evil.example"}, 403),
+    ({"Host": "[::1.evil.example"}, 403),
+    ({"Host": ""}, 403),
+])
+def test_a_browser_asks_for_its_own_page_only(server, headers, status):
+    """Neither another origin's page nor one whose name was made to mean this machine."""
+    lines = {"Host": "127.0.0.1:{port}", **headers}
+    head = "".join(f"{k}: {v}\r\n" for k, v in lines.items()).format(port=server.http)
+    with connect(server, f"POST /Echo HTTP/1.1\r\n{head}Content-Length: 2\r\n\r\nhi".encode()) as s:
+        assert read_answer(s.makefile("rb"))[0] == status
+
+
 def test_a_deadline_ends_a_call():
-    server = Server("--http-timeout", 300)
+    server = Server("--transfer", 300)
     begun = time.monotonic()
     answer = curl(server.url + "/Wait", "-H", "x-wait-ms: 30000", data=b"")
     assert answer.status == 504 and 0.3 <= time.monotonic() - begun < 15
@@ -189,9 +214,9 @@ def test_a_deadline_ends_a_call():
     assert curl(server.url + "/Late", "-H", "x-wait-ms: 600", data=b"").status == 504
     time.sleep(0.5)
     # A body that does not come, or comes too slowly, ends with the connection.
-    with connect(server, b"POST /Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n") as s:
+    with connect(server, b"POST /Echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n") as s:
         assert s.recv(1000) == b""
-    with connect(server, b"POST /Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n") as s:
+    with connect(server, b"POST /Echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n") as s:
         with pytest.raises(ConnectionError):
             for _ in range(100):
                 s.sendall(b"x")
@@ -202,7 +227,7 @@ def test_a_deadline_ends_a_call():
 
 def test_clients_that_go_away(server):
     before = int(curl(server.url + "/Over").body)
-    with connect(server, b"POST /Wait HTTP/1.1\r\nHost: x\r\nx-wait-ms: 30000\r\n"
+    with connect(server, b"POST /Wait HTTP/1.1\r\nHost: localhost\r\nx-wait-ms: 30000\r\n"
                          b"Content-Length: 0\r\n\r\n"):
         time.sleep(0.2)
     while int(curl(server.url + "/Over").body) == before:
@@ -211,7 +236,7 @@ def test_clients_that_go_away(server):
 
 def test_half_requests_and_random_bytes(server):
     source = random.Random(9)
-    whole = (b"POST /Echo HTTP/1.1\r\nHost: x\r\nX-Test: 1\r\nContent-Length: 10\r\n\r\n0123456789")
+    whole = (b"POST /Echo HTTP/1.1\r\nHost: localhost\r\nX-Test: 1\r\nContent-Length: 10\r\n\r\n0123456789")
     for cut in range(len(whole)):
         connect(server, whole[:cut]).close()
     for i in range(300):
@@ -222,7 +247,7 @@ def test_half_requests_and_random_bytes(server):
             except ConnectionError:
                 pass
     many = b"".join(b"X-%d: %s\r\n" % (i, b"v" * 1000) for i in range(25))
-    answer = connect(server, b"GET /Info HTTP/1.1\r\nHost: x\r\n" + many + b"\r\n").recv(100)
+    answer = connect(server, b"GET /Info HTTP/1.1\r\nHost: localhost\r\n" + many + b"\r\n").recv(100)
     assert answer.split()[1] == b"431"
     assert curl(server.url + "/Echo", data=b"well").body == b"well"
 
@@ -230,7 +255,7 @@ def test_half_requests_and_random_bytes(server):
 def test_clients_that_left_do_not_delay_the_end():
     server = Server("--drain", 20000)
     for cut in range(20, 60):
-        connect(server, b"POST /Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n01"[:cut]).close()
+        connect(server, b"POST /Echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n01"[:cut]).close()
     begun = time.monotonic()
     server.end()
     assert time.monotonic() - begun < 10
@@ -238,7 +263,7 @@ def test_clients_that_left_do_not_delay_the_end():
 
 def test_events(server):
     before = int(curl(server.url + "/Over").body)
-    with connect(server, b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n") as s:
+    with connect(server, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n") as s:
         got = b""
         while b"data: 20\n" not in got:
             got += s.recv(4096)
@@ -251,9 +276,9 @@ def test_events(server):
 
 def test_sigterm_lets_calls_end():
     server = Server()
-    with connect(server, b"POST /Wait HTTP/1.1\r\nHost: x\r\nx-wait-ms: 1500\r\n"
+    with connect(server, b"POST /Wait HTTP/1.1\r\nHost: localhost\r\nx-wait-ms: 1500\r\n"
                          b"Content-Length: 2\r\n\r\nin") as s, \
-            connect(server, b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n") as events, connect(server):
+            connect(server, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n") as events, connect(server):
         time.sleep(0.4)
         server.ask_to_end()
         with pytest.raises(ConnectionError):
@@ -268,10 +293,10 @@ def test_sigterm_lets_calls_end():
 
 def test_sigterm_does_not_wait_for_ever():
     server = Server("--drain", 300)
-    with connect(server, b"POST /Wait HTTP/1.1\r\nHost: x\r\nx-wait-ms: 30000\r\n"
+    with connect(server, b"POST /Wait HTTP/1.1\r\nHost: localhost\r\nx-wait-ms: 30000\r\n"
                          b"Content-Length: 0\r\n\r\n") as s, \
-            connect(server, b"POST /Wait HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"), \
-            connect(server, b"GET /Big HTTP/1.1\r\nHost: x\r\nx-bytes: 99999999\r\n\r\n"):
+            connect(server, b"POST /Wait HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n"), \
+            connect(server, b"GET /Big HTTP/1.1\r\nHost: localhost\r\nx-bytes: 99999999\r\n\r\n"):
         time.sleep(0.4)
         begun = time.monotonic()
         server.ask_to_end()
