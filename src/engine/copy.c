@@ -134,8 +134,7 @@ static int64_t copy_up(struct copy *copy)
                                         .tiers = 1u << copy->opts->from | 1u << copy->opts->to,
                                         .timeout_ms = copy->opts->timeout_ms};
     struct tierce_prefetch_result result = {.size = sizeof(result)};
-    int rc =
-        tierce_prefetch_begin(&prefetch, copy->view, copy->chain, copy->to_block, &opts);
+    int rc = tierce_prefetch_begin(&prefetch, copy->view, copy->chain, copy->to_block, &opts);
     if (rc < 0)
         return rc;
     uint64_t now = tierce__now_ns();
@@ -145,9 +144,8 @@ static int64_t copy_up(struct copy *copy)
     (void)tierce_prefetch_poll(prefetch, &result);
     tierce_prefetch_end(prefetch);
     size_t chunks = 0;
-    while (chunks < copy->keys.count &&
-           tierce__keys_blocks(&copy->keys, copy->view, chunks + 1, copy->to_block) <=
-               result.memory_blocks)
+    while (chunks < copy->keys.count && tierce__keys_blocks(&copy->keys, copy->view, chunks + 1,
+                                                            copy->to_block) <= result.memory_blocks)
         chunks++;
     return (int64_t)chunks;
 }
@@ -214,11 +212,8 @@ int64_t tierce_copy(struct tierce_view *view, const struct tierce_chain *chain, 
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
-    struct copy copy = {.engine = view->engine,
-                        .view = view,
-                        .chain = chain,
-                        .opts = opts,
-                        .to_block = to_block};
+    struct copy copy = {
+        .engine = view->engine, .view = view, .chain = chain, .opts = opts, .to_block = to_block};
     int64_t rc = init_copy(&copy);
     if (rc == 0 && tierce__engine_mode(view->engine) == TIERCE_MODE_NORMAL) {
         rc = copy.to == 0 ? copy_up(&copy) : (int64_t)copy_down(&copy);

@@ -94,8 +94,7 @@ static bool reserve(struct tierce_store *store, const struct tierce_chain *chain
     const struct store_chunk *last = store->count > 0 ? chunk - 1 : NULL;
     bool follows =
         last != NULL && last->first_block + store->view->chunk_blocks == chunk->first_block;
-    chunk->buf =
-        tierce__storage_reserve(store->engine, &chunk->record, follows ? last->buf : NULL);
+    chunk->buf = tierce__storage_reserve(store->engine, &chunk->record, follows ? last->buf : NULL);
     if (chunk->buf == NULL)
         return false;
     struct tierce__chunk_info info;
@@ -110,8 +109,7 @@ static bool reserve(struct tierce_store *store, const struct tierce_chain *chain
 /* Counts and notes the chunks from `index` on as not stored. */
 static void skip(struct tierce_store *store, size_t index, int status)
 {
-    tierce__count(store->engine, TIERCE__STAT_stores_skipped,
-                  (int64_t)(store->keys.count - index));
+    tierce__count(store->engine, TIERCE__STAT_stores_skipped, (int64_t)(store->keys.count - index));
     for (size_t i = index; i < store->keys.count; i++)
         tierce__why_refused(store->engine, 0, &store->keys.keys[i], status);
 }
@@ -249,8 +247,7 @@ static int prepare(struct tierce_store *store, const struct tierce_transfer_opts
                         0);
     tierce__access_tag(&store->line, opts->tag);
     size_t missing = store->keys.count - held;
-    bool refused =
-        tierce__engine_mode(store->engine) != TIERCE_MODE_NORMAL || store->rungs == 0;
+    bool refused = tierce__engine_mode(store->engine) != TIERCE_MODE_NORMAL || store->rungs == 0;
     if (refused)
         tierce__count(store->engine, TIERCE__STAT_stores_refused, (int64_t)missing);
     if (missing == 0 || refused) {
@@ -410,8 +407,7 @@ static bool publish_rest(struct tierce_store *store, int64_t *blocks, struct tie
 static void settle(struct tierce_store *store, struct tierce__list *ready)
 {
     struct tierce_engine *engine = store->engine;
-    tierce__count(engine, TIERCE__STAT_stores_skipped,
-                  (int64_t)(store->count - store->published));
+    tierce__count(engine, TIERCE__STAT_stores_skipped, (int64_t)(store->count - store->published));
     tierce__storage_touch(engine, 1, store->keys.keys, store->keys.count, store->keys.count);
     tierce__storage_end_writes(engine, &store->writes);
     end_line(store);

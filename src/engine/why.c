@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "engine/departures.h"
 #include "engine/operate.h"
+#include "engine/sibling.h"
 
 /* Other namespaces that are searched for a twin, the newest first. Each costs a lookup of one key:
  * as much as 3 us for all of them, and nothing where there is one namespace. */
@@ -204,9 +205,8 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
     uint8_t *places = tierce__alloc(count);
     if (places == NULL)
         return -ENOMEM;
-    size_t there =
-        tierce__storage_search(view->engine, tierce__rungs_of(view->engine, 0), keys->keys + first,
-                               count, places, &unasked);
+    size_t there = tierce__storage_search(view->engine, tierce__rungs_of(view->engine, 0),
+                                          keys->keys + first, count, places, &unasked);
     size_t worth = with_cost ? tierce__cost_estimate(view, places, there) : there;
     tierce__free(places);
     size_t missing = first + worth;
@@ -221,6 +221,21 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
     return 0;
 }
 
+/* What another chunk has of the missing one is not missing, as a lookup sees it. */
+static void pass_over_sibling(struct tierce_view *view, const struct tierce_chain *chain,
+                              const struct tierce__why_what *what, struct tierce_miss *out)
+{
+    struct tierce__sibling_want want;
+    struct tierce__sibling_hit hit;
+    tierce__sibling_aim(&want, view, chain, (size_t)out->block / view->chunk_blocks,
+                        what->from_block, what->to_block);
+    tierce__sibling_find(view, &hit, &want);
+    tierce__buf_release(hit.buf);
+    out->block += hit.blocks;
+    if (out->block >= what->to_block)
+        *out = (struct tierce_miss){.size = out->size};
+}
+
 int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain,
                       const struct tierce__why_what *what, struct tierce_miss *out)
 {
@@ -232,6 +247,10 @@ int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain
     size_t first = (size_t)what->from_block / view->chunk_blocks;
     if (first < keys.count)
         rc = find_missing(view, &keys, first, what->with_cost, out);
+    bool is_missing = out->reason != TIERCE_MISS_NONE && out->reason != TIERCE_MISS_BYPASSED &&
+                      out->reason != TIERCE_MISS_NOT_WORTH_LOADING;
+    if (rc == 0 && is_missing)
+        pass_over_sibling(view, chain, what, out);
     tierce__keys_fini(&keys);
     return rc;
 }
