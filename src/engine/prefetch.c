@@ -115,6 +115,12 @@ static uint64_t blocks_of(const struct tierce_prefetch *p, size_t index)
     return end > start ? end - start : 0;
 }
 
+static void describe(const struct tierce_prefetch *p, size_t index,
+                     struct tierce__storage_chunk *record)
+{
+    tierce__view_describe(record, p->view, &p->keys, shape_of(p, index), index, p->hashes);
+}
+
 /* Chunks up to here are known to be somewhere and will be handed on, as far as one knows. */
 static size_t planned(const struct tierce_prefetch *p)
 {
@@ -468,9 +474,12 @@ static void chunk_settled(void *arg, int status)
 static void read_chunk(struct tierce_prefetch *p, size_t index)
 {
     struct chunk *chunk = &p->chunks[index];
+    const struct chunk *before = index > 0 ? chunk - 1 : NULL;
     struct tierce__storage_chunk record;
-    tierce__view_describe(&record, p->view, &p->keys, shape_of(p, index), index, p->hashes);
+    describe(p, index, &record);
     chunk->seat.deadline_ns = p->deadline_ns;
+    if (before != NULL)
+        chunk->seat.before = before->buf != NULL ? before->buf : before->seat.buf;
     bool seated = tierce__fetch_join(p->engine, &chunk->seat, chunk->rung, &record,
                                      shape_of(p, index), &chunk->buf);
     tierce__lock_take(lock_of(p));
@@ -529,7 +538,7 @@ static struct tierce__buf *publish(struct tierce_prefetch *p, size_t index)
         return NULL;
     }
     struct tierce__storage_chunk record;
-    tierce__view_describe(&record, p->view, &p->keys, shape, index, p->hashes);
+    describe(p, index, &record);
     tierce__fetch_promote(&chunk->seat, &record);
     return tierce__storage_lease(p->engine, &record.key);
 }

@@ -252,7 +252,7 @@ START_TEST(kinds_that_mean_nothing_to_an_operation_let_it_pass)
         tier_test_start(index);
         for (size_t k = 0; k < 2; k++) {
             struct tierce__fault_rule what = {.kind = kinds[k], .status = -EIO};
-            for (int op = TIERCE__TIER_LOOKUP; op <= TIERCE__TIER_CLEAR; op++)
+            for (int op = TIERCE__TIER_LOOKUP; op <= TIERCE__TIER_SIBLINGS; op++)
                 rule((enum tierce__tier_op)op, &what);
             rule(TIERCE__TIER_PUT, NULL);
             ck_assert_int_eq(tier_test_put(1, 1, OBJECT_BYTES), 0);

@@ -27,8 +27,8 @@ class Bench(CliCase):
     def test_list_names_all(self):
         text = self.check(0, "bench", "--list").stdout
         names = [line.split()[0] for line in text.splitlines()]
-        self.assertEqual(names, ["memory", "lookup", "hash", "disk", "open", "policy", "manager",
-                                 "optimize"])
+        self.assertEqual(names, ["memory", "lookup", "hash", "disk", "prefetch", "open", "policy",
+                                 "manager", "optimize"])
 
     def test_rows(self):
         counts = {"memory": 6, "lookup": 6, "hash": 2, "open": 1, "manager": 11, "optimize": 13}
