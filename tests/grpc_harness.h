@@ -106,6 +106,7 @@ static inline bool harness_open(struct harness *h, const struct tierce__route *r
     memset(h, 0, sizeof(*h));
     h->shared.message_bytes_max = 1 << 20;
     h->shared.held_bytes_max = 4 << 20;
+    h->shared.transfer_ms = 60000;
     h->shared.stream_buffer_max = 1 << 20;
     h->shared.streams_max = 100;
     for (size_t i = 0; i < 2 * HARNESS_CALLS; i++)

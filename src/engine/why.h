@@ -32,9 +32,15 @@ struct tierce__why_what {
 TIERCE_MUSTUSE int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain,
                                      const struct tierce__why_what *what, struct tierce_miss *out);
 
-/* Counts the reason of a lookup's first missing chunk; `is_tail`: it is not whole. Does not block
- * on a device. */
-void tierce__why_count(struct tierce_engine *engine, const struct tierce__key *key, bool is_tail,
+/* How a chunk of this hash left that is in no tier, of the shard 0 of 1, under whatever namespace.
+ * False: nothing is known of it. */
+TIERCE_MUSTUSE bool tierce__why_departed(struct tierce_engine *engine, const uint8_t *hash,
+                                         struct tierce_miss *out);
+
+/* Counts the reason of a lookup's first missing chunk, number `index` of its keys. Twins are only
+ * looked for where it is the very first: who has the wrong namespace finds nothing, and who finds
+ * something shall not wait. Does not block on a device. */
+void tierce__why_count(struct tierce_engine *engine, const struct tierce__keys *keys, size_t index,
                        const struct tierce__unasked *unasked);
 
 #endif

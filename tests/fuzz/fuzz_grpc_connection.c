@@ -93,6 +93,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct tierce__shared shared = {.message_bytes_max = 1 << 16,
                                     .held_bytes_max = 1 << 18,
+                                    .transfer_ms = 60000,
                                     .stream_buffer_max = 1 << 16,
                                     .streams_max = 100};
     struct tierce__reflection *reflection = NULL;

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -109,6 +110,29 @@ class Why(CliCase):
             self.assertEqual(answer["differences"],
                              [{"field": "kv_dtype", "here": "fp8", "there": "bf16"}])
             self.assertIn("differs    kv_dtype: fp8 here, bf16 there", answer["text"])
+
+    def test_a_chunk_is_named_by_its_hash(self):
+        pid, keeper = self.keep()
+        missing = self.ask(1, str(pid), "--tokens", self.tokens((0, 128), (3, 64)))["hash"]
+        first = self.ask(1, str(pid), "--tokens", self.tokens((0, 64), (3, 64)))
+        gone = self.ask(1, str(pid), "--hash", missing)
+        self.assertEqual((gone["chunks"], gone["reason"]), ([], "never_stored"))
+        self.assertIn("nowhere", gone["text"])
+        every = []
+        for digit in "0123456789abcdef":
+            said = self.tierce("why", str(pid), "--hash", digit, "--json", env=self.env)
+            every += [chunk["key"] for chunk in json.loads(said.stdout)["chunks"]]
+        self.assertEqual(first["held_blocks"], 4)
+        hashes = {re.split("[^0-9a-f]", key)[-1] for key in every}
+        self.assertEqual(len(hashes), 2, every)
+        chunk = sorted(hashes)[0]
+        self.why(0, str(pid), "--hash", chunk[:7], out=["memory ", chunk])
+        self.end(keeper)
+        self.why(0, self.store, "--hash", chunk.upper(), out=["disk ", chunk, "4 blocks from"])
+        self.why(1, self.store, "--hash", missing, out=["nowhere"])
+        self.why(2, self.store, "--hash", "xyz", err=["digits of hex"])
+        self.why(2, self.store, "--hash", "", err=["digits of hex"])
+        self.why(2, self.store, "--hash", "ab", "--tokens", "f", err=["or --hash a chunk"])
 
     def test_wrong_arguments(self):
         tokens = self.tokens((0, 16))
