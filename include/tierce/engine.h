@@ -148,14 +148,16 @@ struct tierce_found {
 
 /*
  * How many leading blocks of chain[0, to_block) could be loaded: from whole chunks, and from the
- * unfull tail that ends exactly where the chain ends, if it was stored. The last chunk may reach
+ * unfull tail that ends exactly where the chain ends, if it was stored. Where the next chunk is
+ * missing, the leading blocks that another chunk shares with it count too (chunk.siblings). The last chunk may reach
  * beyond to_block; give the chain all its blocks. Never promises what it does not see; what
  * it sees on disk may still fail to load. With PIN, earlier pins of the session are replaced; they
  * end with tierce_unpin, when a load that names the session begins, or after timeout.pin.
  *
  * Errors: TIERCE_E_ARGUMENT (to_block beyond the chain, a chain of another algorithm or block size
  * than the view's), -ENOMEM; *out is zeroed then.
- * Thread: any. Blocks at most timeout.lookup; with memory and disk tiers not at all.
+ * Thread: any. Blocks at most timeout.lookup; with memory and disk tiers only where a chunk on disk
+ * begins as the missing one does, of which the header is read.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_lookup(struct tierce_view *view,
                                             const struct tierce_chain *chain, uint64_t to_block,
@@ -241,7 +243,8 @@ struct tierce_load;
  *
  * The caller then calls layer for every layer in ascending order, before the engine uses it, and
  * ends or aborts. Errors, *out untouched: TIERCE_E_ARGUMENT (as tierce_store_begin's),
- * -ENOMEM. Does not wait for any device.
+ * -ENOMEM. Waits for no device, but for the header of a chunk on a slower tier that begins as a
+ * missing one does, timeout.lookup at most.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
                                                 const struct tierce_transfer_opts *opts);

@@ -266,6 +266,7 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
     s->cost_check = tierce__engine_bool(config, TIERCE__ENGINE_COST_CHECK);
     s->cost_read_bytes_per_s = tierce__engine_number(config, TIERCE__ENGINE_COST_READ);
     s->cost_prefill = tierce__engine_number(config, TIERCE__ENGINE_COST_PREFILL);
+    s->siblings = tierce__engine_bool(config, TIERCE__ENGINE_CHUNK_SIBLINGS);
     s->recompute_all =
         strcmp(tierce__engine_text(config, TIERCE__ENGINE_BREAKER_FALLBACK), "recompute") == 0;
 }

@@ -61,6 +61,7 @@ struct tierce__settings {
     bool cost_check;
     uint64_t cost_read_bytes_per_s; /* of slow tiers; 0: as measured */
     uint64_t cost_prefill;          /* tokens a second; 0: as measured */
+    bool siblings;
     bool recompute_all; /* while a tier is left alone, the others are not asked either */
 };
 
@@ -228,6 +229,11 @@ TIERCE_MUSTUSE int tierce__view_check_header(const struct tierce_view *view,
                                              const uint8_t *hashes, const uint8_t *root,
                                              const uint8_t *object);
 
+/* The same without a hash: for a chunk that begins there and is another from some block on. */
+void tierce__view_place_info(struct tierce__chunk_info *info, const struct tierce_view *view,
+                             const struct tierce__shape *shape, size_t index, const uint8_t *hashes,
+                             const uint8_t *root);
+
 /* What is indexed beside a chunk's bytes. */
 struct tierce__storage_chunk {
     struct tierce__key key;
@@ -274,6 +280,15 @@ size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct t
 
 /* Tries the tiers that are left alone and due. */
 void tierce__storage_probe(struct tierce_engine *engine);
+
+/* Chunks of a rung that begin with a block: siblings[0 .. returned), TIERCE__SIBLINGS_MAX at most.
+ * [in] first: with the hash of that block. */
+size_t tierce__storage_siblings(struct tierce_engine *engine, size_t rung,
+                                struct tierce__sibling *siblings, const struct tierce__key *first,
+                                uint64_t deadline_ns);
+
+/* Memory for what is in no tier, evicting by policy; or NULL. Does not wait. */
+struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes);
 
 /* Whether some tier holds this one chunk. */
 bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key);

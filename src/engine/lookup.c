@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "engine/engine_private.h"
+#include "engine/sibling.h"
 #include "engine/why.h"
 
 static int64_t beyond(uint64_t end, uint64_t from)
@@ -74,28 +75,109 @@ static void end_line(struct tierce_engine *engine, struct tierce__access_line *l
     tierce__access_end(engine->access_log, line, tiers, engine->rung_count > 1 ? 2 : 1);
 }
 
-/* How many keys behind the first `from` the tiers hold that are worth loading: *more. Counts why it
- * is not all. */
-static int find_more(struct tierce_view *view, const struct tierce__keys *keys, size_t from,
-                     size_t *more)
-{
-    struct tierce_engine *engine = view->engine;
+/* A lookup on its way: the leading chunks that were found, and why it is not all. */
+struct lookup {
+    struct tierce_view *view;
+    const struct tierce_chain *chain;
+    const struct tierce_lookup_opts *opts;
+    uint64_t to_block;
+    struct tierce__keys keys;
+    size_t in_memory;
+    size_t found;
+    bool not_worth; /* there is more, which is sooner computed */
     struct tierce__unasked unasked;
-    size_t count = keys->count - from;
+};
+
+static bool only_memory(const struct lookup *l)
+{
+    return (l->opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0;
+}
+
+/* Finds what the tiers hold behind the chunks in memory and is worth loading. */
+static int find_more(struct lookup *l)
+{
+    struct tierce_engine *engine = l->view->engine;
+    size_t count = l->keys.count - l->found;
     uint8_t small[256], *places = count > sizeof(small) ? tierce__alloc(count) : small;
     if (places == NULL)
         return -ENOMEM;
-    size_t there = tierce__storage_search(engine, keys->keys + from, count, places, &unasked);
-    *more = tierce__cost_limit(view, places, there);
-    if (*more < there) {
+    size_t there =
+        tierce__storage_search(engine, l->keys.keys + l->found, count, places, &l->unasked);
+    size_t worth = tierce__cost_limit(l->view, places, there);
+    l->not_worth = worth < there;
+    if (l->not_worth) {
         tierce__count(engine, TIERCE__STAT_misses_not_worth_loading, 1);
         tierce__count(engine, TIERCE__STAT_blocks_not_worth,
-                      (int64_t)((there - *more) * view->chunk_blocks));
-    } else if (there < count) {
-        tierce__why_count(engine, keys, from + there, &unasked);
+                      (int64_t)((there - worth) * l->view->chunk_blocks));
     }
+    l->found += worth;
     if (places != small)
         tierce__free(places);
+    return 0;
+}
+
+/* Whether what a sibling has may be promised as what memory holds. The reference on its buffer goes
+ * to the session, or is given back. */
+static bool keep_sibling(const struct lookup *l, struct tierce__sibling_hit *hit)
+{
+    bool pin = (l->opts->flags & TIERCE_LOOKUP_PIN) != 0;
+    bool follows = hit->buf != NULL && l->found == l->in_memory;
+    if (pin && follows && !tierce__session_add(l->view, l->opts->session, &hit->key, hit->buf)) {
+        tierce__count(l->view->engine, TIERCE__STAT_pins_refused, 1);
+        return false;
+    }
+    if (!pin || !follows)
+        tierce__buf_release(hit->buf);
+    return follows;
+}
+
+/* Adds to the answer what another chunk has of the first missing one. */
+static void add_sibling(const struct lookup *l, struct tierce_found *out)
+{
+    struct tierce__sibling_hit hit;
+    struct tierce__sibling_want want;
+    tierce__sibling_aim(&want, l->view, l->chain, l->found, l->opts->from_block, l->to_block);
+    if (only_memory(l))
+        want.rung_limit = 1;
+    tierce__sibling_find(l->view, &hit, &want);
+    uint64_t block_bytes = l->view->full.extent.payload_bytes / l->view->chunk_blocks;
+    uint64_t more = hit.blocks - want.from;
+    if (hit.blocks == 0 || !tierce__cost_pays(l->view, hit.rung, block_bytes * hit.block_count,
+                                              more * l->view->full.geometry.block_tokens))
+        return;
+    bool in_memory = keep_sibling(l, &hit);
+    if (!in_memory && only_memory(l))
+        return;
+    out->blocks = (uint64_t)l->found * l->view->chunk_blocks + hit.blocks;
+    if (in_memory)
+        out->memory_blocks = out->blocks;
+    tierce__count(l->view->engine, TIERCE__STAT_lookup_sibling_blocks, (int64_t)more);
+}
+
+static int find_all(struct lookup *l, struct tierce_found *out)
+{
+    struct tierce_engine *engine = l->view->engine;
+    size_t first = (size_t)l->opts->from_block / l->view->chunk_blocks;
+    if (first > l->keys.count)
+        first = l->keys.count;
+    const struct tierce__key *wanted = l->keys.keys + first;
+    int rc = 0;
+    l->in_memory = tierce__storage_find(engine, wanted, l->keys.count - first, 1, NULL);
+    if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
+        rc = pin_prefix(l->view, l->opts->session, wanted, l->in_memory, &l->in_memory);
+    l->in_memory += first;
+    l->found = l->in_memory;
+    if (rc == 0 && !only_memory(l) && l->found < l->keys.count)
+        rc = find_more(l);
+    if (rc < 0)
+        return rc;
+    out->blocks = tierce__keys_blocks(&l->keys, l->view, l->found, l->to_block);
+    out->memory_blocks = tierce__keys_blocks(&l->keys, l->view, l->in_memory, l->to_block);
+    if (l->found == l->keys.count || l->not_worth)
+        return 0;
+    add_sibling(l, out);
+    if (!only_memory(l) && out->blocks < l->to_block)
+        tierce__why_count(engine, &l->keys, l->found, &l->unasked);
     return 0;
 }
 
@@ -104,41 +186,26 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     *out = (struct tierce_found){0};
-    if (tierce__engine_inherited(view->engine))
+    struct tierce_engine *engine = view->engine;
+    if (tierce__engine_inherited(engine))
         return TIERCE_E_CLOSED;
     if (opts->size != sizeof(*opts))
         return TIERCE_E_ARGUMENT;
-    struct tierce__keys keys;
-    int rc = tierce__keys_init(&keys, view, chain, to_block, tierce_chain_blocks(chain), true);
+    struct lookup l = {.view = view, .chain = chain, .opts = opts, .to_block = to_block};
+    int rc = tierce__keys_init(&l.keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
         return rc;
-
-    struct tierce_engine *engine = view->engine;
+    struct tierce_found found = {0};
     struct tierce__access_line line;
     tierce__view_access(view, &line, "lookup", chain, to_block, opts->from_block);
-    bool memory_only = (opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0;
-    size_t first = (size_t)opts->from_block / view->chunk_blocks;
-    if (first > keys.count)
-        first = keys.count;
-    const struct tierce__key *wanted = keys.keys + first;
-    size_t in_memory = tierce__storage_find(engine, wanted, keys.count - first, 1, NULL);
-    if ((opts->flags & TIERCE_LOOKUP_PIN) != 0)
-        rc = pin_prefix(view, opts->session, wanted, in_memory, &in_memory);
-    in_memory += first;
-    size_t found = in_memory;
-    if (rc == 0 && !memory_only && found < keys.count) {
-        size_t more = 0;
-        rc = find_more(view, &keys, found, &more);
-        found += more;
-    }
+    rc = find_all(&l, &found);
     if (rc == 0) {
-        out->blocks = tierce__keys_blocks(&keys, view, found, to_block);
-        out->memory_blocks = tierce__keys_blocks(&keys, view, in_memory, to_block);
+        *out = found;
         count_lookup(engine, opts->from_block, to_block, out);
         end_line(engine, &line, out);
     }
     tierce__access_drop(&line);
-    tierce__keys_fini(&keys);
+    tierce__keys_fini(&l.keys);
     return rc;
 }
 

@@ -171,8 +171,7 @@ static void submit_detached(struct detached *d)
         free_detached(d, TIERCE_E_DOWN);
 }
 
-/* Memory for what is in no tier, evicting by policy. */
-static struct tierce__buf *alloc_buf(struct tierce_engine *engine, uint64_t bytes)
+struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes)
 {
     struct tierce__tier *memory = engine->rungs[0].tier;
     struct tierce__buf *buf = NULL;
@@ -190,7 +189,7 @@ static struct tierce__buf *alloc_buf(struct tierce_engine *engine, uint64_t byte
 static void probe(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
 {
     struct detached *d = tierce__calloc(1, sizeof(*d));
-    struct tierce__buf *buf = alloc_buf(engine, TIERCE__CHUNK_ALIGN);
+    struct tierce__buf *buf = tierce__storage_alloc(engine, TIERCE__CHUNK_ALIGN);
     if (d == NULL || buf == NULL) {
         tierce__buf_release(buf);
         tierce__free(d);
@@ -317,6 +316,24 @@ size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct t
         most = found > (int64_t)most ? (size_t)found : most;
     }
     return most;
+}
+
+size_t tierce__storage_siblings(struct tierce_engine *engine, size_t rung,
+                                struct tierce__sibling *siblings, const struct tierce__key *first,
+                                uint64_t deadline_ns)
+{
+    bool none = engine->settings.recompute_all && find_left(engine) < engine->rung_count;
+    if (none || !tierce__health_serves(&engine->rungs[rung].health))
+        return 0;
+    struct waiter w = {.req = {.op = TIERCE__TIER_SIBLINGS,
+                               .deadline_ns = deadline_ns,
+                               .keys = first,
+                               .key_count = 1,
+                               .siblings = siblings}};
+    if (ask(engine, rung, &w) < 0)
+        return 0;
+    TIERCE_ASSERT(w.req.found <= TIERCE__SIBLINGS_MAX);
+    return w.req.found;
 }
 
 bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key)

@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/departures.h"
+#include "engine/sibling.h"
 
 /* Other namespaces that are searched for a twin, the newest first. Each costs a lookup of one key:
  * as much as 3 us for all of them, and nothing where there is one namespace. */
@@ -209,6 +210,21 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
     return 0;
 }
 
+/* What another chunk has of the missing one is not missing, as a lookup sees it. */
+static void pass_over_sibling(struct tierce_view *view, const struct tierce_chain *chain,
+                              const struct tierce__why_what *what, struct tierce_miss *out)
+{
+    struct tierce__sibling_want want;
+    struct tierce__sibling_hit hit;
+    tierce__sibling_aim(&want, view, chain, (size_t)out->block / view->chunk_blocks,
+                        what->from_block, what->to_block);
+    tierce__sibling_find(view, &hit, &want);
+    tierce__buf_release(hit.buf);
+    out->block += hit.blocks;
+    if (out->block >= what->to_block)
+        *out = (struct tierce_miss){.size = out->size};
+}
+
 int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain,
                       const struct tierce__why_what *what, struct tierce_miss *out)
 {
@@ -220,6 +236,8 @@ int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain
     size_t first = (size_t)what->from_block / view->chunk_blocks;
     if (first < keys.count)
         rc = find_missing(view, &keys, first, what->with_cost, out);
+    if (rc == 0 && out->reason != TIERCE_MISS_NONE && out->reason != TIERCE_MISS_NOT_WORTH_LOADING)
+        pass_over_sibling(view, chain, what, out);
     tierce__keys_fini(&keys);
     return rc;
 }

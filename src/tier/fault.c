@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 
-#define FAULT_OPS (TIERCE__TIER_CLEAR + 1)
+#define FAULT_OPS (TIERCE__TIER_SIBLINGS + 1)
 
 struct fault {
     struct tierce__tier base;

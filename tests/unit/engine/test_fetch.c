@@ -22,9 +22,9 @@ static struct fixture fx;
 static struct tierce_view *wide; /* with cells so large that a chunk has several segments */
 static struct tierce__tier *disk;
 
-static const char *const sets[] = {"memory.size",    "64MiB",      "disk.size",
-                                   "256MiB",         "disk.queue", "64MiB",
-                                   "breaker.errors", "1000000",    NULL};
+static const char *const sets[] = {
+    "memory.size",    "64MiB",   "disk.size",      "256MiB", "disk.queue", "64MiB",
+    "breaker.errors", "1000000", "breaker.window", "0",      NULL};
 
 static void open_wide(void)
 {
