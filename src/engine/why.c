@@ -235,8 +235,11 @@ int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain
         return rc;
     size_t first = (size_t)what->from_block / view->chunk_blocks;
     if (first < keys.count)
-        rc = find_missing(view, &keys, first, what->with_cost, out);
-    if (rc == 0 && out->reason != TIERCE_MISS_NONE && out->reason != TIERCE_MISS_NOT_WORTH_LOADING)
+        rc = find_missing(view, &keys, first, what->whole_view, out);
+    /* Siblings are compared with what the view says of itself, and taken out if they prove wrong.
+     */
+    bool may_compare = what->whole_view && out->reason != TIERCE_MISS_NOT_WORTH_LOADING;
+    if (rc == 0 && may_compare && out->reason != TIERCE_MISS_NONE)
         pass_over_sibling(view, chain, what, out);
     tierce__keys_fini(&keys);
     return rc;
