@@ -219,7 +219,9 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
         return rc;
     struct tierce_found found = {0};
     struct tierce__access_line line;
-    tierce__view_access(view, &line, "lookup", chain, to_block, opts->from_block);
+    tierce__view_access(view, &line, "lookup", chain,
+                        (struct tierce__access_what){
+                            .count = to_block, .request = opts->session, .held = opts->from_block});
     tierce__access_tag(&line, opts->tag);
     rc = find_all(&l, &found);
     if (rc == 0) {
