@@ -60,6 +60,9 @@ struct tierce__access_tier {
     uint64_t blocks;
 };
 
+/* Adds a tag, once; NULL adds none. See TIERCE_TAG_BYTES_MAX. */
+void tierce__access_tag(struct tierce__access_line *line, const char *tag);
+
 /* Hands the line over. At most 8 tiers. */
 void tierce__access_end(struct tierce__access_log *log, struct tierce__access_line *line,
                         const struct tierce__access_tier *tiers, size_t tier_count);
