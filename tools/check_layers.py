@@ -44,7 +44,7 @@ BELOW["python"] = {"base", "key", "paged", "engine"}
 PUBLIC = {
     "status.h": "base", "errors.def": "base", "log.h": "base", "version.h": "base",
     "key.h": "key", "paged.h": "paged", "config.h": "engine", "engine.h": "engine",
-    "stats.def": "engine", "misses.def": "engine", "why.h": "engine", "prefetch.h": "engine", "events.h": "engine", "tierce.h": "engine",
+    "stats.def": "engine", "misses.def": "engine", "why.h": "engine", "prefetch.h": "engine", "operate.h": "engine", "events.h": "engine", "tierce.h": "engine",
 }
 
 FUNCTION_LINES_MAX = 70

@@ -129,8 +129,11 @@ TIERCE_API void tierce_view_computed(struct tierce_view *view, uint64_t tokens, 
 
 /* Keep what was found in memory from being evicted, in the name of `session`. */
 #define TIERCE_LOOKUP_PIN 1u
-/* Ask the memory tier only. */
+/* Ask the memory tier only; the same as `tiers` with its bit alone. */
 #define TIERCE_LOOKUP_MEMORY_ONLY 2u
+
+#define TIERCE_PIN_MS_MAX    86400000u
+#define TIERCE_TAG_BYTES_MAX 64u
 
 struct tierce_lookup_opts {
     size_t size; /* sizeof(struct tierce_lookup_opts) */
@@ -139,6 +142,11 @@ struct tierce_lookup_opts {
                             load with session 0 uses no pins */
     uint64_t from_block; /* blocks before it the engine holds itself: chunks that end there or
                             earlier are not asked for, and count as found */
+    uint32_t tiers;      /* 1u << enum tierce_origin of each tier to be searched; 0: all. A bit
+                            whose tier this engine lacks finds nothing. */
+    uint32_t pin_ms;     /* PIN: how long the pins last, at most TIERCE_PIN_MS_MAX; 0: timeout.pin */
+    const char *tag;     /* for the access log, or NULL: printable ASCII, cut after
+                            TIERCE_TAG_BYTES_MAX, without quotes and backslashes, which become _ */
 };
 
 struct tierce_found {
@@ -148,14 +156,16 @@ struct tierce_found {
 
 /*
  * How many leading blocks of chain[0, to_block) could be loaded: from whole chunks, and from the
- * unfull tail that ends exactly where the chain ends, if it was stored. The last chunk may reach
+ * unfull tail that ends exactly where the chain ends, if it was stored. Where the next chunk is
+ * missing, the leading blocks that another chunk shares with it count too (chunk.siblings). The last chunk may reach
  * beyond to_block; give the chain all its blocks. Never promises what it does not see; what
  * it sees on disk may still fail to load. With PIN, earlier pins of the session are replaced; they
  * end with tierce_unpin, when a load that names the session begins, or after timeout.pin.
  *
  * Errors: TIERCE_E_ARGUMENT (to_block beyond the chain, a chain of another algorithm or block size
- * than the view's), -ENOMEM; *out is zeroed then.
- * Thread: any. Blocks at most timeout.lookup; with memory and disk tiers not at all.
+ * than the view's, pin_ms above its bound), -ENOMEM; *out is zeroed then.
+ * Thread: any. Blocks at most timeout.lookup; with memory and disk tiers only where a chunk on disk
+ * begins as the missing one does, of which the header is read.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_lookup(struct tierce_view *view,
                                             const struct tierce_chain *chain, uint64_t to_block,
@@ -192,6 +202,10 @@ struct tierce_transfer_opts {
                                  policy, so no other request has its number; 0: each is another */
     uint32_t timeout_ms;      /* load: 0 for timeout.load */
     bool tail;                /* store: keep the unfull chunk at the end too */
+    uint32_t tiers;           /* 1u << enum tierce_origin, 0: all. Load: which are searched; what is
+                                 found is read from the fastest that has it. Store: which keep the
+                                 chunks; what one of them has is not stored again */
+    const char *tag;          /* store: as in lookup; [borrow until begin returns] */
 };
 
 struct tierce_store;
@@ -199,13 +213,14 @@ struct tierce_store;
 /*
  * Begins to store what the tiers lack of chain[0, to_block): whole chunks, in order, and the tail
  * if asked for. Chunks after a hole that cannot be filled are not stored. Memory for them is
- * reserved now, evicting by policy; what does not fit is not stored.
+ * reserved now, evicting by policy; what does not fit is not stored, or, with timeout.store, waited
+ * for. A chunk that another request is storing at the time is left to that one.
  *
  * *out is NULL when there is nothing to store. The caller then calls layer for every layer in
  * ascending order, when the engine has computed it for all blocks, and ends or aborts. The
  * chunks become visible at end, all or none of each.
  * Errors, *out NULL: TIERCE_E_ARGUMENT (ids out of range or named twice, geometry unlike the
- * namespace's), -ENOMEM. Does not block on any device.
+ * namespace's), -ENOMEM. Waits timeout.store at most, and for no device.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_store_begin(struct tierce_store **out,
                                                  struct tierce_view *view,
@@ -215,7 +230,11 @@ TIERCE_API TIERCE_MUSTUSE int tierce_store_begin(struct tierce_store **out,
  * Errors: TIERCE_E_ARGUMENT (order). */
 TIERCE_API TIERCE_MUSTUSE int tierce_store_layer(struct tierce_store *store, uint32_t layer);
 
-/* Seals and publishes; frees `store`. Returns the blocks stored; 0 if a layer is missing. */
+/*
+ * Seals and publishes; frees `store`. Returns the blocks stored; 0 if a layer is missing. What lies
+ * behind a chunk that another request is still storing is published when that one is, or dropped if
+ * it is not (after timeout.pin at the latest); it is not counted here.
+ */
 TIERCE_API int64_t tierce_store_end(struct tierce_store *store);
 
 /* Frees `store` without publishing. NULL is accepted. */
@@ -241,7 +260,8 @@ struct tierce_load;
  *
  * The caller then calls layer for every layer in ascending order, before the engine uses it, and
  * ends or aborts. Errors, *out untouched: TIERCE_E_ARGUMENT (as tierce_store_begin's),
- * -ENOMEM. Does not wait for any device.
+ * -ENOMEM. Waits for no device, but for the header of a chunk on a slower tier that begins as a
+ * missing one does, timeout.lookup at most.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
                                                 const struct tierce_transfer_opts *opts);

@@ -9,6 +9,7 @@
 #include <tierce/events.h>
 #include <tierce/key.h>
 #include <tierce/log.h>
+#include <tierce/operate.h>
 #include <tierce/paged.h>
 #include <tierce/prefetch.h>
 #include <tierce/status.h>

@@ -45,8 +45,9 @@ TIERCE_API const char *tierce_miss_text(enum tierce_miss_reason reason);
 struct tierce_miss {
     size_t size; /* [in] sizeof(struct tierce_miss) */
     enum tierce_miss_reason reason;
-    uint64_t block;                  /* of the chain: the first missing chunk begins here */
-    uint8_t hash[TIERCE_HASH_BYTES]; /* of that chunk */
+    uint64_t block;                  /* of the chain: the first that is missing, at the begin of a
+                                        chunk or behind what another chunk has of it */
+    uint8_t hash[TIERCE_HASH_BYTES]; /* of the missing chunk */
     const char *tier;                /* that it left, that refused it, that was not asked, or NULL;
                                         [borrow until the engine is closed], as all that is below */
     const char *policy;              /* EVICTED, EXPIRED: by which; else NULL */
@@ -64,7 +65,8 @@ struct tierce_miss {
  * loading counts as missing (cost.check); an unfull tail that was never stored does not.
  *
  * Errors, *out zeroed but for size: TIERCE_E_ARGUMENT (as tierce_lookup's), TIERCE_E_CLOSED,
- * -ENOMEM. Thread: any. Blocks at most twice timeout.lookup; with memory and disk tiers not at all.
+ * -ENOMEM. Thread: any. Blocks at most twice timeout.lookup; with memory and disk tiers as
+ * tierce_lookup does.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_why(struct tierce_view *view, const struct tierce_chain *chain,
                                          uint64_t from_block, uint64_t to_block,

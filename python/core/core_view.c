@@ -100,8 +100,9 @@ static ChainObject *chain_of(PyObject *object)
 static PyObject *view_lookup(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     ViewObject *v = (ViewObject *)self;
-    if (nargs != 5) {
-        PyErr_SetString(PyExc_TypeError, "lookup(chain, from_block, to_block, flags, session)");
+    if (nargs != 5 && nargs != 6) {
+        PyErr_SetString(PyExc_TypeError,
+                        "lookup(chain, from_block, to_block, flags, session[, tag])");
         return NULL;
     }
     ChainObject *chain = chain_of(args[0]);
@@ -113,6 +114,8 @@ static PyObject *view_lookup(PyObject *self, PyObject *const *args, Py_ssize_t n
         !tierce__core_uint64(args[4], &opts.session))
         return NULL;
     opts.flags = flags;
+    if (nargs == 6 && (opts.tag = PyUnicode_AsUTF8AndSize(args[5], NULL)) == NULL)
+        return NULL;
     struct tierce_found found;
     int rc;
     chain->readers++;
@@ -174,15 +177,17 @@ static void transfer_begun(ViewObject *v, PyObject *chain, Py_buffer *buffer, bo
 
 static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"chain", "to_block", "block_ids", "tail", "session", NULL};
+    static char *names[] = {"chain", "to_block", "block_ids", "tail", "session", "tag", NULL};
     ViewObject *v = (ViewObject *)self;
     PyObject *chain, *ids;
     uint64_t to, session = 0;
     int tail = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O|pO&", names, &chain, tierce__core_uint64,
-                                     &to, &ids, &tail, tierce__core_uint64, &session))
+    const char *tag = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O|pO&s", names, &chain, tierce__core_uint64,
+                                     &to, &ids, &tail, tierce__core_uint64, &session, &tag))
         return NULL;
-    struct tierce_transfer_opts opts = {.to_block = to, .session = session, .tail = tail != 0};
+    struct tierce_transfer_opts opts = {
+        .to_block = to, .session = session, .tail = tail != 0, .tag = tag};
     Py_buffer buffer;
     if (!begin_transfer(v, chain, ids, &buffer, &opts))
         return NULL;
@@ -314,7 +319,7 @@ static PyMethodDef view_methods[] = {
     {"chain", (PyCFunction)(void (*)(void))view_chain, METH_VARARGS | METH_KEYWORDS,
      "chain(lora=b'', salt=b'', other=b'') -> Chain"},
     {"lookup", (PyCFunction)(void (*)(void))view_lookup, METH_FASTCALL,
-     "lookup(chain, from_block, to_block, flags, session) -> (blocks, memory_blocks)\n\n"
+     "lookup(chain, from_block, to_block, flags, session[, tag]) -> (blocks, memory_blocks)\n\n"
      "Leading blocks that could be loaded, and those of them in memory. Flags: 1 pin for the "
      "session, 2 ask memory only."},
     {"computed", (PyCFunction)(void (*)(void))view_computed, METH_FASTCALL,
@@ -325,7 +330,7 @@ static PyMethodDef view_methods[] = {
      "prefetch_begin(chain, from_block, to_block, session, timeout_ms=0) -> Prefetch\n\n"
      "Begins to bring the blocks to memory, pinned for the session; waits for nothing."},
     {"store_begin", (PyCFunction)(void (*)(void))view_store_begin, METH_VARARGS | METH_KEYWORDS,
-     "store_begin(chain, to_block, block_ids, tail=False, session=0) -> Store | None\n\n"
+     "store_begin(chain, to_block, block_ids, tail=False, session=0, tag=...) -> Store | None\n\n"
      "None when nothing is missing."},
     {"load_begin", (PyCFunction)(void (*)(void))view_load_begin, METH_VARARGS | METH_KEYWORDS,
      "load_begin(chain, from_block, to_block, block_ids, session=0, timeout_ms=0) -> Load"},

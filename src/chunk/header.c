@@ -273,19 +273,55 @@ static bool same_cells(const uint8_t *object, const struct tierce__geometry *wan
     return true;
 }
 
+/* A chunk is named by its last block. */
+static bool ends_with_its_hash(const uint8_t *object, const struct tierce__chunk_info *info)
+{
+    const uint8_t *hashes = tierce__chunk_block_hashes(object, info->geometry.layer_count);
+    size_t last = info->geometry.block_count - 1;
+    return memcmp(hashes + last * TIERCE_HASH_BYTES, info->hash, TIERCE_HASH_BYTES) == 0;
+}
+
+/* All of the identity but the blocks. */
+static bool is_place_of(const uint8_t *object, const struct tierce__chunk_info *got,
+                        const struct tierce__chunk_info *want)
+{
+    const struct tierce__geometry *g = &got->geometry, *w = &want->geometry;
+    return memcmp(got->ns_digest, want->ns_digest, TIERCE_HASH_BYTES) == 0 &&
+           memcmp(got->hash, want->hash, TIERCE_HASH_BYTES) == 0 &&
+           memcmp(got->parent, want->parent, TIERCE_HASH_BYTES) == 0 &&
+           memcmp(&got->shard, &want->shard, sizeof(got->shard)) == 0 && got->algo == want->algo &&
+           got->token_start == want->token_start && g->layer_count == w->layer_count &&
+           g->block_count == w->block_count && g->block_tokens == w->block_tokens &&
+           same_cells(object, w);
+}
+
 int tierce__chunk_match(const uint8_t *object, const struct tierce__chunk_info *got,
                         const struct tierce__chunk_info *want, const uint8_t *want_block_hashes)
 {
-    const struct tierce__geometry *g = &got->geometry, *w = &want->geometry;
-    bool same = memcmp(got->ns_digest, want->ns_digest, TIERCE_HASH_BYTES) == 0 &&
-                memcmp(got->hash, want->hash, TIERCE_HASH_BYTES) == 0 &&
-                memcmp(got->parent, want->parent, TIERCE_HASH_BYTES) == 0 &&
-                memcmp(&got->shard, &want->shard, sizeof(got->shard)) == 0 &&
-                got->algo == want->algo && got->token_start == want->token_start &&
-                g->layer_count == w->layer_count && g->block_count == w->block_count &&
-                g->block_tokens == w->block_tokens && same_cells(object, w) &&
-                memcmp(tierce__chunk_block_hashes(object, g->layer_count), want_block_hashes,
-                       (size_t)TIERCE_HASH_BYTES * g->block_count) == 0;
+    uint32_t blocks = want->geometry.block_count;
+    bool same = is_place_of(object, got, want) &&
+                tierce__chunk_common(object, got, want_block_hashes, blocks) == blocks;
+    return same ? 0 : TIERCE_E_IDENTITY;
+}
+
+uint32_t tierce__chunk_common(const uint8_t *object, const struct tierce__chunk_info *got,
+                              const uint8_t *block_hashes, uint32_t count)
+{
+    const uint8_t *have = tierce__chunk_block_hashes(object, got->geometry.layer_count);
+    uint32_t same = 0;
+    while (same < count && same < got->geometry.block_count &&
+           memcmp(have + (size_t)same * TIERCE_HASH_BYTES,
+                  block_hashes + (size_t)same * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES) == 0)
+        same++;
+    return same;
+}
+
+int tierce__chunk_match_first(const uint8_t *object, const struct tierce__chunk_info *got,
+                              const struct tierce__chunk_info *want,
+                              const uint8_t *want_block_hashes, uint32_t blocks)
+{
+    bool same = is_place_of(object, got, want) && ends_with_its_hash(object, got) &&
+                tierce__chunk_common(object, got, want_block_hashes, blocks) == blocks;
     return same ? 0 : TIERCE_E_IDENTITY;
 }
 

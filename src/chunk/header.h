@@ -105,6 +105,20 @@ TIERCE_MUSTUSE int tierce__chunk_match(const uint8_t *object, const struct tierc
                                        const uint8_t *want_block_hashes);
 
 /*
+ * The same for a chunk of which the first `blocks` blocks are wanted, at most its own: what comes
+ * after them may be anything but must end with the chunk's hash, and want->hash is that of the
+ * chunk itself. Returns 0 or TIERCE_E_IDENTITY.
+ */
+TIERCE_MUSTUSE int tierce__chunk_match_first(const uint8_t *object,
+                                             const struct tierce__chunk_info *got,
+                                             const struct tierce__chunk_info *want,
+                                             const uint8_t *want_block_hashes, uint32_t blocks);
+
+/* How many leading blocks of a header that was parsed have these hashes; `count` at most. */
+uint32_t tierce__chunk_common(const uint8_t *object, const struct tierce__chunk_info *got,
+                              const uint8_t *block_hashes, uint32_t count);
+
+/*
  * Verifies every cell of an object that was parsed. Returns the number of cells whose sum
  * differs (0: all good). Reads the whole payload.
  */

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "chunk/space.h"
@@ -41,6 +42,13 @@ struct tierce__pool {
     uint32_t free_first;         /* [lock] index of the buffer freed last, or NO_BUF */
     uint32_t fresh;              /* [lock] buffers from here on were never used */
     uint32_t live;               /* [lock] */
+
+    /* Who waits for room. A turn is counted before it tries, and whoever frees looks at the count
+     * afterwards; between the two lies a lock that both take (this one, or the keeper's). */
+    _Atomic uint32_t waiting;
+    struct tierce__list turns;  /* [lock] the first tries */
+    struct tierce__cond room;   /* [lock] */
+    uint64_t changes;           /* [lock] */
 
     /*
      * Threads inside a release. Entered before the reference goes and left as the very last act,
@@ -107,6 +115,7 @@ static void destroy_parts(struct tierce__pool *pool)
         (void)munmap(pool->base, (size_t)pool->cap_bytes);
     tierce__space_destroy(pool->space);
     tierce__free(pool->bufs);
+    tierce__cond_fini(&pool->room);
     tierce__lock_fini(&pool->lock);
     tierce__free(pool);
 }
@@ -154,6 +163,8 @@ int tierce__pool_create(struct tierce__pool **out, const struct tierce__pool_opt
     pool->buf_count = buf_count_for(opts);
     pool->free_first = NO_BUF;
     tierce__lock_init(&pool->lock, TIERCE__LOCK_POOL);
+    tierce__cond_init(&pool->room);
+    tierce__list_init(&pool->turns);
     int rc = reserve_parts(pool, opts);
     if (rc < 0) {
         destroy_parts(pool);
@@ -236,6 +247,19 @@ int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out, uint
     return 0;
 }
 
+/* Under the lock. */
+static void note_room(struct tierce__pool *pool)
+{
+    if (tierce__list_empty(&pool->turns))
+        return;
+    const struct tierce__pool_turn *first =
+        TIERCE__CONTAINER_OF(pool->turns.next, struct tierce__pool_turn, node);
+    if (pthread_equal(first->thread, pthread_self()))
+        return;
+    pool->changes++;
+    tierce__cond_broadcast(&pool->room);
+}
+
 static void free_buf(struct tierce__pool *pool, struct tierce__buf *buf)
 {
     TIERCE_ASSERT(atomic_load_explicit(&buf->kept, memory_order_relaxed) == 0);
@@ -246,6 +270,7 @@ static void free_buf(struct tierce__pool *pool, struct tierce__buf *buf)
     buf->next_free = pool->free_first;
     pool->free_first = (uint32_t)(buf - pool->bufs);
     pool->live--;
+    note_room(pool);
     tierce__lock_drop(&pool->lock);
 }
 
@@ -301,6 +326,57 @@ void tierce__pool_clear_keeper(struct tierce__pool *pool)
     TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
     atomic_store(&pool->idle, NULL);
     wait_for_releases(pool);
+}
+
+/* ---- waiting for room ------------------------------------------------------------------------ */
+
+void tierce__pool_turn_begin(struct tierce__pool *pool, struct tierce__pool_turn *turn)
+{
+    TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
+    atomic_fetch_add(&pool->waiting, 1);
+    turn->pool = pool;
+    turn->thread = pthread_self();
+    tierce__lock_take(&pool->lock);
+    turn->seen = pool->changes - 1; /* it has not tried since it is counted */
+    tierce__list_push_back(&pool->turns, &turn->node);
+    tierce__lock_drop(&pool->lock);
+}
+
+static bool may_try(const struct tierce__pool_turn *turn)
+{
+    return turn->pool->turns.next == &turn->node && turn->seen != turn->pool->changes;
+}
+
+bool tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t deadline_ns)
+{
+    struct tierce__pool *pool = turn->pool;
+    bool in_time = true;
+    tierce__lock_take(&pool->lock);
+    while (!may_try(turn) && in_time)
+        in_time = tierce__cond_wait(&pool->room, &pool->lock, deadline_ns);
+    bool mine = may_try(turn) && tierce__now_ns() < deadline_ns;
+    turn->seen = pool->changes;
+    tierce__lock_drop(&pool->lock);
+    return mine;
+}
+
+void tierce__pool_turn_end(struct tierce__pool_turn *turn)
+{
+    struct tierce__pool *pool = turn->pool;
+    tierce__lock_take(&pool->lock);
+    tierce__list_remove(&turn->node);
+    tierce__cond_broadcast(&pool->room);
+    tierce__lock_drop(&pool->lock);
+    atomic_fetch_sub(&pool->waiting, 1);
+}
+
+void tierce__pool_tell_room(struct tierce__pool *pool)
+{
+    if (atomic_load(&pool->waiting) == 0)
+        return;
+    tierce__lock_take(&pool->lock);
+    note_room(pool);
+    tierce__lock_drop(&pool->lock);
 }
 
 void tierce__pool_mapping(const struct tierce__pool *pool, uint8_t **base, uint64_t *bytes)

@@ -2,11 +2,13 @@
 #ifndef TIERCE_CHUNK_POOL_H
 #define TIERCE_CHUNK_POOL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/list.h"
 #include <tierce/status.h>
 
 /*
@@ -103,6 +105,37 @@ TIERCE_MUSTUSE int tierce__pool_set_keeper(struct tierce__pool *pool, tierce__po
 /* Ends the keeper; when this returns its hook has run for the last time. Waits for running hooks:
  * the caller holds no lock that the hook takes. */
 void tierce__pool_clear_keeper(struct tierce__pool *pool);
+
+/*
+ * Waiting for room. Those who wait stand in a queue, so that two who want much do not take it from
+ * each other; only the first tries, when something has been freed since it tried last, or told of.
+ * What its own thread frees meanwhile does not count: it is what it had.
+ *
+ *     struct tierce__pool_turn turn;
+ *     tierce__pool_turn_begin(pool, &turn);
+ *     while (!done && tierce__pool_turn_wait(&turn, deadline_ns))
+ *         done = ... try; give back what was got if it is not enough ...
+ *     tierce__pool_turn_end(&turn);
+ *
+ * Thread: any; a turn belongs to the thread that began it, which holds nothing that others wait
+ * for.
+ */
+struct tierce__pool_turn {
+    struct tierce__pool *pool;
+    struct tierce__list node;
+    pthread_t thread;
+    uint64_t seen;
+};
+
+void tierce__pool_turn_begin(struct tierce__pool *pool, struct tierce__pool_turn *turn);
+
+/* Until it is time to try; false: the deadline has passed. */
+TIERCE_MUSTUSE bool tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t deadline_ns);
+
+void tierce__pool_turn_end(struct tierce__pool_turn *turn);
+
+/* The keeper: something can be evicted that could not be. Thread: any. */
+void tierce__pool_tell_room(struct tierce__pool *pool);
 
 /* The whole mapping, for registering it with io_uring. */
 void tierce__pool_mapping(const struct tierce__pool *pool, uint8_t **base, uint64_t *bytes);

@@ -35,6 +35,7 @@ static const struct kind {
              {TIERCE_CHAIN_SHA256, 32, 130}};
 
 #define GIVEN_GOAL_US 15
+#define MISS_GOAL     (1 / 1.2) /* a fifth more than a lookup that finds all */
 
 /* A table of hashes that does nothing but be probed. */
 struct bare_table {
@@ -230,21 +231,55 @@ static int look_up(struct lookup *l, struct tierce_found *found)
     return rc < 0 ? (int)rc : 0;
 }
 
-static int64_t run_lookup(void *arg)
+/* Looks up a prompt that is held, but for `missing` chunks at its end. */
+static int64_t time_lookup(struct lookup *l, uint32_t missing)
 {
-    struct lookup *l = arg;
     struct tierce_found found = {0};
+    uint32_t held = PROMPT_TOKENS - missing * CHUNK_TOKENS;
     write_tokens(l, (uint32_t)(tierce__bench_random(3, l->drawn++) % l->prompts));
+    if (missing > 0)
+        l->tokens[held] ^= 1;
     int rc = l->hashes_given ? write_hashes(l) : 0;
     if (rc < 0)
         return rc;
     uint64_t start = tierce__now_ns();
     rc = look_up(l, &found);
     int64_t ns = (int64_t)(tierce__now_ns() - start);
-    if (rc == 0 && found.blocks != PROMPT_TOKENS / l->kind->block_tokens)
+    if (rc == 0 && found.blocks != held / l->kind->block_tokens)
         rc = tierce__bench_fail(l->bench, "a lookup found %llu blocks only",
                                 (unsigned long long)found.blocks);
     return rc < 0 ? rc : ns;
+}
+
+static int64_t run_lookup(void *arg)
+{
+    return time_lookup(arg, 0);
+}
+
+static int64_t run_miss(void *arg)
+{
+    return time_lookup(arg, 1);
+}
+
+/* What it costs that a lookup which finds less counts the reason. */
+static int run_miss_case(struct lookup *l)
+{
+    l->hashes_given = true;
+    struct tierce__bench_side sides[] = {{.run = run_miss, .arg = l},
+                                         {.run = run_lookup, .arg = l}};
+    int rc = tierce__bench_alternate(sides, 2, l->bench->seconds);
+    if (rc < 0)
+        return rc;
+    char name[64];
+    snprintf(name, sizeof(name), "the same, its last chunk missing; blocks of %u",
+             l->kind->block_tokens);
+    tierce__bench_emit(l->bench, &(struct tierce__bench_row){.case_name = name,
+                                                             .unit = "us",
+                                                             .sense = TIERCE__BENCH_LESS_IS_BETTER,
+                                                             .value = sides[0].median_ns / 1e3,
+                                                             .limit = sides[1].median_ns / 1e3,
+                                                             .goal = MISS_GOAL});
+    return 0;
 }
 
 static int run_case(struct lookup *l, bool hashes_given, double goal_us)
@@ -278,6 +313,8 @@ static int run_kind(struct lookup *l, const struct kind *kind)
     /* Who computed the hashes that are given makes no difference. */
     if (rc == 0 && kind->algo == TIERCE_CHAIN_XXH3_128)
         rc = run_case(l, true, GIVEN_GOAL_US);
+    if (rc == 0 && kind->algo == TIERCE_CHAIN_XXH3_128)
+        rc = run_miss_case(l);
     if (rc == 0)
         rc = run_case(l, false, kind->chain_goal_us);
     tierce_view_close(l->view);

@@ -20,9 +20,12 @@ const char *const tierce__cli_why_help[] = {
     "                       process of this user that has one\n"
     "  --tokens FILE        the prompt's token ids: a JSON array, or numbers between white space;\n"
     "                       \"-\" is standard input\n"
+    "  --hash DIGITS        instead of a prompt: the chunks whose hash begins so, and where they "
+    "are\n"
     "  --namespace DIGEST   the namespace, or the beginning of its digest; needed where there are\n"
     "                       several, which are then listed\n"
-    "  --shard R/N[,R/N]    rank and size of tensor (and pipeline) parallelism; default 0/1,0/1\n"
+    "  --shard R/N[,R/N]    rank and size of tensor (and pipeline) parallelism; default: of a\n"
+    "                       folder the only one there is, else 0/1\n"
     "  --salt TEXT          the request's cache salt\n"
     "  --lora HEX           digest of the LoRA adapter\n"
     "  --json               prints one JSON object\n"
@@ -37,7 +40,8 @@ const char *const tierce__cli_why_help[] = {
 
 struct request {
     const char *where; /* or NULL */
-    const char *tokens_path, *lora, *shard;
+    const char *tokens_path, *hash, *lora, *shard;
+    struct tierce__hash_prefix prefix;
     bool json;
     struct tierce__prompt prompt;
     uint8_t lora_bytes[LORA_BYTES_MAX];
@@ -49,23 +53,22 @@ struct request {
 static int read_args(struct request *r, int argc, char **argv)
 {
     const char *salt = NULL;
-    static const char *const known[] = {"--tokens", "--namespace", "--shard", "--salt",
-                                        "--lora",   "--json",      NULL};
+    static const char *const known[] = {"--tokens", "--hash", "--namespace", "--shard",
+                                        "--salt",   "--lora", "--json",      NULL};
     const struct {
         const char *name;
         const char **value;
-    } options[] = {{"--tokens", &r->tokens_path},
-                   {"--namespace", &r->prompt.ns},
-                   {"--shard", &r->shard},
-                   {"--salt", &salt},
-                   {"--lora", &r->lora}};
+    } options[] = {
+        {"--tokens", &r->tokens_path}, {"--hash", &r->hash}, {"--namespace", &r->prompt.ns},
+        {"--shard", &r->shard},        {"--salt", &salt},    {"--lora", &r->lora}};
+    enum { OPTIONS = sizeof(options) / sizeof(options[0]) };
     for (int i = 1; i < argc; i++) {
         size_t o = 0;
-        while (o < 5 && strcmp(argv[i], options[o].name) != 0)
+        while (o < OPTIONS && strcmp(argv[i], options[o].name) != 0)
             o++;
-        if (o < 5 && i + 1 == argc)
+        if (o < OPTIONS && i + 1 == argc)
             return tierce__cli_usage("why", "%s wants a value", argv[i]);
-        if (o < 5)
+        if (o < OPTIONS)
             *options[o].value = argv[++i];
         else if (strcmp(argv[i], "--json") == 0)
             r->json = true;
@@ -88,8 +91,10 @@ static bool is_hex(const char *text)
 
 static int check_args(struct request *r)
 {
-    if (r->tokens_path == NULL)
-        return tierce__cli_usage("why", "--tokens FILE names the prompt");
+    if ((r->tokens_path == NULL) == (r->hash == NULL))
+        return tierce__cli_usage("why", "--tokens FILE names the prompt, or --hash a chunk");
+    if (r->hash != NULL && !tierce__hash_prefix(&r->prefix, r->hash))
+        return tierce__cli_usage("why", "--hash wants up to 64 digits of hex");
     if (r->prompt.ns != NULL && (!is_hex(r->prompt.ns) || strlen(r->prompt.ns) > 64))
         return tierce__cli_usage("why", "--namespace wants a digest in hex, or its beginning");
     if (r->shard != NULL && !tierce__prompt_shard(&r->prompt.shard, r->shard))
@@ -127,6 +132,8 @@ static int read_stdin(char **out)
 static int read_tokens(struct request *r)
 {
     char why[TIERCE__PROMPT_WHY_BYTES] = "no memory";
+    if (r->tokens_path == NULL)
+        return TIERCE__CLI_OK;
     int rc = strcmp(r->tokens_path, "-") == 0
                  ? read_stdin(&r->text)
                  : tierce__cli_read_text(&r->text, r->tokens_path, TOKENS_BYTES_MAX);
@@ -186,10 +193,15 @@ static int ask_process(const struct request *r)
         tierce__line_put(&path, r->shard != NULL ? r->shard : "0/1");
         put_hex(&path, "&salt=", r->prompt.root.salt, r->prompt.root.salt_bytes);
         put_hex(&path, "&lora=", r->prompt.root.lora, r->prompt.root.lora_bytes);
+        if (r->hash != NULL) {
+            tierce__line_put(&path, "&hash=");
+            tierce__line_put(&path, r->hash);
+        }
         tierce__line_put_bytes(&path, "", 1);
         status = path.failed || path.bytes > 900
                      ? tierce__cli_fail("why", "the salt is too long to be asked for")
-                     : tierce__process_ask("why", processes, path.text, r->text, false, &json);
+                     : tierce__process_ask("why", processes, path.text,
+                                           r->text != NULL ? r->text : "", false, &json);
     }
     if (status == TIERCE__CLI_OK)
         status = show(r, json);
@@ -202,7 +214,8 @@ static int ask_process(const struct request *r)
 static int ask_folder(const struct request *r)
 {
     struct tierce__line json = {0};
-    int status = tierce__why_folder(&json, r->where, &r->prompt);
+    int status = r->hash != NULL ? tierce__why_folder_hash(&json, r->where, &r->prefix)
+                                 : tierce__why_folder(&json, r->where, &r->prompt);
     tierce__line_put_bytes(&json, "", 1);
     if (status == TIERCE__CLI_OK)
         status = json.failed ? tierce__cli_fail("why", "no memory") : show(r, json.text);

@@ -190,3 +190,42 @@ int tierce__why_folder(struct tierce__line *json, const char *folder,
     tierce__inspect_clear(&inspect);
     return status;
 }
+
+/* ---- one chunk ------------------------------------------------------------------------------- */
+
+struct sought {
+    const struct tierce__hash_prefix *prefix;
+    struct tierce__sightings found;
+};
+
+static bool note(void *arg, const struct tierce__disk_entry *entry)
+{
+    struct sought *s = arg;
+    if (!tierce__hash_begins(entry->key.hash, s->prefix))
+        return true;
+    uint64_t at = s->found.count++;
+    if (at < TIERCE__SIGHTINGS_MAX)
+        s->found.items[at] = (struct tierce__sighting){.tier = "disk",
+                                                       .key = entry->key,
+                                                       .object_bytes = entry->object_bytes,
+                                                       .token_start = entry->token_start,
+                                                       .block_count = entry->block_count};
+    return true;
+}
+
+int tierce__why_folder_hash(struct tierce__line *json, const char *folder,
+                            const struct tierce__hash_prefix *prefix)
+{
+    struct tierce__namespaces *namespaces = NULL;
+    struct sought *sought = tierce__calloc(1, sizeof(*sought));
+    int rc = sought != NULL ? tierce__namespaces_create(&namespaces) : -ENOMEM;
+    if (rc == 0) {
+        sought->prefix = prefix;
+        rc = tierce__disk_scan(folder, namespaces, note, sought);
+    }
+    if (rc == 0)
+        tierce__sightings_json(json, &sought->found, namespaces);
+    tierce__namespaces_destroy(namespaces);
+    tierce__free(sought);
+    return rc == 0 ? TIERCE__CLI_OK : tierce__inspect_explain("why", folder, rc);
+}

@@ -21,6 +21,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 
+#include <tierce/engine.h>
 #include <tierce/key.h>
 
 #define LOG_MAGIC  0x41434c31u
@@ -216,6 +217,8 @@ void tierce__access_begin(struct tierce__access_log *log, struct tierce__access_
           "{\"tierce_access\":1,\"time_us\":%" PRIu64
           ",\"op\":\"%s\",\"namespace\":\"%.16s\",\"block_tokens\":%" PRIu32,
           tierce__wall_us(), op, space, what->block_tokens);
+    if (what->request != 0)
+        print(line, ",\"request\":%" PRIu64, what->request);
     if (what->held > 0)
         print(line, ",\"held\":%" PRIu64, what->held < what->count ? what->held : what->count);
     print(line, ",\"blocks\":\"");
@@ -223,6 +226,20 @@ void tierce__access_begin(struct tierce__access_log *log, struct tierce__access_
         put_id(line->text + line->length + i * ID_DIGITS, what->hashes + i * TIERCE_HASH_BYTES);
     line->length += ids_bytes;
     print(line, "\"");
+}
+
+void tierce__access_tag(struct tierce__access_line *line, const char *tag)
+{
+    char plain[TIERCE_TAG_BYTES_MAX + 1];
+    size_t n = 0;
+    if (line->text == NULL || tag == NULL)
+        return;
+    for (; n < TIERCE_TAG_BYTES_MAX && tag[n] != '\0'; n++) {
+        bool bad = tag[n] < ' ' || tag[n] > '~' || tag[n] == '"' || tag[n] == '\\';
+        plain[n] = bad ? '_' : tag[n];
+    }
+    plain[n] = '\0';
+    print(line, ",\"tag\":\"%s\"", plain);
 }
 
 void tierce__access_end(struct tierce__access_log *log, struct tierce__access_line *line,

@@ -39,7 +39,8 @@ struct tierce__access_what {
     const uint8_t *ns_digest; /* [TIERCE_HASH_BYTES] */
     const uint8_t *hashes;    /* [count][TIERCE_HASH_BYTES] of blocks */
     uint64_t count;
-    uint64_t held; /* leading blocks that the inference engine holds itself; 0 for a store */
+    uint64_t request; /* the caller's name for the request (its session); 0: none */
+    uint64_t held;    /* leading blocks that the inference engine holds itself; 0 for a store */
     uint32_t block_tokens;
 };
 
@@ -58,6 +59,9 @@ struct tierce__access_tier {
     const char *name; /* plain ASCII letters */
     uint64_t blocks;
 };
+
+/* Adds a tag, once; NULL adds none. See TIERCE_TAG_BYTES_MAX. */
+void tierce__access_tag(struct tierce__access_line *line, const char *tag);
 
 /* Hands the line over. At most 8 tiers. */
 void tierce__access_end(struct tierce__access_log *log, struct tierce__access_line *line,

@@ -113,6 +113,21 @@ static size_t limit(struct tierce_view *view, const uint8_t *places, size_t coun
                               prefill);
 }
 
+bool tierce__cost_pays(struct tierce_view *view, size_t rung, uint64_t bytes, uint64_t tokens)
+{
+    const struct tierce__settings *settings = &view->engine->settings;
+    if (!settings->cost_check || rung == 0)
+        return true;
+    struct tierce__speed speed;
+    tierce__health_speed(&view->engine->rungs[rung].health, &speed);
+    if (settings->cost_read_bytes_per_s > 0)
+        speed = (struct tierce__speed){.bytes_per_s = (double)settings->cost_read_bytes_per_s};
+    double prefill = settings->cost_prefill > 0 ? (double)settings->cost_prefill
+                                                : tierce__prefill_speed(&view->prefill);
+    struct tierce__cost_tier tiers[2] = {{0}, {speed.latency_s, speed.bytes_per_s}};
+    return tierce__cost_worth(tiers, &(uint8_t){1}, 1, bytes, tokens, prefill) == 1;
+}
+
 size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count)
 {
     return limit(view, places, count, true);

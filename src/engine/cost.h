@@ -2,6 +2,7 @@
 #ifndef TIERCE_ENGINE_COST_H
 #define TIERCE_ENGINE_COST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -51,6 +52,10 @@ size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *
 /* The same for a view, with what was measured and what the configuration says instead. Thread: any.
  * Does not block. */
 size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count);
+
+/* Whether `tokens` more are sooner read, `bytes` from a rung, than computed. Thread: any. Does not
+ * block. */
+bool tierce__cost_pays(struct tierce_view *view, size_t rung, uint64_t bytes, uint64_t tokens);
 
 /* The same, by the numbers alone: never to measure anew. */
 size_t tierce__cost_estimate(struct tierce_view *view, const uint8_t *places, size_t count);

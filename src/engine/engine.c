@@ -19,6 +19,7 @@
 #include "engine/engine_private.h"
 #include "engine/events.h"
 #include "engine/metrics.h"
+#include "engine/operate.h"
 #include "engine/why.h"
 #include "tier/disk.h"
 #include "tier/memory.h"
@@ -236,6 +237,7 @@ static void *run_keeper(void *arg)
         tierce__lock_drop(&engine->lock);
         if (look)
             tierce__sessions_expire(engine, NULL, false);
+        tierce__stores_expire(engine);
         tierce__prefetches_expire(engine);
         if (!closing)
             tierce__storage_probe(engine);
@@ -256,6 +258,7 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
     s->prefetch_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_PREFETCH);
     s->lookup_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_LOOKUP);
     s->load_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_LOAD);
+    s->store_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_STORE);
     s->pin_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_PIN);
     s->close_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_CLOSE);
     s->health = (struct tierce__health_limits){
@@ -266,6 +269,7 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
     s->cost_check = tierce__engine_bool(config, TIERCE__ENGINE_COST_CHECK);
     s->cost_read_bytes_per_s = tierce__engine_number(config, TIERCE__ENGINE_COST_READ);
     s->cost_prefill = tierce__engine_number(config, TIERCE__ENGINE_COST_PREFILL);
+    s->siblings = tierce__engine_bool(config, TIERCE__ENGINE_CHUNK_SIBLINGS);
     s->recompute_all =
         strcmp(tierce__engine_text(config, TIERCE__ENGINE_BREAKER_FALLBACK), "recompute") == 0;
 }
@@ -319,6 +323,7 @@ static bool close_parts(struct tierce_engine *engine)
     }
     TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
     tierce__fetches_fini(&engine->fetches);
+    tierce__storing_fini(&engine->storing);
     tierce__prefetches_fini(&engine->prefetches);
     tierce__pool_destroy(engine->pool);
     tierce__events_destroy(engine->events);
@@ -352,12 +357,14 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     engine->disk_path = disk_path;
     tierce__list_init(&engine->registry_node);
     tierce__fetches_init(&engine->fetches);
+    tierce__storing_init(&engine->storing);
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);
     tierce__list_init(&engine->unattended);
     for (size_t i = 0; i < TIERCE__SESSION_BINS; i++)
         tierce__list_init(&engine->sessions[i]);
     read_settings(&engine->settings, config);
+    atomic_init(&engine->mode, tierce__mode_find(tierce__engine_text(config, TIERCE__ENGINE_MODE)));
     tierce__prefetches_init(&engine->prefetches, engine->settings.prefetch_bytes_max);
     return engine;
 }
@@ -567,6 +574,7 @@ void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stat
             add_disk_stats(&engine->rungs[i], out);
     }
     tierce__lock_take(&engine->lock);
+    out->mode_now = tierce__engine_mode(engine);
     out->pinned_bytes_now = (int64_t)engine->pinned_bytes;
     out->sessions_now = (int64_t)engine->session_count;
     tierce__lock_drop(&engine->lock);

@@ -16,6 +16,7 @@
 #include "engine/cost.h"
 #include "engine/health.h"
 #include "engine/fetch.h"
+#include "engine/storing.h"
 #include "key/namespaces.h"
 #include "tier/tier.h"
 
@@ -56,11 +57,13 @@ struct tierce__settings {
     uint32_t load_ms;
     uint32_t prefetch_ms;
     uint32_t pin_ms;
+    uint32_t store_ms;
     uint32_t close_ms;
     struct tierce__health_limits health;
     bool cost_check;
     uint64_t cost_read_bytes_per_s; /* of slow tiers; 0: as measured */
     uint64_t cost_prefill;          /* tokens a second; 0: as measured */
+    bool siblings;
     bool recompute_all; /* while a tier is left alone, the others are not asked either */
 };
 
@@ -107,6 +110,7 @@ struct tierce_engine {
     uint64_t opened_ns;
     struct tierce__control *control; /* or NULL */
     struct tierce__settings settings;
+    _Atomic int mode; /* enum tierce_mode; relaxed: for what begins from then on */
 
     struct tierce__access_log *access_log; /* or NULL */
     struct tierce__departures *departures; /* or NULL */
@@ -117,6 +121,7 @@ struct tierce_engine {
     size_t rung_count;
 
     struct tierce__fetches fetches;
+    struct tierce__storing storing;
     struct tierce__prefetches prefetches;
     /* Threads of tiers that call a tier from an answer: closing waits for them, because the one
      * who waited for that call's own answer may be closing the engine already. */
@@ -133,6 +138,8 @@ struct tierce_engine {
     uint64_t unattended_made;       /* numbers them */
     int put_error;                  /* the first failure of a PUT that no flush has told yet */
     bool closing;
+    uint64_t era; /* operate.h */
+    size_t publishing[2];
     pthread_t keeper; /* ends pins at their deadline */
     bool keeper_runs;
 
@@ -228,6 +235,11 @@ TIERCE_MUSTUSE int tierce__view_check_header(const struct tierce_view *view,
                                              const uint8_t *hashes, const uint8_t *root,
                                              const uint8_t *object);
 
+/* The same without a hash: for a chunk that begins there and is another from some block on. */
+void tierce__view_place_info(struct tierce__chunk_info *info, const struct tierce_view *view,
+                             const struct tierce__shape *shape, size_t index, const uint8_t *hashes,
+                             const uint8_t *root);
+
 /* What is indexed beside a chunk's bytes. */
 struct tierce__storage_chunk {
     struct tierce__key key;
@@ -264,9 +276,13 @@ struct tierce__unasked {
     int status;
 };
 
-/* The same over all rungs, and what could not be asked. */
-size_t tierce__storage_search(struct tierce_engine *engine, const struct tierce__key *keys,
-                              size_t count, uint8_t *places, struct tierce__unasked *unasked);
+/* A bit for each rung that a mask of 1u << enum tierce_origin names; all for 0. */
+uint32_t tierce__rungs_of(const struct tierce_engine *engine, uint32_t tiers);
+
+/* The same over `rungs`, a bit for each, and what could not be asked. */
+size_t tierce__storage_search(struct tierce_engine *engine, uint32_t rungs,
+                              const struct tierce__key *keys, size_t count, uint8_t *places,
+                              struct tierce__unasked *unasked);
 
 /* How many leading keys one durable tier holds durably. */
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
@@ -274,6 +290,15 @@ size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct t
 
 /* Tries the tiers that are left alone and due. */
 void tierce__storage_probe(struct tierce_engine *engine);
+
+/* Chunks of a rung that begin with a block: siblings[0 .. returned), TIERCE__SIBLINGS_MAX at most.
+ * [in] first: with the hash of that block. */
+size_t tierce__storage_siblings(struct tierce_engine *engine, size_t rung,
+                                struct tierce__sibling *siblings, const struct tierce__key *first,
+                                uint64_t deadline_ns);
+
+/* Memory for what is in no tier, evicting by policy; or NULL. Does not wait. */
+struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes);
 
 /* Whether some tier holds this one chunk. */
 bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key);
@@ -307,15 +332,31 @@ void tierce__storage_begin_writes(struct tierce_engine *engine, struct tierce__w
                                   const struct tierce__key *keys, size_t count);
 void tierce__storage_end_writes(struct tierce_engine *engine, struct tierce__writes *writes);
 
-/* Hands a sealed chunk to the queue of every slower tier that is in service. Best effort: what a
- * tier does not take is in its own counters, and is stored anew when it is missed. */
-void tierce__storage_write_all(struct tierce_engine *engine, struct tierce__writes *writes,
-                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
+/* Hands a sealed chunk to the queue of every slower tier of `rungs` (a bit for each) that is in
+ * service. Best effort: what a tier does not take is in its own counters, and is stored anew when
+ * it is missed. */
+void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
+                           struct tierce__writes *writes, const struct tierce__storage_chunk *chunk,
+                           struct tierce__buf *buf);
 
 /* Counts and logs a chunk that proved wrong, and deletes it from the tier; one of another version
  * is hidden instead: a miss from here on, and kept for the build that wrote it. */
 void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
                                 const struct tierce__key *key, int why);
+
+/* Fills the PUT of a sealed chunk; the caller adds done, arg and what else differs. [borrow until
+ * done] chunk, buf. */
+void tierce__storage_fill_put(struct tierce__tier_req *req,
+                              const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
+
+/* Forgets a chunk of a rung; one that is not there is fine. */
+void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
+                            const struct tierce__key *key);
+
+/* Clears a rung, also one that is left alone; of: a key of the one namespace, or NULL. Returns the
+ * chunks that left, or why it could not. */
+TIERCE_MUSTUSE int64_t tierce__storage_forget(struct tierce_engine *engine, size_t rung,
+                                              const struct tierce__key *of);
 
 /* Marks chunks as used in the first `rungs` tiers, the first key ending up newest; the request has
  * used `used` of them before. */
@@ -349,33 +390,37 @@ void tierce__prefetches_drop(struct tierce_view *view);
 
 /* ---- lines of the access log ---- */
 
-/* Begins a line about the first `blocks` of a chain, if there is a log. */
+/* Begins a line about the first `what.count` blocks of a chain, if there is a log. */
 static inline void tierce__view_access(struct tierce_view *view, struct tierce__access_line *line,
                                        const char *op, const struct tierce_chain *chain,
-                                       uint64_t blocks, uint64_t held)
+                                       struct tierce__access_what what)
 {
     *line = (struct tierce__access_line){0};
-    if (view->engine->access_log == NULL || blocks == 0)
+    if (view->engine->access_log == NULL || what.count == 0)
         return;
-    struct tierce__access_what what = {.ns_digest = view->ns_digest,
-                                       .hashes = tierce_chain_hash(chain, 0),
-                                       .count = blocks,
-                                       .held = held,
-                                       .block_tokens = view->full.geometry.block_tokens};
+    what.ns_digest = view->ns_digest;
+    what.hashes = tierce_chain_hash(chain, 0);
+    what.block_tokens = view->full.geometry.block_tokens;
     tierce__access_begin(view->engine->access_log, line, op, &what);
 }
 
+/* ---- store.c ---- */
+
+/* Gives up what has waited too long for another store. */
+void tierce__stores_expire(struct tierce_engine *engine);
+
 /* ---- sessions.c ---- */
 
-/* Replaces the pins of (view, id) by `count` leased buffers, whose references move to the session;
- * the arrays are copied. Errors: -ENOMEM (the references are released and the old pins stay). */
+/* Replaces the pins of (view, id) by `count` leased buffers, whose references move to the session,
+ * for `pin_ms` (0: timeout.pin); the arrays are copied. Errors: -ENOMEM (the references are
+ * released and the old pins stay). */
 TIERCE_MUSTUSE int tierce__session_hold(struct tierce_view *view, uint64_t id,
                                         const struct tierce__key *keys, struct tierce__buf **bufs,
-                                        size_t *count);
+                                        size_t *count, uint32_t pin_ms);
 
 /* Adds a leased buffer to the pins of (view, id), which are made if there are none, and gives them
- * their full time again. The reference moves; false, and it is released: the bound on pins has no
- * room, or there is no memory. */
+ * timeout.pin again, if that is more than they have left. The reference moves; false, and it is
+ * released: the bound on pins has no room, or there is no memory. */
 TIERCE_MUSTUSE bool tierce__session_add(struct tierce_view *view, uint64_t id,
                                         const struct tierce__key *key, struct tierce__buf *buf);
 

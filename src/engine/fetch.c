@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "engine/engine_private.h"
+#include "engine/operate.h"
 
 enum segment_state { SEGMENT_IDLE = 0, SEGMENT_READING, SEGMENT_HERE, SEGMENT_LATE };
 
@@ -32,6 +33,7 @@ struct tierce__fetch {
     _Atomic int status;           /* why nothing of it may be used, or 0; relaxed */
     uint32_t here;                /* segments */
     enum promotion promotion;
+    uint64_t era; /* operate.h */
     bool spoiled;
     uint32_t segment_count;
     struct segment segments[];
@@ -81,6 +83,7 @@ static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t run
         return NULL;
     }
     fetch->buf->source = (uint32_t)rung;
+    fetch->era = tierce__era_now(engine);
     fetch->engine = engine;
     fetch->key = chunk->key;
     fetch->rung = rung;
@@ -416,8 +419,11 @@ void tierce__fetch_promote(struct tierce__fetch_seat *seat,
     tierce__lock_drop(lock_of(fetch));
     if (!mine)
         return;
-    if (tierce__storage_publish(fetch->engine, record, fetch->buf) == 0)
-        tierce__count(fetch->engine, TIERCE__STAT_promotions, 1);
+    if (tierce__era_enter(fetch->engine, fetch->era)) {
+        if (tierce__storage_publish(fetch->engine, record, fetch->buf) == 0)
+            tierce__count(fetch->engine, TIERCE__STAT_promotions, 1);
+        tierce__era_leave(fetch->engine, fetch->era);
+    }
     /* Forgotten only now, so that who does not find the fetch finds the chunk in memory. */
     tierce__lock_take(lock_of(fetch));
     fetch->promotion = PROMOTION_DONE;

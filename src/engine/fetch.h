@@ -57,12 +57,12 @@ typedef void tierce__fetch_settled_fn(void *arg, int status);
 
 /* One who wants the chunk. */
 struct tierce__fetch_seat {
-    uint64_t deadline_ns;        /* [in] of its own */
+    uint64_t deadline_ns;             /* [in] of its own */
     const struct tierce__buf *before; /* [in] of the chunk before, or NULL; for join */
-    struct tierce__fetch *fetch; /* NULL: not seated */
-    struct tierce__buf *buf;     /* [borrow while seated] */
-    size_t rung;                 /* where the bytes come from */
-    struct tierce__list node;    /* among the seats */
+    struct tierce__fetch *fetch;      /* NULL: not seated */
+    struct tierce__buf *buf;          /* [borrow while seated] */
+    size_t rung;                      /* where the bytes come from */
+    struct tierce__list node;         /* among the seats */
 
     /* Of read_all, and not the owner's to touch. */
     tierce__fetch_settled_fn *settled;

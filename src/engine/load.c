@@ -7,6 +7,9 @@
  *
  * What fails before the cells sets `failed`, and no block of the chunk is loaded. A cell that does
  * not verify fails its block alone (any_bad). What proves wrong is taken out of its tier.
+ *
+ * The first chunk that is missing may give way to a sibling, which begins as it does (sibling.h):
+ * what the two have in common is loaded from that.
  */
 #include <errno.h>
 #include <string.h>
@@ -15,19 +18,23 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/engine_private.h"
+#include "engine/operate.h"
+#include "engine/sibling.h"
 #include "paged/paged.h"
 
 /* Bytes that are asked for ahead even if that is more than two layers. */
 #define AHEAD_BYTES  (32u << 20)
 #define AHEAD_LAYERS 2u
 
+enum chunk_kind { CHUNK_FULL, CHUNK_TAIL, CHUNK_SIBLING };
+
 struct load_chunk {
     struct tierce__key key;
     size_t first_block; /* in the sequence */
-    size_t from, to;    /* blocks of the chunk that are wanted */
+    size_t from, to;    /* blocks of the chunk that are wanted and may be there */
     size_t index;       /* of the chunk in the chain */
     size_t rung;        /* 0: leased in memory; else where it is read from */
-    bool tail;
+    enum chunk_kind kind;
     bool header_good;
     bool failed;
     bool any_bad;                   /* a cell did not verify */
@@ -43,6 +50,8 @@ struct tierce_load {
     uint64_t deadline_ns;
     uint32_t next_layer;
     uint64_t session;
+    enum tierce_mode mode; /* in which it began */
+    uint32_t rungs;        /* a bit for each that it may read from; none in bypass */
     uint32_t next_segment; /* the first that is not asked for, for all chunks */
     size_t from_block, block_count;
     size_t count;
@@ -52,13 +61,22 @@ struct tierce_load {
     int32_t *block_ids; /* [to_block] */
     uint8_t *good;      /* [keys.block_count] 1 until a block fails */
     struct tierce__shape tail_shape;
+    struct tierce__shape sibling_shape;
     struct tierce__keys keys;
 };
 
 static const struct tierce__shape *shape_of(const struct tierce_load *load,
                                             const struct load_chunk *chunk)
 {
-    return chunk->tail ? &load->tail_shape : &load->view->full;
+    switch (chunk->kind) {
+    case CHUNK_FULL:
+        return &load->view->full;
+    case CHUNK_TAIL:
+        return &load->tail_shape;
+    case CHUNK_SIBLING:
+        return &load->sibling_shape;
+    }
+    return NULL;
 }
 
 static void describe(const struct tierce_load *load, const struct load_chunk *chunk,
@@ -66,6 +84,7 @@ static void describe(const struct tierce_load *load, const struct load_chunk *ch
 {
     tierce__view_describe(record, load->view, &load->keys, shape_of(load, chunk), chunk->index,
                           load->hashes);
+    record->key = chunk->key; /* a sibling's is another */
 }
 
 static void free_load(struct tierce_load *load)
@@ -79,6 +98,7 @@ static void free_load(struct tierce_load *load)
     tierce__free(load->block_ids);
     tierce__free(load->good);
     tierce__shape_fini(&load->tail_shape);
+    tierce__shape_fini(&load->sibling_shape);
     tierce__keys_fini(&load->keys);
     load->magic = 0;
     tierce__free(load);
@@ -114,7 +134,7 @@ static void read_ahead(struct tierce_load *load, uint32_t layer)
         uint32_t index = load->next_segment++;
         for (size_t i = 0; i < load->count; i++) {
             struct load_chunk *chunk = &load->chunks[i];
-            /* A tail's layers are smaller, so that its segments hold more of them. */
+            /* The layers of a smaller chunk are, so that its segments hold more of them. */
             if (is_fetched(chunk) && index < shape_of(load, chunk)->segment_count)
                 tierce__fetch_ask(&chunk->seat, index);
         }
@@ -126,7 +146,7 @@ static void read_ahead(struct tierce_load *load, uint32_t layer)
 static void fail_chunk(struct tierce_load *load, struct load_chunk *chunk)
 {
     chunk->failed = true;
-    memset(load->good + chunk->first_block, 0, shape_of(load, chunk)->geometry.block_count);
+    memset(load->good + chunk->first_block + chunk->from, 0, chunk->to - chunk->from);
 }
 
 /* Takes a chunk's buffer out of the session's pins, if it is among them. */
@@ -157,31 +177,85 @@ static void join_fetch(struct tierce_load *load, struct load_chunk *chunk, size_
     tierce__buf_acquire(chunk->buf);
 }
 
+static struct tierce__sibling_want want_of(const struct tierce_load *load,
+                                           const struct load_chunk *chunk)
+{
+    return (struct tierce__sibling_want){.index = chunk->index,
+                                         .from = (uint32_t)chunk->from,
+                                         .to = (uint32_t)chunk->to,
+                                         .hashes = load->hashes,
+                                         .root = load->root,
+                                         .rungs = load->rungs};
+}
+
+/* Lets a sibling stand for a chunk that is missing; false if there is none of use. */
+static bool use_sibling(struct tierce_load *load, struct load_chunk *chunk,
+                        struct tierce__session *session)
+{
+    struct tierce__sibling_hit hit;
+    struct tierce__sibling_want want = want_of(load, chunk);
+    uint64_t soon_ns = tierce__deadline_in_ms(load->engine->settings.lookup_ms);
+    want.pinned = session;
+    want.deadline_ns = soon_ns < load->deadline_ns ? soon_ns : load->deadline_ns;
+    tierce__sibling_find(load->view, &hit, &want);
+    if (hit.blocks == 0 ||
+        tierce__shape_init(&load->sibling_shape, load->view, hit.block_count) < 0) {
+        tierce__buf_release(hit.buf);
+        return false;
+    }
+    chunk->kind = CHUNK_SIBLING;
+    chunk->key = hit.key;
+    chunk->to = hit.blocks;
+    chunk->rung = hit.rung;
+    chunk->buf = hit.buf;
+    tierce__buf_release(take_pinned(session, &hit.key));
+    return true;
+}
+
+/* In bypass: the leading chunks that were pinned before. */
+static size_t take_all_pinned(struct tierce_load *load, struct tierce__session *session)
+{
+    size_t n = 0;
+    while (n < load->count &&
+           (load->chunks[n].buf = take_pinned(session, &load->chunks[n].key)) != NULL)
+        n++;
+    return n;
+}
+
 /*
- * Gives each of the first `count` chunks its buffer: what memory holds is leased before anything
- * is reserved for the others, because to reserve is to evict, and must not hit what is wanted.
+ * Gives each of the first `count` chunks its buffer, and the one behind them, if it is wanted, that
+ * of a sibling. What memory holds is leased before anything is reserved for the others, because to
+ * reserve is to evict, and must not hit what is wanted.
  */
 static void place_chunks(struct tierce_load *load, size_t count, struct tierce__session *session,
                          const uint8_t *places)
 {
     struct tierce_engine *engine = load->engine;
+    if (load->mode == TIERCE_MODE_BYPASS)
+        count = take_all_pinned(load, session);
     for (size_t i = 0; i < count; i++) {
         struct load_chunk *chunk = &load->chunks[i];
-        chunk->buf = take_pinned(session, &chunk->key);
+        if (chunk->buf == NULL)
+            chunk->buf = take_pinned(session, &chunk->key);
         if (chunk->buf == NULL)
             chunk->buf = tierce__storage_lease(engine, &chunk->key);
     }
+    if (count < load->count && use_sibling(load, &load->chunks[count], session))
+        count++;
     for (size_t i = 0; i < count; i++) {
         struct load_chunk *chunk = &load->chunks[i];
         if (chunk->buf != NULL)
             continue;
         /* Not in memory, or not any more: the next tier that has it. */
-        size_t rung = places[i] > 0 ? places[i] : 1;
+        bool sibling = chunk->kind == CHUNK_SIBLING;
+        size_t rung = sibling ? chunk->rung : places[i] > 0 ? places[i] : 1;
         if (rung < engine->rung_count)
             join_fetch(load, chunk, rung);
         if (chunk->buf == NULL)
             fail_chunk(load, chunk);
     }
+    for (size_t i = count; i < load->count; i++)
+        fail_chunk(load, &load->chunks[i]);
 }
 
 /* The chunks that overlap [from_block, to_block). */
@@ -192,7 +266,7 @@ static void list_chunks(struct tierce_load *load, uint64_t to_block)
         struct load_chunk *chunk = &load->chunks[load->count++];
         chunk->index = i;
         chunk->key = load->keys.keys[i];
-        chunk->tail = i >= load->keys.full_count;
+        chunk->kind = i < load->keys.full_count ? CHUNK_FULL : CHUNK_TAIL;
         chunk->first_block = i * step;
         size_t end = chunk->first_block + shape_of(load, chunk)->geometry.block_count;
         chunk->from =
@@ -243,15 +317,14 @@ static int plan(struct tierce_load *load, const struct tierce_transfer_opts *opt
     /* Chunks that end before from_block are the engine's own and need not be held. */
     size_t first = load->from_block / load->view->chunk_blocks;
     size_t found = 0;
-    if (first < load->keys.count)
-        found = tierce__storage_find(engine, load->keys.keys + first, load->keys.count - first,
-                                     engine->rung_count, places);
+    struct tierce__unasked unasked;
+    if (first < load->keys.count && load->mode != TIERCE_MODE_BYPASS)
+        found = tierce__storage_search(engine, load->rungs, load->keys.keys + first,
+                                       load->keys.count - first, places, &unasked);
     list_chunks(load, opts->to_block);
     struct tierce__session *session =
         opts->session != 0 ? tierce__session_take(load->view, opts->session) : NULL;
     place_chunks(load, found, session, places);
-    for (size_t i = found; i < load->count; i++)
-        fail_chunk(load, &load->chunks[i]);
     tierce__session_free(session);
     tierce__free(places);
     return 0;
@@ -271,6 +344,9 @@ int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
     load->view = view;
     load->paged = opts->paged;
     load->session = opts->session;
+    load->mode = tierce__engine_mode(view->engine);
+    if (load->mode != TIERCE_MODE_BYPASS)
+        load->rungs = tierce__rungs_of(view->engine, opts->tiers);
     load->from_block = (size_t)opts->from_block;
     load->block_count = (size_t)(opts->to_block - opts->from_block);
     load->deadline_ns = tierce__deadline_in_ms(
@@ -286,6 +362,22 @@ int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
 }
 
 /* ---- layer: verify and write ---- */
+
+/* Whether the header in the chunk's buffer is that of the chunk that is wanted: 0, or why not. */
+static int check_header(const struct tierce_load *load, const struct load_chunk *chunk)
+{
+    const uint8_t *object = chunk->buf->data;
+    if (chunk->kind != CHUNK_SIBLING)
+        return tierce__view_check_header(load->view, shape_of(load, chunk), chunk->index,
+                                         load->hashes, load->root, object);
+    struct tierce__sibling_want want = want_of(load, chunk);
+    int same =
+        tierce__sibling_check(load->view, shape_of(load, chunk), &want, chunk->key.hash, object);
+    /* Fewer than when it was found: the bytes have changed. */
+    if (same >= 0)
+        return same == (int)want.to ? 0 : TIERCE_E_IDENTITY;
+    return same;
+}
 
 /* The header is not that of the chunk that is wanted. */
 static void refuse(struct tierce_load *load, struct load_chunk *chunk, int why)
@@ -322,8 +414,7 @@ static bool layer_ready(struct tierce_load *load, struct load_chunk *chunk, uint
         return true;
     if (fetched && last > 0 && !tierce__fetch_wait(&chunk->seat, 0))
         return false;
-    int rc = tierce__view_check_header(load->view, shape_of(load, chunk), chunk->index,
-                                       load->hashes, load->root, chunk->buf->data);
+    int rc = check_header(load, chunk);
     if (rc < 0)
         refuse(load, chunk, rc);
     chunk->header_good = rc == 0;
@@ -384,7 +475,7 @@ int tierce_load_layer(struct tierce_load *load, uint32_t layer)
 /* Keeps in memory what came from a slower tier and arrived whole. */
 static void promote(struct tierce_load *load, struct load_chunk *chunk)
 {
-    if (!is_fetched(chunk) || chunk->any_bad)
+    if (!is_fetched(chunk) || chunk->any_bad || load->mode != TIERCE_MODE_NORMAL)
         return;
     struct tierce__storage_chunk record;
     describe(load, chunk, &record);
@@ -406,6 +497,8 @@ static void count_loaded(struct tierce_load *load, const struct load_chunk *chun
     tierce__count(engine,
                   memory ? TIERCE__STAT_bytes_loaded_memory : TIERCE__STAT_bytes_loaded_disk,
                   (int64_t)(blocks * cell));
+    if (chunk->kind == CHUNK_SIBLING)
+        tierce__count(engine, TIERCE__STAT_blocks_loaded_siblings, (int64_t)blocks);
 }
 
 /* Origins of the wanted blocks of one chunk; returns how many were loaded. */
@@ -437,6 +530,8 @@ int64_t tierce_load_end(struct tierce_load *load, uint8_t *origins)
         if (!chunk->failed)
             count_loaded(load, chunk, blocks);
         promote(load, chunk);
+        if (chunk->kind == CHUNK_SIBLING) /* before its prefix, which ends up newer */
+            tierce__storage_touch(engine, engine->rung_count, &chunk->key, 1, 0);
         loaded += blocks;
     }
     tierce__count(engine, TIERCE__STAT_blocks_failed, (int64_t)(load->block_count - loaded));

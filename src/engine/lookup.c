@@ -4,6 +4,8 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "engine/engine_private.h"
+#include "engine/operate.h"
+#include "engine/sibling.h"
 #include "engine/why.h"
 
 static int64_t beyond(uint64_t end, uint64_t from)
@@ -13,9 +15,10 @@ static int64_t beyond(uint64_t end, uint64_t from)
 
 /* Leases the leading chunks that memory holds, as far as the bound on pins allows, and gives the
  * leases to the session. *pinned = how many. */
-static int pin_prefix(struct tierce_view *view, uint64_t session, const struct tierce__key *keys,
-                      size_t count, size_t *pinned)
+static int pin_prefix(struct tierce_view *view, const struct tierce_lookup_opts *opts,
+                      const struct tierce__key *keys, size_t count, size_t *pinned)
 {
+    uint64_t session = opts->session;
     *pinned = 0;
     if (count == 0) {
         tierce_unpin(view, session);
@@ -41,7 +44,7 @@ static int pin_prefix(struct tierce_view *view, uint64_t session, const struct t
     int rc = 0;
     size_t held = n;
     if (n > 0)
-        rc = tierce__session_hold(view, session, keys, bufs, &held);
+        rc = tierce__session_hold(view, session, keys, bufs, &held, opts->pin_ms);
     else
         tierce_unpin(view, session);
     tierce__free(bufs);
@@ -74,29 +77,124 @@ static void end_line(struct tierce_engine *engine, struct tierce__access_line *l
     tierce__access_end(engine->access_log, line, tiers, engine->rung_count > 1 ? 2 : 1);
 }
 
-/* How many keys behind the first `from` the tiers hold that are worth loading: *more. Counts why it
- * is not all. */
-static int find_more(struct tierce_view *view, const struct tierce__keys *keys, size_t from,
-                     size_t *more)
-{
-    struct tierce_engine *engine = view->engine;
+/* A lookup on its way: the leading chunks that were found, and why it is not all. */
+struct lookup {
+    struct tierce_view *view;
+    const struct tierce_chain *chain;
+    const struct tierce_lookup_opts *opts;
+    uint64_t to_block;
+    uint32_t rungs; /* a bit for each that is searched */
+    struct tierce__keys keys;
+    size_t in_memory;
+    size_t found;
+    bool not_worth; /* there is more, which is sooner computed */
     struct tierce__unasked unasked;
-    size_t count = keys->count - from;
+};
+
+static bool only_memory(const struct lookup *l)
+{
+    return (l->opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0 ||
+           (l->opts->tiers != 0 && l->rungs == 1);
+}
+
+/* Finds what the tiers hold behind the chunks in memory and is worth loading. */
+static int find_more(struct lookup *l)
+{
+    struct tierce_engine *engine = l->view->engine;
+    size_t count = l->keys.count - l->found;
     uint8_t small[256], *places = count > sizeof(small) ? tierce__alloc(count) : small;
     if (places == NULL)
         return -ENOMEM;
-    size_t there = tierce__storage_search(engine, keys->keys + from, count, places, &unasked);
-    *more = tierce__cost_limit(view, places, there);
-    if (*more < there) {
+    size_t there = tierce__storage_search(engine, l->rungs, l->keys.keys + l->found, count, places,
+                                          &l->unasked);
+    size_t worth = tierce__cost_limit(l->view, places, there);
+    l->not_worth = worth < there;
+    if (l->not_worth) {
         tierce__count(engine, TIERCE__STAT_misses_not_worth_loading, 1);
         tierce__count(engine, TIERCE__STAT_blocks_not_worth,
-                      (int64_t)((there - *more) * view->chunk_blocks));
-    } else if (there < count) {
-        tierce__why_count(engine, &keys->keys[from + there], from + there >= keys->full_count,
-                          &unasked);
+                      (int64_t)((there - worth) * l->view->chunk_blocks));
     }
+    l->found += worth;
     if (places != small)
         tierce__free(places);
+    return 0;
+}
+
+/* Whether what a sibling has may be promised as what memory holds. The reference on its buffer goes
+ * to the session, or is given back. */
+static bool keep_sibling(const struct lookup *l, struct tierce__sibling_hit *hit)
+{
+    bool in_memory = hit->buf != NULL;
+    if ((l->opts->flags & TIERCE_LOOKUP_PIN) == 0) {
+        tierce__buf_release(hit->buf);
+    } else if (in_memory && !tierce__session_add(l->view, l->opts->session, &hit->key, hit->buf)) {
+        tierce__count(l->view->engine, TIERCE__STAT_pins_refused, 1);
+        in_memory = false;
+    }
+    return in_memory && l->found == l->in_memory;
+}
+
+/* Adds to the answer what another chunk has of the first missing one. */
+static void add_sibling(const struct lookup *l, struct tierce_found *out)
+{
+    struct tierce__sibling_hit hit;
+    struct tierce__sibling_want want;
+    tierce__sibling_aim(&want, l->view, l->chain, l->found, l->opts->from_block, l->to_block);
+    want.rungs = l->rungs;
+    tierce__sibling_find(l->view, &hit, &want);
+    uint64_t block_bytes = l->view->full.extent.payload_bytes / l->view->chunk_blocks;
+    uint64_t more = hit.blocks - want.from;
+    if (hit.blocks == 0 || !tierce__cost_pays(l->view, hit.rung, block_bytes * hit.block_count,
+                                              more * l->view->full.geometry.block_tokens))
+        return;
+    bool in_memory = keep_sibling(l, &hit);
+    if (!in_memory && only_memory(l))
+        return;
+    out->blocks = (uint64_t)l->found * l->view->chunk_blocks + hit.blocks;
+    if (in_memory)
+        out->memory_blocks = out->blocks;
+    tierce__count(l->view->engine, TIERCE__STAT_lookup_sibling_blocks, (int64_t)more);
+}
+
+/* In bypass: what the engine holds itself, and no pins. */
+static int find_nothing(const struct lookup *l, size_t first, struct tierce_found *out)
+{
+    if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
+        tierce_unpin(l->view, l->opts->session);
+    if (first < l->keys.count)
+        tierce__count(l->view->engine, TIERCE__STAT_misses_bypassed, 1);
+    out->blocks = tierce__keys_blocks(&l->keys, l->view, first, l->to_block);
+    out->memory_blocks = out->blocks;
+    return 0;
+}
+
+static int find_all(struct lookup *l, struct tierce_found *out)
+{
+    struct tierce_engine *engine = l->view->engine;
+    size_t first = (size_t)l->opts->from_block / l->view->chunk_blocks;
+    if (first > l->keys.count)
+        first = l->keys.count;
+    const struct tierce__key *wanted = l->keys.keys + first;
+    int rc = 0;
+    if (tierce__engine_mode(engine) == TIERCE_MODE_BYPASS)
+        return find_nothing(l, first, out);
+    if ((l->rungs & 1u) != 0)
+        l->in_memory = tierce__storage_find(engine, wanted, l->keys.count - first, 1, NULL);
+    if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
+        rc = pin_prefix(l->view, l->opts, wanted, l->in_memory, &l->in_memory);
+    l->in_memory += first;
+    l->found = l->in_memory;
+    if (rc == 0 && !only_memory(l) && l->found < l->keys.count)
+        rc = find_more(l);
+    if (rc < 0)
+        return rc;
+    out->blocks = tierce__keys_blocks(&l->keys, l->view, l->found, l->to_block);
+    out->memory_blocks = tierce__keys_blocks(&l->keys, l->view, l->in_memory, l->to_block);
+    if (l->found == l->keys.count || l->not_worth)
+        return 0;
+    add_sibling(l, out);
+    if (!only_memory(l) && out->blocks < l->to_block)
+        tierce__why_count(engine, &l->keys, l->found, &l->unasked);
     return 0;
 }
 
@@ -105,41 +203,34 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     *out = (struct tierce_found){0};
-    if (tierce__engine_inherited(view->engine))
+    struct tierce_engine *engine = view->engine;
+    if (tierce__engine_inherited(engine))
         return TIERCE_E_CLOSED;
-    if (opts->size != sizeof(*opts))
+    if (opts->size != sizeof(*opts) || opts->pin_ms > TIERCE_PIN_MS_MAX)
         return TIERCE_E_ARGUMENT;
-    struct tierce__keys keys;
-    int rc = tierce__keys_init(&keys, view, chain, to_block, tierce_chain_blocks(chain), true);
+    bool memory_only = (opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0;
+    struct lookup l = {.view = view,
+                       .chain = chain,
+                       .opts = opts,
+                       .to_block = to_block,
+                       .rungs = memory_only ? 1u : tierce__rungs_of(engine, opts->tiers)};
+    int rc = tierce__keys_init(&l.keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
         return rc;
-
-    struct tierce_engine *engine = view->engine;
+    struct tierce_found found = {0};
     struct tierce__access_line line;
-    tierce__view_access(view, &line, "lookup", chain, to_block, opts->from_block);
-    bool memory_only = (opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0;
-    size_t first = (size_t)opts->from_block / view->chunk_blocks;
-    if (first > keys.count)
-        first = keys.count;
-    const struct tierce__key *wanted = keys.keys + first;
-    size_t in_memory = tierce__storage_find(engine, wanted, keys.count - first, 1, NULL);
-    if ((opts->flags & TIERCE_LOOKUP_PIN) != 0)
-        rc = pin_prefix(view, opts->session, wanted, in_memory, &in_memory);
-    in_memory += first;
-    size_t found = in_memory;
-    if (rc == 0 && !memory_only && found < keys.count) {
-        size_t more = 0;
-        rc = find_more(view, &keys, found, &more);
-        found += more;
-    }
+    tierce__view_access(view, &line, "lookup", chain,
+                        (struct tierce__access_what){
+                            .count = to_block, .request = opts->session, .held = opts->from_block});
+    tierce__access_tag(&line, opts->tag);
+    rc = find_all(&l, &found);
     if (rc == 0) {
-        out->blocks = tierce__keys_blocks(&keys, view, found, to_block);
-        out->memory_blocks = tierce__keys_blocks(&keys, view, in_memory, to_block);
+        *out = found;
         count_lookup(engine, opts->from_block, to_block, out);
         end_line(engine, &line, out);
     }
     tierce__access_drop(&line);
-    tierce__keys_fini(&keys);
+    tierce__keys_fini(&l.keys);
     return rc;
 }
 

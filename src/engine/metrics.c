@@ -8,6 +8,8 @@
 #include "base/prometheus.h"
 #include "engine/config.h"
 #include "engine/engine_private.h"
+#include "engine/operate.h"
+#include "engine/operate_page.h"
 #include "engine/why_answer.h"
 
 #include <tierce/version.h>
@@ -214,6 +216,8 @@ void tierce__engine_status(struct tierce_engine *engine, struct tierce__line *ou
     tierce__line_put_string(out, engine->disk_path);
     put_field(out, &between, "uptime_ms");
     tierce__line_put_int(out, (int64_t)((tierce__now_ns() - engine->opened_ns) / TIERCE__MS_NS));
+    put_field(out, &between, "mode");
+    tierce__line_put_string(out, tierce_mode_name(tierce_engine_mode(engine)));
     put_field(out, &between, "stats");
     const char *within = "{";
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -223,6 +227,8 @@ void tierce__engine_status(struct tierce_engine *engine, struct tierce__line *ou
     tierce__line_put(out, "}");
     put_field(out, &between, "tiers");
     put_tiers(engine, out);
+    put_field(out, &between, "namespaces");
+    tierce__put_namespaces(engine, out);
     tierce__line_put(out, "}\n");
 }
 
@@ -251,6 +257,8 @@ const struct tierce__control_route tierce__engine_pages[] = {
     {TIERCE__CONTROL_GET, "/metrics", true, show_metrics},
     {TIERCE__CONTROL_GET, "/status", false, show_status},
     {TIERCE__CONTROL_POST, "/why", false, tierce__why_page},
+    {TIERCE__CONTROL_POST, "/mode", false, tierce__mode_page},
+    {TIERCE__CONTROL_POST, "/clear", false, tierce__clear_page},
 };
 const size_t tierce__engine_page_count =
     sizeof(tierce__engine_pages) / sizeof(tierce__engine_pages[0]);

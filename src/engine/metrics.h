@@ -18,7 +18,7 @@
  */
 char *tierce__engine_metrics(struct tierce_engine *engine, size_t *bytes);
 
-/* One JSON object: version, process, configuration, counters, tiers. */
+/* One JSON object: version, process, mode, counters, tiers, namespaces. */
 void tierce__engine_status(struct tierce_engine *engine, struct tierce__line *out);
 
 /* The pages, for an engine as `arg`. */

@@ -64,7 +64,7 @@ static size_t fit_session(const struct tierce_engine *engine, struct tierce__ses
 }
 
 int tierce__session_hold(struct tierce_view *view, uint64_t id, const struct tierce__key *keys,
-                         struct tierce__buf **bufs, size_t *fitting)
+                         struct tierce__buf **bufs, size_t *fitting, uint32_t pin_ms)
 {
     struct tierce_engine *engine = view->engine;
     size_t count = *fitting;
@@ -83,7 +83,7 @@ int tierce__session_hold(struct tierce_view *view, uint64_t id, const struct tie
     session->view = view;
     session->id = id;
     session->count = session->count_max = count;
-    session->deadline_ns = tierce__deadline_in_ms(engine->settings.pin_ms);
+    session->deadline_ns = tierce__deadline_in_ms(pin_ms > 0 ? pin_ms : engine->settings.pin_ms);
     for (size_t i = 0; i < count; i++)
         session->bytes += bufs[i]->bytes;
 
@@ -144,8 +144,9 @@ bool tierce__session_add(struct tierce_view *view, uint64_t id, const struct tie
     bool fits = engine->pinned_bytes + buf->bytes <= engine->settings.pin_bytes_max;
     struct tierce__session *session = fits ? have_session(view, id) : NULL;
     bool added = session != NULL && grow_session(session);
-    if (session != NULL)
-        session->deadline_ns = tierce__deadline_in_ms(engine->settings.pin_ms);
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.pin_ms);
+    if (session != NULL && session->deadline_ns < deadline_ns)
+        session->deadline_ns = deadline_ns;
     if (added) {
         session->keys[session->count] = *key;
         session->bufs[session->count++] = buf;

@@ -33,7 +33,7 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
                           const struct tierce__tier_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
-    if (rung == 0)
+    if (rung == 0 || req->op == TIERCE__TIER_CLEAR)
         return;
     if (req->status == TIERCE_E_DEADLINE)
         tierce__count(engine, TIERCE__STAT_deadline_failures, 1);
@@ -45,8 +45,8 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
 bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct tierce__tier_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
-    /* Memory has no device that could fail. */
-    bool pass = rung == 0 || tierce__health_pass(&r->health, req);
+    /* Memory has no device that could fail; to forget is no use of one. */
+    bool pass = rung == 0 || req->op == TIERCE__TIER_CLEAR || tierce__health_pass(&r->health, req);
     if (pass)
         r->tier->ops->submit(r->tier, req);
     return pass;
@@ -171,8 +171,7 @@ static void submit_detached(struct detached *d)
         free_detached(d, TIERCE_E_DOWN);
 }
 
-/* Memory for what is in no tier, evicting by policy. */
-static struct tierce__buf *alloc_buf(struct tierce_engine *engine, uint64_t bytes)
+struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes)
 {
     struct tierce__tier *memory = engine->rungs[0].tier;
     struct tierce__buf *buf = NULL;
@@ -190,7 +189,7 @@ static struct tierce__buf *alloc_buf(struct tierce_engine *engine, uint64_t byte
 static void probe(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
 {
     struct detached *d = tierce__calloc(1, sizeof(*d));
-    struct tierce__buf *buf = alloc_buf(engine, TIERCE__CHUNK_ALIGN);
+    struct tierce__buf *buf = tierce__storage_alloc(engine, TIERCE__CHUNK_ALIGN);
     if (d == NULL || buf == NULL) {
         tierce__buf_release(buf);
         tierce__free(d);
@@ -261,10 +260,9 @@ static size_t find_left(const struct tierce_engine *engine)
 
 /* The waterfall. *unasked: of the rung that could not be asked last for the first key that is
  * missing. */
-static size_t find(struct tierce_engine *engine, const struct tierce__key *keys, size_t count,
-                   size_t rung_limit, uint8_t *places, struct tierce__unasked *unasked)
+static size_t find(struct tierce_engine *engine, uint32_t rungs, const struct tierce__key *keys,
+                   size_t count, uint8_t *places, struct tierce__unasked *unasked)
 {
-    size_t rungs = engine->rung_count < rung_limit ? engine->rung_count : rung_limit;
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
     size_t at = 0, before,
            left = engine->settings.recompute_all ? find_left(engine) : engine->rung_count;
@@ -275,7 +273,9 @@ static size_t find(struct tierce_engine *engine, const struct tierce__key *keys,
     do {
         /* A chunk may have left memory while later ones are still there: go down and up again. */
         before = at;
-        for (size_t rung = 0; rung < rungs && at < count; rung++) {
+        for (size_t rung = 0; rung < engine->rung_count && at < count; rung++) {
+            if ((rungs & 1u << rung) == 0)
+                continue;
             int64_t found = ask_prefix(engine, rung, keys + at, count - at, deadline_ns, false);
             if (found < 0) {
                 *unasked = (struct tierce__unasked){.rung = rung, .status = (int)found};
@@ -287,7 +287,7 @@ static size_t find(struct tierce_engine *engine, const struct tierce__key *keys,
                 memset(places + at, (int)rung, (size_t)found);
             at += (size_t)found;
         }
-    } while (rungs > 1 && at > before && at < count);
+    } while ((rungs & (rungs - 1)) != 0 && at > before && at < count);
     return at;
 }
 
@@ -295,14 +295,25 @@ size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__k
                             size_t count, size_t rung_limit, uint8_t *places)
 {
     struct tierce__unasked unasked;
-    return find(engine, keys, count, rung_limit, places, &unasked);
+    return find(engine, (1u << rung_limit) - 1, keys, count, places, &unasked);
 }
 
-size_t tierce__storage_search(struct tierce_engine *engine, const struct tierce__key *keys,
-                              size_t count, uint8_t *places, struct tierce__unasked *unasked)
+uint32_t tierce__rungs_of(const struct tierce_engine *engine, uint32_t tiers)
+{
+    uint32_t rungs = 0;
+    for (size_t rung = 0; rung < engine->rung_count; rung++) {
+        if (tiers == 0 || (tiers & 1u << engine->rungs[rung].origin) != 0)
+            rungs |= 1u << rung;
+    }
+    return rungs;
+}
+
+size_t tierce__storage_search(struct tierce_engine *engine, uint32_t rungs,
+                              const struct tierce__key *keys, size_t count, uint8_t *places,
+                              struct tierce__unasked *unasked)
 {
     *unasked = (struct tierce__unasked){0};
-    return find(engine, keys, count, engine->rung_count, places, unasked);
+    return find(engine, rungs, keys, count, places, unasked);
 }
 
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
@@ -317,6 +328,24 @@ size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct t
         most = found > (int64_t)most ? (size_t)found : most;
     }
     return most;
+}
+
+size_t tierce__storage_siblings(struct tierce_engine *engine, size_t rung,
+                                struct tierce__sibling *siblings, const struct tierce__key *first,
+                                uint64_t deadline_ns)
+{
+    bool none = engine->settings.recompute_all && find_left(engine) < engine->rung_count;
+    if (none || !tierce__health_serves(&engine->rungs[rung].health))
+        return 0;
+    struct waiter w = {.req = {.op = TIERCE__TIER_SIBLINGS,
+                               .deadline_ns = deadline_ns,
+                               .keys = first,
+                               .key_count = 1,
+                               .siblings = siblings}};
+    if (ask(engine, rung, &w) < 0)
+        return 0;
+    TIERCE_ASSERT(w.req.found <= TIERCE__SIBLINGS_MAX);
+    return w.req.found;
 }
 
 bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key)
@@ -346,8 +375,8 @@ struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,
                                           .bytes = chunk->object_bytes});
 }
 
-static void fill_put(struct tierce__tier_req *req, const struct tierce__storage_chunk *chunk,
-                     struct tierce__buf *buf)
+void tierce__storage_fill_put(struct tierce__tier_req *req,
+                              const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
     req->op = TIERCE__TIER_PUT;
     req->deadline_ns = TIERCE__DEADLINE_NEVER;
@@ -365,7 +394,7 @@ int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__s
                             struct tierce__buf *buf)
 {
     struct waiter w = {0};
-    fill_put(&w.req, chunk, buf);
+    tierce__storage_fill_put(&w.req, chunk, buf);
     int rc = ask(engine, 0, &w);
     return rc == 0 && w.req.found > 0 ? 1 : rc;
 }
@@ -401,10 +430,13 @@ void tierce__storage_end_writes(struct tierce_engine *engine, struct tierce__wri
         leave_written(writes->rungs[rung]);
 }
 
-void tierce__storage_write_all(struct tierce_engine *engine, struct tierce__writes *writes,
-                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
+void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
+                           struct tierce__writes *writes, const struct tierce__storage_chunk *chunk,
+                           struct tierce__buf *buf)
 {
     for (size_t rung = 1; rung < engine->rung_count; rung++) {
+        if ((rungs & 1u << rung) == 0)
+            continue;
         struct detached *d = tierce__calloc(1, sizeof(*d));
         if (d == NULL) {
             tierce__why_refused(engine, rung, &chunk->key, -ENOMEM);
@@ -414,7 +446,7 @@ void tierce__storage_write_all(struct tierce_engine *engine, struct tierce__writ
         d->engine = engine;
         d->rung = rung;
         d->chunk = *chunk;
-        fill_put(&d->req, &d->chunk, buf);
+        tierce__storage_fill_put(&d->req, &d->chunk, buf);
         d->req.needs_parent = true;
         d->written = writes->rungs[rung];
         if (d->written != NULL)
@@ -455,7 +487,29 @@ void tierce__storage_touch(struct tierce_engine *engine, size_t rungs,
     }
 }
 
-/* ---- flush ---- */
+/* ---- clear and flush ---- */
+
+void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
+                            const struct tierce__key *key)
+{
+    struct waiter w = {.req = {.op = TIERCE__TIER_DELETE,
+                               .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
+                               .keys = key,
+                               .key_count = 1,
+                               .left = TIERCE__LEFT_DELETED}};
+    (void)ask(engine, rung, &w);
+}
+
+int64_t tierce__storage_forget(struct tierce_engine *engine, size_t rung,
+                               const struct tierce__key *of)
+{
+    struct waiter w = {.req = {.op = TIERCE__TIER_CLEAR,
+                               .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
+                               .keys = of,
+                               .key_count = of != NULL}};
+    int rc = ask(engine, rung, &w);
+    return rc < 0 ? rc : (int64_t)w.req.found;
+}
 
 /* Whether requests up to a number are under way. Under the lock. */
 static bool any_up_to(const struct tierce_engine *engine, uint64_t number)

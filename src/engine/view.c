@@ -199,12 +199,11 @@ void tierce__keys_fini(struct tierce__keys *keys)
     keys->keys = NULL;
 }
 
-void tierce__view_chunk_info(struct tierce__chunk_info *info, const struct tierce_view *view,
+void tierce__view_place_info(struct tierce__chunk_info *info, const struct tierce_view *view,
                              const struct tierce__shape *shape, size_t index, const uint8_t *hashes,
                              const uint8_t *root)
 {
     size_t first = index * view->chunk_blocks;
-    size_t last = first + shape->geometry.block_count - 1;
     const uint8_t *parent = first > 0 ? hashes + (first - 1) * TIERCE_HASH_BYTES : root;
     *info =
         (struct tierce__chunk_info){.shard = view->key.shard,
@@ -213,8 +212,16 @@ void tierce__view_chunk_info(struct tierce__chunk_info *info, const struct tierc
                                     .geometry = shape->geometry,
                                     .extent = shape->extent};
     memcpy(info->ns_digest, view->ns_digest, TIERCE_HASH_BYTES);
-    memcpy(info->hash, hashes + last * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES);
     memcpy(info->parent, parent, TIERCE_HASH_BYTES);
+}
+
+void tierce__view_chunk_info(struct tierce__chunk_info *info, const struct tierce_view *view,
+                             const struct tierce__shape *shape, size_t index, const uint8_t *hashes,
+                             const uint8_t *root)
+{
+    size_t last = index * view->chunk_blocks + shape->geometry.block_count - 1;
+    tierce__view_place_info(info, view, shape, index, hashes, root);
+    memcpy(info->hash, hashes + last * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES);
 }
 
 int tierce__view_check_header(const struct tierce_view *view, const struct tierce__shape *shape,

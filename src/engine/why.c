@@ -8,6 +8,8 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/departures.h"
+#include "engine/operate.h"
+#include "engine/sibling.h"
 
 /* Other namespaces that are searched for a twin, the newest first. Each costs a lookup of one key:
  * as much as 3 us for all of them, and nothing where there is one namespace. */
@@ -107,6 +109,22 @@ static void tell_departure(struct tierce_engine *engine, const struct tierce__de
         out->policy = rung->policy;
 }
 
+bool tierce__why_departed(struct tierce_engine *engine, const uint8_t *hash,
+                          struct tierce_miss *out)
+{
+    struct tierce__key key = {.shard = {0, 1, 0, 1}};
+    struct tierce__departure last;
+    memcpy(key.hash, hash, sizeof(key.hash));
+    for (uint32_t id = tierce__namespaces_count(engine->namespaces); id-- > 0;) {
+        key.ns = id;
+        if (tierce__departures_find(engine->departures, tierce__key_spread(&key), &last)) {
+            tell_departure(engine, &last, out);
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Whether the chunk is there under another namespace, and under which. */
 static bool find_twin(struct tierce_engine *engine, const struct tierce__key *key, uint32_t *ns)
 {
@@ -132,7 +150,8 @@ static bool find_twin(struct tierce_engine *engine, const struct tierce__key *ke
  * A tier that could not be asked may hold the chunk, unless it is the one that the chunk left last.
  */
 static void tell_reason(struct tierce_engine *engine, const struct tierce__key *key,
-                        const struct tierce__unasked *unasked, struct tierce_miss *out)
+                        bool with_twins, const struct tierce__unasked *unasked,
+                        struct tierce_miss *out)
 {
     struct tierce__departure last;
     uint32_t ns;
@@ -144,7 +163,7 @@ static void tell_reason(struct tierce_engine *engine, const struct tierce__key *
         out->status = unasked->status;
     } else if (left) {
         tell_departure(engine, &last, out);
-    } else if (find_twin(engine, key, &ns)) {
+    } else if (with_twins && find_twin(engine, key, &ns)) {
         out->reason = TIERCE_MISS_NAMESPACE;
         out->twin = tierce__namespaces_text(engine->namespaces, ns);
         memcpy(out->twin_digest, tierce__namespaces_digest(engine->namespaces, ns),
@@ -154,15 +173,23 @@ static void tell_reason(struct tierce_engine *engine, const struct tierce__key *
     }
 }
 
-void tierce__why_count(struct tierce_engine *engine, const struct tierce__key *key, bool is_tail,
+void tierce__why_count(struct tierce_engine *engine, const struct tierce__keys *keys, size_t index,
                        const struct tierce__unasked *unasked)
 {
     struct tierce_miss miss = {0};
-    tell_reason(engine, key, unasked, &miss);
-    if (!is_tail || miss.reason != TIERCE_MISS_NEVER_STORED)
+    tell_reason(engine, &keys->keys[index], index == 0, unasked, &miss);
+    if (index < keys->full_count || miss.reason != TIERCE_MISS_NEVER_STORED)
         tierce__count(engine,
                       (enum tierce__stat)(TIERCE__STAT_misses_never_stored + (int)miss.reason - 1),
                       1);
+}
+
+static void tell_missing(const struct tierce_view *view, const struct tierce__keys *keys,
+                         size_t missing, enum tierce_miss_reason reason, struct tierce_miss *out)
+{
+    out->reason = reason;
+    out->block = (uint64_t)missing * view->chunk_blocks;
+    memcpy(out->hash, keys->keys[missing].hash, TIERCE_HASH_BYTES);
 }
 
 /* The first chunk that a lookup would not promise; NOT_WORTH_LOADING if it is there. */
@@ -171,25 +198,42 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
 {
     struct tierce__unasked unasked;
     size_t count = keys->count - first;
+    if (tierce__engine_mode(view->engine) == TIERCE_MODE_BYPASS) {
+        tell_missing(view, keys, first, TIERCE_MISS_BYPASSED, out);
+        return 0;
+    }
     uint8_t *places = tierce__alloc(count);
     if (places == NULL)
         return -ENOMEM;
-    size_t there =
-        tierce__storage_search(view->engine, keys->keys + first, count, places, &unasked);
+    size_t there = tierce__storage_search(view->engine, tierce__rungs_of(view->engine, 0),
+                                          keys->keys + first, count, places, &unasked);
     size_t worth = with_cost ? tierce__cost_estimate(view, places, there) : there;
     tierce__free(places);
     size_t missing = first + worth;
     if (worth < there)
         out->reason = TIERCE_MISS_NOT_WORTH_LOADING;
     else if (missing < keys->count)
-        tell_reason(view->engine, &keys->keys[missing], &unasked, out);
+        tell_reason(view->engine, &keys->keys[missing], true, &unasked, out);
     if (missing >= keys->full_count && out->reason == TIERCE_MISS_NEVER_STORED)
         out->reason = TIERCE_MISS_NONE;
-    if (out->reason != TIERCE_MISS_NONE) {
-        out->block = (uint64_t)missing * view->chunk_blocks;
-        memcpy(out->hash, keys->keys[missing].hash, TIERCE_HASH_BYTES);
-    }
+    if (out->reason != TIERCE_MISS_NONE)
+        tell_missing(view, keys, missing, out->reason, out);
     return 0;
+}
+
+/* What another chunk has of the missing one is not missing, as a lookup sees it. */
+static void pass_over_sibling(struct tierce_view *view, const struct tierce_chain *chain,
+                              const struct tierce__why_what *what, struct tierce_miss *out)
+{
+    struct tierce__sibling_want want;
+    struct tierce__sibling_hit hit;
+    tierce__sibling_aim(&want, view, chain, (size_t)out->block / view->chunk_blocks,
+                        what->from_block, what->to_block);
+    tierce__sibling_find(view, &hit, &want);
+    tierce__buf_release(hit.buf);
+    out->block += hit.blocks;
+    if (out->block >= what->to_block)
+        *out = (struct tierce_miss){.size = out->size};
 }
 
 int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain,
@@ -202,7 +246,13 @@ int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain
         return rc;
     size_t first = (size_t)what->from_block / view->chunk_blocks;
     if (first < keys.count)
-        rc = find_missing(view, &keys, first, what->with_cost, out);
+        rc = find_missing(view, &keys, first, what->whole_view, out);
+    bool is_missing = out->reason != TIERCE_MISS_NONE && out->reason != TIERCE_MISS_BYPASSED &&
+                      out->reason != TIERCE_MISS_NOT_WORTH_LOADING;
+    /* Siblings are compared with what the view says of itself, and taken out if they prove wrong.
+     */
+    if (rc == 0 && is_missing && what->whole_view)
+        pass_over_sibling(view, chain, what, out);
     tierce__keys_fini(&keys);
     return rc;
 }

@@ -27,14 +27,20 @@ void tierce__why_refused(struct tierce_engine *engine, size_t rung, const struct
 /* tierce_why, on a zeroed *out. */
 struct tierce__why_what {
     uint64_t from_block, to_block;
-    bool with_cost; /* what is there and not worth loading counts as missing; needs a whole view */
+    bool whole_view; /* not one that only names chunks: costs and siblings count, too */
 };
 TIERCE_MUSTUSE int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain,
                                      const struct tierce__why_what *what, struct tierce_miss *out);
 
-/* Counts the reason of a lookup's first missing chunk; `is_tail`: it is not whole. Does not block
- * on a device. */
-void tierce__why_count(struct tierce_engine *engine, const struct tierce__key *key, bool is_tail,
+/* How a chunk of this hash left that is in no tier, of the shard 0 of 1, under whatever namespace.
+ * False: nothing is known of it. */
+TIERCE_MUSTUSE bool tierce__why_departed(struct tierce_engine *engine, const uint8_t *hash,
+                                         struct tierce_miss *out);
+
+/* Counts the reason of a lookup's first missing chunk, number `index` of its keys. Twins are only
+ * looked for where it is the very first: who has the wrong namespace finds nothing, and who finds
+ * something shall not wait. Does not block on a device. */
+void tierce__why_count(struct tierce_engine *engine, const struct tierce__keys *keys, size_t index,
                        const struct tierce__unasked *unasked);
 
 #endif

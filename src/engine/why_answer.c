@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/config_parse.h"
 #include "engine/why.h"
+#include "engine/why_chunk.h"
 
 #define DIGEST_TEXT    (2 * TIERCE_HASH_BYTES + 1)
 #define VALUE_SHOWN    60 /* bytes of a field's value, for people */
@@ -247,11 +248,23 @@ static bool take_hex(uint8_t *out, size_t *bytes, const struct tierce__control_q
            (length == 0 || tierce__hex_decode(out, *bytes, text));
 }
 
+static int answer_hash(struct tierce_engine *engine, const char *hex, struct tierce__line *out,
+                       char why[TIERCE__PROMPT_WHY_BYTES])
+{
+    struct tierce__hash_prefix prefix;
+    snprintf(why, TIERCE__PROMPT_WHY_BYTES, "a hash is up to 64 digits of hex");
+    return tierce__hash_prefix(&prefix, hex) ? tierce__why_chunk(out, engine, &prefix)
+                                             : TIERCE_E_ARGUMENT;
+}
+
 static int answer_query(struct tierce_engine *engine, const struct tierce__control_query *query,
                         struct tierce__line *out, char why[TIERCE__PROMPT_WHY_BYTES])
 {
     uint8_t salt[ROOT_BYTES_MAX], lora[ROOT_BYTES_MAX];
     const char *shard = tierce__control_arg(query, "shard");
+    const char *hash = tierce__control_arg(query, "hash");
+    if (hash != NULL)
+        return answer_hash(engine, hash, out, why);
     struct tierce__prompt prompt = {
         .ns = tierce__control_arg(query, "namespace"),
         .shard = {0, 1, 0, 1},

@@ -41,7 +41,8 @@ TIERCE_MUSTUSE int tierce__why_ask(struct tierce__answer *out, struct tierce_eng
 
 /*
  * The page /why of the control socket, for an engine as `arg`: POST with token ids as the body and
- * ?namespace= (the beginning of a digest), ?shard=, ?salt= and ?lora= (hex). Answers JSON.
+ * ?namespace= (the beginning of a digest), ?shard=, ?salt= and ?lora= (hex); or ?hash= (the
+ * beginning of a chunk's). Answers JSON.
  */
 void tierce__why_page(void *arg, const struct tierce__control_query *query,
                       struct tierce__control_answer *answer);

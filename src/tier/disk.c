@@ -46,6 +46,21 @@ static int lookup(struct tierce__disk *d, struct tierce__tier_req *req)
     return 0;
 }
 
+static int siblings(const struct tierce__disk *d, struct tierce__tier_req *req)
+{
+    uint32_t slots[TIERCE__SIBLINGS_MAX];
+    size_t got = tierce__siblings_find(d->siblings, slots, TIERCE__SIBLINGS_MAX, &req->keys[0]);
+    for (size_t i = 0; i < got; i++) {
+        const struct tierce__disk_chunk *c = &d->table.chunks[slots[i]];
+        struct tierce__key key = *tierce__index_key(d->table.index, slots[i]), first = key;
+        memcpy(first.hash, c->first_block, sizeof(first.hash));
+        if (tierce__key_equal(&first, &req->keys[0]))
+            req->siblings[req->found++] =
+                (struct tierce__sibling){key, c->object_bytes, c->block_count};
+    }
+    return 0;
+}
+
 /* Whether the key was asked for not long ago; it is remembered if not. A set forgets its oldest:
  * about the last 64k keys are known. */
 static bool admit(struct tierce__disk *d, const struct tierce__key *key)
@@ -183,8 +198,8 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
     if (d->closing)
         return TIERCE_E_CLOSED;
     req->found = 0;
-    bool wants_device = req->op == TIERCE__TIER_LOOKUP || req->op == TIERCE__TIER_GET ||
-                        req->op == TIERCE__TIER_PUT;
+    bool wants_device = req->op == TIERCE__TIER_LOOKUP || req->op == TIERCE__TIER_SIBLINGS ||
+                        req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT;
     if (wants_device && is_down(d))
         return TIERCE_E_DOWN; /* a lookup too: it would promise what cannot be loaded */
     tierce__disk_expire(d);
@@ -203,6 +218,8 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
         return accept_flush(d, req);
     case TIERCE__TIER_CLEAR:
         return accept_clear(d, req, finished);
+    case TIERCE__TIER_SIBLINGS:
+        return siblings(d, req);
     }
     return TIERCE_E_ARGUMENT;
 }

@@ -191,6 +191,8 @@ static int read_journal(struct tierce__disk *d, struct replay *r)
     int rc = open_journal(d, r, &slot_count);
     if (rc == 0)
         rc = tierce__disk_table_init(&d->table, slot_count, d->namespaces);
+    if (rc == 0)
+        rc = tierce__siblings_create(&d->siblings, slot_count);
     if (rc == 0 && r->file != NULL)
         rc = tierce__journal_read_file(&r->reader, d->vfs, r->file, tierce__disk_table_apply,
                                        &d->table);
@@ -254,7 +256,7 @@ static int claim_space(struct tierce__disk *d, struct replay *r, const uint32_t 
     return rc == -ENOMEM ? rc : 0;
 }
 
-/* Tells the policy what there is, oldest first. */
+/* Tells the policy and the siblings what there is, oldest first. */
 static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -272,6 +274,7 @@ static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t 
                                                               .bytes = c->object_bytes,
                                                               .now = tierce__now_ns(),
                                                               .parent = parent_slot});
+        tierce__siblings_add(d->siblings, slots[i], key, c->first_block);
         d->durable_count++;
     }
 }
@@ -284,6 +287,7 @@ static void evict_surplus(struct tierce__disk *d, struct replay *r)
            d->policy->ops->victim(d->policy, tierce__now_ns(), &slot)) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slot];
         d->policy->ops->remove(d->policy, slot, true);
+        tierce__siblings_remove(d->siblings, slot);
         tierce__space_give(d->space, c->offset, c->object_bytes);
         tierce__disk_table_erase(&d->table, slot);
         d->durable_count--;
@@ -580,6 +584,7 @@ void tierce__disk_free(struct tierce__disk *d)
         d->policy->ops->destroy(d->policy);
     tierce__space_destroy(d->space);
     tierce__disk_table_fini(&d->table);
+    tierce__siblings_destroy(d->siblings);
     tierce__disk_io_fini(d);
     tierce__free(d->admitted);
     tierce__free(d->ns_texts);

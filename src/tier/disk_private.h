@@ -7,6 +7,7 @@
 #include "tier/disk.h"
 #include "tier/disk_journal.h"
 #include "tier/disk_table.h"
+#include "tier/siblings.h"
 
 #include <pthread.h>
 
@@ -101,7 +102,8 @@ struct tierce__disk {
 
     /* ---- the lock ---- */
     struct tierce__disk_table table;
-    struct tierce__policy *policy; /* holds what is visible or written */
+    struct tierce__siblings *siblings; /* of slots that are served */
+    struct tierce__policy *policy;     /* holds what is visible or written */
     struct tierce__space *space;
     uint64_t next_seq;
     uint64_t sync_epoch; /* rises when a sync of the data failed */

@@ -73,9 +73,15 @@ struct tierce__tier_event tierce__disk_describe(const struct tierce__disk *d, ui
                                        .block_count = c->block_count};
 }
 
+/* A chunk is served from here on, or not any more. */
 static void tell(const struct tierce__disk *d, uint32_t slot, bool admitted,
                  enum tierce__tier_left left)
 {
+    if (admitted)
+        tierce__siblings_add(d->siblings, slot, tierce__index_key(d->table.index, slot),
+                             d->table.chunks[slot].first_block);
+    else
+        tierce__siblings_remove(d->siblings, slot);
     if (d->watch == NULL || d->closing)
         return;
     struct tierce__tier_event event = tierce__disk_describe(d, slot);

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "tier/index.h"
+#include "tier/siblings.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -48,6 +49,7 @@ struct memory {
 
     struct tierce__lock lock; /* class MEMORY: all below */
     struct tierce__index *index;
+    struct tierce__siblings *siblings; /* of slots that are in */
     struct tierce__policy *policy;
     struct tierce__buf **bufs; /* [slot_count] of slots that are in or reserved */
     struct note *notes;        /* [slot_count] of slots that are in */
@@ -115,6 +117,7 @@ static void note_entry(struct memory *memory, uint32_t slot, const struct tierce
         memcpy(note->parent, req->parent->hash, sizeof(note->parent));
     if (req->first_block != NULL)
         memcpy(note->first_block, req->first_block, sizeof(note->first_block));
+    tierce__siblings_add(memory->siblings, slot, &req->keys[0], note->first_block);
     if (memory->watch == NULL)
         return;
     struct tierce__tier_event event = describe(memory, slot);
@@ -166,6 +169,7 @@ static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot,
     if (!reserved && memory->watch != NULL && !memory->closed)
         tell_left(memory, slot, left);
     memory->policy->ops->remove(memory->policy, slot, evicted);
+    tierce__siblings_remove(memory->siblings, slot);
     tierce__index_erase(memory->index, slot);
     memory->bufs[slot] = NULL;
     atomic_store_explicit(&buf->kept, 0, memory_order_relaxed);
@@ -216,11 +220,13 @@ static void on_idle(void *arg, struct tierce__buf *buf)
     if (kept != 0 && !memory->closed &&
         atomic_load_explicit(&buf->refs, memory_order_acquire) == 1) {
         TIERCE_ASSERT(memory->bufs[kept - 1] == buf);
-        if (tierce__index_has(memory->index, kept - 1))
+        if (tierce__index_has(memory->index, kept - 1)) {
             memory->policy->ops->set_evictable(memory->policy, kept - 1, true);
-        else
+            tierce__pool_tell_room(memory->pool);
+        } else {
             /* As evict_slot does; nobody could find it, so nobody is told. */
             tierce__buf_release(take_entry(memory, kept - 1, TIERCE__LEFT_DELETED));
+        }
     }
     tierce__lock_drop(&memory->lock);
 }
@@ -277,6 +283,23 @@ static int run_put(struct memory *memory, struct tierce__tier_req *req)
         return TIERCE_E_ARGUMENT;
     }
     show_entry(memory, slot, req);
+    return 0;
+}
+
+static int run_siblings(const struct memory *memory, struct tierce__tier_req *req)
+{
+    uint32_t slots[TIERCE__SIBLINGS_MAX];
+    size_t got =
+        tierce__siblings_find(memory->siblings, slots, TIERCE__SIBLINGS_MAX, &req->keys[0]);
+    req->found = 0;
+    for (size_t i = 0; i < got; i++) {
+        const struct note *note = &memory->notes[slots[i]];
+        struct tierce__key key = *tierce__index_key(memory->index, slots[i]), first = key;
+        memcpy(first.hash, note->first_block, sizeof(first.hash));
+        if (tierce__key_equal(&first, &req->keys[0]))
+            req->siblings[req->found++] =
+                (struct tierce__sibling){key, note->object_bytes, note->block_count};
+    }
     return 0;
 }
 
@@ -345,6 +368,8 @@ static int run_request(struct memory *memory, struct tierce__tier_req *req,
         return 0;
     case TIERCE__TIER_CLEAR:
         return run_clear(memory, req);
+    case TIERCE__TIER_SIBLINGS:
+        return run_siblings(memory, req);
     }
     return TIERCE_E_ARGUMENT;
 }
@@ -471,6 +496,7 @@ static void destroy_parts(struct memory *memory)
     if (memory->policy != NULL)
         memory->policy->ops->destroy(memory->policy);
     tierce__index_destroy(memory->index);
+    tierce__siblings_destroy(memory->siblings);
     tierce__free(memory->fresh);
     tierce__free(memory->bufs);
     tierce__free(memory->notes);
@@ -524,6 +550,8 @@ static int create_parts(struct memory *memory, const struct tierce__memory_opts 
     if (memory->bufs == NULL || memory->notes == NULL || memory->fresh == NULL)
         return -ENOMEM;
     int rc = tierce__index_create(&memory->index, slots);
+    if (rc == 0)
+        rc = tierce__siblings_create(&memory->siblings, slots);
     if (rc < 0)
         return rc;
     rc = opts->policy->create(

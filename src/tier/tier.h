@@ -28,15 +28,24 @@ struct tierce__tier_req;
 typedef void tierce__tier_done_fn(struct tierce__tier_req *req);
 
 enum tierce__tier_op {
-    TIERCE__TIER_LOOKUP, /* how many leading keys are there? */
-    TIERCE__TIER_GET,    /* a range of a chunk into a buffer, or a reference on a buffer */
-    TIERCE__TIER_PUT,    /* keep a sealed chunk */
-    TIERCE__TIER_DELETE, /* forget a chunk */
-    TIERCE__TIER_HIDE,   /* do not serve a chunk any more and keep its bytes, for a build that can
-                            read them; until the tier is opened again */
-    TIERCE__TIER_FLUSH,  /* make durable every put that was done before */
-    TIERCE__TIER_CLEAR,  /* forget all chunks, or those of one namespace */
+    TIERCE__TIER_LOOKUP,   /* how many leading keys are there? */
+    TIERCE__TIER_GET,      /* a range of a chunk into a buffer, or a reference on a buffer */
+    TIERCE__TIER_PUT,      /* keep a sealed chunk */
+    TIERCE__TIER_DELETE,   /* forget a chunk */
+    TIERCE__TIER_HIDE,     /* do not serve a chunk any more and keep its bytes, for a build that can
+                              read them; until the tier is opened again */
+    TIERCE__TIER_FLUSH,    /* make durable every put that was done before */
+    TIERCE__TIER_CLEAR,    /* forget all chunks, or those of one namespace */
+    TIERCE__TIER_SIBLINGS, /* which chunks begin with this block? */
 };
+
+/* A chunk that begins with the block that was asked for. */
+struct tierce__sibling {
+    struct tierce__key key;
+    uint64_t object_bytes;
+    uint32_t block_count;
+};
+#define TIERCE__SIBLINGS_MAX 8u
 
 /* Why a chunk left. */
 enum tierce__tier_left {
@@ -61,11 +70,15 @@ struct tierce__tier_req {
      * CLEAR [in] no key: every namespace; one: the namespace that it names. [out] found: chunks
      * that left. Puts that were submitted before and are not done are answered
      * TIERCE_E_CANCELLED; what is lent stays with its borrowers.
+     * SIBLINGS [in] one key, with the hash of the chunk's first block in the place of the chunk's
+     * own; siblings: room for TIERCE__SIBLINGS_MAX. [out] siblings[0 .. found): chunks that LOOKUP
+     * finds, those that came last first, perhaps not all; a tier that does not know finds none.
      * All other operations look at keys[0] only. PUT to a lending tier: [out] found is 1 if the
      * chunk was there already, else 0. [borrow until done] */
     const struct tierce__key *keys;
     size_t key_count;
     size_t found;
+    struct tierce__sibling *siblings; /* [borrow until done] */
     bool durable; /* LOOKUP: only what is durable counts; tiers with TIERCE__TIER_DURABLE */
 
     /*

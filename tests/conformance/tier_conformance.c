@@ -531,5 +531,9 @@ int tier_conformance_main(const struct tier_factory *factories, size_t count)
     tcase_set_timeout(watch, 90);
     tier_conformance_add_watch(watch, n);
     suite_add_tcase(suite, watch);
+    TCase *siblings = tcase_create("siblings");
+    tcase_set_timeout(siblings, 90);
+    tier_conformance_add_siblings(siblings, n);
+    suite_add_tcase(suite, siblings);
     return check_main(suite);
 }

@@ -93,8 +93,9 @@ int tier_test_delete(uint64_t n);
 size_t tier_test_lookup(uint64_t first, size_t count);
 struct tierce__tier_stats tier_test_stats(void);
 
-/* The tests of tier_conformance_threads.c and tier_conformance_watch.c. */
+/* The tests of the files tier_conformance_*.c. */
 void tier_conformance_add_threads(TCase *tcase, int count);
 void tier_conformance_add_watch(TCase *tcase, int count);
+void tier_conformance_add_siblings(TCase *tcase, int count);
 
 #endif

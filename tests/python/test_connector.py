@@ -376,6 +376,16 @@ def test_roles_decide_what_is_done(config, role, loads, saves):
     assert any(r.save is not None for r in meta.requests) == (saves and not loads)
 
 
+@pytest.mark.parametrize("wish, tag", [
+    ("team a", "team a"), ("é" * 100, "?" * 64), (7, ""), (None, "")])
+def test_tags_go_with_lookups_and_saves(scheduler, wish, tag):
+    request = request_of()
+    request.kv_transfer_params = {"tierce.tag": wish}
+    _, meta = ask(scheduler, request, list(range(1, 20)))
+    assert [part.tag for part in scheduler.link.parts] == [tag]
+    assert meta.requests and all(r.tag == tag for r in meta.requests)
+
+
 def test_wishes_of_any_shape(scheduler):
     for i, wishes in enumerate([None, {}, {"tierce.skip_load": "yes"}, {"x": 1}, [1], "x"]):
         request = request_of(name=str(i))

@@ -2,6 +2,7 @@
 """tierce._core against hostile arguments and threads: an exception, never a crash."""
 
 import ctypes
+import json
 import os
 import threading
 import time
@@ -104,6 +105,26 @@ def test_store_and_load(engine):
     assert load.end() == b"\1" * 32
     for memory in paged.memory:
         assert memory.raw[32 * CELL:] == memory.raw[:32 * CELL]
+
+
+def test_tags_reach_the_access_log(tmp_path):
+    path = tmp_path / "access"
+    engine = open_engine(**{"access_log.path": str(path)})
+    paged = Paged(engine)
+    chain = paged.chain()
+    paged.view.lookup(chain, 0, 32, 0, 0)
+    paged.view.lookup(chain, 0, 32, 0, 0, "asks")
+    with pytest.raises(TypeError):
+        paged.view.lookup(chain, 0, 32, 0, 0, 7)
+    store = paged.view.store_begin(chain, 32, IDS, tag="stores")
+    for layer in range(2):
+        store.layer(layer)
+    assert store.end() == 32
+    del store
+    paged.view = None
+    engine.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line.get("tag") for line in lines] == [None, "asks", "stores"]
 
 
 def test_prefetch(tmp_path):

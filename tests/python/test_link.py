@@ -17,7 +17,7 @@ from tierce.vllm.link import Facts, FromStart, Later, LinkError, LinkServer, Rem
 from tierce.vllm.tracker import ChainPart, ChainRoot
 
 PART = ChainPart(ChainRoot(b"lora", b"salt", b""), 3, b"\x01\x02\x03\x04" * 64, False,
-                 [(4, b"image"), (5, b"x")])
+                 [(4, b"image"), (5, b"x")], "team a")
 
 
 class Worker:

@@ -67,7 +67,7 @@ class Facts:
 def pack_lookup(session, part: ChainPart, from_block: int, to_block: int, flags: int) -> bytes:
     pieces = [LOOKUP_HEAD.pack(OP_LOOKUP, session, part.from_block, from_block, to_block, flags,
                                part.hashed, len(part.extras or ()))]
-    for data in (part.root.lora, part.root.salt, part.root.other, part.data):
+    for data in (part.root.lora, part.root.salt, part.root.other, part.data, part.tag.encode()):
         pieces += LENGTH.pack(len(data)), data
     for block, data in part.extras or ():
         pieces += EXTRA.pack(block, len(data)), data
@@ -93,14 +93,15 @@ def unpack_lookup(frame: memoryview):
 
     at = 0
     _, session, part_from, from_block, to_block, flags, hashed, extra_count = take(LOOKUP_HEAD)
-    lora, salt, other, data = (take_bytes(take(LENGTH)[0]) for _ in range(4))
+    lora, salt, other, data, tag = (take_bytes(take(LENGTH)[0]) for _ in range(5))
     extras = []
     for _ in range(extra_count):
         block, length = take(EXTRA)
         extras.append((block, take_bytes(length)))
     if at != len(frame):
         raise LinkError("long frame")
-    part = ChainPart(ChainRoot(lora, salt, other), part_from, data, bool(hashed), extras or None)
+    part = ChainPart(ChainRoot(lora, salt, other), part_from, data, bool(hashed), extras or None,
+                     tag.decode("ascii", "replace"))
     return session, part, from_block, to_block, flags
 
 

@@ -17,6 +17,14 @@ log = logging.getLogger(__name__)
 
 LOOKUP_PIN, LOOKUP_MEMORY_ONLY = 1, 2
 SKIP_LOAD, SKIP_SAVE, REPORT = "tierce.skip_load", "tierce.skip_save", "tierce.report"
+TAG, TAG_CHARACTERS_MAX = "tierce.tag", 64
+
+
+def read_tag(value) -> str:
+    """A request's tag as the access log takes it."""
+    if not isinstance(value, str):
+        return ""
+    return value.encode("ascii", "replace").decode("ascii")[:TAG_CHARACTERS_MAX]
 
 
 class SchedulerHalf:
@@ -76,7 +84,7 @@ class SchedulerHalf:
         tracker = RequestTracker(
             request.request_id, next(self.sessions), root, request.num_prompt_tokens,
             skip_load=wishes.get(SKIP_LOAD) is True, skip_save=wishes.get(SKIP_SAVE) is True,
-            report=wishes.get(REPORT) is True)
+            report=wishes.get(REPORT) is True, tag=read_tag(wishes.get(TAG)))
         self.live[request.request_id] = request, tracker
         return tracker
 
@@ -89,10 +97,10 @@ class SchedulerHalf:
             hashes = request.block_hashes[start:to_block]
             if len(hashes) != to_block - start:
                 raise ValueError("vLLM has hashed fewer blocks than it has tokens for")
-            return ChainPart(tracker.root, start, b"".join(hashes), True)
+            return ChainPart(tracker.root, start, b"".join(hashes), True, tag=tracker.tag)
         tokens = array("i", request.all_token_ids[start * size:to_block * size])
         extras = identity.block_extras(request.mm_features, size, start, to_block)
-        return ChainPart(tracker.root, start, tokens.tobytes(), False, extras)
+        return ChainPart(tracker.root, start, tokens.tobytes(), False, extras, tracker.tag)
 
     def matched_tokens(self, request, local_tokens: int) -> tuple[int | None, bool]:
         """None: not known yet, vLLM asks again."""
@@ -131,7 +139,7 @@ class SchedulerHalf:
         end = self.rules.whole_blocks(request.num_tokens)
         for _ in range(2):
             part = self.chain_part(request, tracker, end) or ChainPart(
-                tracker.root, end, b"", self.facts.hashed)
+                tracker.root, end, b"", self.facts.hashed, tag=tracker.tag)
             try:
                 answer = self.link.lookup(
                     tracker.session, part, from_block, to_block, flags)
@@ -235,7 +243,8 @@ class SchedulerHalf:
             tracker.sent_blocks = max(tracker.sent_blocks, save.to_block)
         size = self.block_tokens
         out.append(ReqMeta(request.request_id, tracker.session, part, tracker.block_ids.tobytes(),
-                           computed // size, -(-(computed + scheduled) // size), load, save))
+                           computed // size, -(-(computed + scheduled) // size), load, save,
+                           tracker.tag))
 
     def add_async_load(self, out, req_id: str) -> None:
         known = self.live.get(req_id)
@@ -245,7 +254,7 @@ class SchedulerHalf:
         load, tracker.load = tracker.load, None
         # No tokens are computed for this request in this step.
         out.append(ReqMeta(req_id, tracker.session, None, tracker.block_ids.tobytes(),
-                           load.to_block, load.to_block, load))
+                           load.to_block, load.to_block, load, tag=tracker.tag))
 
     def stepped(self, results: dict[str, LoadResult], tainted: bool) -> None:
         self.watch = tainted

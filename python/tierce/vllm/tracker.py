@@ -55,6 +55,7 @@ class ChainPart:
     data: bytes
     hashed: bool
     extras: list[tuple[int, bytes]] | None = None
+    tag: str = ""  # of the request, for the access log
 
 
 @dataclass
@@ -92,6 +93,7 @@ class ReqMeta:
     computed_to: int
     load: LoadSpec | None = None
     save: SaveSpec | None = None
+    tag: str = ""
 
 
 @dataclass
@@ -114,6 +116,7 @@ class RequestTracker:
     skip_load: bool = False
     skip_save: bool = False
     report: bool = False
+    tag: str = ""
     block_ids: array = field(default_factory=lambda: array("i"))
     sent_blocks: int = 0  # blocks of the chain that the worker half was given
     saved_blocks: int = 0  # leading blocks that need no further save

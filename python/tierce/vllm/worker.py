@@ -299,7 +299,7 @@ class WorkerHalf:
                 raise FromStart
             late = self.end_prefetch(session)
             total, memory = self.view.lookup(chain, from_block, to_block, flags & ~PREFETCH,
-                                             session)
+                                             session, part.tag)
             if late:
                 total = memory  # the slower tiers have had their time
             if flags & PREFETCH and memory < total:
@@ -429,7 +429,7 @@ class WorkerHalf:
                     chain = self.extend_chain(request.session, request.chain)
                     handle = self.view.store_begin(
                         chain, to_block, int32(request.block_ids)[:to_block],
-                        request.save.tail, request.session)
+                        request.save.tail, request.session, request.tag)
                 if handle is not None:
                     self.stores.append(Transfer(request, handle))
             except Exception as error:

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -36,7 +37,8 @@ class Why(CliCase):
 
     def tokens(self, *runs):
         """A file of (token, how often)."""
-        return self.write("tokens", json.dumps([t for t, n in runs for _ in range(n)]))
+        name = "tokens" + "".join(f".{t}x{n}" for t, n in runs)
+        return self.write(name, json.dumps([t for t, n in runs for _ in range(n)]))
 
     def why(self, status, *args, **kwargs):
         return self.check(status, "why", *args, env=self.env, **kwargs)
@@ -58,6 +60,11 @@ class Why(CliCase):
         self.assertEqual((answer["held_blocks"], answer["reason"], answer["token"]),
                          (8, "never_stored", 128))
         self.assertIsNone(answer["tier"])
+        # Of the second chunk the first block is there, in one that goes on otherwise, which a
+        # question does no harm.
+        part = self.ask(1, "--tokens", self.tokens((0, 80), (7, 48)))
+        self.assertEqual((part["held_blocks"], part["reason"]), (4, "never_stored"))
+        self.why(0, "--tokens", there)
         # Another salt is another prompt; without whole blocks there is nothing to miss.
         self.assertEqual(self.ask(1, "--tokens", there, "--salt", "s & t=1")["held_blocks"], 0)
         self.assertEqual(self.ask(1, "--tokens", there, "--lora", "00ff")["held_blocks"], 0)
@@ -109,6 +116,29 @@ class Why(CliCase):
             self.assertEqual(answer["differences"],
                              [{"field": "kv_dtype", "here": "fp8", "there": "bf16"}])
             self.assertIn("differs    kv_dtype: fp8 here, bf16 there", answer["text"])
+
+    def test_a_chunk_is_named_by_its_hash(self):
+        pid, keeper = self.keep()
+        missing = self.ask(1, str(pid), "--tokens", self.tokens((0, 128), (3, 64)))["hash"]
+        first = self.ask(1, str(pid), "--tokens", self.tokens((0, 64), (3, 64)))
+        gone = self.ask(1, str(pid), "--hash", missing)
+        self.assertEqual((gone["chunks"], gone["reason"]), ([], "never_stored"))
+        self.assertIn("nowhere", gone["text"])
+        every = []
+        for digit in "0123456789abcdef":
+            said = self.tierce("why", str(pid), "--hash", digit, "--json", env=self.env)
+            every += [chunk["key"] for chunk in json.loads(said.stdout)["chunks"]]
+        self.assertEqual(first["held_blocks"], 4)
+        hashes = {re.split("[^0-9a-f]", key)[-1] for key in every}
+        self.assertEqual(len(hashes), 2, every)
+        chunk = sorted(hashes)[0]
+        self.why(0, str(pid), "--hash", chunk[:7], out=["memory ", chunk])
+        self.end(keeper)
+        self.why(0, self.store, "--hash", chunk.upper(), out=["disk ", chunk, "4 blocks from"])
+        self.why(1, self.store, "--hash", missing, out=["nowhere"])
+        self.why(2, self.store, "--hash", "xyz", err=["digits of hex"])
+        self.why(2, self.store, "--hash", "", err=["digits of hex"])
+        self.why(2, self.store, "--hash", "ab", "--tokens", "f", err=["or --hash a chunk"])
 
     def test_wrong_arguments(self):
         tokens = self.tokens((0, 16))

@@ -83,7 +83,7 @@ END_TEST
 
 START_TEST(flush_tells_once_that_a_write_failed)
 {
-    const char *sets[] = {"breaker.errors", "100", NULL};
+    const char *sets[] = {"breaker.errors", "100", "breaker.window", "0", NULL};
     fx_open(&fx, true, sets);
     struct tierce__tier *disk = wrap_disk();
     tierce__fault_set(

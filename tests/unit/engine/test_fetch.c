@@ -22,9 +22,9 @@ static struct fixture fx;
 static struct tierce_view *wide; /* with cells so large that a chunk has several segments */
 static struct tierce__tier *disk;
 
-static const char *const sets[] = {"memory.size",    "64MiB",      "disk.size",
-                                   "256MiB",         "disk.queue", "64MiB",
-                                   "breaker.errors", "1000000",    NULL};
+static const char *const sets[] = {
+    "memory.size",    "64MiB",   "disk.size",      "256MiB", "disk.queue", "64MiB",
+    "breaker.errors", "1000000", "breaker.window", "0",      NULL};
 
 static void open_wide(void)
 {
@@ -121,7 +121,7 @@ static void put(uint32_t n)
     ck_assert_ptr_nonnull(buf);
     for (uint32_t s = 0; s < SEGMENTS; s++)
         memset(buf->data + start_of(s), byte_of(n, s), wide->full.segment_end[s] - start_of(s));
-    tierce__storage_write_all(fx.engine, &(struct tierce__writes){0}, &record, buf);
+    tierce__storage_write(fx.engine, UINT32_MAX, &(struct tierce__writes){0}, &record, buf);
     tierce__buf_release(buf);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
 }

@@ -58,7 +58,7 @@ static void open_with(const char *const *sets, size_t blocks)
 
 static void open_default(void)
 {
-    static const char *const sets[] = {"breaker.errors", "1000000", NULL};
+    static const char *const sets[] = {"breaker.errors", "1000000", "breaker.window", "0", NULL};
     open_with(sets, BLOCKS);
 }
 

@@ -672,6 +672,48 @@ START_TEST(a_clear_of_many_survives_closing)
 }
 END_TEST
 
+/* Chunks whose numbers differ by 256 begin with one block. */
+static size_t siblings_of(uint64_t n, struct tierce__sibling siblings[TIERCE__SIBLINGS_MAX])
+{
+    struct tierce__key first = store_key(&s, 0);
+    memset(first.hash, (int)n, sizeof(first.hash));
+    struct tierce__tier_req req = {
+        .op = TIERCE__TIER_SIBLINGS, .keys = &first, .key_count = 1, .siblings = siblings};
+    ck_assert_int_eq(store_run(&s, &req), 0);
+    return req.found;
+}
+
+START_TEST(siblings_are_known_when_it_is_opened_again)
+{
+    struct tierce__sibling got[TIERCE__SIBLINGS_MAX];
+    struct tierce__disk_opts opts = store_opts(&s, 64 * MIB);
+    open_with(opts);
+    const uint64_t family[] = {3, 3 + 256, 3 + 512, 3 + 768};
+    for (size_t i = 0; i < 4; i++) {
+        ck_assert_int_eq(store_put(&s, family[i]), 0);
+        ck_assert_int_eq(store_put(&s, 10 + i), 0);
+    }
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_int_eq(store_delete(&s, family[1]), 0);
+    for (int round = 0; round < 2; round++) {
+        ck_assert_uint_eq(siblings_of(3, got), 3);
+        struct tierce__key last = store_key(&s, family[3]), before = store_key(&s, family[2]);
+        ck_assert_mem_eq(&got[0].key, &last, sizeof(last));
+        ck_assert_mem_eq(&got[1].key, &before, sizeof(before));
+        ck_assert_uint_eq(got[0].object_bytes, store_bytes(&s, family[3]));
+        ck_assert_uint_eq(siblings_of(4, got), 0);
+        store_close(&s);
+        open_with(opts);
+    }
+    /* A store with fewer places than before: who had to leave is not named. */
+    store_close(&s);
+    opts.chunk_count_max = 2;
+    open_with(opts);
+    ck_assert_uint_eq(store_stats(&s).chunks, 2);
+    ck_assert_uint_eq(siblings_of(3, got), 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("disk");
@@ -688,6 +730,7 @@ int main(void)
     while (tierce__policy_at((size_t)policies) != NULL)
         policies++;
     tcase_add_loop_test(t, every_policy_evicts, 0, policies);
+    tcase_add_test(t, siblings_are_known_when_it_is_opened_again);
     tcase_add_test(t, what_has_expired_is_a_miss);
     tcase_add_test(t, a_smaller_cap_evicts_and_truncates);
     tcase_add_test(t, fewer_slots_evict_the_oldest);

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies and moves of a prompt between memory and a slower tier, for a controller. Down: what
+ * memory has is leased and put, a few chunks at a time, so that the tier's queue drops none. Up: a
+ * prefetch. Once the other tier has it, a chunk that moves is taken out of its source, the last one
+ * first, so that at no time a suffix is there without its prefix.
+ */
+#include <errno.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "engine/operate.h"
+
+#include <tierce/prefetch.h>
+
+#define AT_ONCE 8u /* chunks that are being written */
+
+struct copy {
+    struct tierce_engine *engine;
+    struct tierce_view *view;
+    const struct tierce_chain *chain;
+    const struct tierce_copy_opts *opts;
+    uint64_t to_block;
+    size_t from, to; /* rungs */
+    uint64_t deadline_ns;
+    uint64_t era; /* operate.h */
+    struct tierce__keys keys;
+    struct tierce__shape tail_shape;
+};
+
+static size_t search(const struct copy *copy, uint32_t rungs, const struct tierce__key *keys,
+                     size_t count)
+{
+    struct tierce__unasked unasked;
+    return tierce__storage_search(copy->engine, rungs, keys, count, NULL, &unasked);
+}
+
+/* ---- down ---- */
+
+/* Several PUTs, waited for together. */
+struct batch {
+    struct copy *copy;
+    struct tierce__lock lock; /* TRANSFER */
+    struct tierce__cond answered;
+    size_t left;
+    struct tierce__tier_req reqs[AT_ONCE];
+    struct tierce__storage_chunk records[AT_ONCE];
+};
+
+static void put_done(struct tierce__tier_req *req)
+{
+    struct batch *batch = req->arg;
+    tierce__storage_note(batch->copy->engine, batch->copy->to, req);
+    tierce__lock_take(&batch->lock);
+    batch->left--;
+    tierce__cond_signal(&batch->answered);
+    tierce__lock_drop(&batch->lock);
+}
+
+static void put(struct batch *batch, size_t i, size_t index)
+{
+    struct copy *copy = batch->copy;
+    struct tierce__tier_req *req = &batch->reqs[i];
+    const struct tierce__shape *shape =
+        index < copy->keys.full_count ? &copy->view->full : &copy->tail_shape;
+    tierce__view_describe(&batch->records[i], copy->view, &copy->keys, shape, index,
+                          tierce_chain_hash(copy->chain, 0));
+    tierce__storage_fill_put(req, &batch->records[i], req->buf);
+    req->needs_parent = true;
+    req->deadline_ns = copy->deadline_ns;
+    req->done = put_done;
+    req->arg = batch;
+    tierce__lock_take(&batch->lock);
+    batch->left++;
+    tierce__lock_drop(&batch->lock);
+    if (tierce__storage_submit(copy->engine, copy->to, req))
+        return;
+    req->status = TIERCE_E_DOWN;
+    tierce__lock_take(&batch->lock);
+    batch->left--;
+    tierce__lock_drop(&batch->lock);
+}
+
+/* Writes chunks [first, end). Returns how many of them, from the first on, the tier has then. */
+static size_t write_some(struct copy *copy, size_t first, size_t end)
+{
+    struct batch batch = {.copy = copy};
+    size_t count = end - first, good = 0;
+    tierce__lock_init(&batch.lock, TIERCE__LOCK_TRANSFER);
+    tierce__cond_init(&batch.answered);
+    for (size_t i = 0; i < count; i++)
+        batch.reqs[i].buf = tierce__storage_lease(copy->engine, &copy->keys.keys[first + i]);
+    if (tierce__era_enter(copy->engine, copy->era)) {
+        for (size_t i = 0; i < count; i++) {
+            if (batch.reqs[i].buf != NULL)
+                put(&batch, i, first + i);
+        }
+        tierce__era_leave(copy->engine, copy->era);
+    }
+    tierce__lock_take(&batch.lock);
+    while (batch.left > 0) /* the tier answers by the deadline */
+        tierce__cond_wait(&batch.answered, &batch.lock, TIERCE__DEADLINE_NEVER);
+    tierce__lock_drop(&batch.lock);
+    for (size_t i = 0; i < count; i++)
+        tierce__buf_release(batch.reqs[i].buf);
+    good = search(copy, 1u << copy->to, copy->keys.keys + first, count);
+    tierce__cond_fini(&batch.answered);
+    tierce__lock_fini(&batch.lock);
+    return good;
+}
+
+static size_t copy_down(struct copy *copy)
+{
+    size_t there =
+        search(copy, 1u << copy->from | 1u << copy->to, copy->keys.keys, copy->keys.count);
+    size_t at = 0;
+    while (at < there) {
+        size_t end = there - at < AT_ONCE ? there : at + AT_ONCE;
+        size_t good = write_some(copy, at, end);
+        at += good;
+        if (at < end)
+            break;
+    }
+    return at;
+}
+
+/* ---- up ---- */
+
+static int64_t copy_up(struct copy *copy)
+{
+    struct tierce_prefetch *prefetch;
+    struct tierce_prefetch_opts opts = {.size = sizeof(opts),
+                                        .tiers = 1u << copy->opts->from | 1u << copy->opts->to,
+                                        .timeout_ms = copy->opts->timeout_ms};
+    struct tierce_prefetch_result result = {.size = sizeof(result)};
+    int rc = tierce_prefetch_begin(&prefetch, copy->view, copy->chain, copy->to_block, &opts);
+    if (rc < 0)
+        return rc;
+    uint64_t now = tierce__now_ns();
+    uint64_t left_ns = copy->deadline_ns > now ? copy->deadline_ns - now : 0;
+    rc = tierce_prefetch_wait(prefetch, (uint32_t)(left_ns / TIERCE__MS_NS));
+    (void)rc; /* what has come by now has come */
+    (void)tierce_prefetch_poll(prefetch, &result);
+    tierce_prefetch_end(prefetch);
+    size_t chunks = 0;
+    while (chunks < copy->keys.count && tierce__keys_blocks(&copy->keys, copy->view, chunks + 1,
+                                                            copy->to_block) <= result.memory_blocks)
+        chunks++;
+    return (int64_t)chunks;
+}
+
+/* ---- both ---- */
+
+/* Takes out of the source what the other tier has. What is in memory is leased meanwhile, so that
+ * it is not evicted just then. Returns the leading chunks that are there in the end. */
+static size_t remove_source(struct copy *copy, size_t count)
+{
+    struct tierce__buf **leases = tierce__calloc(count + 1, sizeof(*leases));
+    if (leases == NULL)
+        return count; /* copied */
+    size_t held = 0;
+    if (copy->to == 0) {
+        while (held < count) {
+            leases[held] = tierce__storage_lease(copy->engine, &copy->keys.keys[held]);
+            if (leases[held] == NULL)
+                break;
+            held++;
+        }
+    } else {
+        held = search(copy, 1u << copy->to, copy->keys.keys, count);
+    }
+    for (size_t i = held; i-- > 0;)
+        tierce__storage_delete(copy->engine, copy->from, &copy->keys.keys[i]);
+    for (size_t i = 0; i < held; i++)
+        tierce__buf_release(leases[i]);
+    tierce__free(leases);
+    return held;
+}
+
+static int find_rung(const struct tierce_engine *engine, enum tierce_origin origin, size_t *rung)
+{
+    for (size_t i = 0; i < engine->rung_count; i++) {
+        if (engine->rungs[i].origin == origin) {
+            *rung = i;
+            return 0;
+        }
+    }
+    return TIERCE_E_ARGUMENT;
+}
+
+static int init_copy(struct copy *copy)
+{
+    const struct tierce_copy_opts *opts = copy->opts;
+    if (opts->size != sizeof(*opts) || opts->from == opts->to ||
+        find_rung(copy->engine, opts->from, &copy->from) < 0 ||
+        find_rung(copy->engine, opts->to, &copy->to) < 0 || (copy->from > 0 && copy->to > 0))
+        return TIERCE_E_ARGUMENT;
+    copy->deadline_ns = tierce__deadline_in_ms(
+        opts->timeout_ms > 0 ? opts->timeout_ms : copy->engine->settings.load_ms);
+    copy->era = tierce__era_now(copy->engine);
+    int rc = tierce__keys_init(&copy->keys, copy->view, copy->chain, copy->to_block,
+                               tierce_chain_blocks(copy->chain), true);
+    if (rc == 0 && copy->keys.tail_blocks > 0)
+        rc = tierce__shape_init(&copy->tail_shape, copy->view, copy->keys.tail_blocks);
+    return rc;
+}
+
+int64_t tierce_copy(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
+                    const struct tierce_copy_opts *opts)
+{
+    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
+    if (tierce__engine_inherited(view->engine))
+        return TIERCE_E_CLOSED;
+    struct copy copy = {
+        .engine = view->engine, .view = view, .chain = chain, .opts = opts, .to_block = to_block};
+    int64_t rc = init_copy(&copy);
+    if (rc == 0 && tierce__engine_mode(view->engine) == TIERCE_MODE_NORMAL) {
+        rc = copy.to == 0 ? copy_up(&copy) : (int64_t)copy_down(&copy);
+        if (rc > 0 && opts->move)
+            rc = (int64_t)remove_source(&copy, (size_t)rc);
+        if (rc > 0)
+            rc = (int64_t)tierce__keys_blocks(&copy.keys, view, (size_t)rc, to_block);
+    }
+    tierce__shape_fini(&copy.tail_shape);
+    tierce__keys_fini(&copy.keys);
+    return rc;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_OPERATE_H
+#define TIERCE_ENGINE_OPERATE_H
+
+#include "engine/engine_private.h"
+
+#include <tierce/operate.h>
+
+/*
+ * Modes, and clears against what is under way.
+ *
+ * A clear begins a new era. What was begun in an earlier one (a store, a fetch) is published no
+ * more, so that nothing comes back behind a clear; a clear waits for what is just being published.
+ *
+ * Thread: any.
+ */
+
+static inline enum tierce_mode tierce__engine_mode(const struct tierce_engine *engine)
+{
+    return atomic_load_explicit(&engine->mode, memory_order_relaxed);
+}
+
+/* The value of a name, or -1. */
+int tierce__mode_find(const char *name);
+
+/* For what begins now. */
+uint64_t tierce__era_now(struct tierce_engine *engine);
+
+/* Whether what was begun in `era` may be published; then end comes when it has been. */
+TIERCE_MUSTUSE bool tierce__era_enter(struct tierce_engine *engine, uint64_t era);
+void tierce__era_leave(struct tierce_engine *engine, uint64_t era);
+
+/* tierce_engine_clear; of: a key of the namespace, or NULL. */
+TIERCE_MUSTUSE int64_t tierce__engine_clear(struct tierce_engine *engine, uint32_t tiers,
+                                            const struct tierce__key *of);
+
+#endif

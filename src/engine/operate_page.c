@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/operate_page.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "engine/operate.h"
+#include "engine/why_prompt.h"
+
+static void refuse(struct tierce__control_answer *answer, const char *why)
+{
+    answer->status = 400;
+    tierce__line_put(&answer->body, why);
+    tierce__line_put(&answer->body, "\n");
+}
+
+void tierce__mode_page(void *arg, const struct tierce__control_query *query,
+                       struct tierce__control_answer *answer)
+{
+    struct tierce_engine *engine = arg;
+    const char *name = tierce__control_arg(query, "set");
+    int mode = name != NULL ? tierce__mode_find(name) : (int)tierce_engine_mode(engine);
+    if (mode < 0 || tierce_engine_set_mode(engine, (enum tierce_mode)mode) < 0) {
+        refuse(answer, "a mode is normal, freeze or bypass");
+        return;
+    }
+    tierce__line_put(&answer->body, tierce_mode_name((enum tierce_mode)mode));
+    tierce__line_put(&answer->body, "\n");
+}
+
+/* The mask of a tier's name; 0: there is none of that name. */
+static uint32_t find_tier(const struct tierce_engine *engine, const char *name)
+{
+    for (size_t rung = 0; rung < engine->rung_count; rung++) {
+        if (strcmp(engine->rungs[rung].tier->ops->name, name) == 0)
+            return 1u << engine->rungs[rung].origin;
+    }
+    return 0;
+}
+
+void tierce__clear_page(void *arg, const struct tierce__control_query *query,
+                        struct tierce__control_answer *answer)
+{
+    struct tierce_engine *engine = arg;
+    const char *tier = tierce__control_arg(query, "tier");
+    const char *ns = tierce__control_arg(query, "namespace");
+    uint32_t tiers = tier != NULL ? find_tier(engine, tier) : 0;
+    struct tierce__key of = {.ns = 0};
+    if (tier != NULL && tiers == 0) {
+        refuse(answer, "there is no tier of this name here");
+        return;
+    }
+    if (ns != NULL) {
+        char why[TIERCE__PROMPT_WHY_BYTES];
+        int64_t id = tierce__prompt_namespace(ns, engine->namespaces, NULL, 0, why);
+        if (id < 0) {
+            refuse(answer, why);
+            return;
+        }
+        of.ns = (uint32_t)id;
+    }
+    int64_t chunks = tierce__engine_clear(engine, tiers, ns != NULL ? &of : NULL);
+    if (chunks < 0) {
+        answer->status = 500;
+        tierce__line_put(&answer->body, tierce_strerror((int)chunks));
+    } else {
+        tierce__line_put_int(&answer->body, chunks);
+    }
+    tierce__line_put(&answer->body, "\n");
+}
+
+void tierce__put_namespaces(struct tierce_engine *engine, struct tierce__line *out)
+{
+    uint32_t count = tierce__namespaces_count(engine->namespaces);
+    tierce__line_put(out, "[");
+    for (uint32_t id = 0; id < count; id++) {
+        char digest[2 * TIERCE_HASH_BYTES + 1];
+        const char *text = tierce__namespaces_text(engine->namespaces, id);
+        tierce__hex_encode(digest, tierce__namespaces_digest(engine->namespaces, id),
+                           TIERCE_HASH_BYTES);
+        tierce__line_put(out, id > 0 ? ",{\"digest\":" : "{\"digest\":");
+        tierce__line_put_string(out, digest);
+        tierce__line_put(out, ",\"text\":");
+        if (text != NULL)
+            tierce__line_put_string(out, text);
+        else
+            tierce__line_put(out, "null");
+        tierce__line_put(out, "}");
+    }
+    tierce__line_put(out, "]");
+}

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tierce ctl: modes and clears of running processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import unittest
+import urllib.error
+import urllib.request
+import socket
+
+KEEPER = os.path.abspath(sys.argv.pop())
+
+from cli_case import CliCase  # noqa: E402
+
+
+class Ctl(CliCase):
+    def setUp(self):
+        super().setUp()
+        self.runtime = os.path.join(self.folder, "run")
+        os.mkdir(self.runtime, 0o700)
+        self.env = {"XDG_RUNTIME_DIR": self.runtime}
+
+    def keep(self, *settings):
+        """Starts a process with an engine that holds two chunks; its id."""
+        keeper = subprocess.Popen(
+            [KEEPER, "memory.size=8MiB", *settings], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True, env={**os.environ, **self.env})
+        self.addCleanup(self.end, keeper)
+        return keeper.stdout.readline().strip()
+
+    def end(self, keeper):
+        keeper.stdin.close()
+        keeper.stdout.close()
+        self.assertIn(keeper.wait(30), (0, -signal.SIGKILL))
+
+    def status(self, pid):
+        return json.loads(self.check(0, "top", pid, "--json", env=self.env).stdout)
+
+    def ctl(self, *args):
+        return self.check(0, "ctl", *args, env=self.env).stdout.strip()
+
+    def chunks(self, pid):
+        return [tier["chunks"] for tier in self.status(pid)["tiers"]]
+
+    def test_modes(self):
+        pid = self.keep()
+        self.assertEqual(self.ctl(pid, "mode"), "normal")
+        for number, mode in ((1, "freeze"), (2, "bypass"), (0, "normal")):
+            self.assertEqual(self.ctl(pid, "mode", mode), mode)
+            self.assertEqual(self.ctl(pid, "mode"), mode)
+            status = self.status(pid)
+            self.assertEqual(status["mode"], mode)
+            self.assertEqual(status["stats"]["mode_now"], number)
+        self.assertEqual(self.chunks(pid), [2])
+
+    def test_a_process_may_begin_frozen(self):
+        pid = self.keep("engine.mode=freeze")
+        self.assertEqual(self.ctl(pid, "mode"), "freeze")
+        status = self.status(pid)
+        self.assertEqual(status["stats"]["chunks_stored"], 0)
+        self.assertEqual(status["stats"]["stores_refused"], 2)
+
+    def test_clear(self):
+        pid = self.keep(f"disk.path={self.folder}/store")
+        self.assertEqual(self.ctl(pid, "clear", "--tier", "memory"), "2")
+        self.assertEqual(self.chunks(pid)[0], 0)
+        self.ctl(pid, "clear")
+        self.assertEqual(self.chunks(pid), [0, 0])
+        self.assertEqual(self.ctl(pid, "clear"), "0")
+
+    def test_clear_a_namespace(self):
+        pid = self.keep()
+        (namespace,) = self.status(pid)["namespaces"]
+        self.assertRegex(namespace["digest"], "^[0-9a-f]{64}$")
+        self.assertIn("bf16", namespace["text"])
+        other = ("1" if namespace["digest"][0] == "0" else "0") * 64
+        self.check(1, "ctl", pid, "clear", "--namespace", other, env=self.env)
+        self.assertEqual(self.chunks(pid), [2])
+        self.assertEqual(
+            self.ctl(pid, "clear", "--tier", "memory", "--namespace", namespace["digest"][:12]),
+            "2")
+        self.assertEqual(self.chunks(pid), [0])
+
+    def test_the_port_shows_and_changes_nothing(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        pid = self.keep(f"metrics.port={port}")
+        for page in ("mode?set=bypass", "clear"):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", data=b"", timeout=10)
+            self.assertEqual(refused.exception.code, 404)
+        self.assertEqual(self.ctl(pid, "mode"), "normal")
+        self.assertEqual(self.chunks(pid), [2])
+
+    def test_wrong_arguments(self):
+        pid = self.keep()
+        self.check(2, "ctl", err=["a process"])
+        self.check(2, "ctl", pid, err=["mode or clear"])
+        self.check(2, "ctl", pid, "stop", err=["'stop'"], env=self.env)
+        self.check(2, "ctl", pid, "mode", "frozen", err=["'frozen'"], env=self.env)
+        self.check(2, "ctl", pid, "mode", "freeze", "now", err=["one mode"], env=self.env)
+        self.check(2, "ctl", pid, "clear", "--teir", "x", err=["--tier"], env=self.env)
+        self.check(2, "ctl", pid, "clear", "--tier", err=["--tier wants"], env=self.env)
+        self.check(2, "ctl", pid, "clear", "--tier", "a&b", err=["--tier wants"], env=self.env)
+        self.check(1, "ctl", pid, "clear", "--tier", "tape", err=["no tier"], env=self.env)
+        self.check(1, "ctl", "4711", "mode", env=self.env, err=["4711", "no control socket"])
+
+
+if __name__ == "__main__":
+    unittest.main()

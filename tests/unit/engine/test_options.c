@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a request may wish: tiers, how long its pins last, a tag. */
+#include "base/clock.h"
+#include "check_main.h"
+#include "engine_fixture.h"
+
+#include <tierce/operate.h>
+
+#define BLOCKS 12u
+#define MEMORY (1u << TIERCE_ORIGIN_MEMORY)
+#define DISK   (1u << TIERCE_ORIGIN_DISK)
+
+static struct fixture fx;
+static struct tierce_chain *chain;
+
+static void open_engine(bool disk, const char *const *sets)
+{
+    fx_open(&fx, disk, sets);
+    chain = fx_chain(&fx, 1, BLOCKS, 0);
+}
+
+static void end(void)
+{
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+
+static int64_t store(uint32_t tiers)
+{
+    fx_fill(&fx, chain, 0, BLOCKS, fx_ids);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, BLOCKS, fx_ids);
+    what.tiers = tiers;
+    return tierce_store(fx.view, &what);
+}
+
+static struct tierce_found look(uint32_t tiers)
+{
+    struct tierce_found found;
+    struct tierce_lookup_opts opts = {.size = sizeof(opts), .tiers = tiers};
+    ck_assert_int_eq(tierce_lookup(fx.view, chain, BLOCKS, &opts, &found), 0);
+    return found;
+}
+
+static int64_t load(uint32_t tiers, uint8_t *origins)
+{
+    fx_wipe(&fx);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, BLOCKS, fx_ids);
+    what.tiers = tiers;
+    int64_t blocks = tierce_load(fx.view, &what, origins);
+    for (size_t b = 0; b < BLOCKS; b++)
+        ck_assert(origins[b] == TIERCE_ORIGIN_FAILED || fx_right(&fx, chain, b, fx_ids[b]));
+    return blocks;
+}
+
+static void flush(void)
+{
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+}
+
+START_TEST(a_store_goes_where_it_is_told)
+{
+    uint8_t origins[BLOCKS];
+    open_engine(true, NULL);
+    ck_assert_int_eq(store(MEMORY), BLOCKS);
+    flush();
+    ck_assert_int_eq(fx_stats(&fx).disk_chunks_now, 0);
+    ck_assert_uint_eq(look(0).memory_blocks, BLOCKS);
+    ck_assert_uint_eq(look(DISK).blocks, 0);
+    ck_assert_int_eq(load(DISK, origins), 0);
+    /* The disk lacks it still. */
+    ck_assert_int_eq(store(0), 0);
+    ck_assert_int_eq(store(DISK), BLOCKS);
+    flush();
+    ck_assert_int_eq(fx_stats(&fx).disk_chunks_now, 3);
+    ck_assert_int_eq(store(DISK), 0);
+    end();
+}
+END_TEST
+
+START_TEST(a_store_to_disk_alone)
+{
+    uint8_t origins[BLOCKS];
+    open_engine(true, NULL);
+    ck_assert_int_eq(store(DISK), BLOCKS);
+    flush();
+    ck_assert_int_eq(fx_stats(&fx).memory_chunks_now, 0);
+    ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);
+    ck_assert_uint_eq(look(MEMORY).blocks, 0);
+    struct tierce_found found = look(0);
+    ck_assert_uint_eq(found.blocks, BLOCKS);
+    ck_assert_uint_eq(found.memory_blocks, 0);
+    ck_assert_int_eq(load(MEMORY, origins), 0);
+    ck_assert_int_eq(load(DISK, origins), BLOCKS);
+    ck_assert_int_eq(origins[0], TIERCE_ORIGIN_DISK);
+    end();
+}
+END_TEST
+
+START_TEST(a_tier_that_is_not_there)
+{
+    uint8_t origins[BLOCKS];
+    open_engine(false, NULL);
+    ck_assert_int_eq(store(DISK), 0);
+    ck_assert_int_eq(store(MEMORY | DISK), BLOCKS);
+    ck_assert_uint_eq(look(DISK).blocks, 0);
+    ck_assert_int_eq(load(DISK, origins), 0);
+    ck_assert_int_eq(load(0, origins), BLOCKS);
+    end();
+}
+END_TEST
+
+START_TEST(what_is_in_a_faster_tier_is_read_from_there)
+{
+    uint8_t origins[BLOCKS];
+    open_engine(true, NULL);
+    ck_assert_int_eq(store(0), BLOCKS);
+    flush();
+    ck_assert_int_eq(load(DISK, origins), BLOCKS);
+    ck_assert_int_eq(origins[0], TIERCE_ORIGIN_MEMORY);
+    end();
+}
+END_TEST
+
+static void pin(uint32_t pin_ms, int status)
+{
+    struct tierce_found found;
+    struct tierce_lookup_opts opts = {
+        .size = sizeof(opts), .flags = TIERCE_LOOKUP_PIN, .session = 5, .pin_ms = pin_ms};
+    ck_assert_int_eq(tierce_lookup(fx.view, chain, BLOCKS, &opts, &found), status);
+}
+
+START_TEST(pins_last_as_long_as_is_wished)
+{
+    open_engine(false, (const char *const[]){"timeout.pin", "1h", NULL});
+    ck_assert_int_eq(store(0), BLOCKS);
+    pin(1, 0);
+    uint64_t give_up = tierce__deadline_in_ms(20000);
+    while (fx_stats(&fx).pins_expired == 0 && tierce__now_ns() < give_up)
+        usleep(1000);
+    ck_assert_int_eq(fx_stats(&fx).pins_expired, 1);
+    ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
+    uint64_t before = tierce__now_ns();
+    pin(TIERCE_PIN_MS_MAX, 0);
+    struct tierce__session *session = tierce__session_take(fx.view, 5);
+    ck_assert_uint_ge(session->deadline_ns, before + TIERCE_PIN_MS_MAX * (uint64_t)TIERCE__MS_NS);
+    tierce__session_free(session);
+    pin(TIERCE_PIN_MS_MAX + 1, TIERCE_E_ARGUMENT);
+    end();
+}
+END_TEST
+
+START_TEST(tags_are_written)
+{
+    char path[] = "/tmp/tierce-tags-XXXXXX", text[8192];
+    int fd = mkstemp(path);
+    ck_assert_int_ge(fd, 0);
+    open_engine(false, (const char *const[]){"access_log.path", path, NULL});
+    char tag[100];
+    memset(tag, 'x', sizeof(tag) - 1);
+    tag[sizeof(tag) - 1] = '\0';
+    struct tierce_found found;
+    struct tierce_lookup_opts opts = {.size = sizeof(opts), .tag = "team \"a\"\\\n7"};
+    ck_assert_int_eq(tierce_lookup(fx.view, chain, BLOCKS, &opts, &found), 0);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, BLOCKS, fx_ids);
+    what.tag = tag;
+    ck_assert_int_eq(tierce_store(fx.view, &what), BLOCKS);
+    end();
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    ck_assert_int_gt(n, 0);
+    text[n] = '\0';
+    ck_assert_ptr_nonnull(strstr(text, ",\"tag\":\"team _a___7\",\"tiers\""));
+    tag[TIERCE_TAG_BYTES_MAX] = '\0';
+    char want[128];
+    snprintf(want, sizeof(want), ",\"tag\":\"%s\",\"tiers\"", tag);
+    ck_assert_ptr_nonnull(strstr(text, want));
+    close(fd);
+    unlink(path);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("options");
+    TCase *t = tcase_create("options");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, a_store_goes_where_it_is_told);
+    tcase_add_test(t, a_store_to_disk_alone);
+    tcase_add_test(t, a_tier_that_is_not_there);
+    tcase_add_test(t, what_is_in_a_faster_tier_is_read_from_there);
+    tcase_add_test(t, pins_last_as_long_as_is_wished);
+    tcase_add_test(t, tags_are_written);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}
