@@ -158,7 +158,7 @@ def test_certificates_are_looked_at(encrypted, authority, tmp_path):
     admins = channel_of(encrypted, authority, *client, port="admin_grpc")
     messages, services = stubs()["admin"]
     wait_until(lambda: grpc_code(admins, "admin", "ListAccount", token) == "OK")
-    for name, role in (("engine", "USER_ROLE"), ("boss", "ADMIN_ROLE")):
+    for name, role in (("engine", "ROLE_USER"), ("boss", "ROLE_ADMIN")):
         reply = services.AdminServiceStub(admins).AddAccount(messages.AddAccountRequest(
             trace_id="t", user_name=name, password="p", role=role), metadata=token)
         assert reply.header.status.code == 1, reply
@@ -214,7 +214,7 @@ def admin_of(manager):
     return Http(manager, {"Authorization": "Bearer admin"})
 
 
-def add_account(manager, name, password, role="USER_ROLE"):
+def add_account(manager, name, password, role="ROLE_USER"):
     assert code(admin_of(manager).call("admin", "AddAccount", trace_id="t", user_name=name,
                                        password=password, role=role)) == "OK"
 
@@ -226,7 +226,7 @@ def test_an_account_that_changes_is_known_as_it_is(guarded):
     assert code(admin_of(guarded).call("admin", "DeleteAccount", trace_id="t",
                                        user_name="u")) == "OK"
     assert status(guarded, basic("u", "old")) == 401
-    add_account(guarded, "u", "new", "ADMIN_ROLE")
+    add_account(guarded, "u", "new", "ROLE_ADMIN")
     assert status(guarded, basic("u", "old")) == 401
     assert status(guarded, basic("u", "new"), "admin_http", "/api/listAccount") == 200
     add_account(guarded, "v", "old")  # the same password, another account

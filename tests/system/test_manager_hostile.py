@@ -39,7 +39,7 @@ def guarded(tmp_path_factory):
     admin = Http(manager, {"Authorization": "Bearer admin"})
     for role in ("user", "admin"):
         assert code(admin.call("admin", "AddAccount", user_name=f"{role}-é", password="p:w é",
-                               role=f"{role.upper()}_ROLE")) in ("OK", "INVALID_ARGUMENT")
+                               role=f"ROLE_{role.upper()}")) in ("OK", "INVALID_ARGUMENT")
     yield manager
     assert manager.stop() == 0
 
