@@ -123,11 +123,10 @@ END_TEST
 
 static void copy(enum tierce_origin from, enum tierce_origin to)
 {
-    int64_t blocks = tierce_copy(fx.view, chains[0], BLOCKS,
-                                 &(struct tierce_copy_opts){.size = sizeof(struct tierce_copy_opts),
-                                                            .from = from,
-                                                            .to = to,
-                                                            .move = true});
+    int64_t blocks = tierce_copy(
+        fx.view, chains[0], BLOCKS,
+        &(struct tierce_copy_opts){
+            .size = sizeof(struct tierce_copy_opts), .from = from, .to = to, .move = true});
     ck_assert(blocks >= 0 || blocks == -ENOMEM);
     ck_assert_uint_eq(fx_found(&fx, chains[0], BLOCKS, 0, 0, NULL), BLOCKS);
 }
