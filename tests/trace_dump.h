@@ -51,6 +51,8 @@ static inline void trace_put_request(struct trace_dump *dump, const struct tierc
     if (r->input_tokens != 0 || r->output_tokens != 0)
         trace_put(dump, " tokens=%llu+%llu", (unsigned long long)r->input_tokens,
                   (unsigned long long)r->output_tokens);
+    if (r->unstored != 0)
+        trace_put(dump, " unstored=%u", r->unstored);
     trace_put(dump, " [");
     for (uint32_t i = 0; i < r->count; i++) {
         bool bar = i == r->read_count && r->kind == TIERCE__TRACE_TURN;

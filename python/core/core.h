@@ -54,10 +54,10 @@ typedef struct {
 } LoadObject;
 
 typedef struct {
-    PyObject_HEAD PyObject *view;      /* ViewObject: must not be closed over it */
-    struct tierce_prefetch *prefetch;  /* NULL: over */
-    unsigned polls;                    /* under way without the GIL */
-    bool over;                         /* ended; the last poll lets go of it */
+    PyObject_HEAD PyObject *view;     /* ViewObject: must not be closed over it */
+    struct tierce_prefetch *prefetch; /* NULL: over */
+    unsigned polls;                   /* under way without the GIL */
+    bool over;                        /* ended; the last poll lets go of it */
 } PrefetchObject;
 
 extern PyTypeObject *tierce__core_prefetch_type;

@@ -106,9 +106,8 @@ TIERCE_MUSTUSE int tierce__chunk_match(const uint8_t *object, const struct tierc
 
 /*
  * The same for a chunk of which the first `blocks` blocks are wanted, at most its own: what comes
- * after them may be anything but must end with the chunk's hash, and want->hash is that of the chunk
- * itself. Returns 0 or
- * TIERCE_E_IDENTITY.
+ * after them may be anything but must end with the chunk's hash, and want->hash is that of the
+ * chunk itself. Returns 0 or TIERCE_E_IDENTITY.
  */
 TIERCE_MUSTUSE int tierce__chunk_match_first(const uint8_t *object,
                                              const struct tierce__chunk_info *got,

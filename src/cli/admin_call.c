@@ -4,6 +4,7 @@
 #include "cli/admin.h"
 #include "serve/http_post.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -105,9 +106,16 @@ int tierce__admin_call(const struct tierce__admin_target *target, const char *co
     if (status == TIERCE__CLI_OK) {
         const char *text = json_object_to_json_string_ext(request, JSON_C_TO_STRING_PLAIN);
         set_way(curl, target, headers);
-        status = tierce__http_post(&answer, curl, url, text, REPLY_BYTES_MAX, why) == 0
-                     ? read_reply(command, url, &answer, reply)
-                     : tierce__cli_fail(command, "%s: %s", url, why);
+        int rc = tierce__http_post(&answer, curl, url, text, REPLY_BYTES_MAX, why);
+        if (rc == 0)
+            status = read_reply(command, url, &answer, reply);
+        else if (rc == -ECONNREFUSED)
+            status = tierce__cli_fail(command,
+                                      "%s: nobody listens there; start a manager with `tierce "
+                                      "manager`, or name another with %s",
+                                      url, is_meta ? "--meta-url" : "--url");
+        else
+            status = tierce__cli_fail(command, "%s: %s", url, why);
     }
     curl_slist_free_all(headers);
     curl_easy_cleanup(curl);

@@ -273,15 +273,73 @@ static int write_csv(const struct tierce__optimize *request, const char *name,
     return tierce__optimize_close(&file, request->csv);
 }
 
-int tierce__optimize_piped(const struct tierce__optimize *request)
+enum { OUTPUTS = 7 };
+
+/* The files that are written, NULL where none is. */
+static void list_outputs(const char *out[OUTPUTS], const struct tierce__optimize *request)
 {
-    const char *const paths[] = {
+    const char *const paths[OUTPUTS] = {
         request->csv,          request->html,         request->svg,          request->png,
         request->sim.timeline, request->sim.tier_csv, request->sim.group_csv};
+    memcpy(out, paths, sizeof(paths));
+}
+
+int tierce__optimize_piped(const struct tierce__optimize *request)
+{
+    const char *paths[OUTPUTS];
     int count = 0;
-    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
+    list_outputs(paths, request);
+    for (size_t i = 0; i < OUTPUTS; i++)
         count += paths[i] != NULL && strcmp(paths[i], "-") == 0;
     return count;
+}
+
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat one, other;
+    return strcmp(a, b) == 0 || (stat(a, &one) == 0 && stat(b, &other) == 0 &&
+                                 one.st_dev == other.st_dev && one.st_ino == other.st_ino);
+}
+
+/* Tries to open a file to be written. Whoever reads a pipe would see this end of it close. */
+static int try_output(const char *path)
+{
+    struct tierce__new_file file;
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+        return TIERCE__CLI_OK;
+    int status = tierce__optimize_open(&file, path);
+    if (status == TIERCE__CLI_OK)
+        (void)!tierce__new_file_close(&file, false);
+    return status;
+}
+
+static int check_output(const struct tierce__optimize *request, const char *path)
+{
+    struct stat st;
+    if (path[0] == '\0')
+        return tierce__cli_usage(COMMAND, "a file to be written has an empty name");
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && is_same_file(path, request->path))
+        return tierce__cli_usage(COMMAND, "%.300s is the trace: it would be overwritten", path);
+    return try_output(path);
+}
+
+/* What cannot be written is told before the trace is read, and not after the replay. */
+static int check_outputs(const struct tierce__optimize *request)
+{
+    const char *paths[OUTPUTS];
+    int status = TIERCE__CLI_OK;
+    list_outputs(paths, request);
+    for (size_t i = 0; status == TIERCE__CLI_OK && i < OUTPUTS; i++) {
+        if (paths[i] == NULL || strcmp(paths[i], "-") == 0)
+            continue;
+        for (size_t k = 0; k < i; k++) {
+            if (paths[k] != NULL && strcmp(paths[k], paths[i]) == 0)
+                return tierce__cli_usage(COMMAND, "%.300s is named for two outputs", paths[i]);
+        }
+        status = check_output(request, paths[i]);
+    }
+    return status;
 }
 
 static void print_results(const struct tierce__optimize *request,
@@ -415,6 +473,8 @@ int tierce__cli_optimize(int argc, char **argv)
     int status = tierce__optimize_read_args(&request, argc, argv);
     if (status == TIERCE__CLI_OK && request.live != NULL)
         return tierce__optimize_follow(&request);
+    if (status == TIERCE__CLI_OK)
+        status = check_outputs(&request);
     if (status == TIERCE__CLI_OK)
         status = read_trace(&trace, &request);
     if (status == TIERCE__CLI_OK)

@@ -398,7 +398,8 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
         return read_live(out, argc - optind);
     if (out->every_ms > 0)
         return tierce__cli_usage(COMMAND, "--every goes with --live");
-    if (optind == argc && out->kvcm_config_path == NULL)
+    bool is_named = optind < argc && argv[optind][0] != '\0';
+    if (!is_named && (optind < argc || out->kvcm_config_path == NULL))
         return tierce__cli_usage(COMMAND, "takes a trace: a file, or - for standard input");
     if (optind + 1 < argc)
         return tierce__cli_usage(COMMAND, "takes one trace; \"%.100s\" is a second",

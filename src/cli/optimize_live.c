@@ -17,7 +17,8 @@
 #define COMMAND       "optimize"
 #define TERMINAL_MS   1000u
 #define LINES_MS      10000u
-#define LINE_POINTS   6u /* capacities on a line */
+#define SILENCE_MS    3000u /* after which somebody who waits is told so */
+#define LINE_POINTS   6u    /* capacities on a line */
 #define REQUESTS_LOOK 64u
 
 struct follow {
@@ -29,6 +30,7 @@ struct follow {
     bool chooses; /* capacities are not given */
     uint32_t every_ms;
     uint64_t next_ns;
+    uint64_t silence_ns; /* when silence is told; TIERCE__DEADLINE_NEVER: it was */
     uint64_t shown_requests;
 };
 
@@ -121,10 +123,23 @@ static void show(struct follow *f)
     f->shown_requests = tierce__live_curve_totals(f->curve).requests;
 }
 
+/* Of an address that nobody answers at, ZMQ says nothing. */
+static void tell_silence(struct follow *f)
+{
+    if (tierce__live_curve_totals(f->curve).requests > 0 || tierce__now_ns() < f->silence_ns)
+        return;
+    fprintf(stderr,
+            "tierce " COMMAND ": %.300s: nothing has come for %u s, still waiting; is the address "
+            "right, and does anything come from there?\n",
+            f->request->live, SILENCE_MS / 1000);
+    f->silence_ns = TIERCE__DEADLINE_NEVER;
+}
+
 /* Shows what is new when its time has come. */
 static void tick(void *arg)
 {
     struct follow *f = arg;
+    tell_silence(f);
     if (tierce__now_ns() < f->next_ns)
         return;
     if (f->terminal || tierce__live_curve_totals(f->curve).requests != f->shown_requests)
@@ -197,6 +212,7 @@ int tierce__optimize_follow(struct tierce__optimize *request)
                        .chooses = request->capacity_count == 0};
     f.every_ms = request->every_ms > 0 ? request->every_ms : f.terminal ? TERMINAL_MS : LINES_MS;
     f.next_ns = tierce__deadline_in_ms(f.every_ms);
+    f.silence_ns = tierce__deadline_in_ms(SILENCE_MS);
     int status = tierce__optimize_fit_sizes(request, &(struct tierce__recording_totals){0});
     if (status != TIERCE__CLI_OK)
         return status;

@@ -217,6 +217,8 @@ void tierce__access_begin(struct tierce__access_log *log, struct tierce__access_
           "{\"tierce_access\":1,\"time_us\":%" PRIu64
           ",\"op\":\"%s\",\"namespace\":\"%.16s\",\"block_tokens\":%" PRIu32,
           tierce__wall_us(), op, space, what->block_tokens);
+    if (what->request != 0)
+        print(line, ",\"request\":%" PRIu64, what->request);
     if (what->held > 0)
         print(line, ",\"held\":%" PRIu64, what->held < what->count ? what->held : what->count);
     print(line, ",\"blocks\":\"");

@@ -39,7 +39,8 @@ struct tierce__access_what {
     const uint8_t *ns_digest; /* [TIERCE_HASH_BYTES] */
     const uint8_t *hashes;    /* [count][TIERCE_HASH_BYTES] of blocks */
     uint64_t count;
-    uint64_t held; /* leading blocks that the inference engine holds itself; 0 for a store */
+    uint64_t request; /* the caller's name for the request (its session); 0: none */
+    uint64_t held;    /* leading blocks that the inference engine holds itself; 0 for a store */
     uint32_t block_tokens;
 };
 

@@ -390,19 +390,17 @@ void tierce__prefetches_drop(struct tierce_view *view);
 
 /* ---- lines of the access log ---- */
 
-/* Begins a line about the first `blocks` of a chain, if there is a log. */
+/* Begins a line about the first `what.count` blocks of a chain, if there is a log. */
 static inline void tierce__view_access(struct tierce_view *view, struct tierce__access_line *line,
                                        const char *op, const struct tierce_chain *chain,
-                                       uint64_t blocks, uint64_t held)
+                                       struct tierce__access_what what)
 {
     *line = (struct tierce__access_line){0};
-    if (view->engine->access_log == NULL || blocks == 0)
+    if (view->engine->access_log == NULL || what.count == 0)
         return;
-    struct tierce__access_what what = {.ns_digest = view->ns_digest,
-                                       .hashes = tierce_chain_hash(chain, 0),
-                                       .count = blocks,
-                                       .held = held,
-                                       .block_tokens = view->full.geometry.block_tokens};
+    what.ns_digest = view->ns_digest;
+    what.hashes = tierce_chain_hash(chain, 0);
+    what.block_tokens = view->full.geometry.block_tokens;
     tierce__access_begin(view->engine->access_log, line, op, &what);
 }
 

@@ -124,15 +124,14 @@ static int find_more(struct lookup *l)
  * to the session, or is given back. */
 static bool keep_sibling(const struct lookup *l, struct tierce__sibling_hit *hit)
 {
-    bool pin = (l->opts->flags & TIERCE_LOOKUP_PIN) != 0;
-    bool follows = hit->buf != NULL && l->found == l->in_memory;
-    if (pin && follows && !tierce__session_add(l->view, l->opts->session, &hit->key, hit->buf)) {
-        tierce__count(l->view->engine, TIERCE__STAT_pins_refused, 1);
-        return false;
-    }
-    if (!pin || !follows)
+    bool in_memory = hit->buf != NULL;
+    if ((l->opts->flags & TIERCE_LOOKUP_PIN) == 0) {
         tierce__buf_release(hit->buf);
-    return follows;
+    } else if (in_memory && !tierce__session_add(l->view, l->opts->session, &hit->key, hit->buf)) {
+        tierce__count(l->view->engine, TIERCE__STAT_pins_refused, 1);
+        in_memory = false;
+    }
+    return in_memory && l->found == l->in_memory;
 }
 
 /* Adds to the answer what another chunk has of the first missing one. */
@@ -220,7 +219,9 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
         return rc;
     struct tierce_found found = {0};
     struct tierce__access_line line;
-    tierce__view_access(view, &line, "lookup", chain, to_block, opts->from_block);
+    tierce__view_access(view, &line, "lookup", chain,
+                        (struct tierce__access_what){
+                            .count = to_block, .request = opts->session, .held = opts->from_block});
     tierce__access_tag(&line, opts->tag);
     rc = find_all(&l, &found);
     if (rc == 0) {

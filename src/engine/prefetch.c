@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prefetch: a lookup that goes on. Read advance(), which every event leads to: search asks the
- * tiers one after the other, take_room claims memory for what they found, start_reads joins the
- * fetches, gather hands on what has come, in the order of the prompt, and cut lets go of the rest.
+ * Prefetch: a lookup that goes on. Read tierce__prefetch_advance(), which every event leads to:
+ * search asks the tiers one after the other, take_room claims memory for what they found,
+ * start_reads joins the fetches, gather hands on what has come, in the order of the prompt, and cut
+ * lets go of the rest.
  *
  *     a chunk in memory:  HELD
  *     one that is not:    FOUND -> ROOM -> READING -> SETTLED
@@ -13,106 +14,19 @@
  * goes on, which is the only one to touch what is not under the lock. Whatever may still call back
  * holds a reference, so that the memory lives longer than the handle if it must.
  */
-#include <tierce/prefetch.h>
-
-#include <errno.h>
-#include <string.h>
-
-#include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "engine/engine_private.h"
-#include "engine/operate.h"
-
-enum chunk_state {
-    CHUNK_UNKNOWN = 0,
-    CHUNK_HELD,    /* buf is a lease */
-    CHUNK_FOUND,   /* in a slower tier */
-    CHUNK_ROOM,    /* and memory for it is ours */
-    CHUNK_READING, /* seated with its fetch */
-    CHUNK_SETTLED, /* the same, and the outcome is known */
-    CHUNK_GONE,    /* handed on, or let go */
-};
-
-struct chunk {
-    struct tierce_prefetch *prefetch;
-    size_t rung;
-    enum chunk_state state;  /* READING and SETTLED under the lock */
-    int outcome;             /* of the reading; under the lock */
-    uint64_t bytes;          /* of the object */
-    bool room;               /* as many of prefetch.memory are ours */
-    struct tierce__buf *buf; /* HELD */
-    struct tierce__fetch_seat seat;
-};
-
-/* What this prefetch has to do with one rung. */
-struct share {
-    bool searched, told;
-    size_t end;             /* behind its last chunk */
-    size_t next;            /* no chunk of it before this one has ROOM */
-    uint64_t bytes_reading; /* under the lock */
-};
-
-struct tierce_prefetch {
-    uint32_t magic;
-    struct tierce_engine *engine;
-    struct tierce_view *view; /* until the result is final */
-    struct tierce_prefetch_opts opts;
-    enum tierce_mode mode; /* in which it began */
-    uint64_t deadline_ns;
-    uint64_t to_block;
-    struct tierce__keys keys;
-    struct tierce__shape tail_shape;
-    uint8_t *hashes; /* block hashes of the sequence */
-    uint8_t root[TIERCE_HASH_BYTES];
-    struct chunk *chunks;           /* [keys.count] */
-    struct tierce__session *pinned; /* what the session held before, until the search is over */
-
-    /* Of the thread that goes on. */
-    uint64_t budget; /* bytes that may still be planned */
-    size_t found;    /* chunks up to here are in some tier */
-    size_t plan_end; /* chunks from here on do not come, whatever is found */
-    size_t claimed;  /* chunks up to here have room, or need none */
-    size_t gathered; /* chunks up to here are handed on */
-    size_t rung, round_start;
-    size_t asked_rung; /* does not change while a lookup is under way */
-    bool search_over, asking, waiting;
-    size_t piece_end; /* of what is waited for */
-    struct share shares[TIERCE__TIERS_MAX];
-    struct tierce__tier_req lookup;
-    struct tierce__semaphore_waiter waiter;
-
-    /* Under the lock of the engine's prefetches. */
-    struct tierce__list node;
-    struct tierce__cond changed;
-    size_t refs; /* the handle, and whoever may still call back */
-    bool going_on, event;
-    bool answered;  /* the lookup */
-    bool granted;   /* what was waited for */
-    bool room_over; /* nothing is taken any more: what is granted goes back */
-    bool cancelled, late;
-    struct tierce_prefetch_result result;
-};
-
-static struct tierce__lock *lock_of(const struct tierce_prefetch *p)
-{
-    return &p->engine->prefetches.lock;
-}
+#include "engine/prefetch_private.h"
 
 static const struct tierce__shape *shape_of(const struct tierce_prefetch *p, size_t index)
 {
     return index < p->keys.full_count ? &p->view->full : &p->tail_shape;
 }
 
-static uint64_t blocks_up_to(const struct tierce_prefetch *p, size_t chunks)
-{
-    return tierce__keys_blocks(&p->keys, p->view, chunks, p->to_block);
-}
-
 /* Wanted blocks of one chunk. */
 static uint64_t blocks_of(const struct tierce_prefetch *p, size_t index)
 {
-    uint64_t start = blocks_up_to(p, index), end = blocks_up_to(p, index + 1);
+    uint64_t start = tierce__prefetch_blocks(p, index), end = tierce__prefetch_blocks(p, index + 1);
     start = start > p->opts.from_block ? start : p->opts.from_block;
     return end > start ? end - start : 0;
 }
@@ -129,66 +43,25 @@ static size_t planned(const struct tierce_prefetch *p)
     return p->found < p->plan_end ? p->found : p->plan_end;
 }
 
-/* ---- life ---- */
-
-static void free_prefetch(struct tierce_prefetch *p)
-{
-    tierce__session_free(p->pinned);
-    tierce__free(p->chunks);
-    tierce__free(p->hashes);
-    tierce__shape_fini(&p->tail_shape);
-    tierce__keys_fini(&p->keys);
-    tierce__cond_fini(&p->changed);
-    p->magic = 0;
-    tierce__free(p);
-}
-
 static void add_ref(struct tierce_prefetch *p)
 {
-    tierce__lock_take(lock_of(p));
+    tierce__lock_take(tierce__prefetch_lock(p));
     p->refs++;
-    tierce__lock_drop(lock_of(p));
+    tierce__lock_drop(tierce__prefetch_lock(p));
 }
 
 /* One that cannot be the last: the thread that goes on has the handle's, or its event's. */
 static void drop_ref(struct tierce_prefetch *p)
 {
-    tierce__lock_take(lock_of(p));
+    tierce__lock_take(tierce__prefetch_lock(p));
     TIERCE_ASSERT(p->refs > 1);
     p->refs--;
-    tierce__lock_drop(lock_of(p));
-}
-
-static void advance(struct tierce_prefetch *p);
-
-/* Something has happened: goes on, unless another thread does, which then sees it. With a
- * reference of the caller's, which ends here if `last_use`. */
-static void go_on(struct tierce_prefetch *p, bool last_use)
-{
-    struct tierce__lock *lock = lock_of(p);
-    tierce__lock_take(lock);
-    p->event = true;
-    bool mine = !p->going_on && !p->result.final;
-    p->going_on |= mine;
-    while (mine && p->event && !p->result.final) {
-        p->event = false;
-        tierce__lock_drop(lock);
-        advance(p);
-        tierce__lock_take(lock);
-    }
-    if (mine) {
-        p->going_on = false;
-        tierce__cond_broadcast(&p->changed);
-    }
-    bool last = last_use && --p->refs == 0;
-    tierce__lock_drop(lock);
-    if (last)
-        free_prefetch(p);
+    tierce__lock_drop(tierce__prefetch_lock(p));
 }
 
 /* ---- letting go ---- */
 
-static void give_room(struct tierce_prefetch *p, struct chunk *chunk)
+static void give_room(struct tierce_prefetch *p, struct tierce__prefetch_chunk *chunk)
 {
     if (chunk->room)
         tierce__semaphore_give(&p->engine->prefetches.memory, chunk->bytes);
@@ -196,29 +69,29 @@ static void give_room(struct tierce_prefetch *p, struct chunk *chunk)
 }
 
 /* Ends what a chunk holds. */
-static void let_go(struct tierce_prefetch *p, struct chunk *chunk)
+static void let_go(struct tierce_prefetch *p, struct tierce__prefetch_chunk *chunk)
 {
     bool seated = chunk->seat.fetch != NULL;
     if (seated && tierce__fetch_leave(&chunk->seat)) {
         /* It was not settled and will not be. */
-        tierce__lock_take(lock_of(p));
+        tierce__lock_take(tierce__prefetch_lock(p));
         p->refs--;
-        tierce__lock_drop(lock_of(p));
+        tierce__lock_drop(tierce__prefetch_lock(p));
     }
     tierce__buf_release(chunk->buf);
     chunk->buf = NULL;
     give_room(p, chunk);
-    tierce__lock_take(lock_of(p));
-    chunk->state = CHUNK_GONE;
-    tierce__lock_drop(lock_of(p));
+    tierce__lock_take(tierce__prefetch_lock(p));
+    chunk->state = TIERCE__PREFETCH_GONE;
+    tierce__lock_drop(tierce__prefetch_lock(p));
 }
 
 static void stop_waiting(struct tierce_prefetch *p)
 {
-    tierce__lock_take(lock_of(p));
+    tierce__lock_take(tierce__prefetch_lock(p));
     p->room_over = true;
     bool granted = p->granted;
-    tierce__lock_drop(lock_of(p));
+    tierce__lock_drop(tierce__prefetch_lock(p));
     if (!p->waiting)
         return;
     p->waiting = false;
@@ -239,19 +112,19 @@ static void cut(struct tierce_prefetch *p)
 
 static void note_short(struct tierce_prefetch *p)
 {
-    tierce__lock_take(lock_of(p));
+    tierce__lock_take(tierce__prefetch_lock(p));
     bool first = !p->result.short_of_memory;
     p->result.short_of_memory = true;
-    tierce__lock_drop(lock_of(p));
+    tierce__lock_drop(tierce__prefetch_lock(p));
     if (first)
         tierce__count(p->engine, TIERCE__STAT_prefetches_short, 1);
 }
 
 static void note_late(struct tierce_prefetch *p)
 {
-    tierce__lock_take(lock_of(p));
+    tierce__lock_take(tierce__prefetch_lock(p));
     p->late = true;
-    tierce__lock_drop(lock_of(p));
+    tierce__lock_drop(tierce__prefetch_lock(p));
 }
 
 /* ---- search: which tier has what ---- */
@@ -260,10 +133,10 @@ static void lookup_done(struct tierce__tier_req *req)
 {
     struct tierce_prefetch *p = req->arg;
     tierce__storage_note(p->engine, p->asked_rung, req);
-    tierce__lock_take(lock_of(p));
+    tierce__lock_take(tierce__prefetch_lock(p));
     p->answered = true;
-    tierce__lock_drop(lock_of(p));
-    go_on(p, true);
+    tierce__lock_drop(tierce__prefetch_lock(p));
+    tierce__prefetch_go_on(p, true);
 }
 
 /* False: the tier is not asked now. */
@@ -299,7 +172,7 @@ static bool is_wanted(const struct tierce_prefetch *p, size_t rung)
  * lies in memory is leased at once, because reading the others may evict it. */
 static bool plan_chunk(struct tierce_prefetch *p, size_t index)
 {
-    struct chunk *chunk = &p->chunks[index];
+    struct tierce__prefetch_chunk *chunk = &p->chunks[index];
     chunk->bytes = shape_of(p, index)->extent.object_bytes;
     if (index < p->plan_end && is_wanted(p, 0))
         chunk->buf = tierce__storage_lease(p->engine, &p->keys.keys[index]);
@@ -317,7 +190,7 @@ static bool plan_chunk(struct tierce_prefetch *p, size_t index)
     }
     if (chunk->rung == 0 && chunk->buf == NULL)
         return false; /* evicted since it was found */
-    chunk->state = chunk->buf != NULL ? CHUNK_HELD : CHUNK_FOUND;
+    chunk->state = chunk->buf != NULL ? TIERCE__PREFETCH_HELD : TIERCE__PREFETCH_FOUND;
     p->budget -= cost;
     return true;
 }
@@ -332,11 +205,11 @@ static void take_answer(struct tierce_prefetch *p)
         promised[rung] += blocks_of(p, p->found);
         p->shares[rung].end = p->found + 1;
     }
-    tierce__lock_take(lock_of(p));
-    p->result.blocks = blocks_up_to(p, p->found);
+    tierce__lock_take(tierce__prefetch_lock(p));
+    p->result.blocks = tierce__prefetch_blocks(p, p->found);
     for (size_t rung = 0; rung < p->engine->rung_count; rung++)
         p->result.tiers[rung].promised += promised[rung];
-    tierce__lock_drop(lock_of(p));
+    tierce__lock_drop(tierce__prefetch_lock(p));
 }
 
 /* Moves to the next rung that is to be asked. A chunk may have left memory while later ones are
@@ -361,10 +234,10 @@ static void search(struct tierce_prefetch *p)
 {
     while (!p->search_over) {
         if (p->asking) {
-            tierce__lock_take(lock_of(p));
+            tierce__lock_take(tierce__prefetch_lock(p));
             bool answered = p->answered;
             p->answered = false;
-            tierce__lock_drop(lock_of(p));
+            tierce__lock_drop(tierce__prefetch_lock(p));
             if (!answered)
                 return;
             p->asking = false;
@@ -389,10 +262,10 @@ static void search(struct tierce_prefetch *p)
 static void take_piece(struct tierce_prefetch *p)
 {
     for (; p->claimed < p->piece_end; p->claimed++) {
-        struct chunk *chunk = &p->chunks[p->claimed];
-        if (chunk->state != CHUNK_FOUND)
+        struct tierce__prefetch_chunk *chunk = &p->chunks[p->claimed];
+        if (chunk->state != TIERCE__PREFETCH_FOUND)
             continue;
-        chunk->state = CHUNK_ROOM;
+        chunk->state = TIERCE__PREFETCH_ROOM;
         chunk->room = true;
     }
     p->waiting = false;
@@ -401,13 +274,13 @@ static void take_piece(struct tierce_prefetch *p)
 static void room_granted(void *arg)
 {
     struct tierce_prefetch *p = arg;
-    tierce__lock_take(lock_of(p));
+    tierce__lock_take(tierce__prefetch_lock(p));
     bool over = p->room_over;
     p->granted = !over;
-    tierce__lock_drop(lock_of(p));
+    tierce__lock_drop(tierce__prefetch_lock(p));
     if (over)
         tierce__semaphore_give(&p->engine->prefetches.memory, p->waiter.units);
-    go_on(p, true);
+    tierce__prefetch_go_on(p, true);
 }
 
 /* Finds the next piece, chunks from `claimed` on, and what it takes: half of the memory at most, so
@@ -416,8 +289,8 @@ static uint64_t next_piece(struct tierce_prefetch *p)
 {
     uint64_t capacity = p->engine->prefetches.memory.capacity, units = 0;
     for (p->piece_end = p->claimed; p->piece_end < planned(p); p->piece_end++) {
-        const struct chunk *chunk = &p->chunks[p->piece_end];
-        if (chunk->state != CHUNK_FOUND)
+        const struct tierce__prefetch_chunk *chunk = &p->chunks[p->piece_end];
+        if (chunk->state != TIERCE__PREFETCH_FOUND)
             continue;
         if (chunk->bytes > capacity) { /* there is nothing to wait for */
             p->plan_end = p->piece_end;
@@ -448,10 +321,10 @@ static bool claim_piece(struct tierce_prefetch *p, uint64_t units)
 static void take_room(struct tierce_prefetch *p)
 {
     if (p->waiting) {
-        tierce__lock_take(lock_of(p));
+        tierce__lock_take(tierce__prefetch_lock(p));
         bool granted = p->granted;
         p->granted = false;
-        tierce__lock_drop(lock_of(p));
+        tierce__lock_drop(tierce__prefetch_lock(p));
         if (!granted)
             return;
         take_piece(p);
@@ -464,22 +337,22 @@ static void take_room(struct tierce_prefetch *p)
 
 static void chunk_settled(void *arg, int status)
 {
-    struct chunk *chunk = arg;
+    struct tierce__prefetch_chunk *chunk = arg;
     struct tierce_prefetch *p = chunk->prefetch;
-    tierce__lock_take(lock_of(p));
-    if (chunk->state == CHUNK_READING) {
-        chunk->state = CHUNK_SETTLED;
+    tierce__lock_take(tierce__prefetch_lock(p));
+    if (chunk->state == TIERCE__PREFETCH_READING) {
+        chunk->state = TIERCE__PREFETCH_SETTLED;
         chunk->outcome = status;
     }
     p->shares[chunk->rung].bytes_reading -= chunk->bytes;
-    tierce__lock_drop(lock_of(p));
-    go_on(p, true);
+    tierce__lock_drop(tierce__prefetch_lock(p));
+    tierce__prefetch_go_on(p, true);
 }
 
 static void read_chunk(struct tierce_prefetch *p, size_t index)
 {
-    struct chunk *chunk = &p->chunks[index];
-    const struct chunk *before = index > 0 ? chunk - 1 : NULL;
+    struct tierce__prefetch_chunk *chunk = &p->chunks[index];
+    const struct tierce__prefetch_chunk *before = index > 0 ? chunk - 1 : NULL;
     struct tierce__storage_chunk record;
     describe(p, index, &record);
     chunk->seat.deadline_ns = p->deadline_ns;
@@ -487,18 +360,18 @@ static void read_chunk(struct tierce_prefetch *p, size_t index)
         chunk->seat.before = before->buf != NULL ? before->buf : before->seat.buf;
     bool seated = tierce__fetch_join(p->engine, &chunk->seat, chunk->rung, &record,
                                      shape_of(p, index), &chunk->buf);
-    tierce__lock_take(lock_of(p));
+    tierce__lock_take(tierce__prefetch_lock(p));
     if (seated) {
-        chunk->state = CHUNK_READING;
+        chunk->state = TIERCE__PREFETCH_READING;
         p->shares[chunk->rung].bytes_reading += chunk->bytes;
         p->refs++;
     } else if (chunk->buf != NULL) {
-        chunk->state = CHUNK_HELD; /* somebody has brought it to memory meanwhile */
+        chunk->state = TIERCE__PREFETCH_HELD; /* somebody has brought it to memory meanwhile */
     } else {
-        chunk->state = CHUNK_SETTLED;
+        chunk->state = TIERCE__PREFETCH_SETTLED;
         chunk->outcome = TIERCE_E_FULL;
     }
-    tierce__lock_drop(lock_of(p));
+    tierce__lock_drop(tierce__prefetch_lock(p));
     if (seated)
         tierce__fetch_read_all(&chunk->seat, chunk_settled, chunk);
 }
@@ -506,9 +379,9 @@ static void read_chunk(struct tierce_prefetch *p, size_t index)
 /* Whether the rung's window has room for so many bytes; a chunk that is larger goes alone. */
 static bool in_window(struct tierce_prefetch *p, size_t rung, uint64_t bytes)
 {
-    tierce__lock_take(lock_of(p));
+    tierce__lock_take(tierce__prefetch_lock(p));
     uint64_t reading = p->shares[rung].bytes_reading;
-    tierce__lock_drop(lock_of(p));
+    tierce__lock_drop(tierce__prefetch_lock(p));
     return reading == 0 || reading + bytes <= p->engine->rungs[rung].window_bytes;
 }
 
@@ -516,10 +389,10 @@ static bool in_window(struct tierce_prefetch *p, size_t rung, uint64_t bytes)
 static void start_reads(struct tierce_prefetch *p)
 {
     for (size_t rung = 1; rung < p->engine->rung_count; rung++) {
-        struct share *share = &p->shares[rung];
+        struct tierce__prefetch_share *share = &p->shares[rung];
         for (; share->next < p->claimed; share->next++) {
-            struct chunk *chunk = &p->chunks[share->next];
-            if (chunk->state != CHUNK_ROOM || chunk->rung != rung)
+            struct tierce__prefetch_chunk *chunk = &p->chunks[share->next];
+            if (chunk->state != TIERCE__PREFETCH_ROOM || chunk->rung != rung)
                 continue;
             if (!in_window(p, rung, chunk->bytes))
                 break;
@@ -534,7 +407,7 @@ static void start_reads(struct tierce_prefetch *p)
  * memory does not take it. */
 static struct tierce__buf *publish(struct tierce_prefetch *p, size_t index)
 {
-    struct chunk *chunk = &p->chunks[index];
+    struct tierce__prefetch_chunk *chunk = &p->chunks[index];
     const struct tierce__shape *shape = shape_of(p, index);
     int rc =
         tierce__view_check_header(p->view, shape, index, p->hashes, p->root, chunk->seat.buf->data);
@@ -551,18 +424,18 @@ static struct tierce__buf *publish(struct tierce_prefetch *p, size_t index)
 /* The lease on the chunk that is next, if it has come (true); *buf NULL: it will not. */
 static bool take_next(struct tierce_prefetch *p, struct tierce__buf **buf)
 {
-    struct chunk *chunk = &p->chunks[p->gathered];
-    tierce__lock_take(lock_of(p));
-    enum chunk_state state = chunk->state;
+    struct tierce__prefetch_chunk *chunk = &p->chunks[p->gathered];
+    tierce__lock_take(tierce__prefetch_lock(p));
+    enum tierce__prefetch_state state = chunk->state;
     int outcome = chunk->outcome;
-    tierce__lock_drop(lock_of(p));
+    tierce__lock_drop(tierce__prefetch_lock(p));
     *buf = NULL;
-    if (state == CHUNK_HELD) {
+    if (state == TIERCE__PREFETCH_HELD) {
         *buf = chunk->buf;
         chunk->buf = NULL;
         return true;
     }
-    if (state != CHUNK_SETTLED)
+    if (state != TIERCE__PREFETCH_SETTLED)
         return false;
     if (outcome == TIERCE_E_FULL)
         note_short(p);
@@ -585,13 +458,13 @@ static bool hand_on(struct tierce_prefetch *p, size_t index, struct tierce__buf 
 
 static void count_gathered(struct tierce_prefetch *p, size_t index)
 {
-    const struct chunk *chunk = &p->chunks[index];
+    const struct tierce__prefetch_chunk *chunk = &p->chunks[index];
     const struct tierce__shape *shape = shape_of(p, index);
     uint64_t blocks = blocks_of(p, index);
-    tierce__lock_take(lock_of(p));
-    p->result.memory_blocks = blocks_up_to(p, index + 1);
+    tierce__lock_take(tierce__prefetch_lock(p));
+    p->result.memory_blocks = tierce__prefetch_blocks(p, index + 1);
     p->result.tiers[chunk->rung].loaded += blocks;
-    tierce__lock_drop(lock_of(p));
+    tierce__lock_drop(tierce__prefetch_lock(p));
     if (chunk->rung == 0)
         return;
     tierce__count(p->engine, TIERCE__STAT_prefetch_blocks, shape->geometry.block_count);
@@ -621,7 +494,7 @@ static void gather(struct tierce_prefetch *p)
 static void tell_tiers(struct tierce_prefetch *p, bool all)
 {
     for (size_t rung = 0; rung < p->engine->rung_count; rung++) {
-        struct share *share = &p->shares[rung];
+        struct tierce__prefetch_share *share = &p->shares[rung];
         bool known = p->search_over && share->end <= p->gathered;
         if (!share->searched || share->told || (!all && !known))
             continue;
@@ -638,24 +511,24 @@ static void finish(struct tierce_prefetch *p)
     tierce__session_free(p->pinned);
     p->pinned = NULL;
     tell_tiers(p, true);
-    tierce__lock_take(lock_of(p));
+    tierce__lock_take(tierce__prefetch_lock(p));
     p->result.cancelled = p->cancelled;
     p->result.late = p->late;
     p->result.final = true;
     struct tierce_prefetch_result result = p->result;
     tierce__cond_broadcast(&p->changed);
-    tierce__lock_drop(lock_of(p));
+    tierce__lock_drop(tierce__prefetch_lock(p));
     if (result.late)
         tierce__count(p->engine, TIERCE__STAT_prefetches_late, 1);
     if (p->opts.on_done != NULL)
         p->opts.on_done(p->opts.arg, &result);
 }
 
-static void advance(struct tierce_prefetch *p)
+void tierce__prefetch_advance(struct tierce_prefetch *p)
 {
-    tierce__lock_take(lock_of(p));
+    tierce__lock_take(tierce__prefetch_lock(p));
     bool over = p->cancelled || p->late;
-    tierce__lock_drop(lock_of(p));
+    tierce__lock_drop(tierce__prefetch_lock(p));
     if (!over) {
         search(p);
         take_room(p);
@@ -666,227 +539,4 @@ static void advance(struct tierce_prefetch *p)
             return;
     }
     finish(p);
-}
-
-/* Ends it if its deadline has passed. */
-static void expire(struct tierce_prefetch *p)
-{
-    tierce__lock_take(lock_of(p));
-    bool due = !p->result.final && tierce__now_ns() >= p->deadline_ns;
-    p->late |= due;
-    tierce__lock_drop(lock_of(p));
-    if (due)
-        go_on(p, false);
-}
-
-/* ---- the prefetches of an engine ---- */
-
-void tierce__prefetches_init(struct tierce__prefetches *prefetches, uint64_t bytes_max)
-{
-    tierce__lock_init(&prefetches->lock, TIERCE__LOCK_PREFETCH);
-    tierce__list_init(&prefetches->list);
-    tierce__semaphore_init(&prefetches->memory, bytes_max);
-}
-
-void tierce__prefetches_fini(struct tierce__prefetches *prefetches)
-{
-    TIERCE_ASSERT(tierce__list_empty(&prefetches->list));
-    tierce__semaphore_fini(&prefetches->memory);
-    tierce__lock_fini(&prefetches->lock);
-}
-
-static struct tierce_prefetch *prefetch_of(struct tierce__list *node)
-{
-    return TIERCE__CONTAINER_OF(node, struct tierce_prefetch, node);
-}
-
-/* One whose deadline has passed, marked and with a reference, or NULL. */
-static struct tierce_prefetch *take_due(struct tierce__prefetches *prefetches, uint64_t now)
-{
-    struct tierce_prefetch *due = NULL;
-    tierce__lock_take(&prefetches->lock);
-    TIERCE__LIST_FOR_EACH (it, &prefetches->list) {
-        struct tierce_prefetch *p = prefetch_of(it);
-        if (p->result.final || p->late || now < p->deadline_ns)
-            continue;
-        p->late = true;
-        p->refs++;
-        due = p;
-        break;
-    }
-    tierce__lock_drop(&prefetches->lock);
-    return due;
-}
-
-void tierce__prefetches_expire(struct tierce_engine *engine)
-{
-    uint64_t now = tierce__now_ns();
-    struct tierce_prefetch *due;
-    while ((due = take_due(&engine->prefetches, now)) != NULL)
-        go_on(due, true);
-}
-
-void tierce__prefetches_drop(struct tierce_view *view)
-{
-    struct tierce__prefetches *prefetches = &view->engine->prefetches;
-    struct tierce_prefetch *found;
-    do {
-        found = NULL;
-        tierce__lock_take(&prefetches->lock);
-        TIERCE__LIST_FOR_EACH (it, &prefetches->list) {
-            if (prefetch_of(it)->view == view)
-                found = prefetch_of(it);
-        }
-        tierce__lock_drop(&prefetches->lock);
-        tierce_prefetch_end(found);
-    } while (found != NULL);
-}
-
-/* ---- begin, poll, wait, end ---- */
-
-static int check_opts(const struct tierce_view *view, const struct tierce_prefetch_opts *opts)
-{
-    if (tierce__engine_inherited(view->engine))
-        return TIERCE_E_CLOSED;
-    bool pin = (opts->flags & TIERCE_PREFETCH_PIN) != 0;
-    return opts->size != sizeof(*opts) || (pin && opts->session == 0) ? TIERCE_E_ARGUMENT : 0;
-}
-
-/* What is needed of the caller's chain. */
-static int copy_sequence(struct tierce_prefetch *p, const struct tierce_chain *chain,
-                         uint64_t to_block)
-{
-    int rc =
-        tierce__keys_init(&p->keys, p->view, chain, to_block, tierce_chain_blocks(chain), true);
-    if (rc < 0)
-        return rc;
-    if (p->keys.tail_blocks > 0)
-        rc = tierce__shape_init(&p->tail_shape, p->view, p->keys.tail_blocks);
-    if (rc < 0)
-        return rc;
-    p->hashes = tierce__alloc(p->keys.block_count * TIERCE_HASH_BYTES);
-    p->chunks = tierce__calloc(p->keys.count, sizeof(*p->chunks));
-    if (p->hashes == NULL || p->chunks == NULL)
-        return -ENOMEM;
-    if (p->keys.block_count > 0)
-        memcpy(p->hashes, tierce_chain_hash(chain, 0), p->keys.block_count * TIERCE_HASH_BYTES);
-    memcpy(p->root, tierce_chain_root_hash(chain), TIERCE_HASH_BYTES);
-    for (size_t i = 0; i < p->keys.count; i++)
-        p->chunks[i].prefetch = p;
-    return 0;
-}
-
-static void start(struct tierce_prefetch *p)
-{
-    struct tierce_engine *engine = p->engine;
-    bool pin = (p->opts.flags & TIERCE_PREFETCH_PIN) != 0;
-    p->budget = engine->prefetches.memory.capacity;
-    if (pin) {
-        p->budget = tierce__session_room(p->view, p->opts.session);
-        p->pinned = tierce__session_take(p->view, p->opts.session);
-    }
-    size_t first = (size_t)(p->opts.from_block / p->view->chunk_blocks);
-    first = first < p->keys.count ? first : p->keys.count;
-    p->found = p->claimed = p->gathered = p->round_start = first;
-    p->plan_end = p->keys.count;
-    p->result.size = sizeof(p->result);
-    p->result.blocks = p->result.memory_blocks = blocks_up_to(p, first);
-    p->result.tier_count = engine->rung_count;
-    for (size_t i = 0; i < engine->rung_count; i++)
-        p->result.tiers[i].name = engine->rungs[i].tier->ops->name;
-    tierce__count(engine, TIERCE__STAT_prefetches, 1);
-    tierce__lock_take(lock_of(p));
-    tierce__list_push_back(&engine->prefetches.list, &p->node);
-    tierce__lock_drop(lock_of(p));
-    go_on(p, false);
-}
-
-int tierce_prefetch_begin(struct tierce_prefetch **out, struct tierce_view *view,
-                          const struct tierce_chain *chain, uint64_t to_block,
-                          const struct tierce_prefetch_opts *opts)
-{
-    TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
-    int rc = check_opts(view, opts);
-    if (rc < 0)
-        return rc;
-    struct tierce_prefetch *p = tierce__calloc(1, sizeof(*p));
-    if (p == NULL)
-        return -ENOMEM;
-    p->magic = TIERCE__PREFETCH_MAGIC;
-    p->engine = view->engine;
-    p->view = view;
-    p->opts = *opts;
-    p->mode = tierce__engine_mode(view->engine);
-    p->to_block = to_block;
-    p->deadline_ns = tierce__deadline_in_ms(
-        opts->timeout_ms > 0 ? opts->timeout_ms : view->engine->settings.prefetch_ms);
-    p->refs = 1;
-    tierce__cond_init(&p->changed);
-    rc = copy_sequence(p, chain, to_block);
-    if (rc < 0) {
-        free_prefetch(p);
-        return rc;
-    }
-    start(p);
-    *out = p;
-    return 0;
-}
-
-bool tierce_prefetch_poll(struct tierce_prefetch *p, struct tierce_prefetch_result *result)
-{
-    TIERCE_CHECK_MAGIC(p, TIERCE__PREFETCH_MAGIC);
-    TIERCE_ASSERT(result->size == sizeof(*result));
-    if (tierce__engine_inherited(p->engine)) {
-        *result = (struct tierce_prefetch_result){.size = sizeof(*result), .final = true};
-        return true;
-    }
-    expire(p);
-    tierce__lock_take(lock_of(p));
-    *result = p->result;
-    tierce__lock_drop(lock_of(p));
-    return result->final;
-}
-
-int tierce_prefetch_wait(struct tierce_prefetch *p, uint32_t timeout_ms)
-{
-    TIERCE_CHECK_MAGIC(p, TIERCE__PREFETCH_MAGIC);
-    if (tierce__engine_inherited(p->engine))
-        return TIERCE_E_CLOSED;
-    uint64_t until_ns = tierce__deadline_in_ms(timeout_ms);
-    uint64_t wake_ns = until_ns < p->deadline_ns ? until_ns : p->deadline_ns;
-    tierce__lock_take(lock_of(p));
-    while (!p->result.final && tierce__cond_wait(&p->changed, lock_of(p), wake_ns))
-        ;
-    tierce__lock_drop(lock_of(p));
-    expire(p);
-    tierce__lock_take(lock_of(p));
-    bool in_time = true;
-    while (!p->result.final && in_time)
-        in_time = tierce__cond_wait(&p->changed, lock_of(p), until_ns);
-    bool final = p->result.final;
-    tierce__lock_drop(lock_of(p));
-    return final ? 0 : TIERCE_E_DEADLINE;
-}
-
-void tierce_prefetch_end(struct tierce_prefetch *p)
-{
-    if (p == NULL)
-        return;
-    TIERCE_CHECK_MAGIC(p, TIERCE__PREFETCH_MAGIC);
-    if (tierce__engine_inherited(p->engine))
-        return;
-    struct tierce__lock *lock = lock_of(p);
-    tierce__lock_take(lock);
-    p->cancelled = true;
-    tierce__lock_drop(lock);
-    go_on(p, false);
-    tierce__lock_take(lock);
-    while (p->going_on)
-        tierce__cond_wait(&p->changed, lock, TIERCE__DEADLINE_NEVER);
-    TIERCE_ASSERT(p->result.final);
-    tierce__list_remove(&p->node);
-    bool last = --p->refs == 0;
-    tierce__lock_drop(lock);
-    if (last)
-        free_prefetch(p);
 }

@@ -243,8 +243,9 @@ static int prepare(struct tierce_store *store, const struct tierce_transfer_opts
     if (rc < 0)
         return rc;
     size_t held = find_held(store);
-    tierce__view_access(store->view, &store->line, "store", opts->chain, store->keys.block_count,
-                        0);
+    tierce__view_access(
+        store->view, &store->line, "store", opts->chain,
+        (struct tierce__access_what){.count = store->keys.block_count, .request = store->session});
     tierce__access_tag(&store->line, opts->tag);
     size_t missing = store->keys.count - held;
     bool refused = tierce__engine_mode(store->engine) != TIERCE_MODE_NORMAL || store->rungs == 0;

@@ -246,10 +246,12 @@ int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain
         return rc;
     size_t first = (size_t)what->from_block / view->chunk_blocks;
     if (first < keys.count)
-        rc = find_missing(view, &keys, first, what->with_cost, out);
+        rc = find_missing(view, &keys, first, what->whole_view, out);
     bool is_missing = out->reason != TIERCE_MISS_NONE && out->reason != TIERCE_MISS_BYPASSED &&
                       out->reason != TIERCE_MISS_NOT_WORTH_LOADING;
-    if (rc == 0 && is_missing)
+    /* Siblings are compared with what the view says of itself, and taken out if they prove wrong.
+     */
+    if (rc == 0 && is_missing && what->whole_view)
         pass_over_sibling(view, chain, what, out);
     tierce__keys_fini(&keys);
     return rc;

@@ -27,7 +27,7 @@ void tierce__why_refused(struct tierce_engine *engine, size_t rung, const struct
 /* tierce_why, on a zeroed *out. */
 struct tierce__why_what {
     uint64_t from_block, to_block;
-    bool with_cost; /* what is there and not worth loading counts as missing; needs a whole view */
+    bool whole_view; /* not one that only names chunks: costs and siblings count, too */
 };
 TIERCE_MUSTUSE int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain,
                                      const struct tierce__why_what *what, struct tierce_miss *out);

@@ -15,13 +15,13 @@
 bool tierce__admin_http_allows(struct tierce__manager *manager, struct tierce__call *call)
 {
     char name[64];
-    bool may_wait = tierce__call_info(call)->is_deferred;
+    bool may_wait = tierce__call_info(call)->was_aside;
     enum tierce__auth_result result =
         tierce__auth_check(manager->auth, call, false, may_wait, name);
     if (result == TIERCE__AUTH_OK)
         return true;
     if (result == TIERCE__AUTH_WAITS)
-        tierce__call_defer(call);
+        tierce__call_defer_aside(call);
     else
         tierce__call_reply(call, &(struct tierce__reply){
                                      .status = 401,

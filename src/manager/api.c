@@ -383,17 +383,16 @@ void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *messag
 
 /* What the caller may not do, before anything is read. */
 static bool is_allowed(const struct tierce__api_target *target, struct tierce__call *call,
-                       bool *deferred, char name[64])
+                       char name[64])
 {
     const struct tierce__call_info *info = tierce__call_info(call);
     bool needs_admin = tierce__rpcs[target->id].port != TIERCE__RPC_PORT_META;
     enum tierce__auth_result result =
-        tierce__auth_check(target->manager->auth, call, needs_admin, info->is_deferred, name);
+        tierce__auth_check(target->manager->auth, call, needs_admin, info->was_aside, name);
     if (result == TIERCE__AUTH_OK)
         return true;
-    *deferred = result == TIERCE__AUTH_WAITS;
-    if (*deferred) {
-        tierce__call_defer(call);
+    if (result == TIERCE__AUTH_WAITS) {
+        tierce__call_defer_aside(call);
         return false;
     }
     bool grpc = info->protocol == TIERCE__SERVE_GRPC, unknown = result == TIERCE__AUTH_UNKNOWN;
@@ -471,8 +470,7 @@ static void serve(void *arg, struct tierce__call *call)
     struct tierce__api_call api = {
         .manager = target->manager, .id = target->id, .began_ns = tierce__now_ns()};
     char why[TIERCE__PROTO_WHY_BYTES], name[64] = "";
-    bool deferred = false;
-    if (!is_allowed(target, call, &deferred, name))
+    if (!is_allowed(target, call, name))
         return;
     if (!info->is_deferred && info->body_bytes > LOOP_BYTES_MAX) {
         tierce__call_defer(call);

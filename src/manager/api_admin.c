@@ -2,6 +2,7 @@
 #include "manager/api_model.h"
 
 #include "base/alloc.h"
+#include "manager/registry_rules.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -39,13 +40,30 @@ static bool read_storage(struct tierce__api_call *api, const Admin__StorageConfi
     return false;
 }
 
+/* What the registry is going to refuse is not tried. */
+static int try_storage(struct tierce__api_call *api, struct tierce__storage *storage)
+{
+    char why[128];
+    int rc = tierce__storage_check(storage, api->why);
+    if (rc != 0 || tierce__catalog_storage(tierce__api_catalog(api), storage->name) != NULL)
+        return rc;
+    rc = tierce__storages_try(api->manager->storages, storage, why);
+    if (rc != 0)
+        snprintf(api->why, sizeof(api->why),
+                 "storage %.70s is not well, and check_storage_available_when_open is set: %.100s",
+                 storage->name, why[0] != '\0' ? why : tierce_strerror(rc));
+    return rc;
+}
+
 static void add_storage(struct tierce__api_call *api)
 {
     const Admin__AddStorageRequest *request = (const Admin__AddStorageRequest *)api->request;
     struct tierce__storage storage;
     if (!read_storage(api, request->storage, &storage))
         return;
-    int rc = tierce__registry_add_storage(api->manager->registry, &storage, api->why);
+    int rc = storage.check_when_open ? try_storage(api, &storage) : 0;
+    if (rc == 0)
+        rc = tierce__registry_add_storage(api->manager->registry, &storage, api->why);
     say(api, rc, "Storage added successfully", "add storage");
 }
 

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/lock.h"
+#include "manager/account.h"
 
 #include <errno.h>
 #include <openssl/crypto.h>
@@ -25,10 +26,10 @@ struct token {
     uint8_t digest[DIGEST_BYTES];
 };
 
-/* A name and password that were right a while ago, as a keyed digest of both. */
+/* A name and password that were right a while ago, as a keyed digest of both and of the hash that
+ * the account had: an account that changed, or went and came again, has another. */
 struct remembered {
     uint8_t digest[DIGEST_BYTES];
-    enum tierce__role role;
     bool is_used;
 };
 
@@ -40,7 +41,6 @@ struct tierce__auth {
     struct tierce__lock lock; /* AUTH: what follows */
     struct remembered remembered[REMEMBERED_MAX];
     size_t next;
-    uint64_t version; /* of the registry when they were right */
 };
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -144,6 +144,17 @@ void tierce__auth_destroy(struct tierce__auth *auth)
     tierce__free(auth);
 }
 
+bool tierce__auth_lets_nobody_in(const struct tierce__auth *auth)
+{
+    size_t accounts;
+    if (!auth->opts.is_on || auth->token_count > 0)
+        return false;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(auth->opts.registry);
+    (void)tierce__catalog_accounts(catalog, &accounts);
+    tierce__registry_release(auth->opts.registry, catalog);
+    return accounts == 0;
+}
+
 /* ---- what a call shows ----------------------------------------------------------------------- */
 
 static bool find_token(const struct tierce__auth *auth, const char *shown, enum tierce__role *role,
@@ -164,43 +175,24 @@ static bool find_token(const struct tierce__auth *auth, const char *shown, enum 
     return found;
 }
 
-/* Forgets what was right under another registry. AUTH held. */
-static void keep_up(struct tierce__auth *auth)
-{
-    uint64_t version = tierce__registry_version(auth->opts.registry);
-    if (version != auth->version) {
-        memset(auth->remembered, 0, sizeof(auth->remembered));
-        auth->version = version;
-    }
-}
-
-static bool recall(struct tierce__auth *auth, const uint8_t digest[DIGEST_BYTES],
-                   enum tierce__role *role)
+static bool recall(struct tierce__auth *auth, const uint8_t digest[DIGEST_BYTES])
 {
     bool found = false;
     tierce__lock_take(&auth->lock);
-    keep_up(auth);
     for (size_t i = 0; i < REMEMBERED_MAX && !found; i++) {
         const struct remembered *r = &auth->remembered[i];
         found = r->is_used && CRYPTO_memcmp(r->digest, digest, DIGEST_BYTES) == 0;
-        if (found)
-            *role = r->role;
     }
     tierce__lock_drop(&auth->lock);
     return found;
 }
 
-static void remember(struct tierce__auth *auth, const uint8_t digest[DIGEST_BYTES],
-                     enum tierce__role role, uint64_t version)
+static void remember(struct tierce__auth *auth, const uint8_t digest[DIGEST_BYTES])
 {
     tierce__lock_take(&auth->lock);
-    keep_up(auth);
-    if (version == auth->version) {
-        struct remembered *r = &auth->remembered[auth->next++ % REMEMBERED_MAX];
-        r->role = role;
-        r->is_used = true;
-        memcpy(r->digest, digest, DIGEST_BYTES);
-    }
+    struct remembered *r = &auth->remembered[auth->next++ % REMEMBERED_MAX];
+    r->is_used = true;
+    memcpy(r->digest, digest, DIGEST_BYTES);
     tierce__lock_drop(&auth->lock);
 }
 
@@ -218,29 +210,56 @@ static bool decode_basic(const char *shown, char out[CREDENTIAL_BYTES_MAX])
     return strlen(out) == (size_t)decoded - padding && strchr(out, ':') != NULL;
 }
 
+/* HMAC of "name:password" and, behind a NUL, the hash of the account's. */
+static bool make_digest(uint8_t out[DIGEST_BYTES], const struct tierce__auth *auth,
+                        const char *shown, const char *hash)
+{
+    enum { HASH_BYTES_MAX = 256 };
+    char text[CREDENTIAL_BYTES_MAX + HASH_BYTES_MAX];
+    unsigned bytes = DIGEST_BYTES;
+    size_t shown_bytes = strlen(shown) + 1, hash_bytes = strlen(hash);
+    if (hash_bytes >= HASH_BYTES_MAX)
+        return false;
+    memcpy(text, shown, shown_bytes);
+    memcpy(text + shown_bytes, hash, hash_bytes);
+    bool done = HMAC(EVP_sha256(), auth->key, sizeof(auth->key), (const unsigned char *)text,
+                     shown_bytes + hash_bytes, out, &bytes) != NULL;
+    OPENSSL_cleanse(text, sizeof(text));
+    return done;
+}
+
+/* `text`: "name:password". account NULL: there is none of that name, which takes as long. */
+static enum tierce__auth_result check_account(struct tierce__auth *auth, const char *text,
+                                              const struct tierce__account *account, bool may_wait)
+{
+    uint8_t digest[DIGEST_BYTES];
+    const char *hash = account != NULL ? account->password_hash : NULL;
+    bool has_digest = hash != NULL && make_digest(digest, auth, text, hash);
+    if (has_digest && recall(auth, digest))
+        return TIERCE__AUTH_OK;
+    if (!may_wait)
+        return TIERCE__AUTH_WAITS;
+    if (!tierce__password_is(hash, strchr(text, ':') + 1))
+        return TIERCE__AUTH_UNKNOWN;
+    if (has_digest)
+        remember(auth, digest);
+    return TIERCE__AUTH_OK;
+}
+
 static enum tierce__auth_result check_basic(struct tierce__auth *auth, const char *shown,
                                             bool may_wait, enum tierce__role *role, char name[64])
 {
-    char text[CREDENTIAL_BYTES_MAX];
-    uint8_t digest[DIGEST_BYTES];
-    unsigned bytes = sizeof(digest);
-    enum tierce__auth_result result = TIERCE__AUTH_UNKNOWN;
-    if (!decode_basic(shown, text) ||
-        HMAC(EVP_sha256(), auth->key, sizeof(auth->key), (const unsigned char *)text, strlen(text),
-             digest, &bytes) == NULL)
+    char text[CREDENTIAL_BYTES_MAX], whole_name[CREDENTIAL_BYTES_MAX];
+    if (!decode_basic(shown, text))
         return TIERCE__AUTH_UNKNOWN;
-    uint64_t version = tierce__registry_version(auth->opts.registry);
-    char *password = strchr(text, ':');
-    *password++ = '\0';
-    snprintf(name, 64, "%.63s", text);
-    if (recall(auth, digest, role)) {
-        result = TIERCE__AUTH_OK;
-    } else if (!may_wait) {
-        result = TIERCE__AUTH_WAITS;
-    } else if (tierce__registry_check_password(auth->opts.registry, text, password, role)) {
-        remember(auth, digest, *role, version);
-        result = TIERCE__AUTH_OK;
-    }
+    snprintf(whole_name, sizeof(whole_name), "%.*s", (int)strcspn(text, ":"), text);
+    snprintf(name, 64, "%.63s", whole_name);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(auth->opts.registry);
+    const struct tierce__account *account = tierce__catalog_account(catalog, whole_name);
+    enum tierce__auth_result result = check_account(auth, text, account, may_wait);
+    if (account != NULL)
+        *role = account->role;
+    tierce__registry_release(auth->opts.registry, catalog);
     OPENSSL_cleanse(text, sizeof(text));
     return result;
 }

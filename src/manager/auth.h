@@ -12,10 +12,11 @@
  *   - authorization: Basic BASE64(name:pw), an account of the registry
  *   - a client certificate whose common name is an account's
  *
- * Users may make the calls of engines, administrators all.
+ * Users may make the calls of engines and read what is shown to administrators' browsers and
+ * collectors of metrics; administrators may do all.
  *
- * Threads: any. A password is checked by its slow hash once in a while and by a fast keyed one in
- * between; changes of the registry forget the latter.
+ * Threads: any. A password is checked by its slow hash once and by a fast keyed one from then on,
+ * until its account changes.
  */
 
 struct tierce__auth;
@@ -38,6 +39,9 @@ enum tierce__auth_result {
     TIERCE__AUTH_DENIED,  /* known, but not allowed to */
     TIERCE__AUTH_WAITS,   /* ask again where waiting is allowed: a slow hash is to be made */
 };
+
+/* Whether it is switched on, and there is neither a token nor, as the registry stands, an account. */
+bool tierce__auth_lets_nobody_in(const struct tierce__auth *auth);
 
 /* `name`: who it is, for the access log. */
 enum tierce__auth_result tierce__auth_check(struct tierce__auth *auth,

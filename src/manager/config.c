@@ -247,6 +247,11 @@ static int check_access(const struct tierce__manager_config *config,
         return fail(error, TIERCE_E_CONFIG, "tls.certificate and tls.key belong together");
     if (config->tls_client_ca[0] != '\0' && !has_tls)
         return fail(error, TIERCE_E_CONFIG, "tls.client_ca wants tls.certificate and tls.key");
+    if (config->requires_auth && config->auth_token_file[0] == '\0' &&
+        config->registry_uri[0] == '\0')
+        return fail(error, TIERCE_E_CONFIG,
+                    "auth.required without auth.token_file lets nobody in: accounts are in the "
+                    "registry, which is empty where registry.uri is");
     if (is_loopback(config->host) || config->is_insecure || (config->requires_auth && has_tls))
         return 0;
     return fail(error, TIERCE_E_CONFIG,

@@ -252,12 +252,29 @@ static const struct {
 static const char *const ports[] = {"kvcm.service.rpc_port", "kvcm.service.http_port",
                                     "kvcm.service.admin_rpc_port", "kvcm.service.admin_http_port"};
 
+/* NULL: none is near enough to be meant. */
 static const char *nearest_key(const char *key)
 {
+    enum { EDITS_MAX = 4 };
     const char *known[KEYS + 1] = {NULL};
     for (size_t i = 0; i < KEYS; i++)
         known[i] = keys[i].key;
-    return tierce__nearest(key, known);
+    const char *nearest = tierce__nearest(key, known);
+    return tierce__edit_distance(key, nearest) <= EDITS_MAX ? nearest : NULL;
+}
+
+static int warn_unknown(const struct setting *setting, char **warnings)
+{
+    char shown[64];
+    const char *nearest = nearest_key(setting->key);
+    tierce__text_for_message(shown, sizeof(shown), setting->key);
+    if (nearest != NULL)
+        return tierce__manager_warn(warnings,
+                                    "%s: there is no key \"%s\"; the nearest one is \"%s\"",
+                                    setting->source, shown, nearest);
+    return tierce__manager_warn(warnings,
+                                "%s: there is no key \"%s\"; docs/manager.md lists those there are",
+                                setting->source, shown);
 }
 
 /* 1 is fatal, 5 debug; 0 stands for the default. */
@@ -304,13 +321,8 @@ static int apply_one(const struct setting *setting, struct tierce__config *value
                                   setting->source, error);
     while (i < KEYS && strcmp(keys[i].key, setting->key) != 0)
         i++;
-    if (i == KEYS) {
-        char shown[64];
-        tierce__text_for_message(shown, sizeof(shown), setting->key);
-        return tierce__manager_warn(warnings,
-                                    "%s: there is no key \"%s\"; the nearest one is \"%s\"",
-                                    setting->source, shown, nearest_key(setting->key));
-    }
+    if (i == KEYS)
+        return warn_unknown(setting, warnings);
     if (keys[i].meaning == REPORTER && strcmp(setting->value, "kmonitor") == 0) {
         int rc = tierce__manager_warn(warnings,
                                       "%s: there is no kmonitor here; metrics are at "

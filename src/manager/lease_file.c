@@ -62,6 +62,11 @@ static int file_open(struct tierce__lease **out, const char *uri, const char *ho
         snprintf(why, 256, "file:// needs an absolute folder");
         return TIERCE_E_CONFIG;
     }
+    if (access(rest, W_OK | X_OK) != 0) {
+        int rc = -errno;
+        snprintf(why, 256, "elector.uri: the folder %.150s: %.60s", rest, tierce_strerror(rc));
+        return rc;
+    }
     struct file_lease *lease = tierce__calloc(1, sizeof(*lease));
     if (lease == NULL)
         return -ENOMEM;

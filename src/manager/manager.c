@@ -195,6 +195,10 @@ static int promote(void *arg, uint64_t fence)
         set_trouble(manager, why[0] != '\0' ? why : tierce_strerror(rc));
         return rc;
     }
+    if (tierce__auth_lets_nobody_in(manager->auth))
+        tierce__log(TIERCE_LOG_ERROR, "manager.nobody_may_enter",
+                    "auth.required is on, and there is neither a token in auth.token_file nor an "
+                    "account in the registry");
     tierce__reclaimer_resume(manager->reclaimer);
     set_trouble(manager, "");
     set_state(manager, TIERCE__MANAGER_LEADS);
@@ -292,7 +296,8 @@ static void end_ticker(struct whole *whole)
 /* ---- listening ------------------------------------------------------------------------------- */
 
 static size_t add_listener(struct whole *whole, const struct tierce__manager_config *config,
-                           enum tierce__serve_protocol protocol, uint16_t port, unsigned ports)
+                           const char *name, enum tierce__serve_protocol protocol, uint16_t port,
+                           unsigned ports)
 {
     size_t index = whole->listener_count++;
     struct tierce__route *routes = whole->routes[index];
@@ -304,6 +309,7 @@ static size_t add_listener(struct whole *whole, const struct tierce__manager_con
         .protocol = protocol,
         .host = config->host,
         .port = port,
+        .name = name,
         .tls = {.certificate = config->tls_certificate[0] != '\0' ? config->tls_certificate : NULL,
                 .key = config->tls_key[0] != '\0' ? config->tls_key : NULL,
                 .client_ca = config->tls_client_ca[0] != '\0' ? config->tls_client_ca : NULL},
@@ -319,17 +325,18 @@ static void plan_listeners(struct whole *whole, const struct tierce__manager_con
                    debug = config->has_debug ? 1u << TIERCE__RPC_PORT_DEBUG : 0;
     bool shares = config->shares_grpc;
     whole->admin_grpc = whole->debug_http = SIZE_MAX;
-    whole->meta_grpc = add_listener(whole, config, TIERCE__SERVE_GRPC, config->grpc_port,
-                                    meta | (shares ? admin | debug : 0));
-    whole->meta_http = add_listener(whole, config, TIERCE__SERVE_HTTP, config->http_port, meta);
+    whole->meta_grpc = add_listener(whole, config, "listen.grpc_port", TIERCE__SERVE_GRPC,
+                                    config->grpc_port, meta | (shares ? admin | debug : 0));
+    whole->meta_http = add_listener(whole, config, "listen.http_port", TIERCE__SERVE_HTTP,
+                                    config->http_port, meta);
     if (!shares)
-        whole->admin_grpc =
-            add_listener(whole, config, TIERCE__SERVE_GRPC, config->admin_grpc_port, admin | debug);
-    whole->admin_http =
-        add_listener(whole, config, TIERCE__SERVE_HTTP, config->admin_http_port, admin);
+        whole->admin_grpc = add_listener(whole, config, "listen.admin_grpc_port",
+                                         TIERCE__SERVE_GRPC, config->admin_grpc_port, admin | debug);
+    whole->admin_http = add_listener(whole, config, "listen.admin_http_port", TIERCE__SERVE_HTTP,
+                                     config->admin_http_port, admin);
     if (config->has_debug)
-        whole->debug_http =
-            add_listener(whole, config, TIERCE__SERVE_HTTP, config->debug_http_port, debug);
+        whole->debug_http = add_listener(whole, config, "listen.debug (listen.http_port + 3000)",
+                                         TIERCE__SERVE_HTTP, config->debug_http_port, debug);
 }
 
 static bool is_serving(void *arg, const char *service)

@@ -566,18 +566,6 @@ int tierce__registry_remove_account(struct tierce__registry *registry, const cha
     return change(registry, remove_account, &(struct naming){.name = name}, why);
 }
 
-bool tierce__registry_check_password(struct tierce__registry *registry, const char *name,
-                                     const char *password, enum tierce__role *role)
-{
-    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
-    const struct tierce__account *account = tierce__catalog_account(catalog, name);
-    bool is_right = tierce__password_is(account != NULL ? account->password_hash : NULL, password);
-    if (is_right && account != NULL)
-        *role = account->role;
-    tierce__registry_release(registry, catalog);
-    return is_right;
-}
-
 /* ---- all at once ----------------------------------------------------------------------------- */
 
 int tierce__registry_snapshot(struct tierce__registry *registry, char **out)

@@ -114,10 +114,6 @@ TIERCE_MUSTUSE int tierce__registry_add_account(struct tierce__registry *registr
 TIERCE_MUSTUSE int tierce__registry_remove_account(struct tierce__registry *registry,
                                                    const char *name, char why[256]);
 
-/* Whether the password is the account's; takes as long for an unknown name. *role on true. */
-bool tierce__registry_check_password(struct tierce__registry *registry, const char *name,
-                                     const char *password, enum tierce__role *role);
-
 /* All of it as one JSON text (heap), and back: everything or nothing. What is there already under
  * the same name keeps its number (an instance, a storage: if it is the same), the rest gets new
  * ones. */

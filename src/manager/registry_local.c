@@ -94,6 +94,11 @@ static int local_open(struct tierce__registry_store **out, const char *uri, stru
                      local->folder != NULL
                  ? 0
                  : -ENOMEM;
+    if (rc == 0 && vfs == NULL && access(local->folder, W_OK | X_OK) != 0) {
+        rc = -errno;
+        snprintf(why, 256, "registry.uri: the folder %.150s: %.60s", local->folder,
+                 tierce_strerror(rc));
+    }
     if (rc == 0 && vfs == NULL) {
         rc = tierce__vfs_threads_create(&local->vfs, 1);
         local->owns_vfs = rc == 0;

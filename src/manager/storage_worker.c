@@ -344,6 +344,18 @@ void tierce__storage_worker_probe(struct tierce__storage_worker *worker)
     tierce__lock_drop(&worker->lock);
 }
 
+int tierce__storage_worker_try(struct tierce__storage_worker *worker, char why[128])
+{
+    tierce__storage_worker_probe(worker);
+    tierce__lock_take(&worker->lock);
+    while (!worker->report.is_probed && wait_for_it(worker))
+        continue;
+    bool is_well = worker->report.is_probed && worker->report.failures == 0;
+    snprintf(why, 128, "%s", worker->report.is_probed ? worker->report.why : "it does not answer");
+    tierce__lock_drop(&worker->lock);
+    return is_well ? 0 : TIERCE_E_DOWN;
+}
+
 void tierce__storage_worker_reset(struct tierce__storage_worker *worker)
 {
     TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);

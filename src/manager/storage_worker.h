@@ -44,6 +44,9 @@ TIERCE_MUSTUSE int tierce__storage_worker_measure(struct tierce__storage_worker 
 /* Asks for a probe, if none is under way. */
 void tierce__storage_worker_probe(struct tierce__storage_worker *worker);
 
+/* Probes and waits for the end of it. Errors, `why` in words: TIERCE_E_DOWN. */
+TIERCE_MUSTUSE int tierce__storage_worker_try(struct tierce__storage_worker *worker, char why[128]);
+
 /* Forgets what probes said. */
 void tierce__storage_worker_reset(struct tierce__storage_worker *worker);
 

@@ -362,6 +362,26 @@ bool tierce__storages_is_available(struct tierce__storages *storages,
            atomic_load_explicit(&storages->is_unwell[storage->number], memory_order_relaxed) == 0;
 }
 
+int tierce__storages_try(const struct tierce__storages *storages,
+                         const struct tierce__storage *storage, char why[128])
+{
+    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
+    struct tierce__storage_worker *worker;
+    why[0] = '\0';
+    if (!ops->is_reached)
+        return 0;
+    int rc = tierce__storage_worker_start(&worker, storage, ops, storages->opts.probe_timeout_ms,
+                                          why);
+    if (rc != 0)
+        return rc;
+    rc = tierce__storage_worker_try(worker, why);
+    tierce__storage_worker_end(worker);
+    (void)tierce__storage_worker_has_ended(worker, true);
+    tierce__storage_worker_forget(worker);
+    return rc;
+}
+
 void tierce__storages_state(struct tierce__storages *storages, const char *name,
                             struct tierce__storage_state *out)
 {

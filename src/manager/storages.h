@@ -43,6 +43,12 @@ void tierce__storages_close(struct tierce__storages *storages);
 bool tierce__storages_is_available(struct tierce__storages *storages,
                                    const struct tierce__storage *storage);
 
+/* Probes a storage once, which need not be of the registry; one that is not reached from here is
+ * well. Waits for at most probe_timeout_ms. Errors, `why` in words: TIERCE_E_DOWN, those of its
+ * driver and of a thread, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__storages_try(const struct tierce__storages *storages,
+                                        const struct tierce__storage *storage, char why[128]);
+
 struct tierce__storage_state {
     bool is_enabled, is_well, is_probed;
     uint64_t probe_age_ms, probe_took_us; /* of the last that ended; is_probed: there was one */

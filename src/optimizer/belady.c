@@ -194,7 +194,7 @@ static int use(struct cache *c, const struct tierce__recorded *request, const ui
         return rc;
     for (uint32_t i = 0; i < request->count; i++) {
         bool was = c->next[blocks[i]] != ABSENT;
-        if (!was && request->kind == TIERCE__TRACE_READ)
+        if (!was && i >= request->stored)
             continue;
         bool is = next[i] != NEVER;
         c->next[blocks[i]] = is ? next[i] : ABSENT;

@@ -9,20 +9,22 @@ static int add(struct tierce__recording *out, const struct tierce__recorded *r, 
     const uint32_t *blocks = tierce__recorded_blocks(r);
     for (uint32_t i = 0; i < r->count; i++)
         ids[i] = blocks[i];
-    return tierce__recording_add(out, &(struct tierce__trace_request){
-                                          .time_us = r->time_us,
-                                          .session = r->session,
-                                          .instance = r->instance,
-                                          .kind = (enum tierce__trace_kind)r->kind,
-                                          .query = (enum tierce__trace_query)r->query,
-                                          .window = r->window,
-                                          .count = r->count,
-                                          .read_count = r->read_count,
-                                          .blocks = ids,
-                                          .internal = tierce__recorded_internal(r),
-                                          .bytes = tierce__recorded_bytes(r),
-                                          .input_tokens = r->input_tokens,
-                                      });
+    return tierce__recording_add(
+        out, &(struct tierce__trace_request){
+                 .time_us = r->time_us,
+                 .session = r->session,
+                 .instance = r->instance,
+                 .kind = (enum tierce__trace_kind)r->kind,
+                 .query = (enum tierce__trace_query)r->query,
+                 .window = r->window,
+                 .count = r->count,
+                 .read_count = r->read_count,
+                 .unstored = r->kind == TIERCE__TRACE_TURN ? r->count - r->stored : 0,
+                 .blocks = ids,
+                 .internal = tierce__recorded_internal(r),
+                 .bytes = tierce__recorded_bytes(r),
+                 .input_tokens = r->input_tokens,
+             });
 }
 
 int tierce__recording_filter(struct tierce__recording **out,

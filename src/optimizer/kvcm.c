@@ -201,6 +201,7 @@ static int store(struct tierce__kvcm *k, const struct tierce__recorded *request,
     struct tierce__kvcm_policy *policy = &k->policies[request->instance];
     uint64_t stored = 0;
     int rc = 0;
+    found = found < request->stored ? found : request->stored;
     /* Holes first: whether their node is a leaf is asked before the chain grows. */
     for (uint32_t i = 0; rc == 0 && i < found; i++) {
         if (tierce__kvcm_is_cached(&k->tree, k->path[i]))
@@ -210,8 +211,8 @@ static int store(struct tierce__kvcm *k, const struct tierce__recorded *request,
     }
     if (rc == 0)
         rc = tierce__kvcm_tree_extend(&k->tree, request->instance, tierce__recorded_blocks(request),
-                                      request->count, found, k->path);
-    for (uint32_t i = found; rc == 0 && i < request->count; i++, stored++)
+                                      request->stored, found, k->path);
+    for (uint32_t i = found; rc == 0 && i < request->stored; i++, stored++)
         rc = tierce__kvcm_policy_store(policy, k->path[i], request->time_us);
     k->used[k->layout->instances[request->instance].group] += stored;
     k->result.stored += stored;

@@ -53,7 +53,7 @@ static void name_blocks(struct scan *s, const struct tierce__recorded *r)
             s->blocks.instance[b] = r->instance;
         }
         s->named_us[b] = r->time_us;
-        if (r->kind != TIERCE__TRACE_READ)
+        if (i < r->stored)
             s->flags[b] |= STORED;
         if (bytes != NULL)
             s->bytes[b] = bytes[i];

@@ -59,7 +59,10 @@ static int file_open(struct tierce__live_source **out, const char *url,
     char *path = tierce__strdup(url);
     int fd = f != NULL && path != NULL ? open_path(path) : -ENOMEM;
     if (fd < 0) {
-        snprintf(why, TIERCE__TRACE_WHY_BYTES, "cannot be opened: %s", tierce_strerror(fd));
+        bool may_be_host = fd == -ENOENT && strchr(url, ':') != NULL;
+        snprintf(why, TIERCE__TRACE_WHY_BYTES, "cannot be opened: %s%s", tierce_strerror(fd),
+                 may_be_host ? "; what is no file begins with tcp:// (vLLM's KV events) or http://"
+                             : "");
         tierce__free(path);
         tierce__free(f);
         return fd;

@@ -162,7 +162,7 @@ static void count_request(struct tierce__recording *r, const struct tierce__reco
     t->instances = head->instance >= t->instances ? head->instance + 1 : t->instances;
     t->longest = head->count > t->longest ? head->count : t->longest;
     t->has_bytes = t->has_bytes || head->has_bytes;
-    t->has_reads = t->has_reads || head->kind == TIERCE__TRACE_READ;
+    t->has_reads = t->has_reads || head->stored < head->count;
     t->has_sessions = t->has_sessions || head->session != 0;
 }
 
@@ -185,6 +185,7 @@ int tierce__recording_add(struct tierce__recording *recording,
         .has_internal = request->internal != NULL && request->count > 0,
         .has_bytes = request->bytes != NULL && request->count > 0,
         .before = recording->last_bytes,
+        .stored = request->kind == TIERCE__TRACE_READ ? 0 : request->count - request->unstored,
     };
     if (recorded_bytes(&head) / 8 > UINT32_MAX)
         return TIERCE_E_LIMIT;

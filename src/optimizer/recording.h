@@ -17,7 +17,7 @@
  *          r = tierce__recording_next(recording, r))
  *         replay(r, tierce__recorded_blocks(r));
  *
- * 4 bytes a block and 48 a request, 1 byte more a block where a trace says what the engine held
+ * 4 bytes a block and 56 a request, 1 byte more a block where a trace says what the engine held
  * itself, 8 where blocks differ in size.
  *
  * Threads: one at a time until it is sealed; then any.
@@ -39,6 +39,7 @@ struct tierce__recorded {
     uint8_t has_internal;
     uint8_t has_bytes;
     uint32_t before; /* bytes of the request before it, in eights; 0: it is the first */
+    uint32_t stored; /* the first so many blocks are stored if they are not there; 0 for a read */
 };
 
 struct tierce__recording_totals {
@@ -51,7 +52,7 @@ struct tierce__recording_totals {
     uint32_t longest;   /* blocks of the longest request */
     int64_t first_us, last_us;
     bool has_bytes; /* some request gives sizes */
-    bool has_reads; /* some request looks up without storing */
+    bool has_reads; /* some request looks up what it does not store */
     bool has_sessions;
 };
 

@@ -79,20 +79,35 @@ static void count_uses(struct tierce__replay *r, const uint8_t *internal, uint32
     }
 }
 
+/* Uses the blocks from `from` on up to `to`, and returns the hits of those that are looked up. */
+static uint32_t use_part(struct tierce__replay *r, const struct tierce__recorded *request,
+                         uint32_t from, uint32_t to, bool stores)
+{
+    const uint8_t *internal = r->counts_uses ? tierce__recorded_internal(request) : NULL;
+    const uint64_t *bytes = r->opts.in_bytes ? tierce__recorded_bytes(request) : NULL;
+    if (from == to)
+        return 0;
+    return tierce__flat_run(
+        &r->flat, &(struct tierce__flat_uses){
+                      .keys = tierce__recorded_blocks(request) + from,
+                      .bytes = bytes != NULL ? bytes + from : NULL,
+                      .there = internal != NULL ? r->there + from : NULL,
+                      .count = to - from,
+                      .counted = request->read_count > from ? request->read_count - from : 0,
+                      .backwards = r->opts.order == TIERCE__TOUCH_REV,
+                      .stores = stores,
+                      .ticks = r->opts.ttl_us == 0,
+                  });
+}
+
 static void use_each(struct tierce__replay *r, const struct tierce__recorded *request)
 {
     const uint8_t *internal = r->counts_uses ? tierce__recorded_internal(request) : NULL;
-    uint32_t hits = tierce__flat_run(
-        &r->flat, &(struct tierce__flat_uses){
-                      .keys = tierce__recorded_blocks(request),
-                      .bytes = r->opts.in_bytes ? tierce__recorded_bytes(request) : NULL,
-                      .there = internal != NULL ? r->there : NULL,
-                      .count = request->count,
-                      .counted = request->read_count,
-                      .backwards = r->opts.order == TIERCE__TOUCH_REV,
-                      .stores = request->kind != TIERCE__TRACE_READ,
-                      .ticks = r->opts.ttl_us == 0,
-                  });
+    uint32_t hits = 0, stored = request->stored, count = request->count;
+    if (r->opts.order == TIERCE__TOUCH_REV)
+        hits = use_part(r, request, stored, count, false) + use_part(r, request, 0, stored, true);
+    else
+        hits = use_part(r, request, 0, stored, true) + use_part(r, request, stored, count, false);
     if (r->counts_uses)
         count_uses(r, internal, request->read_count, hits);
 }
@@ -120,7 +135,7 @@ static void use_whole(struct tierce__replay *r, const struct tierce__recorded *r
             ops->touch(policy, slot_of[blocks[i]], r->flat.now);
     }
     hold(r, request, true);
-    for (uint32_t i = 0; i < request->count && request->kind != TIERCE__TRACE_READ; i++) {
+    for (uint32_t i = 0; i < request->stored; i++) {
         bool there = slot_of[blocks[i]] != TIERCE__NO_SLOT;
         if (!there &&
             !tierce__flat_store(&r->flat, ops, blocks[i], bytes != NULL ? bytes[i] : 1, parent))

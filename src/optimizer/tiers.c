@@ -305,7 +305,7 @@ static void choose_stores(struct tierce__tiers *t, const struct tierce__recorded
         if (!is_again(t, i) && has(&t->stores[0], blocks[i]))
             room -= held_cost(&t->stores[0], blocks[i]);
     }
-    for (uint32_t i = 0; i < request->count; i++) {
+    for (uint32_t i = 0; i < request->stored; i++) {
         uint64_t cost = cost_of(t, blocks[i]);
         if (is_again(t, i) || any_has(t, blocks[i]))
             continue;
@@ -567,7 +567,7 @@ int tierce__tiers_request(struct tierce__tiers *tiers, const struct tierce__reco
     memset(t->place, NO_TIER, request->count);
     if (request->kind != TIERCE__TRACE_WRITE)
         rc = load(t, request, &own);
-    if (request->kind != TIERCE__TRACE_READ)
+    if (request->stored > 0)
         choose_stores(t, request);
     for (size_t i = 0; i < t->opts.tier_count; i++) {
         bool waterfall = t->opts.writes == TIERCE__TIERS_WATERFALL;

@@ -333,6 +333,24 @@ int tierce__trace_retime(struct tierce__trace *trace, struct tierce__order_ticke
     return rc == TIERCE_E_LIMIT ? too_late(trace, time_us) : rc;
 }
 
+struct tierce__order_ticket tierce__trace_emitted(const struct tierce__trace *trace)
+{
+    return tierce__order_pushed(trace->order);
+}
+
+const struct tierce__trace_request *tierce__trace_look(const struct tierce__trace *trace,
+                                                       struct tierce__order_ticket ticket)
+{
+    return tierce__order_look(trace->order, ticket);
+}
+
+int tierce__trace_replace(struct tierce__trace *trace, struct tierce__order_ticket ticket,
+                          const struct tierce__trace_request *request)
+{
+    TIERCE_DASSERT(request->read_count <= request->count);
+    return tierce__order_replace(trace->order, ticket, request);
+}
+
 bool tierce__trace_waits(const struct tierce__trace *trace, struct tierce__order_ticket ticket)
 {
     return tierce__order_waits(trace->order, ticket);

@@ -49,10 +49,11 @@ struct tierce__trace_request {
     uint32_t instance; /* index into the trace's names of instances */
     enum tierce__trace_kind kind;
     enum tierce__trace_query query;
-    uint32_t window;        /* QUERY_WINDOW: blocks, >= 1 */
-    uint32_t count;         /* blocks; 0 is a request for nothing, and is counted as one */
-    uint32_t read_count;    /* <= count: the leading blocks that are looked up; a turn stores all */
-    const uint64_t *blocks; /* [count] prefix ids; any may be NULL where count is 0 */
+    uint32_t window;         /* QUERY_WINDOW: blocks, >= 1 */
+    uint32_t count;          /* blocks; 0 is a request for nothing, and is counted as one */
+    uint32_t read_count;     /* <= count: the leading blocks that are looked up */
+    uint32_t unstored;       /* of a turn: so many of the last blocks are not stored */
+    const uint64_t *blocks;  /* [count] prefix ids; any may be NULL where count is 0 */
     const uint8_t *internal; /* NULL, or [count]: 1 where the engine held the block itself */
     const uint64_t *bytes;   /* NULL: all of one size; or [count] */
     uint64_t input_tokens, output_tokens; /* 0: the trace does not say */

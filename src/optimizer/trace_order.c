@@ -57,11 +57,12 @@ struct tierce__order {
     struct chunk *free_chunk; /* each of CHUNK_BYTES */
     uint64_t held_bytes;      /* of all chunks but the free ones */
     uint64_t sequence;
-    struct places ring; /* times never fall */
-    struct places heap; /* the earliest on top */
-    uint64_t stale;     /* places of requests that have another now */
-    int64_t latest_us;  /* of what came */
-    int64_t last_us;    /* of what was given out */
+    struct tierce__order_ticket pushed; /* the last one with a settled time */
+    struct places ring;                 /* times never fall */
+    struct places heap;                 /* the earliest on top */
+    uint64_t stale;                     /* places of requests that have another now */
+    int64_t latest_us;                  /* of what came */
+    int64_t last_us;                    /* of what was given out */
     uint64_t reordered;
 };
 
@@ -149,12 +150,16 @@ static void *take_room(struct tierce__order *order, struct slot *slot, size_t by
     return room;
 }
 
+static void leave_chunk(struct tierce__order *order, struct chunk *chunk)
+{
+    if (chunk != NULL && --chunk->live == 0 && chunk != order->chunk)
+        release_chunk(order, chunk);
+}
+
 static void release_slot(struct tierce__order *order, uint32_t index)
 {
     struct slot *slot = &order->slots[index];
-    struct chunk *chunk = slot->chunk;
-    if (chunk != NULL && --chunk->live == 0 && chunk != order->chunk)
-        release_chunk(order, chunk);
+    leave_chunk(order, slot->chunk);
     slot->chunk = NULL;
     slot->sequence = 0;
     slot->next_free = order->free_slot;
@@ -361,10 +366,42 @@ int tierce__order_push(struct tierce__order *order, const struct tierce__trace_r
     order->free_slot = slot->next_free;
     order->held++;
     put_place(order, index, ticket != NULL);
-    if (ticket != NULL)
+    if (ticket != NULL) {
         *ticket = (struct tierce__order_ticket){slot->sequence, index};
-    else
-        note_time(order, request->time_us);
+        return 0;
+    }
+    order->pushed = (struct tierce__order_ticket){slot->sequence, index};
+    note_time(order, request->time_us);
+    return 0;
+}
+
+struct tierce__order_ticket tierce__order_pushed(const struct tierce__order *order)
+{
+    TIERCE_CHECK_MAGIC(order, ORDER_MAGIC);
+    return order->pushed;
+}
+
+const struct tierce__trace_request *tierce__order_look(const struct tierce__order *order,
+                                                       struct tierce__order_ticket ticket)
+{
+    return tierce__order_waits(order, ticket) ? &order->slots[ticket.slot].request : NULL;
+}
+
+int tierce__order_replace(struct tierce__order *order, struct tierce__order_ticket ticket,
+                          const struct tierce__trace_request *request)
+{
+    if (!tierce__order_waits(order, ticket))
+        return TIERCE_E_MISS;
+    struct slot *slot = &order->slots[ticket.slot], before = *slot;
+    slot->chunk = NULL;
+    int rc = fill_slot(order, slot, request);
+    if (rc < 0) {
+        *slot = before;
+        return rc;
+    }
+    slot->request.time_us = before.request.time_us;
+    slot->request.line = before.request.line;
+    leave_chunk(order, before.chunk);
     return 0;
 }
 

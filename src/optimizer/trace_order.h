@@ -46,6 +46,22 @@ TIERCE_MUSTUSE int tierce__order_retime(struct tierce__order *order,
 /* Whether the request of a ticket still waits at the time that it came with. */
 bool tierce__order_waits(const struct tierce__order *order, struct tierce__order_ticket ticket);
 
+/* The request that was pushed last without a ticket: its time is settled, its content may change.
+ */
+struct tierce__order_ticket tierce__order_pushed(const struct tierce__order *order);
+
+/* A request that waits, [borrow]ed until something else is called; NULL: it was given out. */
+const struct tierce__trace_request *tierce__order_look(const struct tierce__order *order,
+                                                       struct tierce__order_ticket ticket);
+
+/*
+ * Gives a request that waits another content, copied; its time and its place stay. Errors, nothing
+ * changed: TIERCE_E_MISS (it was given out already), -ENOMEM.
+ */
+TIERCE_MUSTUSE int tierce__order_replace(struct tierce__order *order,
+                                         struct tierce__order_ticket ticket,
+                                         const struct tierce__trace_request *request);
+
 bool tierce__order_full(const struct tierce__order *order);
 
 /* Gives the earliest out, its pointers [borrow]ed until the next call of this; false if the window

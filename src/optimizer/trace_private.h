@@ -59,6 +59,15 @@ TIERCE_MUSTUSE int tierce__trace_retime(struct tierce__trace *trace,
 /* Whether a request that was handed on with a ticket still waits. */
 bool tierce__trace_waits(const struct tierce__trace *trace, struct tierce__order_ticket ticket);
 
+/* The request that was handed on last without a ticket, one that waits (NULL: it is out), and
+ * another content for it: as of tierce__order_pushed, look and replace. */
+struct tierce__order_ticket tierce__trace_emitted(const struct tierce__trace *trace);
+const struct tierce__trace_request *tierce__trace_look(const struct tierce__trace *trace,
+                                                       struct tierce__order_ticket ticket);
+TIERCE_MUSTUSE int tierce__trace_replace(struct tierce__trace *trace,
+                                         struct tierce__order_ticket ticket,
+                                         const struct tierce__trace_request *request);
+
 /* The index of an instance by its name; a new one gets the next. 0; as emit (too many); -ENOMEM. */
 TIERCE_MUSTUSE int tierce__trace_instance_index(struct tierce__trace *trace, uint32_t *out,
                                                 const char *name, size_t length);

@@ -34,13 +34,13 @@ static const struct tierce__field fields[FIELDS] = {
     [HASH_IDS] = TIERCE__FIELD("hash_ids", IDS, qwen, ids),
 };
 
-#define WANTED (1u << TIMESTAMP | 1u << HASH_IDS)
+#define WANTED  (1u << TIMESTAMP | 1u << HASH_IDS)
+#define TELLING (1u << CHAT | 1u << PARENT) /* one of them at least: else it is Mooncake's */
 
 static bool probe(const char *head, size_t length)
 {
-    const uint32_t telling = 1u << CHAT | 1u << PARENT;
     uint32_t seen = tierce__fields_probe(head, length, fields, FIELDS);
-    return (seen & WANTED) == WANTED && (seen & telling) != 0;
+    return (seen & WANTED) == WANTED && (seen & TELLING) != 0;
 }
 
 static int init(void *state)
@@ -92,6 +92,10 @@ static int record(struct tierce__trace *trace, void *state, const char *line, si
     uint32_t seen;
     uint64_t session = 0;
     int rc = tierce__fields_read(trace, line, length, fields, FIELDS, WANTED, q, &seen);
+    if (rc == 0 && (seen & TELLING) == 0)
+        return tierce__trace_bad(trace,
+                                 "has neither \"chat_id\" nor \"parent_chat_id\": is it of the "
+                                 "format mooncake?");
     if (rc == 0)
         rc = find_session(q, seen, &session);
     if (rc == 0)

@@ -58,6 +58,7 @@ struct tierce__trace_writer {
     uint32_t instance;
     bool began;
     uint64_t lines;
+    uint64_t turns; /* of the access format: the number of a turn ties its two lines together */
     uint64_t losses[LOSSES];
 };
 
@@ -213,6 +214,10 @@ static void put_access_line(struct tierce__trace_writer *writer,
         put_text(writer, ",\"session\":");
         put_number(writer, request->session);
     }
+    if (request->kind == TIERCE__TRACE_TURN) {
+        put_text(writer, ",\"request\":");
+        put_number(writer, writer->turns);
+    }
     if (held > 0) {
         put_text(writer, ",\"held\":");
         put_number(writer, held < count ? held : count);
@@ -231,10 +236,11 @@ static void put_access(struct tierce__trace_writer *writer,
     lose(writer, LOSS_QUERIES, request->query != TIERCE__QUERY_PREFIX);
     lose(writer, LOSS_BYTES, request->bytes != NULL);
     lose(writer, LOSS_LENGTHS, request->input_tokens != 0 || request->output_tokens != 0);
+    writer->turns += request->kind == TIERCE__TRACE_TURN;
     if (request->kind != TIERCE__TRACE_WRITE)
         put_access_line(writer, request, instance, "lookup", held, request->read_count);
     if (request->kind != TIERCE__TRACE_READ)
-        put_access_line(writer, request, instance, "store", 0, request->count);
+        put_access_line(writer, request, instance, "store", 0, request->count - request->unstored);
 }
 
 static const struct writer_format writer_formats[] = {

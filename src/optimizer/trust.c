@@ -252,7 +252,7 @@ static void scan_request(struct scan *scan, const struct tierce__recorded *r)
     for (uint32_t i = 0; i < r->count; i++) {
         bool is_new = !scan->stored[blocks[i]];
         scan->compulsory += is_new && i < r->read_count;
-        if (is_new && r->kind != TIERCE__TRACE_READ) {
+        if (is_new && i < r->stored) {
             scan->stored[blocks[i]] = true;
             scan->stored_count++;
         }

@@ -70,7 +70,7 @@ static int run(struct scan *s, const struct tierce__recording *recording)
          r = tierce__recording_next(recording, r)) {
         const uint32_t *blocks = tierce__recorded_blocks(r);
         int64_t now = r->time_us > 0 ? r->time_us : 0;
-        if (r->kind == TIERCE__TRACE_READ)
+        if (r->stored < r->count)
             return TIERCE_E_ARGUMENT;
         look_up(s, blocks, r->read_count, now);
         for (uint32_t i = 0; i < r->count; i++) {

@@ -179,7 +179,8 @@ static void run_deferred(struct tierce__task *task)
                late ? 504 : 503, late ? "deadline exceeded" : "cancelled");
         return;
     }
-    call->info.is_deferred = true;
+    call->info.is_deferred = call->was_deferred;
+    call->info.was_aside = call->was_aside;
     call->route->serve(call->route->arg, call);
 }
 
@@ -195,14 +196,26 @@ const char *tierce__call_header(const struct tierce__call *call, const char *nam
     return tierce__texts_find(&call->headers, name);
 }
 
+static void submit(struct tierce__call *call, struct tierce__workers *workers)
+{
+    if (!tierce__workers_submit(workers, &call->work))
+        refuse(call, TIERCE__GRPC_RESOURCE_EXHAUSTED, 503, "too many calls wait");
+}
+
 void tierce__call_defer(struct tierce__call *call)
 {
     TIERCE_CHECK_MAGIC(call, CALL_MAGIC);
     TIERCE_ASSERT(!call->was_deferred);
     call->was_deferred = true;
-    if (tierce__workers_submit(call->shared->workers, &call->work))
-        return;
-    refuse(call, TIERCE__GRPC_RESOURCE_EXHAUSTED, 503, "too many calls wait");
+    submit(call, call->shared->workers);
+}
+
+void tierce__call_defer_aside(struct tierce__call *call)
+{
+    TIERCE_CHECK_MAGIC(call, CALL_MAGIC);
+    TIERCE_ASSERT(!call->was_aside);
+    call->was_aside = true;
+    submit(call, call->shared->aside);
 }
 
 bool tierce__call_is_over(const struct tierce__call *call)

@@ -19,7 +19,7 @@ struct tierce__shared {
     uint32_t streams_max, transfer_ms;
     bool (*is_serving)(void *arg, const char *service);
     void *is_serving_arg;
-    struct tierce__workers *workers;
+    struct tierce__workers *workers, *aside;
     const struct tierce__reflection *reflection; /* or NULL */
     _Atomic size_t held_bytes;                   /* relaxed: a sum that only a limit looks at */
     _Atomic uint64_t handlers;                   /* release by the reply, acquire by stop */
@@ -61,7 +61,7 @@ struct tierce__call {
     uint32_t magic;
     _Atomic uint32_t holders; /* acq_rel: the last one destroys */
     atomic_bool is_over;      /* relaxed: a hint */
-    bool was_deferred;
+    bool was_deferred, was_aside;
     const struct tierce__call_ops *ops;
     struct tierce__shared *shared;
     const struct tierce__route *route;

@@ -36,6 +36,8 @@ static int code_of(CURLcode code)
 {
     if (code == CURLE_OPERATION_TIMEDOUT)
         return TIERCE_E_DEADLINE;
+    if (code == CURLE_COULDNT_CONNECT)
+        return -ECONNREFUSED;
     return code == CURLE_OUT_OF_MEMORY ? -ENOMEM : -EIO;
 }
 

@@ -22,12 +22,12 @@ static int read_pem(char **out, const char *path, char why[256])
     int rc = path != NULL ? tierce__read_file(out, &length, path, FILE_BYTES_MAX) : -EINVAL;
     if (rc == 0)
         return 0;
-    snprintf(why, 256, "%.150s: %s", path != NULL ? path : "TLS needs a key", tierce_strerror(rc));
+    snprintf(why, 256, "TLS file %.150s: %s", path != NULL ? path : "(no key)", tierce_strerror(rc));
     return rc == -ENOMEM ? rc : TIERCE_E_CONFIG;
 }
 
 /* libmicrohttpd does not tell what it does not like. */
-static int check(const struct tierce__http *http, char why[256])
+static int check(const struct tierce__http *http, const struct tierce__tls *files, char why[256])
 {
     gnutls_certificate_credentials_t credentials;
     if (gnutls_certificate_allocate_credentials(&credentials) != 0)
@@ -38,13 +38,14 @@ static int check(const struct tierce__http *http, char why[256])
     int rc =
         gnutls_certificate_set_x509_key_mem(credentials, &certificate, &key, GNUTLS_X509_FMT_PEM);
     if (rc < 0)
-        snprintf(why, 256, "certificate and key: %s", gnutls_strerror(rc));
+        snprintf(why, 256, "TLS certificate %.80s and key %.80s: %.50s", files->certificate,
+                 files->key, gnutls_strerror(rc));
     if (rc >= 0 && http->client_ca != NULL) {
         gnutls_datum_t trust = {(unsigned char *)http->client_ca,
                                 (unsigned)strlen(http->client_ca)};
         rc = gnutls_certificate_set_x509_trust_mem(credentials, &trust, GNUTLS_X509_FMT_PEM);
         if (rc <= 0)
-            snprintf(why, 256, "client authority: %s",
+            snprintf(why, 256, "TLS client authority %.150s: %.60s", files->client_ca,
                      rc < 0 ? gnutls_strerror(rc) : "no certificate in the file");
         rc = rc > 0 ? 0 : -1;
     }
@@ -63,7 +64,7 @@ int tierce__http_tls_read(struct tierce__http *http, const struct tierce__tls *f
         rc = read_pem(&http->client_ca, files->client_ca, why);
         http->demands_certificate = true;
     }
-    return rc == 0 ? check(http, why) : rc;
+    return rc == 0 ? check(http, files, why) : rc;
 }
 
 void tierce__http_tls_fini(struct tierce__http *http)

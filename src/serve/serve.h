@@ -49,6 +49,7 @@ struct tierce__call_info {
     const char *peer;        /* "127.0.0.1:4711", "[::1]:4711" */
     const char *certificate; /* common name of the client's verified certificate, or NULL */
     bool is_deferred;        /* on a worker: may block */
+    bool was_aside;          /* has had its turn by tierce__call_defer_aside */
 };
 
 /* [borrow until the reply] */
@@ -60,6 +61,10 @@ const char *tierce__call_header(const struct tierce__call *call, const char *nam
 /* Has the handler called again on a worker; to be called at most once, and then nothing else. A
  * call that is over before its turn comes is dropped: its handler is not called again. */
 void tierce__call_defer(struct tierce__call *call);
+
+/* The same on one thread that has its own short queue: what only computes for long, and would keep
+ * the workers from those who wait. The handler may defer the call once more from there. */
+void tierce__call_defer_aside(struct tierce__call *call);
 
 /* Whether nobody waits for the answer any more: cancelled, gone, or too late. It is replied to all
  * the same. Thread: any. */
@@ -134,6 +139,7 @@ struct tierce__listener {
     const char *host; /* "127.0.0.1", "::", a name */
     uint16_t port;    /* 0: any; see tierce__server_port */
     uint32_t threads; /* HTTP: 0: as many as the server's loops */
+    const char *name; /* goes before what is said of it when it cannot start; or NULL */
     struct tierce__tls tls;
     const struct tierce__route *routes; /* [borrow until stop] */
     size_t route_count;

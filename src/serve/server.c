@@ -13,6 +13,7 @@
 
 #define SERVER_MAGIC  0x74727372u
 #define LAST_WORDS_MS 1000u
+#define ASIDE_QUEUE_MAX 64u
 
 /* One listener of either protocol; the other is NULL. */
 struct entrance {
@@ -105,8 +106,12 @@ static int start(struct tierce__server *server, const struct tierce__server_opts
         return -ENOMEM;
     int rc = tierce__workers_create(&server->shared.workers, (uint32_t)or_else(opts->workers, 4),
                                     (uint32_t)or_else(opts->queue_max, 4096));
-    if (rc != 0)
+    if (rc == 0)
+        rc = tierce__workers_create(&server->shared.aside, 1, ASIDE_QUEUE_MAX);
+    if (rc != 0) {
+        snprintf(why, 256, "cannot start the workers: %s", tierce_strerror(rc));
         return rc;
+    }
     if (opts->descriptors != NULL) {
         rc = tierce__reflection_create(&server->reflection, opts->descriptors,
                                        opts->descriptor_bytes);
@@ -116,8 +121,14 @@ static int start(struct tierce__server *server, const struct tierce__server_opts
         }
         server->shared.reflection = server->reflection;
     }
-    for (size_t i = 0; rc == 0 && i < opts->listener_count; i++)
-        rc = open_entrance(server, &opts->listeners[i], opts, why);
+    size_t i = 0;
+    while (rc == 0 && i < opts->listener_count)
+        rc = open_entrance(server, &opts->listeners[i++], opts, why);
+    if (rc != 0 && opts->listeners[i - 1].name != NULL) {
+        char text[256];
+        snprintf(text, sizeof(text), "%.40s: %.210s", opts->listeners[i - 1].name, why);
+        memcpy(why, text, sizeof(text));
+    }
     return rc;
 }
 
@@ -206,6 +217,7 @@ void tierce__server_stop(struct tierce__server *server, uint32_t drain_ms)
         if (server->entrances[i].http != NULL)
             tierce__http_cut(server->entrances[i].http);
     wait_until_empty(server, TIERCE__DEADLINE_NEVER);
+    tierce__workers_destroy(server->shared.aside);
     tierce__workers_destroy(server->shared.workers);
     for (uint32_t i = 0; i < server->loop_count; i++)
         tierce__uv_loop_stop(server->loops[i]);

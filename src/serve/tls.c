@@ -32,12 +32,12 @@ static const unsigned char alpn[] = "\x02h2";
 
 static int complain(char why[256], const char *what, const char *file)
 {
-    char text[160] = "unknown error";
-    unsigned long error = ERR_peek_last_error();
-    if (error != 0)
-        ERR_error_string_n(error, text, sizeof(text));
+    /* The first is the cause, those behind it say where it was met. */
+    unsigned long error = ERR_peek_error();
+    const char *text = ERR_SYSTEM_ERROR(error) ? tierce_strerror(-(int)ERR_GET_REASON(error))
+                                               : ERR_reason_error_string(error);
+    snprintf(why, 256, "%s %.150s: %.60s", what, file, text != NULL ? text : "it cannot be read");
     ERR_clear_error();
-    snprintf(why, 256, "%s %.60s: %s", what, file, text);
     return TIERCE_E_CONFIG;
 }
 
@@ -74,11 +74,10 @@ static int make_context(struct tierce__tls_context **out, const SSL_METHOD *meth
 static int use_own(SSL_CTX *ssl, const char *certificate, const char *key, char why[256])
 {
     if (SSL_CTX_use_certificate_chain_file(ssl, certificate) != 1)
-        return complain(why, "certificate", certificate);
+        return complain(why, "TLS certificate", certificate);
+    /* Also one that does not fit the certificate. */
     if (key == NULL || SSL_CTX_use_PrivateKey_file(ssl, key, SSL_FILETYPE_PEM) != 1)
-        return complain(why, "key", key != NULL ? key : "(none)");
-    if (SSL_CTX_check_private_key(ssl) != 1)
-        return complain(why, "the key does not fit the certificate", certificate);
+        return complain(why, "TLS key", key != NULL ? key : "(none)");
     return 0;
 }
 
@@ -87,7 +86,7 @@ static int demand_clients(SSL_CTX *ssl, const char *ca_file, char why[256])
     STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(ca_file);
     if (names == NULL || SSL_CTX_load_verify_locations(ssl, ca_file, NULL) != 1) {
         sk_X509_NAME_pop_free(names, X509_NAME_free);
-        return complain(why, "client authority", ca_file);
+        return complain(why, "TLS client authority", ca_file);
     }
     SSL_CTX_set_client_CA_list(ssl, names);
     SSL_CTX_set_verify(ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
@@ -130,7 +129,7 @@ int tierce__tls_client_context(struct tierce__tls_context **out, const char *ca_
     SSL_CTX_set_verify(context->ssl, SSL_VERIFY_PEER, NULL);
     if ((ca_file != NULL ? SSL_CTX_load_verify_locations(context->ssl, ca_file, NULL)
                          : SSL_CTX_set_default_verify_paths(context->ssl)) != 1)
-        rc = complain(why, "authority", ca_file != NULL ? ca_file : "of the system");
+        rc = complain(why, "TLS authority", ca_file != NULL ? ca_file : "of the system");
     if (rc == 0 && certificate != NULL)
         rc = use_own(context->ssl, certificate, key, why);
     if (rc == 0 && SSL_CTX_set_alpn_protos(context->ssl, alpn, ALPN_BYTES) != 0)

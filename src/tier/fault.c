@@ -3,13 +3,15 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/lock.h"
 
-#define FAULT_OPS (TIERCE__TIER_SIBLINGS + 1)
+#define FAULT_OPS  (TIERCE__TIER_SIBLINGS + 1)
+#define FAULT_PAGE 4096u
 
 struct fault {
     struct tierce__tier base;
@@ -19,6 +21,7 @@ struct fault {
     struct tierce__list late; /* answers that wait for their time */
     struct tierce__fault_rule rules[FAULT_OPS];
     uint32_t seen[FAULT_OPS];
+    uint64_t random[FAULT_OPS];
     bool closing;
     pthread_t clockwork; /* gives late answers */
 };
@@ -53,26 +56,83 @@ static void answer_at(struct passage *p, uint64_t due_ns)
     tierce__lock_drop(&f->lock);
 }
 
+static bool lends(const struct fault *f)
+{
+    return (f->next->ops->caps & TIERCE__TIER_LENDS) != 0;
+}
+
 static void flip(const struct passage *p)
 {
-    uint64_t byte = p->rule.bit / 8;
     const struct tierce__tier_req *req = &p->inner;
-    bool lent = (p->fault->next->ops->caps & TIERCE__TIER_LENDS) != 0;
-    uint64_t start = lent ? 0 : req->offset;
-    uint64_t end = lent ? req->buf->bytes : req->offset + req->length;
-    if (byte >= start && byte < end)
-        req->buf->data[byte] ^= (uint8_t)(1u << (p->rule.bit % 8));
+    bool whole = lends(p->fault) || req->op == TIERCE__TIER_PUT;
+    uint64_t start = whole ? 0 : req->offset;
+    uint64_t end = whole ? req->buf->bytes : req->offset + req->length;
+    uint64_t bit = p->rule.bit;
+    if (p->rule.seed != 0 && end > start)
+        bit = start * 8 + bit % ((end - start) * 8);
+    if (bit / 8 >= start && bit / 8 < end)
+        req->buf->data[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+}
+
+/* Others read the buffer of a PUT, so a tier that copies it gets bad bytes of its own. Where there
+ * is no memory for them the PUT stays as it is. */
+static void flip_put(struct passage *p)
+{
+    struct tierce__buf *theirs = p->inner.buf, *copy = NULL;
+    if (!lends(p->fault)) {
+        if (tierce__pool_alloc(theirs->pool, &copy, theirs->bytes) < 0)
+            return;
+        memcpy(copy->data, theirs->data, theirs->bytes);
+        p->inner.buf = copy;
+    }
+    flip(p);
+}
+
+static void submit_short(struct passage *p)
+{
+    struct tierce__tier_req *req = &p->inner;
+    req->length = req->length / 2 / FAULT_PAGE * FAULT_PAGE;
+    if (req->length > 0) {
+        p->fault->next->ops->submit(p->fault->next, req);
+    } else {
+        req->status = 0;
+        req->done(req);
+    }
 }
 
 static void inner_done(struct tierce__tier_req *req)
 {
     struct passage *p = req->arg;
-    if (p->rule.kind == TIERCE__FAULT_FLIP && req->status == 0)
+    if (p->rule.kind == TIERCE__FAULT_FLIP && req->op == TIERCE__TIER_GET && req->status == 0)
         flip(p);
+    if (p->rule.kind == TIERCE__FAULT_SHORT && req->status == 0)
+        req->status = p->rule.status;
+    if (req->op == TIERCE__TIER_PUT && req->buf != p->outer->buf) {
+        tierce__buf_release(req->buf);
+        req->buf = p->outer->buf;
+    }
     if (p->rule.kind == TIERCE__FAULT_DELAY)
         answer_at(p, tierce__now_ns() + p->rule.delay_ms * TIERCE__MS_NS);
     else
         answer(p);
+}
+
+/* 64 random bits (splitmix64). */
+static uint64_t draw(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15ULL);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31);
+}
+
+/* Draws what a rule leaves to chance. False: it does not hit. */
+static bool draw_rule(struct tierce__fault_rule *rule, uint64_t *state)
+{
+    bool hit = draw(state) % 1000 < rule->per_mille;
+    rule->bit = draw(state);
+    rule->delay_ms = (uint32_t)(draw(state) % ((uint64_t)rule->delay_ms + 1));
+    return hit;
 }
 
 /* The rule that hits this request, or one of kind NONE. */
@@ -85,9 +145,19 @@ static struct tierce__fault_rule next_rule(struct fault *f, enum tierce__tier_op
         uint32_t nth = f->seen[op]++;
         if (nth >= set->skip && (set->times == 0 || nth - set->skip < set->times))
             rule = *set;
+        if (rule.seed != 0 && !draw_rule(&rule, &f->random[op]))
+            rule.kind = TIERCE__FAULT_NONE;
     }
     tierce__lock_drop(&f->lock);
     return rule;
+}
+
+/* Whether a kind means something to a request; others pass. */
+static bool applies(const struct fault *f, enum tierce__fault_kind kind, enum tierce__tier_op op)
+{
+    if (kind == TIERCE__FAULT_FLIP)
+        return op == TIERCE__TIER_GET || op == TIERCE__TIER_PUT;
+    return kind != TIERCE__FAULT_SHORT || (op == TIERCE__TIER_GET && !lends(f));
 }
 
 static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
@@ -105,6 +175,8 @@ static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
     p->outer = req;
     p->fault = f;
     p->rule = next_rule(f, req->op);
+    if (!applies(f, p->rule.kind, req->op))
+        p->rule.kind = TIERCE__FAULT_NONE;
     switch (p->rule.kind) {
     case TIERCE__FAULT_ERROR:
         p->inner.status = p->rule.status;
@@ -116,9 +188,16 @@ static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
         p->inner.found = 0;
         answer_at(p, req->deadline_ns);
         break;
+    case TIERCE__FAULT_SHORT:
+        submit_short(p);
+        break;
+    case TIERCE__FAULT_FLIP:
+        if (req->op == TIERCE__TIER_PUT)
+            flip_put(p);
+        f->next->ops->submit(f->next, &p->inner);
+        break;
     case TIERCE__FAULT_NONE:
     case TIERCE__FAULT_DELAY:
-    case TIERCE__FAULT_FLIP:
         f->next->ops->submit(f->next, &p->inner);
         break;
     }
@@ -256,5 +335,6 @@ void tierce__fault_set(struct tierce__tier *tier, enum tierce__tier_op op,
     tierce__lock_take(&f->lock);
     f->rules[op] = rule != NULL ? *rule : (struct tierce__fault_rule){0};
     f->seen[op] = 0;
+    f->random[op] = f->rules[op].seed;
     tierce__lock_drop(&f->lock);
 }

@@ -48,6 +48,17 @@ static int open_wrapped(struct tierce__tier **out, struct tierce__pool *pool, vo
     return rc == 0 ? tierce__fault_create(out, inner) : rc;
 }
 
+/* Answers come late and out of order, from the wrapper's thread. */
+static int open_late(struct tierce__tier **out, struct tierce__pool *pool, void *ctx)
+{
+    int rc = open_wrapped(out, pool, ctx);
+    struct tierce__fault_rule late = {
+        .kind = TIERCE__FAULT_DELAY, .delay_ms = 3, .seed = 1, .per_mille = 100};
+    for (int op = TIERCE__TIER_LOOKUP; rc == 0 && op <= TIERCE__TIER_SIBLINGS; op++)
+        tierce__fault_set(*out, (enum tierce__tier_op)op, &late);
+    return rc;
+}
+
 static uint32_t intern(void *ctx, unsigned which)
 {
     struct place *place = (struct place *)ctx;
@@ -70,13 +81,14 @@ static struct place direct;
 static struct place small = {.depth = 2, .io_bytes = 8192};
 static struct place plain = {.buffered = true, .threads = true};
 
-static struct place wrapped;
+static struct place wrapped, late;
 
 static const struct tier_factory factories[] = {
     {"disk", open_disk, cleanup, intern, &direct},
     {"disk with a depth of two", open_disk, cleanup, intern, &small},
     {"disk buffered over threads", open_disk, cleanup, intern, &plain},
     {"disk behind a wrapper", open_wrapped, cleanup, intern, &wrapped},
+    {"disk behind a wrapper that is late", open_late, cleanup, intern, &late},
 };
 
 int main(void)

@@ -67,6 +67,18 @@ def test_a_load_that_vllm_does_not_want_is_not_allowed():
     assert not t.load.allowed
 
 
+def test_a_hit_that_ends_inside_a_chunk_saves_the_chunk_whole():
+    t = tracker(1000)
+    assert t.plan_load(rules(), 0, found=18, in_memory=18) == 18 * BLOCK
+    assert t.allow_load(rules(), 18 * BLOCK, range(31))
+    assert t.load == LoadSpec(0, 18, 18, False, True)
+    assert t.plan_save(rules(), 18 * BLOCK, 1000) == SaveSpec(24)
+    # Beyond what vLLM holds itself, which may end inside the same chunk.
+    t = tracker(1000)
+    assert t.plan_load(rules(), 17 * BLOCK + 5, found=18, in_memory=18) == BLOCK
+    assert t.load == LoadSpec(17, 18, 18, False)
+
+
 def test_only_whole_chunks_are_saved():
     t = tracker(1000)
     assert t.plan_save(rules(), 0, 1000) == SaveSpec(24)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the worker half tells the store of vLLM's speed."""
+"""What the worker half tells the store of vLLM's speed, and how it puts off a lookup."""
 
+import threading
 import time
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from tierce.vllm.link import PREFETCH, Later  # noqa: E402
 from tierce.vllm.tracker import LoadSpec, ReqMeta  # noqa: E402
 from tierce.vllm.worker import TELLING_TOKENS, WorkerHalf  # noqa: E402
 
@@ -46,3 +48,73 @@ def test_decoding_tells_nothing():
 def test_a_step_that_loads_tells_nothing():
     load = LoadSpec(0, 4, 0, asynchronous=False)
     assert step(request(TELLING_TOKENS), request(1, load)) == []
+
+
+class Prefetch:
+    def __init__(self):
+        self.final = self.late = self.ended = False
+
+    def poll(self):
+        return self.final, 8, 8 if self.final else 0, self.late
+
+    def end(self):
+        self.ended = True
+
+
+class PrefetchingView:
+    """Has all on disk until a prefetch is through; notes what was asked of it."""
+
+    def __init__(self):
+        self.prefetch = None
+
+    def lookup(self, chain, from_block, to_block, flags, session):
+        assert not flags & PREFETCH  # the store does not know it
+        there = self.prefetch is not None and self.prefetch.final and not self.prefetch.late
+        return 8, 8 if there else 2
+
+    def prefetch_begin(self, chain, from_block, to_block, session):
+        assert (from_block, to_block, session) == (1, 8, 7)
+        self.prefetch = Prefetch()
+        return self.prefetch
+
+    def unpin(self, session):
+        pass
+
+
+@pytest.fixture
+def half():
+    half = WorkerHalf.__new__(WorkerHalf)
+    half.lock, half.view = threading.Lock(), PrefetchingView()
+    half.chains = {7: (None, SimpleNamespace(blocks=8))}
+    half.prefetches, half.busy, half.released = {}, {}, set()
+    return half
+
+
+def ask(half, flags=0):
+    try:
+        return half.lookup(7, None, 1, 8, 1 | flags)
+    except Later:
+        return None
+
+
+def test_a_lookup_is_put_off_while_a_prefetch_runs(half):
+    assert ask(half) == (8, 2)  # nobody asked for one
+    assert ask(half, PREFETCH) is None
+    assert ask(half) is None
+    half.view.prefetch.final = True
+    assert ask(half) == (8, 8)
+    assert half.view.prefetch.ended and not half.prefetches
+
+
+def test_what_a_late_prefetch_did_not_bring_is_not_promised(half):
+    """One hanging disk costs one deadline."""
+    assert ask(half, PREFETCH) is None
+    half.view.prefetch.final = half.view.prefetch.late = True
+    assert ask(half) == (2, 2)
+
+
+@pytest.mark.parametrize("keep_chain", [False, True])
+def test_a_request_that_ends_takes_its_prefetch_along(half, keep_chain):
+    assert ask(half, PREFETCH) is None
+    half.release(7, keep_chain)
+    assert half.view.prefetch.ended and not half.prefetches

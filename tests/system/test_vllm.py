@@ -73,6 +73,49 @@ def test_what_vllm_holds_is_not_loaded(shared, prompts, expected):
     assert held_and_loaded(outputs) == whole_chunks([long])
 
 
+def part_at(prompts, tokens):
+    """A prompt, and one that is the same up to there."""
+    return prompts[3], prompts[3][:tokens] + prompts[4][tokens:]
+
+
+def test_prompts_that_part_inside_a_chunk(shared, prompts, expected):
+    salted = dict(salts=["inside"])
+    first, second = part_at(prompts, 650)
+    shared.generate(prompts=[first], **salted)
+    assert shared.forget()
+    outputs = shared.generate(prompts=[second], **salted)
+    assert answers(outputs) == expected([second])
+    assert loaded(outputs, "memory") == [650 // BLOCK * BLOCK]  # 512 in whole chunks
+    assert loaded(outputs, "failed") == [0]
+    # The chunk of which a part was loaded has been stored whole.
+    assert shared.forget()
+    outputs = shared.generate(prompts=[second], **salted)
+    assert answers(outputs) == expected([second])
+    assert loaded(outputs, "memory") == whole_chunks([second])
+    # What vLLM holds itself ends inside the chunk, too.
+    third = second[:600] + prompts[2][600:]
+    assert shared.forget()
+    shared.generate(prompts=[third[:560]], **salted)
+    outputs = shared.generate(prompts=[third], **salted)
+    assert answers(outputs) == expected([third])
+    assert held_and_loaded(outputs) == [600 // BLOCK * BLOCK]
+    assert loaded(outputs, "memory") == [600 // BLOCK * BLOCK - 560 // BLOCK * BLOCK]
+
+
+@pytest.mark.parametrize("prefetch", ["false", "true"])
+def test_prompts_that_part_inside_a_chunk_on_disk(engine, prompts, expected, tmp_path, prefetch):
+    store = disk_store(tmp_path / "store", **{"load.prefetch": prefetch})
+    first, second = part_at(prompts, 650)
+    host = engine(store)
+    host.generate(prompts=[first])
+    assert host.flush()
+    host.kill()
+    outputs = engine(store).generate(prompts=[second])
+    assert answers(outputs) == expected([second])
+    assert sum(loaded(outputs, tier)[0] for tier in ("memory", "disk")) == 650 // BLOCK * BLOCK
+    assert loaded(outputs, "failed") == [0]
+
+
 def test_salts_separate(shared, prompts, expected):
     for salt in ("tenant-a", "tenant-b"):
         outputs = shared.generate(prompts=prompts[:1], salts=[salt])

@@ -10,10 +10,12 @@
 
 /*
  * Every allocation of two loads of one prompt fails once, one after the other. Whatever fails: no
- * crash, no leak, no hang, never a wrong byte, and the next load has everything.
+ * crash, no leak, no hang, never a wrong byte, and the next load has everything. The same for a
+ * prompt that parts from what is stored inside a chunk, looked up and loaded.
  */
 
 #define BLOCKS 40u
+#define SHARED 38u /* with the prompt that parts */
 
 static struct fixture fx;
 static struct tierce_chain *chain;
@@ -96,6 +98,54 @@ START_TEST(each_allocation_of_a_load_fails_once)
 }
 END_TEST
 
+/* A lookup with pins and a load of the prompt that parts; true: all of what is shared came. */
+static bool look_up_and_load(struct tierce_chain *parting)
+{
+    uint8_t origins[BLOCKS];
+    struct tierce_found found;
+    struct tierce_lookup_opts opts = {
+        .size = sizeof(opts), .flags = TIERCE_LOOKUP_PIN, .session = 5};
+    int rc = tierce_lookup(fx.view, parting, BLOCKS, &opts, &found);
+    ck_assert(rc == 0 || rc == -ENOMEM);
+    ck_assert_uint_le(found.blocks, SHARED);
+    struct tierce_transfer_opts what = fx_what(&fx, parting, 0, BLOCKS, fx_ids);
+    what.session = 5;
+    fx_wipe(&fx);
+    int64_t loaded = tierce_load(fx.view, &what, origins);
+    ck_assert(loaded >= 0 || loaded == -ENOMEM);
+    for (size_t b = 0; loaded >= 0 && b < BLOCKS; b++)
+        ck_assert(origins[b] == TIERCE_ORIGIN_FAILED ||
+                  (b < SHARED && fx_right(&fx, parting, b, fx_ids[b])));
+    tierce_unpin(fx.view, 5);
+    return found.blocks == SHARED && loaded == SHARED;
+}
+
+START_TEST(each_allocation_of_a_hit_inside_a_chunk_fails_once)
+{
+    struct tierce_chain *whole = fx_chain(&fx, 7, BLOCKS, SHARED);
+    struct tierce_chain *parting = fx_chain(&fx, 1007, BLOCKS, SHARED);
+    ck_assert_int_eq(fx_store(&fx, whole, BLOCKS, fx_ids, false), BLOCKS);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    empty_memory();
+    uint64_t live = tierce__alloc_live(), count = 0;
+    for (uint64_t nth = 1; nth <= count + 5; nth++) {
+        /* From the disk, and again from what that has promoted. */
+        for (int round = 0; round < 2; round++) {
+            tierce__alloc_fail_nth(nth);
+            look_up_and_load(parting);
+            uint64_t made = tierce__alloc_fail_nth(0);
+            count = made > count ? made : count;
+        }
+        empty_memory();
+        ck_assert_uint_eq(tierce__alloc_live(), live);
+    }
+    ck_assert_uint_gt(count, 10);
+    ck_assert(look_up_and_load(parting));
+    tierce_chain_destroy(whole);
+    tierce_chain_destroy(parting);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("torture_load");
@@ -103,6 +153,7 @@ int main(void)
     tcase_set_timeout(t, 300);
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, each_allocation_of_a_load_fails_once);
+    tcase_add_test(t, each_allocation_of_a_hit_inside_a_chunk_fails_once);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

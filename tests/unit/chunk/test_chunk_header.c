@@ -226,6 +226,36 @@ START_TEST(identity_is_compared_in_full)
 }
 END_TEST
 
+START_TEST(the_first_blocks_are_compared_alone)
+{
+    struct tierce__chunk_info info = example(), got, want = info;
+    memcpy(info.hash, hashes + sizeof(hashes) - TIERCE_HASH_BYTES, TIERCE_HASH_BYTES);
+    memcpy(want.hash, info.hash, TIERCE_HASH_BYTES);
+    uint8_t *object = build(&info), wanted[sizeof(hashes) + TIERCE_HASH_BYTES];
+    uint32_t count = info.geometry.block_count;
+    ck_assert_int_eq(tierce__chunk_parse(&got, object, info.extent.object_bytes), 0);
+    for (uint32_t same = 0; same <= count; same++) {
+        memset(wanted, 0xdd, sizeof(wanted));
+        memcpy(wanted, hashes, same * TIERCE_HASH_BYTES);
+        ck_assert_uint_eq(tierce__chunk_common(object, &got, wanted, count + 1), same);
+        ck_assert_uint_eq(tierce__chunk_common(object, &got, wanted, 2), same < 2 ? same : 2);
+        for (uint32_t n = 0; n <= count + 1; n++)
+            ck_assert_int_eq(tierce__chunk_match_first(object, &got, &want, wanted, n),
+                             n <= same ? 0 : TIERCE_E_IDENTITY);
+    }
+    want.token_start ^= 1;
+    ck_assert_int_eq(tierce__chunk_match_first(object, &got, &want, hashes, 1), TIERCE_E_IDENTITY);
+    free(object);
+    /* Named by another block than its last. */
+    want = info;
+    want.hash[3] = info.hash[3] ^= 1;
+    object = build(&info);
+    ck_assert_int_eq(tierce__chunk_parse(&got, object, info.extent.object_bytes), 0);
+    ck_assert_int_eq(tierce__chunk_match_first(object, &got, &want, hashes, 1), TIERCE_E_IDENTITY);
+    free(object);
+}
+END_TEST
+
 START_TEST(geometry_out_of_bounds_is_refused)
 {
     struct tierce__extent extent;
@@ -277,6 +307,7 @@ int main(void)
     tcase_add_test(t, a_header_that_is_cut_off_is_refused);
     tcase_add_test(t, hostile_lengths_with_a_good_sum_are_refused);
     tcase_add_test(t, identity_is_compared_in_full);
+    tcase_add_test(t, the_first_blocks_are_compared_alone);
     tcase_add_test(t, geometry_out_of_bounds_is_refused);
     tcase_add_test(t, random_bytes_never_parse);
     suite_add_tcase(suite, t);

@@ -171,6 +171,9 @@ class File(Live):
         self.check(1, "optimize", "--live", "missing", err=["missing: cannot be opened: "])
         self.check(1, "optimize", "--live", self.folder, err=["cannot be opened: "])
         self.check(1, "optimize", "--live", "ftp://x/y", err=["is no source; there are tcp://"])
+        self.check(1, "optimize", "--live", "127.0.0.1:5557",
+                   err=["cannot be opened: No such file or directory; what is no file begins with "
+                        "tcp:// (vLLM's KV events) or http://"])
         self.check(1, "optimize", "--live", "tcp://nonsense", err=["cannot be connected to: "])
         self.check(2, "optimize", "--live", "a", "b", err=["there is no TRACE beside it"])
         self.check(2, "optimize", "--live", "a", "--policy", "lfu", err=["--live shows lru"])
@@ -179,6 +182,19 @@ class File(Live):
         self.check(2, "optimize", "a", "--every", "1s", err=["--every goes with --live"])
         path = self.write("empty", "")
         self.end(self.started(self.follow(path)), 1)
+
+    def test_silence_is_told(self):
+        for url in "tcp://127.0.0.1:1", "tcp://no-such-host.invalid:5557":
+            with self.subTest(url):
+                follower = subprocess.Popen(
+                    [EXECUTABLE, "optimize", "--live", url], stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                self.assertIn(f"{url}: nothing has come for 3 s", follower.stderr.readline())
+                self.assertIsNone(follower.poll())
+                follower.terminate()
+                self.assertIn("no request came", follower.stderr.read())
+                follower.stderr.close()
+                self.assertEqual(follower.wait(timeout=PATIENCE), 1)
 
     def started(self, follower):
         """Its signals are caught once it has opened the file."""

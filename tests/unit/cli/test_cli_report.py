@@ -177,6 +177,30 @@ class Report(CliCase):
             at += 12 + length
         self.assertGreater(len(set(zlib.decompress(packed))), 20)  # something is drawn
 
+    def test_what_cannot_be_written_is_told_before_the_trace_is_read(self):
+        for option in "--csv", "--html", "--svg", "--png":
+            with self.subTest(option):
+                before = sorted(os.listdir(self.folder))
+                self.check(1, "optimize", "no-trace", option, "no-folder/out",
+                           err=["no-folder/out: cannot be written: No such file or directory"])
+                self.check(1, "optimize", "no-trace", option, self.folder,
+                           err=["cannot be written: Is a directory"])
+                self.check(1, "optimize", "no-trace", option, "out", err=["no-trace: "])
+                self.assertEqual(sorted(os.listdir(self.folder)), before)
+
+    def test_outputs_that_destroy_each_other_are_refused(self):
+        trace = self.write("own.jsonl", "{}")
+        link = os.path.join(self.folder, "link.jsonl")
+        os.symlink(trace, link)
+        for path in trace, link:
+            self.check(2, "optimize", trace, "--csv", path, err=["is the trace"])
+        self.check(2, "optimize", trace, "--csv", "out", "--svg", "out",
+                   err=["out is named for two outputs"])
+        self.check(2, "optimize", trace, "--html", "", err=["a file to be written has an empty name"])
+        self.check(2, "optimize", "", err=["takes a trace: a file, or - for standard input"])
+        with open(trace, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "{}")
+
     def limited(self, blocks, page):
         """As on a disk with no more room than so many blocks of 512 bytes for a file."""
         said = subprocess.run(["sh", "-c", f'ulimit -f {blocks}; trap "" XFSZ; exec "$@"', "sh",

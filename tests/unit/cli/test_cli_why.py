@@ -37,7 +37,8 @@ class Why(CliCase):
 
     def tokens(self, *runs):
         """A file of (token, how often)."""
-        return self.write("tokens", json.dumps([t for t, n in runs for _ in range(n)]))
+        name = "tokens" + "".join(f".{t}x{n}" for t, n in runs)
+        return self.write(name, json.dumps([t for t, n in runs for _ in range(n)]))
 
     def why(self, status, *args, **kwargs):
         return self.check(status, "why", *args, env=self.env, **kwargs)
@@ -59,6 +60,11 @@ class Why(CliCase):
         self.assertEqual((answer["held_blocks"], answer["reason"], answer["token"]),
                          (8, "never_stored", 128))
         self.assertIsNone(answer["tier"])
+        # Of the second chunk the first block is there, in one that goes on otherwise, which a
+        # question does no harm.
+        part = self.ask(1, "--tokens", self.tokens((0, 80), (7, 48)))
+        self.assertEqual((part["held_blocks"], part["reason"]), (4, "never_stored"))
+        self.why(0, "--tokens", there)
         # Another salt is another prompt; without whole blocks there is nothing to miss.
         self.assertEqual(self.ask(1, "--tokens", there, "--salt", "s & t=1")["held_blocks"], 0)
         self.assertEqual(self.ask(1, "--tokens", there, "--lora", "00ff")["held_blocks"], 0)

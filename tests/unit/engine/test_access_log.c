@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/bytes.h"
 #include "check_main.h"
 #include "engine_fixture.h"
+#include "optimizer/replay.h"
 #include "optimizer/trace.h"
+#include "prop/random_recording.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -298,6 +301,203 @@ START_TEST(two_engines_do_not_share_a_file)
 }
 END_TEST
 
+/* ---- a replay of the log beside the engine that wrote it ------------------------------------- */
+
+enum { TREE = 500, REQUESTS = 500, MEMORY_BYTES = 1 << 20 };
+
+struct seen {
+    uint64_t ids[TREE]; /* of the log, by node of the tree */
+    bool held[TREE];    /* by the engine in the end */
+};
+
+static struct tierce_chain *tree_chain(const uint64_t *nodes, uint32_t count)
+{
+    struct tierce_chain *chain;
+    ck_assert_int_eq(tierce_view_chain(&chain, fx.view, NULL), 0);
+    for (uint32_t i = 0; i < count * FX_BLOCK_TOKENS; i++) {
+        int32_t token = (int32_t)(nodes[i / FX_BLOCK_TOKENS] * 16 + i % FX_BLOCK_TOKENS);
+        ck_assert_int_ge(tierce_chain_append(chain, &token, 1, NULL), 0);
+    }
+    return chain;
+}
+
+static bool any_behind(const struct tierce_chain *chain, uint32_t found, uint32_t count)
+{
+    struct tierce__keys keys;
+    bool any = false;
+    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, count, count, false), 0);
+    for (uint32_t i = found; i < count; i++)
+        any = any || tierce__storage_has(fx.engine, &keys.keys[i]);
+    tierce__keys_fini(&keys);
+    return any;
+}
+
+/* As an inference engine asks: looks up, loads what there is, stores the rest, in two parts now and
+ * then, and now and then not all that it looked up. A hole is filled in one step: the first of
+ * several knows nothing of what is held behind it, and so uses it later. */
+static void ask_engine(struct test_random *rnd, struct seen *seen, uint64_t request)
+{
+    uint64_t nodes[RECORDING_DEPTH];
+    uint32_t count = 0;
+    while (count == 0)
+        count = random_chain(rnd, TREE, nodes);
+    struct tierce_chain *chain = tree_chain(nodes, count);
+    for (uint32_t i = 0; i < count; i++)
+        seen->ids[nodes[i]] = id_of(tierce_chain_hash(chain, i));
+    uint32_t found = (uint32_t)fx_found(&fx, chain, count, 0, request, NULL);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, found, fx_ids);
+    what.session = request;
+    bool in_steps = !any_behind(chain, found, count);
+    if (found > 0 && in_steps)
+        ck_assert_int_eq(tierce_load(fx.view, &what, NULL), found);
+    uint32_t end = count - (found < count && in_steps && test_random_below(rnd, 4) == 0);
+    uint32_t part = in_steps ? found + test_random_below(rnd, end - found + 1) : end;
+    for (uint32_t n = 0; n < 2; n++, part = end) {
+        what.to_block = part;
+        if (part > 0 && tierce_store(fx.view, &what) < 0)
+            ck_abort_msg("a store failed");
+    }
+    tierce_chain_destroy(chain);
+}
+
+static void find_held(struct seen *seen)
+{
+    for (uint64_t node = 0; node < TREE; node++) {
+        uint64_t nodes[RECORDING_DEPTH];
+        uint32_t count = 0;
+        for (uint64_t at = node;; at = (at - 2) / 2) {
+            nodes[RECORDING_DEPTH - 1 - count++] = at;
+            if (at < 2)
+                break;
+        }
+        struct tierce_chain *chain = tree_chain(nodes + RECORDING_DEPTH - count, count);
+        struct tierce__keys keys;
+        ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, count, count, false), 0);
+        seen->held[node] = tierce__storage_has(fx.engine, &keys.keys[count - 1]);
+        tierce__keys_fini(&keys);
+        tierce_chain_destroy(chain);
+    }
+}
+
+/* Whether the simulator holds a block, by its number. */
+static bool simulated[TREE];
+
+static void note_stored(void *arg, uint32_t block)
+{
+    (void)arg;
+    simulated[block] = true;
+}
+
+static void note_left(void *arg, uint32_t block)
+{
+    (void)arg;
+    simulated[block] = false;
+}
+
+static void note_lookup(void *arg, const struct tierce__recorded *request, const bool *there)
+{
+    (void)arg;
+    (void)request;
+    (void)there;
+}
+
+static void replay_log(const struct tierce__policy_ops *policy, const struct seen *seen,
+                       uint64_t chunk_bytes, const struct tierce_engine_stats *stats)
+{
+    static uint64_t id_at[TREE]; /* by number */
+    uint64_t bytes[RECORDING_DEPTH];
+    struct tierce__recording *recording;
+    struct tierce__trace_request request;
+    struct tierce__trace *trace = open_trace(path);
+    ck_assert_int_eq(tierce__recording_create(&recording, NULL), 0);
+    for (uint32_t i = 0; i < RECORDING_DEPTH; i++)
+        bytes[i] = chunk_bytes;
+    while (tierce__trace_next(trace, &request) > 0) {
+        request.bytes = bytes;
+        ck_assert_int_eq(tierce__recording_add(recording, &request), 0);
+    }
+    ck_assert_int_eq(tierce__recording_seal(recording), 0);
+    tierce__trace_close(trace);
+    struct tierce__recording_totals totals = tierce__recording_totals(recording);
+    ck_assert_uint_eq(totals.requests, REQUESTS);
+
+    struct tierce__replay_watch watch = {note_lookup, note_stored, note_left, NULL};
+    struct tierce__match match = {.kind = TIERCE__MATCH_PREFIX};
+    struct tierce__replay *replay;
+    memset(simulated, 0, sizeof(simulated));
+    ck_assert_int_eq(
+        tierce__replay_create(
+            &replay, &(struct tierce__replay_opts){.size = sizeof(struct tierce__replay_opts),
+                                                   .policy = policy,
+                                                   .capacity = MEMORY_BYTES,
+                                                   .in_bytes = true,
+                                                   .whole = true,
+                                                   .distinct = totals.distinct,
+                                                   .matches = &match,
+                                                   .match_count = 1,
+                                                   .watch = &watch}),
+        0);
+    trace = open_trace(path);
+    for (const struct tierce__recorded *r = tierce__recording_first(recording); r != NULL;
+         r = tierce__recording_next(recording, r)) {
+        ck_assert_int_eq(tierce__trace_next(trace, &request), 1);
+        for (uint32_t i = 0; i < r->count; i++)
+            id_at[tierce__recorded_blocks(r)[i]] = request.blocks[i];
+        ck_assert_int_eq(tierce__replay_request(replay, r), 0);
+    }
+    tierce__trace_close(trace);
+    const struct tierce__replay_result *result = tierce__replay_result(replay);
+    ck_assert_uint_eq(result->blocks, (uint64_t)stats->lookup_blocks);
+    ck_assert_msg(result->hits[0] == (uint64_t)stats->lookup_hit_blocks,
+                  "%s: the replay hits %llu times, the engine %lld", policy->name,
+                  (unsigned long long)result->hits[0], (long long)stats->lookup_hit_blocks);
+    ck_assert_uint_gt(result->evicted, REQUESTS / 4);
+    for (uint32_t node = 0; node < TREE; node++) {
+        for (uint32_t n = 0; n < totals.distinct; n++)
+            ck_assert_msg(id_at[n] != seen->ids[node] || simulated[n] == seen->held[node],
+                          "%s: only one of both holds node %u", policy->name, node);
+    }
+    tierce__replay_destroy(replay);
+    tierce__recording_destroy(recording);
+}
+
+/* Requests are one use of a chunk to both, however many lines of the log tell of them. */
+START_TEST(a_replay_of_the_log_does_what_the_engine_did)
+{
+    struct test_random rnd = test_random_start("a_replay_of_the_log_does_what_the_engine_did");
+    const struct tierce__policy_ops *policy;
+    for (size_t n = 0; (policy = tierce__policy_at(n)) != NULL; n++) {
+        const char *sets[] = {"access_log.path",
+                              path,
+                              "access_log.size",
+                              "4MiB",
+                              "memory.size",
+                              "1MiB",
+                              "memory.policy",
+                              policy->name,
+                              NULL};
+        struct seen seen = {0};
+        if (strcmp(policy->name, "sampled_lru") == 0)
+            continue; /* what it draws hangs on the number of slots */
+        (void)unlink(path);
+        fx_open(&fx, false, sets);
+        tierce_view_close(fx.view);
+        struct tierce_namespace ns = fx_namespace();
+        ns.chunk_blocks = 1;
+        ck_assert_int_eq(
+            tierce_view_open(&fx.view, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}), 0);
+        ck_assert_uint_eq(fx.engine->settings.memory_bytes, MEMORY_BYTES);
+        uint64_t chunk_bytes = tierce__round_up(fx.view->full.extent.object_bytes, 4096);
+        for (uint32_t i = 0; i < REQUESTS; i++)
+            ask_engine(&rnd, &seen, i + 1);
+        find_held(&seen);
+        struct tierce_engine_stats stats = fx_stats(&fx);
+        fx_close(&fx);
+        replay_log(policy, &seen, chunk_bytes, &stats);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("access_log");
@@ -311,6 +511,7 @@ int main(void)
     tcase_add_test(t, a_path_that_cannot_be_written_is_told_and_nothing_else);
     tcase_add_test(t, what_does_not_fit_is_dropped);
     tcase_add_test(t, two_engines_do_not_share_a_file);
+    tcase_add_test(t, a_replay_of_the_log_does_what_the_engine_did);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

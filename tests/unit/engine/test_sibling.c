@@ -6,9 +6,11 @@
 #include "chunk/header.h"
 #include "engine/sibling.h"
 #include "engine_fixture.h"
+#include "test_random.h"
 #include "tier/fault.h"
 
 #include <errno.h>
+#include <pthread.h>
 
 static struct fixture fx;
 
@@ -463,6 +465,59 @@ START_TEST(what_is_sooner_computed_is_not_promised)
 }
 END_TEST
 
+/* ---- many at once ---- */
+
+enum { THREADS = 4, ROUNDS = 60 };
+
+/* Stores, looks up with pins and loads prompts that part from those of the others. */
+static void *hammer(void *arg)
+{
+    int32_t ids[12], first = *(const int32_t *)arg;
+    uint8_t origins[12];
+    struct test_random random = {(uint64_t)first + 1};
+    for (int32_t b = 0; b < 12; b++)
+        ids[b] = first + b;
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        struct tierce_chain *chain =
+            prompt(test_random_below(&random, 40), 12, 1 + test_random_below(&random, 8));
+        uint64_t session = (uint64_t)first + 1 + i % 3;
+        struct tierce_found found;
+        struct tierce_lookup_opts opts = {
+            .size = sizeof(opts), .flags = TIERCE_LOOKUP_PIN, .session = session};
+        ck_assert_int_eq(tierce_lookup(fx.view, chain, 12, &opts, &found), 0);
+        struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 12, ids);
+        what.session = session;
+        int64_t loaded = tierce_load(fx.view, &what, origins);
+        ck_assert_int_ge(loaded, (int64_t)found.memory_blocks); /* which are pinned */
+        for (size_t b = 0; b < 12; b++)
+            ck_assert(origins[b] == TIERCE_ORIGIN_FAILED || fx_right(&fx, chain, b, ids[b]));
+        if (i % 2 == 0)
+            ck_assert_int_ge(fx_store(&fx, chain, 12, ids, i % 4 == 0), 0);
+        if (i % 16 == 15)
+            fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, UINT64_MAX);
+        tierce_chain_destroy(chain);
+    }
+    return NULL;
+}
+
+START_TEST(many_at_once)
+{
+    static int32_t firsts[THREADS] = {0, 100, 200, 300};
+    pthread_t threads[THREADS];
+    fx_open(&fx, true, NULL);
+    for (size_t i = 0; i < THREADS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, hammer, &firsts[i]), 0);
+    for (size_t i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    struct tierce_engine_stats stats = fx_stats(&fx);
+    ck_assert_int_gt(stats.blocks_loaded_siblings, 0);
+    ck_assert_int_eq(stats.pinned_bytes_now, 0);
+    ck_assert_int_eq(stats.identity_failures + stats.checksum_failures, 0);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 int main(void)
 {
     tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
@@ -486,6 +541,7 @@ int main(void)
     tcase_add_test(t, a_disk_that_is_slow);
     tcase_add_test(t, the_reason_is_that_of_the_chunk);
     tcase_add_test(t, what_is_sooner_computed_is_not_promised);
+    tcase_add_test(t, many_at_once);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

@@ -60,6 +60,7 @@ static struct tierce__kvcm_read ask(struct harness *h, enum tierce__trace_kind k
                                   .instance = instance,
                                   .count = count,
                                   .read_count = kind != TIERCE__TRACE_WRITE ? count : 0,
+                                  .stored = kind != TIERCE__TRACE_READ ? count : 0,
                                   .kind = (uint8_t)kind};
     for (uint32_t i = 0; i < count; i++)
         h->request.blocks[i] = (uint32_t)chain[i] + 256 * instance;
@@ -454,7 +455,8 @@ static int replay_all(enum tierce__kvcm_kind kind)
                                         });
     for (uint32_t i = 0; rc == 0 && i < 7; i++) {
         request.head = (struct tierce__recorded){.time_us = i, .kind = TIERCE__TRACE_TURN};
-        request.head.count = request.head.read_count = (uint32_t)strlen(chains[i]);
+        request.head.count = request.head.read_count = request.head.stored =
+            (uint32_t)strlen(chains[i]);
         for (uint32_t b = 0; b < request.head.count; b++)
             request.blocks[b] = (uint32_t)chains[i][b];
         rc = tierce__kvcm_request(kvcm, &request.head, &read);

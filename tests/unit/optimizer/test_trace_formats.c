@@ -117,6 +117,12 @@ START_TEST(qwen)
         "turn 61200000 session=160 [0 1 3]\n"
         "turn 61300000 session=160 [4 5]\n"
         "turn 61300000 session=7 [0 1 2]\n");
+    check_bad(
+        "{\"chat_id\":1,\"timestamp\":1,\"hash_ids\":[1]}\n"
+        "{\"timestamp\":1,\"hash_ids\":[1]}\n",
+        "qwen",
+        "turn 1000000 session=2 [0]\n"
+        "bad 2: has neither \"chat_id\" nor \"parent_chat_id\": is it of the format mooncake?\n");
 }
 END_TEST
 
@@ -224,6 +230,40 @@ START_TEST(access_log)
         "bad 3: \"blocks\": is not 16 hex digits for each block (column 58)\n"
         "bad 4: \"blocks\": holds a character that is no hex digit (column 72)\n"
         "bad 5: \"held\" is more than there are blocks\n");
+}
+END_TEST
+
+#define ACCESS(time, op, more, blocks)                                                             \
+    "{\"tierce_access\":1,\"time_us\":" #time ",\"op\":\"" op "\"," more "\"blocks\":\"" blocks    \
+    "\"}\n"
+#define ID(n)   "000000000000000" #n
+#define ASKS(n) "\"request\":" #n ","
+
+START_TEST(an_access_logs_request_is_one_turn)
+{
+    /* A prefill that is stored in parts, and another request in between. */
+    check_trace(ACCESS(1, "lookup", ASKS(7) "\"held\":1,", ID(1) ID(2))
+                    ACCESS(2, "lookup", ASKS(8), ID(1) ID(2) ID(3))
+                        ACCESS(3, "store", ASKS(7), ID(1)) ACCESS(4, "store", ASKS(8), ID(1) ID(2))
+                            ACCESS(5, "store", ASKS(7), ID(1) ID(2) ID(4)),
+                "access", "turn 1 [1* 2 | 4]\nturn 2 unstored=1 [1 2 3]\n");
+    /* Shorter stores again; stores without a lookup; a lookup alone. */
+    check_trace(ACCESS(1, "lookup", ASKS(7), ID(1)) ACCESS(2, "store", ASKS(7), ID(1) ID(2))
+                    ACCESS(3, "store", ASKS(7), ID(1)) ACCESS(4, "store", ASKS(9), ID(5))
+                        ACCESS(5, "store", ASKS(9), ID(5) ID(6))
+                            ACCESS(6, "lookup", ASKS(10), ID(5)),
+                "access", "turn 1 [1 | 2]\nwrite 4 [5 6]\nread 6 [5]\n");
+    /* Nothing is joined that has no number, another chain, or another namespace; a second lookup
+     * begins anew. */
+    check_trace(ACCESS(1, "lookup", "", ID(1)) ACCESS(2, "store", "", ID(1))
+                    ACCESS(3, "lookup", ASKS(1), ID(1)) ACCESS(4, "store", ASKS(1), ID(2))
+                        ACCESS(5, "lookup", ASKS(2), ID(1)) ACCESS(6, "lookup", ASKS(2), ID(1))
+                            ACCESS(7, "store", ASKS(2), ID(1)),
+                "access",
+                "read 1 [1]\nwrite 2 [1]\nread 3 [1]\nwrite 4 [2]\nread 5 [1]\nturn 6 [1]\n");
+    check_trace(ACCESS(1, "lookup", ASKS(1) "\"namespace\":\"a\",", ID(1))
+                    ACCESS(2, "store", ASKS(1) "\"namespace\":\"b\",", ID(1)),
+                "access", "read 1 instance=a [1]\nwrite 2 instance=b [1]\n");
 }
 END_TEST
 
@@ -420,6 +460,7 @@ int main(void)
     tcase_add_test(t, kvcm_log_tokens_are_no_keys);
     tcase_add_test(t, kvcm_schema);
     tcase_add_test(t, access_log);
+    tcase_add_test(t, an_access_logs_request_is_one_turn);
     tcase_add_test(t, csv);
     tcase_add_test(t, events_of_vllm);
     tcase_add_test(t, events_as_arrays);

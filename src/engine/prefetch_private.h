@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_PREFETCH_PRIVATE_H
+#define TIERCE_PREFETCH_PRIVATE_H
+
+#include <tierce/prefetch.h>
+
+#include "engine/engine_private.h"
+#include "engine/operate.h"
+
+/* What prefetch.c, the way of a prefetch, and prefetch_handle.c, its life, share. */
+
+enum tierce__prefetch_state {
+    TIERCE__PREFETCH_UNKNOWN = 0,
+    TIERCE__PREFETCH_HELD,    /* buf is a lease */
+    TIERCE__PREFETCH_FOUND,   /* in a slower tier */
+    TIERCE__PREFETCH_ROOM,    /* and memory for it is ours */
+    TIERCE__PREFETCH_READING, /* seated with its fetch */
+    TIERCE__PREFETCH_SETTLED, /* the same, and the outcome is known */
+    TIERCE__PREFETCH_GONE,    /* handed on, or let go */
+};
+
+struct tierce__prefetch_chunk {
+    struct tierce_prefetch *prefetch;
+    size_t rung;
+    enum tierce__prefetch_state state; /* READING and SETTLED under the lock */
+    int outcome;                       /* of the reading; under the lock */
+    uint64_t bytes;                    /* of the object */
+    bool room;                         /* as many of prefetch.memory are ours */
+    struct tierce__buf *buf;           /* HELD */
+    struct tierce__fetch_seat seat;
+};
+
+/* What this prefetch has to do with one rung. */
+struct tierce__prefetch_share {
+    bool searched, told;
+    size_t end;             /* behind its last chunk */
+    size_t next;            /* no chunk of it before this one has ROOM */
+    uint64_t bytes_reading; /* under the lock */
+};
+
+struct tierce_prefetch {
+    uint32_t magic;
+    struct tierce_engine *engine;
+    struct tierce_view *view; /* until the result is final */
+    struct tierce_prefetch_opts opts;
+    enum tierce_mode mode; /* in which it began */
+    uint64_t deadline_ns;
+    uint64_t to_block;
+    struct tierce__keys keys;
+    struct tierce__shape tail_shape;
+    uint8_t *hashes; /* block hashes of the sequence */
+    uint8_t root[TIERCE_HASH_BYTES];
+    struct tierce__prefetch_chunk *chunks; /* [keys.count] */
+    struct tierce__session *pinned; /* what the session held before, until the search is over */
+
+    /* Of the thread that goes on. */
+    uint64_t budget; /* bytes that may still be planned */
+    size_t found;    /* chunks up to here are in some tier */
+    size_t plan_end; /* chunks from here on do not come, whatever is found */
+    size_t claimed;  /* chunks up to here have room, or need none */
+    size_t gathered; /* chunks up to here are handed on */
+    size_t rung, round_start;
+    size_t asked_rung; /* does not change while a lookup is under way */
+    bool search_over, asking, waiting;
+    size_t piece_end; /* of what is waited for */
+    struct tierce__prefetch_share shares[TIERCE__TIERS_MAX];
+    struct tierce__tier_req lookup;
+    struct tierce__semaphore_waiter waiter;
+
+    /* Under the lock of the engine's prefetches. */
+    struct tierce__list node;
+    struct tierce__cond changed;
+    size_t refs; /* the handle, and whoever may still call back */
+    bool going_on, event;
+    bool answered;  /* the lookup */
+    bool granted;   /* what was waited for */
+    bool room_over; /* nothing is taken any more: what is granted goes back */
+    bool cancelled, late;
+    struct tierce_prefetch_result result;
+};
+
+static inline struct tierce__lock *tierce__prefetch_lock(const struct tierce_prefetch *p)
+{
+    return &p->engine->prefetches.lock;
+}
+
+/* Wanted blocks of the first chunks. */
+static inline uint64_t tierce__prefetch_blocks(const struct tierce_prefetch *p, size_t chunks)
+{
+    return tierce__keys_blocks(&p->keys, p->view, chunks, p->to_block);
+}
+
+/* Something has happened: goes on, unless another thread does, which then sees it. With a
+ * reference of the caller's, which ends here if `last_use`. */
+void tierce__prefetch_go_on(struct tierce_prefetch *p, bool last_use);
+
+/* One step: does what can be done now. Called by one thread at a time, under no lock. */
+void tierce__prefetch_advance(struct tierce_prefetch *p);
+
+#endif

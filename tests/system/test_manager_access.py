@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS, accounts and what is said at the start: who is let in, and whether a message names what is
+to be mended."""
+
+import base64
+import concurrent.futures
+import hashlib
+import http.client
+import os
+import socket
+import ssl
+import subprocess
+import time
+
+import pytest
+
+from manager_process import Grpc, Http, Manager, executable, free_port, stubs, wait_until
+
+pytest.importorskip("grpc_tools")
+
+
+def code(reply):
+    return reply["header"]["status"]["code"]
+
+
+def openssl(*arguments):
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+
+
+class Authority:
+    """Signs certificates of its own."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        folder.mkdir()
+        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=ca",
+                "-keyout", folder / "ca.key", "-out", folder / "ca.pem")
+        self.ca = folder / "ca.pem"
+
+    def sign(self, name):
+        key, request, pem = (self.folder / f"{name}{ending}" for ending in (".key", ".csr", ".pem"))
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-addext",
+                "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", key, "-out", request)
+        openssl("x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self.folder / "ca.key",
+                "-CAcreateserial", "-copy_extensions", "copy", "-days", "2", "-out", pem)
+        return pem, key
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("tls") / "ca")
+
+
+def refused(folder, *arguments, ports=True):
+    """What a manager says that does not start."""
+    folder.mkdir(exist_ok=True)
+    free = [f"--listen.{name}_port={0 if name != 'admin_grpc' else free_port()}"
+            for name in ("grpc", "http", "admin_grpc", "admin_http")] if ports else []
+    done = subprocess.run([executable(), "manager", *free, *arguments], cwd=folder,
+                          capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
+    assert done.returncode != 0, done.stderr
+    assert "listening" not in done.stderr
+    return done.stderr
+
+
+# ---- TLS files -----------------------------------------------------------------------------------
+
+
+def test_tls_files_that_are_wrong_are_named(tmp_path, authority):
+    pem, key = authority.sign("server")
+    _, other_key = authority.sign("other")
+    rubbish, missing = tmp_path / "rubbish", tmp_path / "missing"
+    rubbish.write_text("not a certificate")
+
+    def said(certificate, its_key, *more):
+        return refused(tmp_path / "m", f"--tls.certificate={certificate}", f"--tls.key={its_key}",
+                       *more)
+
+    for certificate, its_key, ca, named, why in (
+            (missing, key, None, missing, "No such file"),
+            (pem, missing, None, missing, "No such file"),
+            (pem, tmp_path, None, tmp_path, ""),
+            (rubbish, key, None, rubbish, ""),
+            (pem, rubbish, None, rubbish, ""),
+            (pem, other_key, None, other_key, "mismatch"),
+            (pem, key, missing, missing, "No such file"),
+            (pem, key, rubbish, rubbish, "")):
+        more = [] if ca is None else [f"--tls.client_ca={ca}"]
+        text = said(certificate, its_key, *more)
+        assert "TLS" in text and str(named) in text and why in text, text
+        assert "error:0" not in text, text
+
+
+def tls(manager, port, context):
+    connection = http.client.HTTPSConnection("127.0.0.1", manager.ports[port], timeout=10,
+                                             context=context)
+    connection.request("GET", "/livez")
+    return connection.getresponse().status
+
+
+@pytest.fixture
+def encrypted(tmp_path, authority):
+    """A manager that asks for certificates and accounts, with one of each."""
+    pem, key = authority.sign("server")
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"admin ops {hashlib.sha256(b'secret').hexdigest()}\n")
+    tokens.chmod(0o600)
+    manager = Manager(tmp_path / "m", "--auth.required=true", f"--auth.token_file={tokens}",
+                      f"--tls.certificate={pem}", f"--tls.key={key}",
+                      f"--tls.client_ca={authority.ca}", ready=False)
+    yield manager
+    assert manager.stop() == 0
+
+
+def channel_of(manager, authority, pem, key, port="grpc"):
+    import grpc
+    credentials = grpc.ssl_channel_credentials(authority.ca.read_bytes(), key.read_bytes(),
+                                               pem.read_bytes())
+    return grpc.secure_channel(f"127.0.0.1:{manager.ports[port]}", credentials)
+
+
+def grpc_code(channel, service, method, metadata=()):
+    import grpc
+    messages, services = stubs()[service]
+    stub = getattr(services, {"meta": "MetaServiceStub", "admin": "AdminServiceStub"}[service])
+    try:
+        getattr(stub(channel), method)(getattr(messages, method + "Request")(), timeout=10,
+                                       metadata=metadata)
+        return "OK"
+    except grpc.RpcError as error:
+        return error.code().name
+
+
+def test_certificates_are_looked_at(encrypted, authority, tmp_path):
+    stranger = Authority(tmp_path / "stranger")
+    token = (("authorization", "Bearer secret"),)
+    client, admin = authority.sign("engine"), authority.sign("boss")
+    # A certificate that is no account's gets through TLS, and is nobody; with a token it is.
+    channel = channel_of(encrypted, authority, *client)
+    assert grpc_code(channel, "meta", "GetInstanceInfo") == "UNAUTHENTICATED"
+    assert grpc_code(channel, "meta", "GetInstanceInfo", token) == "OK"
+    # One that another authority signed does not.
+    other = channel_of(encrypted, authority, *stranger.sign("engine"))
+    assert grpc_code(other, "meta", "GetInstanceInfo", token) == "UNAVAILABLE"
+    for port in ("http", "admin_http"):
+        context = ssl.create_default_context(cafile=authority.ca)
+        context.load_cert_chain(*client)
+        assert tls(encrypted, port, context) == 200
+        for chain in (None, stranger.sign("engine")):
+            context = ssl.create_default_context(cafile=authority.ca)
+            if chain is not None:
+                context.load_cert_chain(*chain)
+            try:
+                assert tls(encrypted, port, context) in (401, 403)
+            except (ssl.SSLError, OSError, http.client.HTTPException):
+                pass
+    # One that is an account's is that account.
+    admins = channel_of(encrypted, authority, *client, port="admin_grpc")
+    messages, services = stubs()["admin"]
+    wait_until(lambda: grpc_code(admins, "admin", "ListAccount", token) == "OK")
+    for name, role in (("engine", "USER_ROLE"), ("boss", "ADMIN_ROLE")):
+        reply = services.AdminServiceStub(admins).AddAccount(messages.AddAccountRequest(
+            trace_id="t", user_name=name, password="p", role=role), metadata=token)
+        assert reply.header.status.code == 1, reply
+    assert grpc_code(channel, "meta", "GetInstanceInfo") == "OK"
+    assert grpc_code(admins, "admin", "ListAccount") == "PERMISSION_DENIED"
+    boss = channel_of(encrypted, authority, *admin, port="admin_grpc")
+    assert grpc_code(boss, "admin", "ListAccount") == "OK"
+    # Another name is shown beside the certificate: what is shown counts, and is wrong.
+    assert grpc_code(boss, "admin", "ListAccount",
+                     (("authorization", "Bearer wrong"),)) == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize("port", ["grpc", "http", "admin_grpc", "admin_http"])
+def test_plain_text_meets_tls_and_tls_meets_plain_text(encrypted, tmp_path, port):
+    with socket.create_connection(("127.0.0.1", encrypted.ports[port]), 10) as s:
+        s.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = s.recv(4096)
+    assert b"200" not in answer
+    plain = Manager(tmp_path / "plain")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with pytest.raises((ssl.SSLError, OSError)):
+        with socket.create_connection(("127.0.0.1", plain.ports[port]), 10) as s:
+            context.wrap_socket(s)
+    assert plain.get("/livez")[0] == 200
+    assert plain.stop() == 0
+
+
+# ---- accounts ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded(tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("".join(f"{role} {role} {hashlib.sha256(role.encode()).hexdigest()}\n"
+                              for role in ("admin", "user")))
+    tokens.chmod(0o600)
+    manager = Manager(tmp_path / "m", "--auth.required=true", f"--auth.token_file={tokens}",
+                      "--serve.workers=2", f"--registry.uri=local://{tmp_path}/registry")
+    yield manager
+    assert manager.stop() == 0
+
+
+def basic(name, password):
+    return {"Authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
+
+
+def status(manager, headers, port="http", path="/api/getInstanceInfo", method="POST"):
+    return Http(manager, headers).raw(manager.ports[port], path, "{}", method)[0]
+
+
+def admin_of(manager):
+    return Http(manager, {"Authorization": "Bearer admin"})
+
+
+def add_account(manager, name, password, role="USER_ROLE"):
+    assert code(admin_of(manager).call("admin", "AddAccount", trace_id="t", user_name=name,
+                                       password=password, role=role)) == "OK"
+
+
+def test_an_account_that_changes_is_known_as_it_is(guarded):
+    add_account(guarded, "u", "old")
+    assert status(guarded, basic("u", "old")) == 200
+    assert status(guarded, basic("u", "old"), "admin_http", "/api/listAccount") == 403
+    assert code(admin_of(guarded).call("admin", "DeleteAccount", trace_id="t",
+                                       user_name="u")) == "OK"
+    assert status(guarded, basic("u", "old")) == 401
+    add_account(guarded, "u", "new", "ADMIN_ROLE")
+    assert status(guarded, basic("u", "old")) == 401
+    assert status(guarded, basic("u", "new"), "admin_http", "/api/listAccount") == 200
+    add_account(guarded, "v", "old")  # the same password, another account
+    assert status(guarded, basic("v", "old")) == 200
+    assert status(guarded, basic("u", "old")) == 401
+
+
+def test_wrong_passwords_keep_nobody_from_the_workers(guarded):
+    """Guesses wait in a short queue of their own: who is known, and what waits for a disk, goes on."""
+    add_account(guarded, "engine", "right")
+    assert status(guarded, basic("engine", "right")) == 200
+    stop = []
+
+    def guess(number):
+        got = set()
+        while not stop:
+            got.add(status(guarded, basic("engine", f"wrong{number}{len(got)}")))
+        return got
+
+    with concurrent.futures.ThreadPoolExecutor(200) as pool:
+        guesses = [pool.submit(guess, i) for i in range(200)]
+        try:
+            wait_until(lambda: any(g.running() for g in guesses))
+            admin = admin_of(guarded)
+            for i in range(20):  # a change of the registry forgets nobody
+                assert code(admin.call("admin", "CreateInstanceGroup", trace_id="t",
+                                       instance_group={})) != "OK"
+                add_account(guarded, f"other{i}", "p")
+                assert status(guarded, basic("engine", "right")) == 200
+        finally:
+            stop.append(True)
+        got = set().union(*(g.result() for g in guesses))
+    assert got <= {401, 503}, got
+    assert 503 in got  # more than the queue holds are told so at once
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/page", "/"])
+def test_users_may_look(guarded, path):
+    """What is shown to browsers and collectors, users may read; what changes anything they may not."""
+    headers = {"Authorization": "Bearer user"}
+    assert status(guarded, headers, "admin_http", path, "GET") == 200
+    assert status(guarded, headers, "admin_http", "/api/listAccount") == 403
+
+
+def test_nobody_may_enter(tmp_path):
+    text = refused(tmp_path / "a", "--auth.required=true")
+    assert "auth.token_file" in text
+    registry = f"--registry.uri=local://{tmp_path}/registry"
+    manager = Manager(tmp_path / "b", "--auth.required=true", registry)
+    assert "nobody_may_enter" in (manager.folder / "stderr.log").read_text()
+    assert manager.stop() == 0
+
+
+# ---- what is said at the start -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["grpc", "http", "admin_grpc", "admin_http"])
+def test_a_port_in_use_names_its_parameter(tmp_path, name):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        text = refused(tmp_path, *(f"--listen.{n}_port={port if n == name else free_port()}"
+                                   for n in ("grpc", "http", "admin_grpc", "admin_http")),
+                       ports=False)
+    assert f"listen.{name}_port" in text and str(port) in text and "in use" in text, text
+
+
+@pytest.mark.parametrize("argument", ["--registry.uri=local://{}/none/registry",
+                                      "--elector.uri=file://{}/none"])
+def test_folders_that_are_missing_are_named(tmp_path, argument):
+    text = refused(tmp_path / "m", argument.format(tmp_path))
+    assert f"{tmp_path}/none" in text and "No such file" in text, text
+    assert argument.split("=")[0].strip("-") in text, text
+
+
+def test_the_command_line_says_how_to_start_one(tmp_path):
+    port = free_port()
+    done = subprocess.run([executable(), "storage", "list", "--url", f"http://127.0.0.1:{port}"],
+                          capture_output=True, text=True, timeout=20)
+    assert done.returncode != 0
+    assert "tierce manager" in done.stderr and str(port) in done.stderr, done.stderr
+
+
+def test_keys_of_kvcm_that_are_not_there(tmp_path):
+    manager = Manager(tmp_path, "-e", "kvcm.cache.compression=zstd",
+                      "-e", "kvcm.distributed_lock.url=")
+    text = (manager.folder / "stderr.log").read_text()
+    assert manager.stop() == 0
+    line = next(line for line in text.splitlines() if "kvcm.cache.compression" in line)
+    assert "nearest" not in line and "docs/manager.md" in line, line
+    assert '"kvcm.distributed_lock.uri"' in text, text
+
+
+# ---- storages ------------------------------------------------------------------------------------
+
+
+def test_a_storage_that_is_to_be_looked_at_when_it_is_added(tmp_path):
+    manager = Manager(tmp_path / "m")
+    api = Http(manager)
+
+    def add(name, root, check):
+        return api.call("admin", "AddStorage", trace_id="t", storage={
+            "global_unique_name": name, "nfs": {"root_path": root, "key_count_per_file": 8},
+            "check_storage_available_when_open": check})["header"]["status"]
+
+    refused_status = add("a", f"{tmp_path}/none/below/", True)
+    assert refused_status["code"] == "INTERNAL_ERROR"
+    assert "No such file" in refused_status["message"], refused_status
+    assert "a" not in [s["global_unique_name"] for s in
+                       api.call("admin", "ListStorage", trace_id="t")["storage"]]
+    assert add("a", f"{tmp_path}/none/below/", False)["code"] == "OK"
+    assert add("b", f"{tmp_path}/made/", True)["code"] == "OK"
+    assert add("b", f"{tmp_path}/none/below/", True)["code"] != "OK"
+    assert add("c", "", True)["code"] == "INVALID_ARGUMENT"
+    assert not (tmp_path / "none").exists()
+    assert manager.stop() == 0
+
+
+def test_deleting_in_a_storage_whose_root_is_gone_comes_to_an_end(tmp_path):
+    manager = Manager(tmp_path / "m")
+    api = Http(manager)
+    assert code(api.call("meta", "RegisterInstance", trace_id="t", instance_group="default",
+                         instance_id="i", block_size=4,
+                         model_deployment={"model_name": "m", "dtype": "bf16"},
+                         location_spec_infos=[{"name": "tp0", "size": 64}])) == "OK"
+    started = api.call("meta", "StartWriteCache", trace_id="t", instance_id="i",
+                       block_keys=[1, 2], write_timeout_seconds=30)
+    assert code(api.call("meta", "FinishWriteCache", trace_id="t", instance_id="i",
+                         write_session_id=started["write_session_id"],
+                         success_blocks={"offset": 2})) == "OK"
+    assert not any(manager.storage.iterdir())
+    manager.storage.rmdir()  # the last folder of it is made again by the next probe
+    assert code(api.call("meta", "RemoveCache", trace_id="t", instance_id="i",
+                         block_keys=[1, 2])) == "OK"
+
+    def deleted():
+        status, text = manager.get("/metrics", "admin_http")
+        return status == 200 and b'tierce_schedule_plan_executor_waiting_task_count 0\n' in text
+
+    wait_until(deleted, 60)
+    assert manager.stop() == 0
