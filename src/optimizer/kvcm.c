@@ -174,7 +174,7 @@ static void look_up(struct tierce__kvcm *k, const struct tierce__recorded *reque
 {
     struct tierce__kvcm_policy *policy = &k->policies[request->instance];
     bool is_turn = request->kind == TIERCE__TRACE_TURN;
-    const uint8_t *internal = is_turn ? NULL : tierce__recorded_internal(request);
+    const uint8_t *internal = tierce__recorded_internal(request);
     uint32_t hits = 0, end = is_turn ? request->count : request->read_count;
     for (uint32_t i = 0; i < request->count; i++)
         k->there[i] = i < found && tierce__kvcm_is_cached(&k->tree, k->path[i]);

@@ -349,6 +349,13 @@ START_TEST(what_the_engine_held_counts_apart)
     ck_assert_uint_eq(tierce__kvcm_result(h.kvcm)->hits[0], 3);
     ck_assert_uint_eq(tierce__kvcm_result(h.kvcm)->internal_hits[0], 2);
     ck_assert_uint_eq(tierce__kvcm_result(h.kvcm)->internal_hits[1], 2);
+    /* So it does of a turn, as access logs tell of them. */
+    h.request.head.kind = TIERCE__TRACE_TURN;
+    h.request.head.stored = 4;
+    ck_assert_int_eq(tierce__kvcm_request(h.kvcm, &h.request.head, &read), 0);
+    ck_assert_uint_eq(read.internal_blocks, 3);
+    ck_assert_uint_eq(read.internal_hits, 2);
+    ck_assert_uint_eq(read.external_hits, 1);
     stop(&h);
 }
 END_TEST
