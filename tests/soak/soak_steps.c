@@ -328,13 +328,8 @@ static void load_held(struct worker *w, struct hold *hold)
     bool in_time = tierce__now_ns() < hold->at_ns + PIN_MS / 2 * TIERCE__MS_NS;
     bool cleared = hold->clears % 2 != 0 || hold->clears != atomic_load(&soak.clears);
     if (in_time && !cleared && !soak.tainted) {
-        if (loaded != (int64_t)(t.to - what.from_block))
-            fprintf(stderr, "session %llx: %lld of [%llu, %llu), %zu in the chain, %u a chunk\n",
-                    (unsigned long long)what.session, (long long)loaded,
-                    (unsigned long long)what.from_block, (unsigned long long)t.to,
-                    tierce_chain_blocks(t.at.chain), chunk_blocks[t.at.ns]);
-        MUST(loaded == (int64_t)(t.to - what.from_block));
-        /* Of the last chunk, what another one shares with it may meanwhile be there itself. */
+        /* Of the last chunk, what another one shares with it may have been pinned; if the chunk
+         * itself has come to the disk since, it is read from there. */
         uint64_t whole = t.to - t.to % chunk_blocks[t.at.ns];
         for (uint64_t b = what.from_block; b < whole; b++)
             MUST(origins[b - what.from_block] == TIERCE_ORIGIN_MEMORY);

@@ -192,6 +192,8 @@ static void be_quiet(void)
 {
     for (int op = TIERCE__TIER_LOOKUP; op <= TIERCE__TIER_SIBLINGS; op++)
         tierce__fault_set(soak.disk, (enum tierce__tier_op)op, NULL);
+    /* First the reads that hang: their failures may end the service again. */
+    await_baseline();
     await_service();
     await_baseline();
     /* The first may tell an error of before. */
