@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Notes of sessions and deletions: what can be read is written as the same bytes. The first byte
- * says which of the two. */
+/* Notes of sessions and deletions: what can be read is written as the same bytes, but for a session
+ * that would end too late. The first byte says which of the two. */
+#include "base/bytes.h"
 #include "manager/locator_private.h"
 
 #include <stdlib.h>
@@ -21,6 +22,9 @@ static void read_session(struct tierce__locator *locator, const uint8_t *bytes, 
     if (tierce__session_read(&session, locator, 7, bytes, count) != 0)
         return;
     must(session->note == 7);
+    int64_t due_us = (int64_t)tierce__load_le64(bytes + 1 + TIERCE__SESSION_ID_BYTES);
+    must(session->due_us <= due_us);
+    session->due_us = due_us;
     must(tierce__session_write(session, &arena, &again, &size) == 0);
     must(size == count && memcmp(again, bytes, count) == 0);
     tierce__arena_clear(&arena);

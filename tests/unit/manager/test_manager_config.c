@@ -215,11 +215,16 @@ START_TEST(test_who_may_reach_it)
         snprintf(flag, sizeof(flag), "--listen.host=%s", hosts[i]);
         assert_refused(ARGS(flag), NULL, "listen.insecure: true");
         assert_refused(ARGS(flag), NULL, "auth.required with tls.certificate and tls.key");
-        assert_refused(ARGS(flag, "--auth.required=true"), NULL, "listen.insecure");
+        assert_refused(ARGS(flag, "--auth.required=true", "--auth.token_file=t"), NULL,
+                       "listen.insecure");
         assert_refused(ARGS(flag, "--tls.certificate=c", "--tls.key=k"), NULL, "listen.insecure");
         take(ARGS(flag, "--listen.insecure=true"), NULL);
-        take(ARGS(flag, "--auth.required=true", "--tls.certificate=c", "--tls.key=k"), NULL);
+        take(ARGS(flag, "--auth.required=true", "--auth.token_file=t", "--tls.certificate=c",
+                  "--tls.key=k"),
+             NULL);
     }
+    assert_refused(ARGS("--auth.required=true"), NULL, "auth.token_file");
+    take(ARGS("--auth.required=true", "--registry.uri=local:///r"), NULL);
     take(ARGS("--listen.host=127.0.0.2"), NULL);
     take(ARGS("--listen.host=::1"), NULL);
     take(ARGS("--listen.host=localhost"), NULL);

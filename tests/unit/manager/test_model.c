@@ -361,7 +361,9 @@ static const char *uri_of(const char *storage_text, char *instance_id, uint32_t 
     struct tierce__storage storage = storage_from(storage_text);
     struct tierce__spec_info specs[] = {{(char *)"tp0", 100}};
     struct tierce__instance instance = {.id = instance_id, .specs = specs, .spec_count = 1};
-    struct tierce__spec_place place = {.file = 0x2a0007, .slot = slot, .bytes = 100};
+    /* Of 8 slots where the storage has several a file, or had when it was taken. */
+    uint64_t file = storage.key_count_per_file > 1 || slot > 0 ? 0x2a0007 : 0x2a0000;
+    struct tierce__spec_place place = {.file = file, .slot = slot, .bytes = 100};
     const char *uri = tierce__place_uri(&storage, &instance, &place, arena);
     tierce__storage_clear(&storage);
     return uri;
@@ -375,7 +377,7 @@ START_TEST(test_uris)
     ck_assert_str_eq(uri_of("{\"type\":\"file\",\"global_unique_name\":\"n\",\"storage_spec\":{"
                             "\"root_path\":\"/r\"}}",
                             "inst", 0, &arena),
-                     "file://n/r/inst/tp0/00000000002a0007?size=100");
+                     "file://n/r/inst/tp0/00000000002a0000?size=100");
     /* A slot that was taken while its storage had several a file. */
     ck_assert_str_eq(uri_of("{\"type\":\"file\",\"global_unique_name\":\"n\",\"storage_spec\":{"
                             "\"root_path\":\"/r\"}}",
@@ -387,11 +389,11 @@ START_TEST(test_uris)
                      "hf3fs://n/m/d/a~2f..~2fb~3fc/tp0/00000000002a0007?blkid=0&size=100");
     ck_assert_str_eq(
         uri_of("{\"type\":\"mooncake\",\"global_unique_name\":\"n\"}", "..", 0, &arena),
-        "mooncake://n/?key=~2e~2e/tp0/00000000002a0007&size=100");
+        "mooncake://n/?key=~2e~2e/tp0/00000000002a0000&size=100");
     ck_assert_str_eq(uri_of("{\"type\":\"redis\",\"global_unique_name\":\"n\"}", "i", 0, &arena),
-                     "redis://n/i/tp0/00000000002a0007?size=100");
+                     "redis://n/i/tp0/00000000002a0000?size=100");
     ck_assert_str_eq(uri_of("{\"type\":\"pace\",\"global_unique_name\":\"n\"}", "i", 0, &arena),
-                     "pace://n/i/tp0/00000000002a0007?size=100");
+                     "pace://n/i/tp0/00000000002a0000?size=100");
     tierce__arena_clear(&arena);
 }
 END_TEST

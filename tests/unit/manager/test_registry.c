@@ -422,9 +422,9 @@ START_TEST(test_uris_that_are_refused)
         struct tierce__registry_opts opts = {.size = sizeof(opts), .uri = uris[i]};
         ck_assert_int_eq(tierce__registry_open(&one, &opts, why), TIERCE_E_CONFIG);
     }
-    one = open_one("local:///nowhere/at/all", NULL);
-    ck_assert_int_eq(tierce__registry_load(one, 0, why), -ENOENT);
-    tierce__registry_close(one);
+    struct tierce__registry_opts opts = {.size = sizeof(opts), .uri = "local:///nowhere/at/all"};
+    ck_assert_int_eq(tierce__registry_open(&one, &opts, why), -ENOENT);
+    ck_assert_ptr_nonnull(strstr(why, "/nowhere/at"));
 }
 END_TEST
 
