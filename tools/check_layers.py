@@ -10,6 +10,7 @@
 - A README of src/ that has a table of files names every source of its folder there: by its name, by
   a pattern (cmd_*.c), or by that of the .c beside a .h, and nothing that is not there. MODULE.h and
   MODULE_private.h need no row.
+- A test that docs/promises.md names as `file:name` is there.
 - C, Python, shell and CMake-free scripts carry an SPDX line among their first five.
 """
 
@@ -155,6 +156,24 @@ def check_readme(path, text, paths):
             yield 1, f"{name} is not in the table of files"
 
 
+def check_promises(text, read):
+    """Yields (line, complaint). read(path): a file's text, or None."""
+    for number, line in enumerate(text.split("\n"), 1):
+        for path, name in re.findall(r"`(tests/[\w/.]+\.(?:c|py)):(\w+)`", line):
+            source = read(path)
+            begin = f"START_TEST({name})" if path.endswith(".c") else f"def {name}("
+            if source is None or begin not in source:
+                yield number, f"there is no test {path}:{name}"
+
+
+def read_or_none(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
 def self_test():
     """Each rule must be able to fail."""
     head = f"/* {SPDX} */\n"
@@ -190,6 +209,9 @@ def self_test():
     assert not list(check_readme("src/x/README.md", "no table\n", paths))
     assert list(check_readme("src/x/README.md", table, paths + ["src/x/e.h"]))
     assert list(check_readme("src/x/README.md", table, paths[:-2]))
+    sources = {"tests/a.c": "START_TEST(x)\n", "tests/b/c.py": "def test_y():\n"}
+    assert not list(check_promises("`tests/a.c:x`, `tests/b/c.py:test_y`", sources.get))
+    assert len(list(check_promises("`tests/a.c:y` `tests/b/c.py:y`\n`tests/d.c:x`", sources.get))) == 3
     print("self test passed")
 
 
@@ -209,6 +231,10 @@ def main(args):
             continue
         if re.fullmatch(r"src/\w+/README\.md", path) and not args:
             for number, complaint in check_readme(path, text, paths):
+                print(f"{path}:{number}: {complaint}")
+                errors += 1
+        if path == "docs/promises.md":
+            for number, complaint in check_promises(text, read_or_none):
                 print(f"{path}:{number}: {complaint}")
                 errors += 1
         for number, complaint, is_error in check_file(path, text):

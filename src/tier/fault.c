@@ -51,9 +51,13 @@ static void answer_at(struct passage *p, uint64_t due_ns)
     struct fault *f = p->fault;
     p->due_ns = due_ns;
     tierce__lock_take(&f->lock);
-    tierce__list_push_back(&f->late, &p->node);
+    bool closing = f->closing;
+    if (!closing)
+        tierce__list_push_back(&f->late, &p->node);
     tierce__cond_signal(&f->changed);
     tierce__lock_drop(&f->lock);
+    if (closing)
+        answer(p);
 }
 
 static bool lends(const struct fault *f)
@@ -278,18 +282,17 @@ static bool scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
     return f->next->ops->scan(f->next, cursor, places, fn, arg);
 }
 
+/* What is late is answered first: whoever hears it may still call the tier behind. */
 static bool close_fault(struct tierce__tier *tier, uint64_t deadline_ns)
 {
     struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
-    if (!f->next->ops->close(f->next, deadline_ns)) {
-        pthread_detach(f->clockwork); /* an answer may still come through here */
-        return false;
-    }
     tierce__lock_take(&f->lock);
     f->closing = true;
     tierce__cond_signal(&f->changed);
     tierce__lock_drop(&f->lock);
     pthread_join(f->clockwork, NULL);
+    if (!f->next->ops->close(f->next, deadline_ns))
+        return false; /* an answer may still come through here */
     tierce__cond_fini(&f->changed);
     tierce__lock_fini(&f->lock);
     tierce__free(f);

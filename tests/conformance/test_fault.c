@@ -268,6 +268,27 @@ START_TEST(kinds_that_mean_nothing_to_an_operation_let_it_pass)
 }
 END_TEST
 
+static void touch_again(struct tierce__tier_req *req)
+{
+    struct tier_call *call = (struct tier_call *)req->arg;
+    tier_test.tier->ops->touch(tier_test.tier, &call->key, 1, 0);
+    atomic_fetch_add(&call->done_count, 1);
+}
+
+START_TEST(who_hears_a_late_answer_at_the_close_may_call_the_tier)
+{
+    tier_test_start(DISK);
+    rule(TIERCE__TIER_LOOKUP,
+         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 60000});
+    struct tier_call call;
+    tier_call_init(&call, TIERCE__TIER_LOOKUP, 1);
+    call.req.done = touch_again;
+    tier_call_submit(&call);
+    tier_test_end();
+    ck_assert_int_eq(atomic_load(&call.done_count), 1);
+}
+END_TEST
+
 int main(void)
 {
     tier_test_use(factories);
@@ -281,6 +302,7 @@ int main(void)
     tcase_add_test(t, a_random_rule_hits_what_its_seed_says);
     tcase_add_test(t, a_random_flip_hits_one_bit_of_the_range);
     tcase_add_test(t, kinds_that_mean_nothing_to_an_operation_let_it_pass);
+    tcase_add_test(t, who_hears_a_late_answer_at_the_close_may_call_the_tier);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

@@ -62,7 +62,7 @@ struct soak {
     struct tierce_view *views[NAMESPACES];
     bool spoils;                 /* this round has faults that make bytes wrong */
     bool tainted;                /* wrong bytes may lie in the folder */
-    _Atomic unsigned clears;     /* odd while one is under way */
+    _Atomic unsigned clears;     /* twice each, and each move; odd while one is under way */
     _Atomic uint64_t prefetches; /* begun, and not yet told their end */
 };
 
