@@ -144,9 +144,9 @@ struct tierce_lookup_opts {
                             earlier are not asked for, and count as found */
     uint32_t tiers;      /* 1u << enum tierce_origin of each tier to be searched; 0: all. A bit
                             whose tier this engine lacks finds nothing. */
-    uint32_t pin_ms;     /* PIN: how long the pins last, at most TIERCE_PIN_MS_MAX; 0: timeout.pin */
-    const char *tag;     /* for the access log, or NULL: printable ASCII, cut after
-                            TIERCE_TAG_BYTES_MAX, without quotes and backslashes, which become _ */
+    uint32_t pin_ms; /* PIN: how long the pins last, at most TIERCE_PIN_MS_MAX; 0: timeout.pin */
+    const char *tag; /* for the access log, or NULL: printable ASCII, cut after
+                        TIERCE_TAG_BYTES_MAX, without quotes and backslashes, which become _ */
 };
 
 struct tierce_found {
@@ -157,10 +157,10 @@ struct tierce_found {
 /*
  * How many leading blocks of chain[0, to_block) could be loaded: from whole chunks, and from the
  * unfull tail that ends exactly where the chain ends, if it was stored. Where the next chunk is
- * missing, the leading blocks that another chunk shares with it count too (chunk.siblings). The last chunk may reach
- * beyond to_block; give the chain all its blocks. Never promises what it does not see; what
- * it sees on disk may still fail to load. With PIN, earlier pins of the session are replaced; they
- * end with tierce_unpin, when a load that names the session begins, or after timeout.pin.
+ * missing, the leading blocks that another chunk shares with it count too (chunk.siblings). The
+ * last chunk may reach beyond to_block; give the chain all its blocks. Never promises what it does
+ * not see; what it sees on disk may still fail to load. With PIN, earlier pins of the session are
+ * replaced; they end with tierce_unpin, when a load that names the session begins, or after pin_ms.
  *
  * Errors: TIERCE_E_ARGUMENT (to_block beyond the chain, a chain of another algorithm or block size
  * than the view's, pin_ms above its bound), -ENOMEM; *out is zeroed then.

@@ -46,9 +46,9 @@ struct tierce__pool {
     /* Who waits for room. A turn is counted before it tries, and whoever frees looks at the count
      * afterwards; between the two lies a lock that both take (this one, or the keeper's). */
     _Atomic uint32_t waiting;
-    struct tierce__list turns;  /* [lock] the first tries */
-    struct tierce__cond room;   /* [lock] */
-    uint64_t changes;           /* [lock] */
+    struct tierce__list turns; /* [lock] the first tries */
+    struct tierce__cond room;  /* [lock] */
+    uint64_t changes;          /* [lock] */
 
     /*
      * Threads inside a release. Entered before the reference goes and left as the very last act,

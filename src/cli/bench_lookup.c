@@ -271,7 +271,7 @@ static int run_miss_case(struct lookup *l)
     if (rc < 0)
         return rc;
     char name[64];
-    snprintf(name, sizeof(name), "the same, its last chunk missing; blocks of %u",
+    snprintf(name, sizeof(name), "the same but for its last chunk; blocks of %u",
              l->kind->block_tokens);
     tierce__bench_emit(l->bench, &(struct tierce__bench_row){.case_name = name,
                                                              .unit = "us",

@@ -116,7 +116,10 @@ static void print_process(const char *socket, struct json_object *status, const 
     int64_t asked = number(stats, "lookup_blocks") - number(old, "lookup_blocks");
     int64_t hit = number(stats, "lookup_hit_blocks") - number(old, "lookup_hit_blocks");
     tierce__human_seconds(uptime, sizeof(uptime), (uint64_t)uptime_s);
-    printf("process %lld  up %s  %s  %s\n", (long long)number(status, "pid"), uptime, socket,
+    const char *mode = json_object_get_string(member(status, "mode"));
+    bool stands_out = mode != NULL && strcmp(mode, "normal") != 0;
+    printf("process %lld  up %s  %s%s%s  %s\n", (long long)number(status, "pid"), uptime, socket,
+           stands_out ? "  mode " : "", stands_out ? mode : "",
            before->status != NULL ? "" : "(rates since it began)");
     printf("  lookups %.1f/s  blocks asked %.0f/s  hit %.1f%% (since it began %.1f%%)  loaded "
            "%.0f/s  failed %lld  pins %lld\n",

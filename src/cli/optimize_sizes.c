@@ -9,13 +9,20 @@
 
 #define COMMAND "optimize"
 
+/* A fraction without a unit is neither blocks nor bytes. */
+static bool ends_with_digit(const char *text)
+{
+    size_t length = strlen(text);
+    return length > 0 && text[length - 1] >= '0' && text[length - 1] <= '9';
+}
+
 bool tierce__optimize_read_size(struct tierce__optimize_size *out, const char *text)
 {
     struct tierce__optimize_size size = {0};
     if (strcmp(text, "unlimited") == 0)
         size.amount = TIERCE__CAPACITY_UNLIMITED;
     else if (!tierce__parse_count(&size.amount, text))
-        size.is_bytes = tierce__parse_size(&size.amount, text);
+        size.is_bytes = !ends_with_digit(text) && tierce__parse_size(&size.amount, text);
     if (size.amount == 0)
         return false;
     *out = size;

@@ -418,11 +418,12 @@ TIERCE_MUSTUSE int tierce__session_hold(struct tierce_view *view, uint64_t id,
                                         const struct tierce__key *keys, struct tierce__buf **bufs,
                                         size_t *count, uint32_t pin_ms);
 
-/* Adds a leased buffer to the pins of (view, id), which are made if there are none, and gives them
- * timeout.pin again, if that is more than they have left. The reference moves; false, and it is
- * released: the bound on pins has no room, or there is no memory. */
+/* Adds a leased buffer to the pins of (view, id), which are made if there are none, and which last
+ * for `pin_ms` (0: timeout.pin) at least. The reference moves; false, and it is released: the bound
+ * on pins has no room, or there is no memory. */
 TIERCE_MUSTUSE bool tierce__session_add(struct tierce_view *view, uint64_t id,
-                                        const struct tierce__key *key, struct tierce__buf *buf);
+                                        const struct tierce__key *key, struct tierce__buf *buf,
+                                        uint32_t pin_ms);
 
 /* Bytes that this session may pin, those that it pins already included. */
 uint64_t tierce__session_room(struct tierce_view *view, uint64_t id);

@@ -127,7 +127,8 @@ static bool keep_sibling(const struct lookup *l, struct tierce__sibling_hit *hit
     bool in_memory = hit->buf != NULL;
     if ((l->opts->flags & TIERCE_LOOKUP_PIN) == 0) {
         tierce__buf_release(hit->buf);
-    } else if (in_memory && !tierce__session_add(l->view, l->opts->session, &hit->key, hit->buf)) {
+    } else if (in_memory && !tierce__session_add(l->view, l->opts->session, &hit->key, hit->buf,
+                                                 l->opts->pin_ms)) {
         tierce__count(l->view->engine, TIERCE__STAT_pins_refused, 1);
         in_memory = false;
     }

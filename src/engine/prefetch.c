@@ -453,7 +453,7 @@ static bool hand_on(struct tierce_prefetch *p, size_t index, struct tierce__buf 
         tierce__buf_release(buf);
         return true;
     }
-    return tierce__session_add(p->view, p->opts.session, &p->keys.keys[index], buf);
+    return tierce__session_add(p->view, p->opts.session, &p->keys.keys[index], buf, 0);
 }
 
 static void count_gathered(struct tierce_prefetch *p, size_t index)

@@ -137,14 +137,14 @@ static bool grow_session(struct tierce__session *session)
 }
 
 bool tierce__session_add(struct tierce_view *view, uint64_t id, const struct tierce__key *key,
-                         struct tierce__buf *buf)
+                         struct tierce__buf *buf, uint32_t pin_ms)
 {
     struct tierce_engine *engine = view->engine;
+    uint64_t deadline_ns = tierce__deadline_in_ms(pin_ms > 0 ? pin_ms : engine->settings.pin_ms);
     tierce__lock_take(&engine->lock);
     bool fits = engine->pinned_bytes + buf->bytes <= engine->settings.pin_bytes_max;
     struct tierce__session *session = fits ? have_session(view, id) : NULL;
     bool added = session != NULL && grow_session(session);
-    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.pin_ms);
     if (session != NULL && session->deadline_ns < deadline_ns)
         session->deadline_ns = deadline_ns;
     if (added) {

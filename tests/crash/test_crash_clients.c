@@ -57,7 +57,7 @@ struct client {
     struct test_random rng;
     uint32_t number;
     int32_t ids[BLOCKS];
-    int64_t left_pins;      /* sessions that were left behind with pins */
+    int64_t left_pins;       /* sessions that were left behind with pins */
     int64_t left_prefetches; /* prefetches with PIN that were left behind */
 };
 
@@ -187,8 +187,8 @@ START_TEST(threads_that_vanish)
     struct client clients[CLIENTS];
     struct test_random rng = test_random_start("clients");
     int64_t pins = 0, prefetches = 0;
-    open_engine((const char *const[]){"memory.size", "1MiB", "timeout.pin", "20ms",
-                                      "timeout.store", _i == 0 ? "0" : "5ms", NULL});
+    open_engine((const char *const[]){"memory.size", "1MiB", "timeout.pin", "20ms", "timeout.store",
+                                      _i == 0 ? "0" : "5ms", NULL});
     for (uint32_t i = 0; i < CLIENTS; i++) {
         clients[i] = (struct client){.number = i, .rng.state = test_random_u64(&rng)};
         for (int32_t b = 0; b < (int32_t)BLOCKS; b++)
@@ -233,7 +233,8 @@ END_TEST
 
 /* ---- processes ---- */
 
-/* The assertions note where they are in a file that the parent reads; half a note would spoil it. */
+/* The assertions note where they are in a file that the parent reads; half a note would spoil it.
+ */
 static void keep_to_oneself(int ready)
 {
     int nowhere = open("/dev/null", O_WRONLY);
@@ -250,9 +251,8 @@ static void work_until_killed(uint64_t seed, int ready)
     keep_to_oneself(ready);
     for (int32_t b = 0; b < (int32_t)BLOCKS; b++)
         c.ids[b] = b;
-    open_engine((const char *const[]){"memory.size", "1MiB", "disk.size", "4MiB",
-                                      "disk.lock_wait", "60s", "disk.flush_interval", "10ms",
-                                      NULL});
+    open_engine((const char *const[]){"memory.size", "1MiB", "disk.size", "4MiB", "disk.lock_wait",
+                                      "60s", "disk.flush_interval", "10ms", NULL});
     if (write(ready, "r", 1) != 1)
         _exit(1);
     for (uint64_t session = 1;; session++) {

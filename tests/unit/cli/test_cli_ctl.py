@@ -54,6 +54,8 @@ class Ctl(CliCase):
             status = self.status(pid)
             self.assertEqual(status["mode"], mode)
             self.assertEqual(status["stats"]["mode_now"], number)
+            shown = self.check(0, "top", pid, env=self.env).stdout
+            self.assertEqual(f"mode {mode}" in shown, mode != "normal")
         self.assertEqual(self.chunks(pid), [2])
 
     def test_a_process_may_begin_frozen(self):

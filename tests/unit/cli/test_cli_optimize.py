@@ -122,6 +122,7 @@ class Optimize(CliCase):
                 ([path, "--match", "window:0"], "window:N"),
                 ([path, "--capacity", "0"], "less than one block"),
                 ([path, "--capacity", "ten"], "blocks (10000)"),
+                ([path, "--capacity", "1.5"], 'not "1.5"'),
                 ([path, "--capacity", "1GiB"], "--block-bytes"),
                 ([path, "--block-bytes", "1MiB", "--capacity", "1KiB"], "less than one block"),
                 ([path, "--threads", "0"], "--threads"),

@@ -44,11 +44,10 @@ static void store(enum tierce_origin tier)
 
 static int64_t copy(enum tierce_origin from, enum tierce_origin to, bool move)
 {
-    return tierce_copy(fx.view, chain, BLOCKS,
-                       &(struct tierce_copy_opts){.size = sizeof(struct tierce_copy_opts),
-                                                  .from = from,
-                                                  .to = to,
-                                                  .move = move});
+    return tierce_copy(
+        fx.view, chain, BLOCKS,
+        &(struct tierce_copy_opts){
+            .size = sizeof(struct tierce_copy_opts), .from = from, .to = to, .move = move});
 }
 
 static void check_chunks(int64_t memory, int64_t disk)
@@ -102,11 +101,11 @@ START_TEST(a_part_of_a_prompt)
 {
     open_engine(NULL);
     store(MEMORY);
-    ck_assert_int_eq(
-        tierce_copy(fx.view, chain, 6,
-                    &(struct tierce_copy_opts){
-                        .size = sizeof(struct tierce_copy_opts), .from = MEMORY, .to = DISK}),
-        6);
+    ck_assert_int_eq(tierce_copy(fx.view, chain, 6,
+                                 &(struct tierce_copy_opts){.size = sizeof(struct tierce_copy_opts),
+                                                            .from = MEMORY,
+                                                            .to = DISK}),
+                     6);
     check_chunks(CHUNKS, 2);
     end();
 }
@@ -155,11 +154,11 @@ START_TEST(wrong_wishes)
     ck_assert_int_eq(copy(MEMORY, TIERCE_ORIGIN_FAILED, false), TIERCE_E_ARGUMENT);
     ck_assert_int_eq(copy(MEMORY, DISK, false), 0);
     ck_assert_int_eq(copy(DISK, MEMORY, true), 0);
-    ck_assert_int_eq(
-        tierce_copy(fx.view, chain, BLOCKS + 1,
-                    &(struct tierce_copy_opts){
-                        .size = sizeof(struct tierce_copy_opts), .from = MEMORY, .to = DISK}),
-        TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(tierce_copy(fx.view, chain, BLOCKS + 1,
+                                 &(struct tierce_copy_opts){.size = sizeof(struct tierce_copy_opts),
+                                                            .from = MEMORY,
+                                                            .to = DISK}),
+                     TIERCE_E_ARGUMENT);
     store(MEMORY);
     ck_assert_int_eq(tierce_engine_set_mode(fx.engine, TIERCE_MODE_FREEZE), 0);
     ck_assert_int_eq(copy(MEMORY, DISK, true), 0);

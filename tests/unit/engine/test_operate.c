@@ -214,8 +214,8 @@ START_TEST(a_namespace_is_cleared)
     struct tierce_namespace ns = fx_namespace();
     ns.weights = "44556677";
     struct tierce_view *other;
-    ck_assert_int_eq(
-        tierce_view_open(&other, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}), 0);
+    ck_assert_int_eq(tierce_view_open(&other, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}),
+                     0);
     ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, false), BLOCKS);
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, BLOCKS, fx_ids);
     ck_assert_int_eq(tierce_store(other, &what), BLOCKS);

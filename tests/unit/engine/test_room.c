@@ -16,8 +16,9 @@ static int32_t ids[FX_BLOCKS];
 
 static void open_engine(const char *timeout)
 {
-    fx_open(&fx, false, (const char *const[]){"memory.size", "1MiB", "memory.pins", "100%",
-                                              "timeout.store", timeout, NULL});
+    fx_open(&fx, false,
+            (const char *const[]){"memory.size", "1MiB", "memory.pins", "100%", "timeout.store",
+                                  timeout, NULL});
     for (int32_t b = 0; b < (int32_t)FX_BLOCKS; b++)
         ids[b] = b;
 }
@@ -166,8 +167,8 @@ START_TEST(a_clear_and_a_closed_view_wake)
     struct tierce_chain *chain = store_one(1);
     struct tierce_namespace ns = fx_namespace();
     struct tierce_view *other;
-    ck_assert_int_eq(
-        tierce_view_open(&other, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}), 0);
+    ck_assert_int_eq(tierce_view_open(&other, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}),
+                     0);
     struct tierce_found found;
     struct tierce_lookup_opts opts = {
         .size = sizeof(opts), .flags = TIERCE_LOOKUP_PIN, .session = 5};

@@ -216,6 +216,41 @@ START_TEST(a_sibling_is_pinned)
 }
 END_TEST
 
+START_TEST(a_pin_lasts_as_long_as_was_asked_for)
+{
+    fx_open(&fx, false, NULL);
+    size_t shared = _i == 0 ? 6 : 2; /* with a chunk of its own before it, and alone */
+    struct tierce_chain *a = prompt(1, 8, shared), *b = prompt(2, 8, shared);
+    ck_assert_int_eq(fx_store(&fx, a, 8, fx_ids, false), 8);
+    struct tierce_found found;
+    struct tierce_lookup_opts opts = {
+        .size = sizeof(opts), .flags = TIERCE_LOOKUP_PIN, .session = 5, .pin_ms = 300};
+    ck_assert_int_eq(tierce_lookup(fx.view, b, 8, &opts, &found), 0);
+    ck_assert_uint_eq(found.memory_blocks, shared);
+    ck_assert_int_gt(fx_stats(&fx).pinned_bytes_now, 0);
+    uint64_t give_up = tierce__deadline_in_ms(20000); /* timeout.pin is longer */
+    while (fx_stats(&fx).pinned_bytes_now > 0 && tierce__now_ns() < give_up)
+        usleep(1000);
+    ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
+    end(a, b);
+}
+END_TEST
+
+/* As whole chunks are: it was promised before. */
+START_TEST(what_is_pinned_is_loaded_in_bypass)
+{
+    fx_open(&fx, false, NULL);
+    struct tierce_chain *a = prompt(1, 8, 6), *b = prompt(2, 8, 6);
+    ck_assert_int_eq(fx_store(&fx, a, 8, fx_ids, false), 8);
+    ck_assert_uint_eq(fx_found(&fx, b, 8, TIERCE_LOOKUP_PIN, 5, NULL), 6);
+    ck_assert_int_eq(tierce_engine_set_mode(fx.engine, TIERCE_MODE_BYPASS), 0);
+    expect(b, 0, 8, 6, TIERCE_ORIGIN_MEMORY, 5);
+    ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
+    expect(b, 0, 8, 0, TIERCE_ORIGIN_MEMORY, 5);
+    end(a, b);
+}
+END_TEST
+
 START_TEST(what_cannot_be_pinned_is_not_promised_as_memory)
 {
     const char *sets[] = {"memory.pins", "0", NULL};
@@ -531,6 +566,8 @@ int main(void)
     tcase_add_test(t, another_salt_or_position_is_no_sibling);
     tcase_add_test(t, it_can_be_turned_off);
     tcase_add_loop_test(t, a_sibling_is_pinned, 0, 2);
+    tcase_add_loop_test(t, a_pin_lasts_as_long_as_was_asked_for, 0, 2);
+    tcase_add_test(t, what_is_pinned_is_loaded_in_bypass);
     tcase_add_test(t, what_cannot_be_pinned_is_not_promised_as_memory);
     tcase_add_test(t, memory_only);
     tcase_add_test(t, evicted_between_lookup_and_load);

@@ -113,8 +113,8 @@ START_TEST(the_suffix_waits_for_its_prefix)
     make_chains();
     struct tierce_view *other;
     struct tierce_namespace ns = fx_namespace();
-    ck_assert_int_eq(
-        tierce_view_open(&other, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}), 0);
+    ck_assert_int_eq(tierce_view_open(&other, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}),
+                     0);
     struct tierce_store *first = begin(fx.view, chains[0], 20);
     struct tierce_store *second = begin(other, chains[1], 20);
     struct tierce_store *third = begin(other, chains[2], 20);
@@ -174,8 +174,8 @@ START_TEST(two_that_wait_for_each_other)
     open_engine(NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
     struct tierce_chain *part = fx_chain(&fx, 1, 4, 0), *half = fx_chain(&fx, 1, 8, 0);
-    struct tierce_store *a = begin(fx.view, part, 4);  /* chunk 0 */
-    struct tierce_store *b = begin(fx.view, half, 8);  /* chunk 1 */
+    struct tierce_store *a = begin(fx.view, part, 4);   /* chunk 0 */
+    struct tierce_store *b = begin(fx.view, half, 8);   /* chunk 1 */
     struct tierce_store *c = begin(fx.view, chain, 16); /* chunks 2 and 3 */
     ck_assert_int_eq(tierce_store_end(c), 0);
     ck_assert_int_eq(tierce_store_end(b), 0);
@@ -239,8 +239,8 @@ START_TEST(random_stores)
         uint32_t i = test_random_below(&rng, OPEN);
         if (open[i] == NULL) {
             prompt_of[i] = test_random_below(&rng, PROMPTS);
-            open[i] = begin(fx.view, prompts[prompt_of[i]],
-                            tierce_chain_blocks(prompts[prompt_of[i]]));
+            open[i] =
+                begin(fx.view, prompts[prompt_of[i]], tierce_chain_blocks(prompts[prompt_of[i]]));
         } else {
             if (aborts && test_random_below(&rng, 2) == 0)
                 tierce_store_abort(open[i]);
@@ -290,8 +290,7 @@ static void *store_some(void *arg)
     struct test_random rng = *(const struct test_random *)arg;
     for (int i = 0; i < 400; i++) {
         const struct tierce_chain *chain = shared[test_random_below(&rng, 6)];
-        struct tierce_transfer_opts what =
-            fx_what(&fx, chain, 0, tierce_chain_blocks(chain), ids);
+        struct tierce_transfer_opts what = fx_what(&fx, chain, 0, tierce_chain_blocks(chain), ids);
         struct tierce_store *store;
         ck_assert_int_eq(tierce_store_begin(&store, fx.view, &what), 0);
         for (uint32_t l = 0; store != NULL && l < FX_LAYERS; l++)

@@ -87,6 +87,39 @@ START_TEST(a_time_may_change_while_it_waits)
 }
 END_TEST
 
+START_TEST(a_content_may_change_while_it_waits)
+{
+    enum { LONG = 100000, ROUNDS = 50 };
+    static uint64_t blocks[LONG];
+    struct tierce__order *order;
+    struct tierce__trace_request request, other = {.time_us = 99, .line = 99, .blocks = blocks};
+    ck_assert_int_eq(tierce__order_create(&order, 8), 0);
+    push(order, 10, 1);
+    struct tierce__order_ticket ticket = tierce__order_pushed(order);
+    push(order, 10, 2);
+    push(order, 5, 3);
+    ck_assert_uint_eq(tierce__order_look(order, ticket)->line, 1);
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        other.count = i % 3 * LONG / 2;
+        blocks[0] = i;
+        ck_assert_int_eq(tierce__order_replace(order, ticket, &other), 0);
+        ck_assert_uint_eq(tierce__order_look(order, ticket)->count, other.count);
+        ck_assert(!tierce__order_full(order)); /* what was there before is given back */
+    }
+    blocks[0] = 0;
+    ck_assert_uint_eq(pop(order), 3);
+    ck_assert(tierce__order_pop(order, &request));
+    ck_assert_uint_eq(request.line, 1);
+    ck_assert_int_eq(request.time_us, 10);
+    ck_assert_uint_eq(request.count, LONG / 2);
+    ck_assert_uint_eq(request.blocks[0], ROUNDS - 1);
+    ck_assert_ptr_null(tierce__order_look(order, ticket));
+    ck_assert_int_eq(tierce__order_replace(order, ticket, &other), TIERCE_E_MISS);
+    ck_assert_uint_eq(pop(order), 2);
+    tierce__order_destroy(order);
+}
+END_TEST
+
 START_TEST(arrays_are_copied)
 {
     struct tierce__order *order;
@@ -225,6 +258,7 @@ int main(void)
     tcase_add_test(t, equal_times_stay_in_their_order);
     tcase_add_test(t, what_comes_too_late_is_refused);
     tcase_add_test(t, a_time_may_change_while_it_waits);
+    tcase_add_test(t, a_content_may_change_while_it_waits);
     tcase_add_test(t, arrays_are_copied);
     tcase_add_test(t, it_does_what_a_list_does);
     tcase_add_test(t, memory_is_used_again);
