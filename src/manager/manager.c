@@ -330,8 +330,9 @@ static void plan_listeners(struct whole *whole, const struct tierce__manager_con
     whole->meta_http = add_listener(whole, config, "listen.http_port", TIERCE__SERVE_HTTP,
                                     config->http_port, meta);
     if (!shares)
-        whole->admin_grpc = add_listener(whole, config, "listen.admin_grpc_port",
-                                         TIERCE__SERVE_GRPC, config->admin_grpc_port, admin | debug);
+        whole->admin_grpc =
+            add_listener(whole, config, "listen.admin_grpc_port", TIERCE__SERVE_GRPC,
+                         config->admin_grpc_port, admin | debug);
     whole->admin_http = add_listener(whole, config, "listen.admin_http_port", TIERCE__SERVE_HTTP,
                                      config->admin_http_port, admin);
     if (config->has_debug)

@@ -371,8 +371,8 @@ int tierce__storages_try(const struct tierce__storages *storages,
     why[0] = '\0';
     if (!ops->is_reached)
         return 0;
-    int rc = tierce__storage_worker_start(&worker, storage, ops, storages->opts.probe_timeout_ms,
-                                          why);
+    int rc =
+        tierce__storage_worker_start(&worker, storage, ops, storages->opts.probe_timeout_ms, why);
     if (rc != 0)
         return rc;
     rc = tierce__storage_worker_try(worker, why);

@@ -22,7 +22,8 @@ static int read_pem(char **out, const char *path, char why[256])
     int rc = path != NULL ? tierce__read_file(out, &length, path, FILE_BYTES_MAX) : -EINVAL;
     if (rc == 0)
         return 0;
-    snprintf(why, 256, "TLS file %.150s: %s", path != NULL ? path : "(no key)", tierce_strerror(rc));
+    snprintf(why, 256, "TLS file %.150s: %s", path != NULL ? path : "(no key)",
+             tierce_strerror(rc));
     return rc == -ENOMEM ? rc : TIERCE_E_CONFIG;
 }
 

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SERVER_MAGIC  0x74727372u
-#define LAST_WORDS_MS 1000u
+#define SERVER_MAGIC    0x74727372u
+#define LAST_WORDS_MS   1000u
 #define ASIDE_QUEUE_MAX 64u
 
 /* One listener of either protocol; the other is NULL. */
