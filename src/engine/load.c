@@ -188,17 +188,19 @@ static struct tierce__sibling_want want_of(const struct tierce_load *load,
                                          .rungs = load->rungs};
 }
 
-/* Lets a sibling stand for a chunk that is missing; false if there is none of use. */
+/* Lets a sibling of these rungs, or a pinned one, stand for a chunk, if it has so many of its
+ * blocks. */
 static bool use_sibling(struct tierce_load *load, struct load_chunk *chunk,
-                        struct tierce__session *session)
+                        struct tierce__session *session, uint32_t rungs, size_t blocks_min)
 {
     struct tierce__sibling_hit hit;
     struct tierce__sibling_want want = want_of(load, chunk);
+    want.rungs = rungs;
     uint64_t soon_ns = tierce__deadline_in_ms(load->engine->settings.lookup_ms);
     want.pinned = session;
     want.deadline_ns = soon_ns < load->deadline_ns ? soon_ns : load->deadline_ns;
     tierce__sibling_find(load->view, &hit, &want);
-    if (hit.blocks == 0 ||
+    if (hit.blocks < blocks_min ||
         tierce__shape_init(&load->sibling_shape, load->view, hit.block_count) < 0) {
         tierce__buf_release(hit.buf);
         return false;
@@ -240,8 +242,12 @@ static void place_chunks(struct tierce_load *load, size_t count, struct tierce__
         if (chunk->buf == NULL)
             chunk->buf = tierce__storage_lease(engine, &chunk->key);
     }
-    if (count < load->count && use_sibling(load, &load->chunks[count], session))
+    struct load_chunk *last = count > 0 ? &load->chunks[count - 1] : NULL;
+    if (count < load->count && use_sibling(load, &load->chunks[count], session, load->rungs, 1))
         count++;
+    else if (last != NULL && last->buf == NULL)
+        /* What was pinned before the chunk itself came to a slower tier: it is there for sure. */
+        (void)use_sibling(load, last, session, 0, last->to);
     for (size_t i = 0; i < count; i++) {
         struct load_chunk *chunk = &load->chunks[i];
         if (chunk->buf != NULL)

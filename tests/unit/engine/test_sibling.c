@@ -216,6 +216,35 @@ START_TEST(a_sibling_is_pinned)
 }
 END_TEST
 
+/* A lookup has pinned the sibling; then the chunk itself comes to the disk, and leaves memory. */
+START_TEST(a_pinned_sibling_is_loaded_though_the_chunk_has_come)
+{
+    uint8_t origins[8];
+    uint64_t memory;
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *a = prompt(1, 4, 2), *b = prompt(2, 4, 2);
+    ck_assert_int_eq(fx_store(&fx, a, 4, fx_ids, false), 4);
+    ck_assert_uint_eq(fx_found(&fx, b, 4, TIERCE_LOOKUP_PIN, 5, &memory), 2);
+    ck_assert_uint_eq(memory, 2);
+    ck_assert_int_eq(fx_store(&fx, b, 4, fx_ids, false), 4);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    struct tierce__tier *tier = fx.engine->rungs[0].tier, *disk;
+    tier->ops->evict(tier, UINT64_MAX); /* all but what is pinned */
+    ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->rungs[1].tier), 0);
+    fx.engine->rungs[1].tier = disk;
+    tierce__fault_set(disk, TIERCE__TIER_GET,
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
+    fx_wipe(&fx);
+    struct tierce_transfer_opts what = fx_what(&fx, b, 0, 2, fx_ids);
+    what.session = 5;
+    ck_assert_int_eq(tierce_load(fx.view, &what, origins), 2);
+    ck_assert_uint_eq(origins[0], TIERCE_ORIGIN_MEMORY);
+    for (size_t block = 0; block < 2; block++)
+        ck_assert(fx_right(&fx, b, block, fx_ids[block]));
+    end(a, b);
+}
+END_TEST
+
 START_TEST(a_pin_lasts_as_long_as_was_asked_for)
 {
     fx_open(&fx, false, NULL);
@@ -566,6 +595,7 @@ int main(void)
     tcase_add_test(t, another_salt_or_position_is_no_sibling);
     tcase_add_test(t, it_can_be_turned_off);
     tcase_add_loop_test(t, a_sibling_is_pinned, 0, 2);
+    tcase_add_test(t, a_pinned_sibling_is_loaded_though_the_chunk_has_come);
     tcase_add_loop_test(t, a_pin_lasts_as_long_as_was_asked_for, 0, 2);
     tcase_add_test(t, what_is_pinned_is_loaded_in_bypass);
     tcase_add_test(t, what_cannot_be_pinned_is_not_promised_as_memory);
