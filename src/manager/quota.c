@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/lock.h"
+#include "base/log.h"
 #include "manager/meta_store.h"
 
 #include <errno.h>
@@ -110,8 +111,12 @@ static int find_sums(struct sums *out, struct tierce__quota *quota,
     return good ? 0 : -ENOMEM;
 }
 
+/* What is taken off may be more than was ever added: how many bytes a block has is read from a
+ * store, whose records somebody may have damaged. Then the sum is too small by as much as is said.
+ */
 static void count(struct sums *sums, enum tierce__quota_state state, uint64_t bytes, bool add)
 {
+    uint64_t lacking = 0;
     uint64_t *all[] = {
         &sums->group->use.by_state[state],
         &sums->group->use.by_type[state][sums->slot],
@@ -121,9 +126,16 @@ static void count(struct sums *sums, enum tierce__quota_state state, uint64_t by
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         if (all[i] == NULL)
             continue;
-        TIERCE_ASSERT(add || *all[i] >= bytes);
-        *all[i] = add ? *all[i] + bytes : *all[i] - bytes;
+        uint64_t gone = *all[i] < bytes ? *all[i] : bytes;
+        lacking = !add && bytes - gone > lacking ? bytes - gone : lacking;
+        *all[i] = add ? *all[i] + bytes : *all[i] - gone;
     }
+    if (lacking > 0)
+        tierce__log(
+            TIERCE_LOG_ERROR, "manager.quota_drift",
+            "bytes=%llu reason=\"more was taken off than was counted: a record of the index "
+            "is damaged\"",
+            (unsigned long long)lacking);
 }
 
 static uint64_t over_states(const uint64_t by_state[TIERCE__QUOTA_STATES])

@@ -60,7 +60,8 @@ TIERCE_MUSTUSE int tierce__quota_add(struct tierce__quota *quota, const char *gr
                                      const uint64_t by_type[16],
                                      const uint64_t by_storage[TIERCE__META_STORAGE_SLOTS]);
 
-/* Bytes that change their state, or are gone (to: TIERCE__QUOTA_STATES). They are there. */
+/* Bytes that change their state, or are gone (to: TIERCE__QUOTA_STATES). Where
+ * fewer are counted, none are left, and it is logged. */
 void tierce__quota_move(struct tierce__quota *quota, const struct tierce__quota_at *at,
                         enum tierce__quota_state from, enum tierce__quota_state to, uint64_t bytes);
 

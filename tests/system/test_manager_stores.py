@@ -260,7 +260,6 @@ def damage(value, dice):
     return value + value[:at]
 
 
-@pytest.mark.xfail(strict=False, reason="quota.c: a count below what is taken ends the manager")
 @pytest.mark.parametrize("seed", range(6))
 def test_damaged_records_in_redis(tmp_path, redis, seed):
     dice, keys = random.Random(seed), list(range(1, 21))

@@ -53,6 +53,18 @@ static uint64_t storage_bytes(uint16_t storage, enum tierce__quota_state state)
     return by_state[state];
 }
 
+/* A damaged record says that its block had more bytes than were ever added. */
+START_TEST(more_than_was_added_takes_all_and_ends_nothing)
+{
+    ck_assert_uint_eq(reserve(&here, &none, 100, 1, NULL), 1);
+    tierce__quota_move(quota, &here, TIERCE__QUOTA_WRITING, TIERCE__QUOTA_DELETING, 1ull << 60);
+    ck_assert_uint_eq(group_bytes("g", TIERCE__QUOTA_WRITING), 0);
+    ck_assert_uint_eq(storage_bytes(1, TIERCE__QUOTA_WRITING), 0);
+    tierce__quota_move(quota, &here, TIERCE__QUOTA_DELETING, TIERCE__QUOTA_STATES, 1ull << 60);
+    ck_assert_uint_eq(group_bytes("g", TIERCE__QUOTA_DELETING), 0);
+}
+END_TEST
+
 START_TEST(the_leading_amounts_that_fit_are_reserved)
 {
     struct tierce__quota_limits limits = none;
@@ -267,6 +279,7 @@ int main(void)
     Suite *suite = suite_create("quota");
     TCase *t = tcase_create("quota");
     tcase_add_checked_fixture(t, set_up, tear_down);
+    tcase_add_test(t, more_than_was_added_takes_all_and_ends_nothing);
     tcase_add_test(t, the_leading_amounts_that_fit_are_reserved);
     tcase_add_test(t, none_is_left_out);
     tcase_add_test(t, each_limit_is_one_and_the_least_says_so);
