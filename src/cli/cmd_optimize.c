@@ -120,7 +120,7 @@ static int not_kept(const char *path, int rc)
         return tierce__cli_fail(COMMAND, "%.300s: %s", path, tierce_strerror(rc));
     return tierce__cli_fail(
         COMMAND,
-        "the temporary file in %.300s cannot be written: %s; it takes 4 bytes a block and 48 "
+        "the temporary file in %.300s cannot be written: %s; it takes 4 bytes a block and 56 "
         "a request, and TMPDIR names another folder",
         tierce__temporary_folder(), tierce_strerror(rc));
 }
