@@ -67,8 +67,8 @@ class PrefetchingView:
     def __init__(self):
         self.prefetch = None
 
-    def lookup(self, chain, from_block, to_block, flags, session):
-        assert not flags & PREFETCH  # the store does not know it
+    def lookup(self, chain, from_block, to_block, flags, session, tag):
+        assert not flags & PREFETCH and tag == "t"  # the store knows no such flag
         there = self.prefetch is not None and self.prefetch.final and not self.prefetch.late
         return 8, 8 if there else 2
 
@@ -92,7 +92,7 @@ def half():
 
 def ask(half, flags=0):
     try:
-        return half.lookup(7, None, 1, 8, 1 | flags)
+        return half.lookup(7, SimpleNamespace(tag="t"), 1, 8, 1 | flags)
     except Later:
         return None
 
