@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from tierce.vllm.link import PREFETCH, Later  # noqa: E402
-from tierce.vllm.tracker import LoadSpec, ReqMeta  # noqa: E402
+from tierce.vllm.tracker import ChainPart, LoadSpec, ReqMeta  # noqa: E402
 from tierce.vllm.worker import TELLING_TOKENS, WorkerHalf  # noqa: E402
 
 
@@ -92,7 +92,7 @@ def half():
 
 def ask(half, flags=0):
     try:
-        return half.lookup(7, SimpleNamespace(tag="t"), 1, 8, 1 | flags)
+        return half.lookup(7, ChainPart(None, 8, b"", True, tag="t"), 1, 8, 1 | flags)
     except Later:
         return None
 
