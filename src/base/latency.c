@@ -20,21 +20,3 @@ void tierce__latency_add(struct tierce__latency *latency, uint64_t ns)
     atomic_fetch_add_explicit(&latency->counts[i], 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&latency->sum_ns, ns, memory_order_relaxed);
 }
-
-uint64_t tierce__latency_quantile_ns(const struct tierce__latency *latency, double quantile)
-{
-    uint64_t counts[TIERCE__LATENCY_BUCKETS], all = 0;
-    for (size_t i = 0; i < TIERCE__LATENCY_BUCKETS; i++) {
-        counts[i] = atomic_load_explicit(&latency->counts[i], memory_order_relaxed);
-        all += counts[i];
-    }
-    if (all == 0)
-        return 0;
-    double below = 0;
-    for (size_t i = 0; i < TIERCE__LATENCY_BUCKETS - 1; i++) {
-        below += (double)counts[i];
-        if (below >= quantile * (double)all)
-            return bounds_ns[i];
-    }
-    return UINT64_MAX;
-}

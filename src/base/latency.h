@@ -23,8 +23,4 @@ void tierce__latency_add(struct tierce__latency *latency, uint64_t ns);
 /* The upper bound of bucket `index`, below BUCKETS - 1, itself included. */
 uint64_t tierce__latency_bound_ns(size_t index);
 
-/* The bound of the bucket in which the share `quantile` (0 .. 1) of what was added lies, 0 if there
- * is nothing; UINT64_MAX if it lies in the last. */
-uint64_t tierce__latency_quantile_ns(const struct tierce__latency *latency, double quantile);
-
 #endif

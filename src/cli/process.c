@@ -3,8 +3,8 @@
 
 #include "base/alloc.h"
 #include "cli/cli.h"
+#include "serve/http_post.h"
 
-#include <curl/curl.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -102,16 +102,6 @@ int tierce__processes_find(const char *command, const char *who, struct tierce__
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-static size_t take(char *data, size_t one, size_t count, void *arg)
-{
-    struct tierce__line *page = arg;
-    size_t bytes = one * count;
-    if (bytes > PAGE_BYTES_MAX - page->bytes)
-        return 0;
-    tierce__line_put_bytes(page, data, bytes);
-    return page->failed ? 0 : bytes;
-}
-
 static int say(const char *command, bool is_quiet, const struct tierce__process *process,
                const char *what)
 {
@@ -123,39 +113,26 @@ static int say(const char *command, bool is_quiet, const struct tierce__process 
 int tierce__process_ask(const char *command, const struct tierce__process *process,
                         const char *path, const char *body, bool is_quiet, char **text)
 {
-    char url[1024];
-    struct tierce__line page = {0};
-    long http = 0;
+    char url[1024], why[256];
+    struct tierce__http_answer answer;
     CURL *curl = curl_easy_init();
     if (curl == NULL)
         return say(command, is_quiet, process, "no memory");
     snprintf(url, sizeof(url), "http://localhost%s", path);
-    curl_easy_setopt(curl, CURLOPT_URL, url);
     curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, process->socket);
     curl_easy_setopt(curl, CURLOPT_PROXY, "");
-    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take);
-    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &page);
     curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)TIMEOUT_S);
-    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
-    if (body != NULL) {
-        curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body);
-        curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(body));
-    }
-    CURLcode rc = curl_easy_perform(curl);
-    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &http);
+    int rc = tierce__http_post(&answer, curl, url, body, PAGE_BYTES_MAX, why);
     curl_easy_cleanup(curl);
-    tierce__line_put_bytes(&page, "", 1);
+    if (rc < 0)
+        return say(command, is_quiet, process, rc == -ECONNREFUSED ? "nobody answers there" : why);
     int status = TIERCE__CLI_OK;
-    if (rc != CURLE_OK)
-        status = say(command, is_quiet, process,
-                     rc == CURLE_COULDNT_CONNECT ? "nobody answers there" : curl_easy_strerror(rc));
-    else if (page.failed)
-        status = say(command, is_quiet, process, "no memory");
-    else if (http != 200)
-        status = say(command, is_quiet, process, page.text);
+    if (answer.status != 200 || answer.body == NULL)
+        status =
+            say(command, is_quiet, process, answer.body != NULL ? answer.body : "an empty answer");
     if (status == TIERCE__CLI_OK)
-        *text = page.text;
+        *text = answer.body;
     else
-        tierce__line_clear(&page);
+        tierce__free(answer.body);
     return status;
 }

@@ -86,8 +86,22 @@ static const struct tier_row {
 struct tier_numbers {
     const char *name;
     bool in_service;
+    const char *state; /* of its breaker */
     struct tierce__tier_stats stats;
 };
+
+static const char *state_name(const struct tierce__health *health)
+{
+    switch (tierce__health_state(health)) {
+    case TIERCE__HEALTH_CLOSED:
+        return "closed";
+    case TIERCE__HEALTH_OPEN:
+        return "open";
+    case TIERCE__HEALTH_HALF_OPEN:
+        return "half_open";
+    }
+    return "";
+}
 
 static size_t read_tiers(struct tierce_engine *engine, struct tier_numbers out[TIERCE__TIERS_MAX])
 {
@@ -95,6 +109,7 @@ static size_t read_tiers(struct tierce_engine *engine, struct tier_numbers out[T
         struct tierce__rung *rung = &engine->rungs[i];
         out[i].name = rung->tier->ops->name;
         out[i].in_service = tierce__health_serves(&rung->health);
+        out[i].state = state_name(&rung->health);
         rung->tier->ops->stats(rung->tier, &out[i].stats);
     }
     return engine->rung_count;
@@ -194,6 +209,8 @@ static void put_tiers(struct tierce_engine *engine, struct tierce__line *out)
         tierce__line_put_string(out, tiers[i].name);
         put_field(out, &between, "in_service");
         tierce__line_put(out, tiers[i].in_service ? "true" : "false");
+        put_field(out, &between, "breaker");
+        tierce__line_put_string(out, tiers[i].state);
         for (size_t r = 0; r < sizeof(tier_rows) / sizeof(tier_rows[0]); r++) {
             put_field(out, &between, tier_rows[r].name + strlen("tier."));
             tierce__line_put_int(out, (int64_t)tier_value(&tiers[i], &tier_rows[r]));

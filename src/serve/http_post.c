@@ -46,8 +46,12 @@ int tierce__http_post(struct tierce__http_answer *out, CURL *curl, const char *u
 {
     struct collecting c = {.bytes_max = bytes_max};
     curl_easy_setopt(curl, CURLOPT_URL, url);
-    curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(text));
-    curl_easy_setopt(curl, CURLOPT_POSTFIELDS, text);
+    if (text != NULL) {
+        curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(text));
+        curl_easy_setopt(curl, CURLOPT_POSTFIELDS, text);
+    } else {
+        curl_easy_setopt(curl, CURLOPT_HTTPGET, 1L);
+    }
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take_bytes);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, &c);
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
@@ -56,7 +60,8 @@ int tierce__http_post(struct tierce__http_answer *out, CURL *curl, const char *u
         c.rc = code_of(code);
     if (c.rc == 0)
         curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &c.answer.status);
-    curl_easy_setopt(curl, CURLOPT_POSTFIELDS, NULL); /* the caller's, for this call only */
+    if (text != NULL)
+        curl_easy_setopt(curl, CURLOPT_POSTFIELDS, NULL); /* the caller's, for this call only */
     if (c.rc < 0) {
         bool own = c.rc == TIERCE_E_LIMIT || c.rc == -ENOMEM;
         snprintf(why, 256, "%s", own ? tierce_strerror(c.rc) : curl_easy_strerror(code));

@@ -15,10 +15,10 @@ struct tierce__http_answer {
 };
 
 /*
- * Posts a text and collects the answer, of at most `bytes_max`. Headers, credentials, time limits
- * and what is trusted are the caller's to set in `curl`, which may be used again. Errors, told in
- * `why`, and the answer empty: TIERCE_E_DEADLINE, TIERCE_E_LIMIT, -ENOMEM, -EIO.
- * Blocks. Thread: one at a time for each `curl`.
+ * Posts a text, or asks for a page if it is NULL, and collects the answer, of at most `bytes_max`.
+ * Headers, credentials, time limits and what is trusted are the caller's to set in `curl`, which
+ * may be used again. Errors, told in `why`, and the answer empty: TIERCE_E_DEADLINE,
+ * TIERCE_E_LIMIT, -ENOMEM, -EIO. Blocks. Thread: one at a time for each `curl`.
  */
 TIERCE_MUSTUSE int tierce__http_post(struct tierce__http_answer *out, CURL *curl, const char *url,
                                      const char *text, size_t bytes_max, char why[256]);

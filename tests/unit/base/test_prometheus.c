@@ -44,14 +44,10 @@ END_TEST
 START_TEST(durations_add_up)
 {
     struct tierce__latency latency = {0};
-    ck_assert_uint_eq(tierce__latency_quantile_ns(&latency, 0.5), 0);
     for (int i = 0; i < 98; i++)
         tierce__latency_add(&latency, 10000); /* the bound itself is in */
     tierce__latency_add(&latency, 10001);
     tierce__latency_add(&latency, 60000000000u);
-    ck_assert_uint_eq(tierce__latency_quantile_ns(&latency, 0.5), 10000);
-    ck_assert_uint_eq(tierce__latency_quantile_ns(&latency, 0.99), 20000);
-    ck_assert_uint_eq(tierce__latency_quantile_ns(&latency, 1), UINT64_MAX);
 
     struct tierce__prometheus text = {0};
     size_t bytes;

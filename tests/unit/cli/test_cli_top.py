@@ -47,6 +47,7 @@ class Top(CliCase):
         self.assertEqual(status["stats"]["chunks_stored"], 2)
         self.assertEqual([tier["name"] for tier in status["tiers"]], ["memory", "disk"])
         self.assertEqual(status["tiers"][0]["chunks"], 2)
+        self.assertEqual([tier["breaker"] for tier in status["tiers"]], ["closed", "closed"])
 
     def test_rates_and_count(self):
         self.keep()
