@@ -2,6 +2,7 @@
 """What the tests of the command line share: they run the real executable from outside."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,3 +46,28 @@ class CliCase(unittest.TestCase):
         if status == 2:
             self.assertEqual(result.stdout, "", "nothing is done when the arguments are wrong")
         return result
+
+
+class KeeperCase(CliCase):
+    """Processes with an engine (keep_engine) whose control sockets lie in a folder of the test's."""
+
+    KEEPER = None  # the program; set by the test
+
+    def setUp(self):
+        super().setUp()
+        self.runtime = os.path.join(self.folder, "run")
+        os.mkdir(self.runtime, 0o700)
+        self.env = {"XDG_RUNTIME_DIR": self.runtime}
+
+    def keep(self, *settings):
+        """Starts a process with an engine that holds two chunks; its id and itself."""
+        keeper = subprocess.Popen(
+            [self.KEEPER, "memory.size=8MiB", *settings], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True, env={**os.environ, **self.env})
+        self.addCleanup(self.end, keeper)
+        return int(keeper.stdout.readline()), keeper
+
+    def end(self, keeper):
+        keeper.stdin.close()
+        keeper.stdout.close()
+        self.assertIn(keeper.wait(30), (0, -signal.SIGKILL))

@@ -3,8 +3,6 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import unittest
 import urllib.error
@@ -13,28 +11,14 @@ import socket
 
 KEEPER = os.path.abspath(sys.argv.pop())
 
-from cli_case import CliCase  # noqa: E402
+from cli_case import KeeperCase  # noqa: E402
 
 
-class Ctl(CliCase):
-    def setUp(self):
-        super().setUp()
-        self.runtime = os.path.join(self.folder, "run")
-        os.mkdir(self.runtime, 0o700)
-        self.env = {"XDG_RUNTIME_DIR": self.runtime}
+class Ctl(KeeperCase):
+    KEEPER = KEEPER
 
-    def keep(self, *settings):
-        """Starts a process with an engine that holds two chunks; its id."""
-        keeper = subprocess.Popen(
-            [KEEPER, "memory.size=8MiB", *settings], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True, env={**os.environ, **self.env})
-        self.addCleanup(self.end, keeper)
-        return keeper.stdout.readline().strip()
-
-    def end(self, keeper):
-        keeper.stdin.close()
-        keeper.stdout.close()
-        self.assertIn(keeper.wait(30), (0, -signal.SIGKILL))
+    def keep_id(self, *settings):
+        return str(self.keep(*settings)[0])
 
     def status(self, pid):
         return json.loads(self.check(0, "top", pid, "--json", env=self.env).stdout)
@@ -46,7 +30,7 @@ class Ctl(CliCase):
         return [tier["chunks"] for tier in self.status(pid)["tiers"]]
 
     def test_modes(self):
-        pid = self.keep()
+        pid = self.keep_id()
         self.assertEqual(self.ctl(pid, "mode"), "normal")
         for number, mode in ((1, "freeze"), (2, "bypass"), (0, "normal")):
             self.assertEqual(self.ctl(pid, "mode", mode), mode)
@@ -59,14 +43,14 @@ class Ctl(CliCase):
         self.assertEqual(self.chunks(pid), [2])
 
     def test_a_process_may_begin_frozen(self):
-        pid = self.keep("engine.mode=freeze")
+        pid = self.keep_id("engine.mode=freeze")
         self.assertEqual(self.ctl(pid, "mode"), "freeze")
         status = self.status(pid)
         self.assertEqual(status["stats"]["chunks_stored"], 0)
         self.assertEqual(status["stats"]["stores_refused"], 2)
 
     def test_clear(self):
-        pid = self.keep(f"disk.path={self.folder}/store")
+        pid = self.keep_id(f"disk.path={self.folder}/store")
         self.assertEqual(self.ctl(pid, "clear", "--tier", "memory"), "2")
         self.assertEqual(self.chunks(pid)[0], 0)
         self.ctl(pid, "clear")
@@ -74,7 +58,7 @@ class Ctl(CliCase):
         self.assertEqual(self.ctl(pid, "clear"), "0")
 
     def test_clear_a_namespace(self):
-        pid = self.keep()
+        pid = self.keep_id()
         (namespace,) = self.status(pid)["namespaces"]
         self.assertRegex(namespace["digest"], "^[0-9a-f]{64}$")
         self.assertIn("bf16", namespace["text"])
@@ -90,7 +74,7 @@ class Ctl(CliCase):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        pid = self.keep(f"metrics.port={port}")
+        pid = self.keep_id(f"metrics.port={port}")
         for page in ("mode?set=bypass", "clear"):
             with self.assertRaises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", data=b"", timeout=10)
@@ -99,7 +83,7 @@ class Ctl(CliCase):
         self.assertEqual(self.chunks(pid), [2])
 
     def test_wrong_arguments(self):
-        pid = self.keep()
+        pid = self.keep_id()
         self.check(2, "ctl", err=["a process"])
         self.check(2, "ctl", pid, err=["mode or clear"])
         self.check(2, "ctl", pid, "stop", err=["'stop'"], env=self.env)

@@ -3,37 +3,18 @@
 
 import json
 import os
-import signal
 import socket
-import subprocess
 import sys
 import unittest
 import urllib.request
 
 KEEPER = os.path.abspath(sys.argv.pop())
 
-from cli_case import CliCase  # noqa: E402
+from cli_case import KeeperCase  # noqa: E402
 
 
-class Top(CliCase):
-    def setUp(self):
-        super().setUp()
-        self.runtime = os.path.join(self.folder, "run")
-        os.mkdir(self.runtime, 0o700)
-        self.env = {"XDG_RUNTIME_DIR": self.runtime}
-
-    def keep(self, *settings):
-        """Starts a process with an engine; its id and itself."""
-        keeper = subprocess.Popen(
-            [KEEPER, "memory.size=8MiB", *settings], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True, env={**os.environ, **self.env})
-        self.addCleanup(self.end, keeper)
-        return int(keeper.stdout.readline()), keeper
-
-    def end(self, keeper):
-        keeper.stdin.close()
-        keeper.stdout.close()
-        self.assertIn(keeper.wait(30), (0, -signal.SIGKILL))
+class Top(KeeperCase):
+    KEEPER = KEEPER
 
     def test_a_process_is_shown(self):
         pid, _ = self.keep(f"disk.path={self.folder}/store")
