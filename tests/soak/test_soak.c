@@ -18,7 +18,7 @@
  * TIERCE_TEST_SEED=n plays a run again, TIERCE_TEST_SOAK_SECONDS=n makes it that long.
  */
 
-enum { SECONDS = 24, STEPS = 1200, QUIET_MS = 20000 };
+enum { SECONDS = 24, ROUNDS_FOR_ALL = 40, STEPS = 1200, QUIET_MS = 20000 };
 
 struct soak soak;
 
@@ -26,7 +26,8 @@ static struct worker workers[THREADS];
 /* Blocks of each prompt that a quiet engine said are durable; of the last round. */
 static uint64_t durable[NAMESPACES][PROMPTS];
 static bool durable_known;
-/* Over all rounds: a soak in which one of these stays 0 has not tried it. */
+/* Over all rounds: a long soak in which one of these stays 0 has not tried it. A short one of a slow
+ * build has a handful of rounds, which need not have all of it. */
 static struct tierce_engine_stats totals;
 static uint64_t durable_blocks_checked;
 
@@ -311,7 +312,7 @@ START_TEST(the_promises_hold)
     for (; tierce__now_ns() < end_ns; soak.round++)
         run_round();
     remove_folder();
-    tell_totals(limit_s >= SECONDS);
+    tell_totals(soak.round >= ROUNDS_FOR_ALL);
 }
 END_TEST
 
