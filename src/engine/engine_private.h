@@ -70,7 +70,7 @@ struct tierce__settings {
 /* A tier in its place in the waterfall: 0 is the fastest and always memory. */
 struct tierce__rung {
     struct tierce_engine *engine;
-    const char *policy; /* its name; constant storage */
+    const char *policy; /* its name, constant storage; "" where the tier has none */
     struct tierce__tier *tier;
     struct tierce__health health;
     _Atomic uint64_t measure_tried_ns; /* cost.c */
@@ -179,6 +179,10 @@ static inline void tierce__count(struct tierce_engine *engine, enum tierce__stat
 }
 
 /* ---- engine.c ---- */
+
+/* The next slower tier; while the engine is opened. [transfer] tier, on success of open. */
+void tierce__engine_add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
+                             enum tierce_origin origin, const char *policy, uint64_t window_bytes);
 
 /* One more reference, ended by tierce_engine_close. */
 void tierce__engine_ref(struct tierce_engine *engine);

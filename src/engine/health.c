@@ -124,9 +124,13 @@ static bool note_outcome(struct tierce__health *health, const struct tierce__tie
 }
 
 /* A lookup that ran into its deadline tells of the tier, one that was answered does not. */
-static enum tierce__health_change note_index(struct tierce__health *health, int status)
+static enum tierce__health_change note_index(struct tierce__health *health,
+                                             const struct tierce__tier_req *req)
 {
-    if (!tierce__health_is_fault(status))
+    bool failed = tierce__health_is_fault(req->status);
+    if (!failed && health->shared && req->op == TIERCE__TIER_LOOKUP && req->key_count > 0)
+        (void)tierce__breaker_note(&health->breaker, true, tierce__now_ns());
+    if (!failed)
         return TIERCE__HEALTH_SAME;
     bool lost = tierce__breaker_note(&health->breaker, false, tierce__now_ns());
     return lost ? TIERCE__HEALTH_LOST : TIERCE__HEALTH_SAME;
@@ -136,7 +140,7 @@ enum tierce__health_change tierce__health_note(struct tierce__health *health,
                                                const struct tierce__tier_req *req)
 {
     if (!reaches_device(req))
-        return note_index(health, req->status);
+        return note_index(health, req);
     uint64_t now_ns = tierce__now_ns(), took_ns = now_ns - req->begun_ns;
     if (req->op == TIERCE__TIER_GET)
         end_reading(health, req, now_ns);

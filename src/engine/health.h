@@ -21,7 +21,8 @@
  * slow_ms is a failure too.
  *
  * Only reads and writes reach a device. Lookups, deletions and flushes of nothing come from an
- * index in memory: they must neither end a row of failures nor an outage.
+ * index in memory: they must neither end a row of failures nor an outage. Lookups of a shared tier
+ * ask outside, and end a row.
  *
  * Thread: any.
  */
@@ -45,6 +46,7 @@ struct tierce__speed {
 struct tierce__health {
     struct tierce__breaker breaker;
     struct tierce__health_limits limits;
+    bool shared; /* TIERCE__TIER_SHARED */
     struct tierce__latency reads;
     struct tierce__latency writes;
 

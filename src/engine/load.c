@@ -493,16 +493,22 @@ static void count_loaded(struct tierce_load *load, const struct load_chunk *chun
     struct tierce_engine *engine = load->engine;
     const struct tierce__shape *shape = shape_of(load, chunk);
     uint64_t cell = shape->extent.payload_bytes / shape->geometry.block_count;
-    bool memory = chunk->rung == 0;
-    tierce__count(engine,
-                  memory ? TIERCE__STAT_chunks_loaded_memory : TIERCE__STAT_chunks_loaded_disk,
-                  blocks > 0);
-    tierce__count(engine,
-                  memory ? TIERCE__STAT_blocks_loaded_memory : TIERCE__STAT_blocks_loaded_disk,
-                  (int64_t)blocks);
-    tierce__count(engine,
-                  memory ? TIERCE__STAT_bytes_loaded_memory : TIERCE__STAT_bytes_loaded_disk,
-                  (int64_t)(blocks * cell));
+    static const struct {
+        enum tierce__stat chunks, blocks, bytes;
+    } stats[] = {
+        [TIERCE_ORIGIN_MEMORY] = {TIERCE__STAT_chunks_loaded_memory,
+                                  TIERCE__STAT_blocks_loaded_memory,
+                                  TIERCE__STAT_bytes_loaded_memory},
+        [TIERCE_ORIGIN_DISK] = {TIERCE__STAT_chunks_loaded_disk, TIERCE__STAT_blocks_loaded_disk,
+                                TIERCE__STAT_bytes_loaded_disk},
+        [TIERCE_ORIGIN_REMOTE] = {TIERCE__STAT_chunks_loaded_remote,
+                                  TIERCE__STAT_blocks_loaded_remote,
+                                  TIERCE__STAT_bytes_loaded_remote},
+    };
+    enum tierce_origin origin = engine->rungs[chunk->rung].origin;
+    tierce__count(engine, stats[origin].chunks, blocks > 0);
+    tierce__count(engine, stats[origin].blocks, (int64_t)blocks);
+    tierce__count(engine, stats[origin].bytes, (int64_t)(blocks * cell));
     if (chunk->kind == CHUNK_SIBLING)
         tierce__count(engine, TIERCE__STAT_blocks_loaded_siblings, (int64_t)blocks);
 }

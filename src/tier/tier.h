@@ -118,6 +118,13 @@ struct tierce__tier_req {
 
 #define TIERCE__TIER_LENDS   1u /* GET gives references on the tier's own buffers */
 #define TIERCE__TIER_DURABLE 2u /* FLUSH makes chunks survive the process */
+#define TIERCE__TIER_SHARED                                                                        \
+    4u /* others change it too: a LOOKUP asks outside; no chunks and no cap in its stats, nothing  \
+          for a watcher, no scan, no order that touch could change; DELETE may answer 0 for what   \
+          was not there */
+#define TIERCE__TIER_WHOLE                                                                         \
+    8u /* chunks are read as a whole: all parts of one should be asked for at once, into one       \
+          buffer as large as the chunk */
 
 struct tierce__tier_stats {
     uint64_t chunks;
