@@ -321,23 +321,28 @@ static struct tierce__remote_put *pending(struct tierce__remote *remote,
     return NULL;
 }
 
+/* One put alone always does. */
+static bool fits(const struct tierce__remote *remote, uint64_t bytes)
+{
+    return remote->waiting_bytes == 0 || remote->waiting_bytes + bytes <= remote->queue_bytes_max;
+}
+
 /*
  * Drops the oldest that wait, with what follows them, until `newcomer` fits; not what it follows
- * itself, for then it would be of no use. False: it does not fit. One put alone always does.
- * Under the lock.
+ * itself, for then it would be of no use. False: it does not fit. Under the lock.
  */
 static bool make_room(struct tierce__remote *remote, struct tierce__remote_put *newcomer,
                       struct tierce__list *over)
 {
     uint64_t bytes = newcomer->req->object_bytes;
-    if (remote->waiting_bytes == 0 || remote->waiting_bytes + bytes <= remote->queue_bytes_max)
+    if (fits(remote, bytes))
         return true;
     TIERCE__LIST_FOR_EACH (it, &remote->waiting)
         put_of(it)->spared = false;
     for (struct tierce__remote_put *put = newcomer->parent; put != NULL; put = put->parent)
         put->spared = true;
     struct tierce__list *it = remote->waiting.next;
-    while (it != &remote->waiting && remote->waiting_bytes + bytes > remote->queue_bytes_max) {
+    while (it != &remote->waiting && !fits(remote, bytes)) {
         struct tierce__remote_put *put = put_of(it);
         it = it->next;
         if (put->spared)
@@ -346,7 +351,7 @@ static bool make_room(struct tierce__remote *remote, struct tierce__remote_put *
         end_put(remote, put, TIERCE_E_FULL, over);
         it = remote->waiting.next; /* what followed it has gone too */
     }
-    return remote->waiting_bytes + bytes <= remote->queue_bytes_max;
+    return fits(remote, bytes);
 }
 
 static bool put_is_sane(const struct tierce__tier_req *req)

@@ -121,7 +121,7 @@ struct tierce__tier_req {
 #define TIERCE__TIER_SHARED                                                                        \
     4u /* others change it too: a LOOKUP asks outside; no chunks and no cap in its stats, nothing  \
           for a watcher, no scan, no order that touch could change; DELETE may answer 0 for what   \
-          was not there */
+          was not there, and takes back what is on its way: TIERCE_E_CANCELLED for that PUT */
 #define TIERCE__TIER_WHOLE                                                                         \
     8u /* chunks are read as a whole: all parts of one should be asked for at once, into one       \
           buffer as large as the chunk */

@@ -25,7 +25,8 @@ static void put_some(uint64_t n)
     call.req.object_bytes = BYTES;
     if (call.req.buf == NULL)
         return;
-    if (!is_one_of(tier_call_run(&call), 0, TIERCE_E_FULL, 0))
+    int overtaken = tier_test.shared ? TIERCE_E_CANCELLED : 0; /* by a DELETE */
+    if (!is_one_of(tier_call_run(&call), 0, TIERCE_E_FULL, overtaken))
         atomic_fetch_add(&wrong_status, 1);
     tierce__buf_release(call.req.buf);
 }
@@ -106,7 +107,8 @@ START_TEST(many_threads_get_what_was_put)
     size_t there = 0;
     for (unsigned n = 0; n < KEYS; n++)
         there += tier_test_lookup(n, 1);
-    ck_assert_uint_eq(tier_test_stats().chunks, there);
+    if (!tier_test.shared)
+        ck_assert_uint_eq(tier_test_stats().chunks, there);
     /* Nothing is held any more, so everything can be evicted. */
     if (tier_test.tier->ops->evict != NULL) {
         uint64_t used = tier_test_stats().used_bytes;
