@@ -9,6 +9,8 @@
 #include "base/assert.h"
 #include "base/clock.h"
 
+_Static_assert(TIERCE__TIER_WHY_BYTES == TIERCE__CONNECTOR_WHY_BYTES, "one word for both");
+
 #define QUEUE_BYTES      (64u << 20)
 #define WRITES           4u
 #define WRITE_TIMEOUT_MS 10000u
@@ -511,6 +513,12 @@ static void tell_stats(struct tierce__tier *tier, struct tierce__tier_stats *out
     tierce__lock_drop(&remote->lock);
 }
 
+static void tell_why(struct tierce__tier *tier, char why[TIERCE__TIER_WHY_BYTES])
+{
+    struct tierce__remote *remote = TIERCE__CONTAINER_OF(tier, struct tierce__remote, base);
+    remote->connector->ops->why(remote->connector, why);
+}
+
 static void watch(struct tierce__tier *tier, tierce__tier_watch_fn *fn, void *arg)
 {
     (void)tier;
@@ -580,6 +588,7 @@ int tierce__remote_open(struct tierce__tier **out, const struct tierce__remote_o
                                             .submit = submit,
                                             .touch = touch,
                                             .stats = tell_stats,
+                                            .why = tell_why,
                                             .watch = watch,
                                             .scan = scan,
                                             .close = close_remote};

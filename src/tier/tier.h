@@ -126,6 +126,8 @@ struct tierce__tier_req {
     8u /* chunks are read as a whole: all parts of one should be asked for at once, into one       \
           buffer as large as the chunk */
 
+#define TIERCE__TIER_WHY_BYTES 256u
+
 struct tierce__tier_stats {
     uint64_t chunks;
     uint64_t used_bytes; /* all that counts against the cap */
@@ -195,6 +197,9 @@ struct tierce__tier_ops {
      */
     struct tierce__buf *(*reserve)(struct tierce__tier *tier, const struct tierce__reserve *what);
     void (*stats)(struct tierce__tier *tier, struct tierce__tier_stats *out);
+    /* The last failure in words, without credentials; "" for none. NULL for tiers whose statuses
+     * say it all. Thread: any. */
+    void (*why)(struct tierce__tier *tier, char why[TIERCE__TIER_WHY_BYTES]);
     /* From here on tells every change in order, until close begins. Once, before the first request;
      * what a tier holds by then is told by scan. */
     void (*watch)(struct tierce__tier *tier, tierce__tier_watch_fn *fn, void *arg);
