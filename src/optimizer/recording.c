@@ -102,7 +102,8 @@ static int number_blocks(struct tierce__recording *r)
     const uint32_t *numbers = r->numbers;
     while (r->numbered < r->buffered) {
         struct tierce__recorded *head = (void *)(r->buffer + r->numbered);
-        memcpy(head + 1, numbers, (size_t)head->count * sizeof(*numbers));
+        if (head->count > 0)
+            memcpy(head + 1, numbers, (size_t)head->count * sizeof(*numbers));
         numbers += head->count;
         r->numbered += recorded_bytes(head);
     }
