@@ -328,7 +328,8 @@ int tierce__recording_bytes(const struct tierce__recording *recording, uint64_t 
             size_of[tierce__recorded_blocks(r)[i]] = bytes[i];
     }
     for (uint32_t b = 0; b < distinct; b++)
-        sum += size_of[b];
+        sum += size_of[b] < TIERCE__CAPACITY_BYTES_MAX - sum ? size_of[b]
+                                                             : TIERCE__CAPACITY_BYTES_MAX - sum;
     tierce__free(size_of);
     *out = sum;
     return 0;

@@ -135,6 +135,15 @@ class Optimize(CliCase):
         rows = self.rows(path)
         self.assertEqual({(r["requests"], r["blocks"], r["hits"]) for r in rows}, {("20", "0", "0")})
 
+    def test_blocks_so_large_that_sums_of_them_fit_no_number(self):
+        path = self.write("large.csv", "time,key,size\n" + "".join(
+            f"{i},{i % 3},{2**63 + i % 3}\n" for i in range(30)))
+        for args in ([], ["--capacity", "4096PiB"]):
+            for row in self.rows(path, *args, "--policy", "lru,fifo,lfu,sieve,s3fifo,arc"):
+                self.assertEqual(row["hits"], "0", row)
+        for row in self.rows(path, "--policy", "lru,arc,infinite", "--capacity", "unlimited"):
+            self.assertEqual(row["hits"], "27", row)
+
     def test_csv_to_a_file(self):
         path, out = self.trace([[1], [1]]), os.path.join(self.folder, "out.csv")
         self.check(0, "optimize", path, "--csv", out, "--policy", "lru", out=["lru"])
@@ -165,6 +174,7 @@ class Optimize(CliCase):
                 ([path, "--capacity", "0"], "less than one block"),
                 ([path, "--capacity", "ten"], "blocks (10000)"),
                 ([path, "--capacity", "1.5"], 'not "1.5"'),
+                ([path, "--capacity", "4097PiB"], 'not "4097PiB"'),
                 ([path, "--capacity", "1GiB"], "--block-bytes"),
                 ([path, "--block-bytes", "1MiB", "--capacity", "1KiB"], "less than one block"),
                 ([path, "--threads", "0"], "--threads"),
