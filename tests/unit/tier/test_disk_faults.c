@@ -561,6 +561,56 @@ START_TEST(reads_pass_queued_writes)
 }
 END_TEST
 
+static bool note_found(void *arg, const struct tierce__disk_entry *entry)
+{
+    bool *found = arg;
+    struct tierce__key key = store_key(&s, 1);
+    *found = *found || memcmp(entry->key.hash, key.hash, sizeof(key.hash)) == 0;
+    return !*found;
+}
+
+/* Whether the journal, as it lies there, has chunk 1. */
+static bool journal_has_it(void)
+{
+    bool found = false;
+    ck_assert_int_eq(tierce__disk_scan(s.folder, s.namespaces, note_found, &found), 0);
+    return found;
+}
+
+/* What was deleted before a flush stays deleted, whatever comes, though somebody reads it still; the
+ * loop index says whether it was durable. */
+START_TEST(a_flush_covers_the_deletion_of_what_is_read)
+{
+    static struct many gets = {.wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
+    open_faulty();
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    uint64_t used = store_data_bytes(&s);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    if (_i == 0)
+        ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert(journal_has_it() == (_i == 0));
+    struct tierce__key key = store_key(&s, 1);
+    hang(TIERCE__FAULT_SUBMIT_READ);
+    submit_get(&gets, 0, &key);
+    wait_for_count(TIERCE__FAULT_SUBMIT_READ, 1);
+    ck_assert_int_eq(store_delete(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert(!journal_has_it());
+    ck_assert_uint_gt(store_data_bytes(&s), used); /* its bytes are not written over while they are read */
+    unhang();
+    wait_for_dones(&gets, 1);
+    ck_assert_int_eq(gets.reqs[0].status, 0);
+    ck_assert(store_is_right(gets.reqs[0].buf->data, 1, 0, s.chunk_bytes));
+    tierce__buf_release(gets.reqs[0].buf);
+    while (store_data_bytes(&s) > used) /* until the test's limit */
+        usleep(1000);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert(journal_has_it());
+}
+END_TEST
+
 /* Gets that ask again as soon as they are answered, until they are told to stop. */
 #define READERS   12u
 #define READS_MAX 20000u
@@ -667,6 +717,7 @@ int main(void)
     tcase_add_test(t, close_cancels_what_does_not_end);
     tcase_add_exit_test(t, close_leaves_a_dead_device_behind, EXIT_SUCCESS);
     tcase_add_test(t, reads_pass_queued_writes);
+    tcase_add_loop_test(t, a_flush_covers_the_deletion_of_what_is_read, 0, 2);
     tcase_add_loop_test(t, reads_do_not_starve_writes, 0, 2);
     tcase_add_test(t, a_flipped_bit_is_for_the_reader_to_find);
     suite_add_tcase(suite, t);
