@@ -127,7 +127,8 @@ static void print_process(const char *socket, struct json_object *status, const 
            share(hit, asked),
            share(number(stats, "lookup_hit_blocks"), number(stats, "lookup_blocks")),
            rate(stats, old, "blocks_loaded_memory", seconds) +
-               rate(stats, old, "blocks_loaded_disk", seconds),
+               rate(stats, old, "blocks_loaded_disk", seconds) +
+               rate(stats, old, "blocks_loaded_remote", seconds),
            (long long)number(stats, "blocks_failed"), (long long)number(stats, "sessions_now"));
     printf("  checksum failures %lld  identity failures %lld  device failures %lld  deadlines "
            "%lld\n",
