@@ -365,6 +365,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);
     tierce__list_init(&engine->unattended);
+    tierce__list_init(&engine->views);
     for (size_t i = 0; i < TIERCE__SESSION_BINS; i++)
         tierce__list_init(&engine->sessions[i]);
     read_settings(&engine->settings, config);

@@ -137,7 +137,9 @@ static bool note_outcome(struct tierce__health *health, const struct tierce__tie
         health->failures = 0; /* judged: once it is back it begins anew */
     if (req->status != TIERCE_E_DEADLINE)
         health->heard_ns = now_ns;
-    if (!failed) {
+    /* What could not be read is in the tier's index, and better than nothing to try it with. */
+    bool may_be_there = req->op == TIERCE__TIER_GET && !health->has_proven;
+    if (!failed || may_be_there) {
         health->proven = req->keys[0];
         health->has_proven = true;
     }

@@ -153,10 +153,7 @@ static void add_sibling(const struct lookup *l, struct tierce_found *out)
     tierce__sibling_aim(&want, l->view, l->chain, l->found, l->opts->from_block, l->to_block);
     want.rungs = l->rungs;
     tierce__sibling_find(l->view, &hit, &want);
-    uint64_t block_bytes = l->view->full.extent.payload_bytes / l->view->chunk_blocks;
-    uint64_t more = hit.blocks - want.from;
-    if (hit.blocks == 0 || !tierce__cost_pays(l->view, hit.rung, block_bytes * hit.block_count,
-                                              more * l->view->full.geometry.block_tokens))
+    if (!tierce__sibling_pays(l->view, &hit, &want))
         return;
     bool in_memory = keep_sibling(l, &hit);
     if (!in_memory && only_memory(l))
@@ -164,7 +161,7 @@ static void add_sibling(const struct lookup *l, struct tierce_found *out)
     out->blocks = (uint64_t)l->found * l->view->chunk_blocks + hit.blocks;
     if (in_memory)
         out->memory_blocks = out->blocks;
-    tierce__count(l->view->engine, TIERCE__STAT_lookup_sibling_blocks, (int64_t)more);
+    tierce__count(l->view->engine, TIERCE__STAT_lookup_sibling_blocks, (int64_t)(hit.blocks - want.from));
 }
 
 /* In bypass: what the engine holds itself, and no pins. */
