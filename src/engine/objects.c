@@ -461,9 +461,10 @@ int64_t tierce__objects_clear(struct tierce__objects *space)
         return TIERCE_E_CLOSED;
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
     uint64_t count = tierce__objects_count(space);
-    tierce__object_names_change(&engine->object_names, space->space.key.ns);
     int64_t rc = tierce__engine_clear(engine, 0, &space->space.key);
-    tierce__object_names_change(&engine->object_names, space->space.key.ns);
+    /* What was read from the disk just before it was cleared may have come to memory since. */
+    if (rc >= 0)
+        rc = tierce__engine_clear(engine, 1u << TIERCE_ORIGIN_MEMORY, &space->space.key);
     for (size_t rung = 1; rung < engine->rung_count && rc >= 0; rung++) {
         int synced = tierce__storage_sync(engine, rung, deadline_ns);
         rc = synced < 0 ? synced : rc;

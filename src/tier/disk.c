@@ -164,9 +164,10 @@ static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req,
     if (slot != TIERCE__INDEX_NONE && d->table.chunks[slot].state == TIERCE__DISK_WRITING)
         d->table.chunks[slot].cancelled = true;
     bool visible = slot != TIERCE__INDEX_NONE && tierce__disk_is_visible(d, slot);
-    if (visible)
+    if (visible) {
         tierce__disk_doom(d, slot, req->left);
-    tierce__disk_reap(d);
+        tierce__disk_reap(d);
+    }
     req->found = tierce__disk_may_return(d, req->keys);
     return visible ? 0 : TIERCE_E_MISS;
 }
