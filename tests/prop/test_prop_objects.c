@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Named values under several threads, with little room: created, replaced, removed, expired, evicted
- * and cleared at once, over restarts. The model is time: each write has a beginning and an end on
- * one clock of events. A value is stale for a find that begins after another write of its name has
- * ended that began after the value's own had ended. None that is stale, expired or another's may be
- * found; whatever is found is whole.
+ * Named values under several threads, with little room: created, replaced, removed, expired,
+ * evicted and cleared at once, over restarts. The model is time: each write has a beginning and an
+ * end on one clock of events. A value is stale for a find that begins after another write of its
+ * name has ended that began after the value's own had ended. None that is stale, expired or
+ * another's may be found; whatever is found is whole.
  */
 #include "check_main.h"
 #include "object_fixture.h"
