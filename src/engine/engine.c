@@ -292,7 +292,7 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
     if (rc == 0)
         open_disk(engine, config);
     if (rc == 0)
-        rc = 0;
+        rc = tierce__remotes_open(engine, config, why);
     if (rc == 0)
         open_access_log(engine, config);
     if (rc == 0)

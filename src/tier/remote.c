@@ -24,7 +24,7 @@ bool tierce__remote_name(struct tierce__remote *remote, struct tierce__remote_na
 {
     const uint8_t *digest = tierce__namespaces_digest(remote->namespaces, key->ns);
     int bytes = tierce__key_text_format(name->text, digest, &key->shard, key->hash);
-    name->name = (struct tierce__object_name){.text = name->text, .bytes = (size_t)bytes};
+    name->name = (struct tierce__store_name){.text = name->text, .bytes = (size_t)bytes};
     return bytes > 0;
 }
 
@@ -153,7 +153,7 @@ struct lookup {
     struct tierce__connector_req call;
     struct tierce__remote *remote;
     struct tierce__tier_req *req;
-    struct tierce__object_name *names;
+    struct tierce__store_name *names;
     struct tierce__remote_name texts[];
 };
 
@@ -191,7 +191,7 @@ static void look_up(struct tierce__remote *remote, struct tierce__tier_req *req)
     req->found = 0;
     size_t count = req->durable ? 0 : askable(remote, req);
     struct lookup *lookup = NULL;
-    struct tierce__object_name *names = NULL;
+    struct tierce__store_name *names = NULL;
     if (count > 0) {
         lookup = tierce__alloc(sizeof(*lookup) + count * sizeof(lookup->texts[0]));
         names = tierce__alloc(count * sizeof(*names));
