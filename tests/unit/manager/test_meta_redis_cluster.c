@@ -295,6 +295,35 @@ START_TEST(a_record_that_comes_late)
 }
 END_TEST
 
+/* A batch that was sent in an era that is over: it counts a hundred keys. */
+START_TEST(a_commit_that_comes_late)
+{
+    const struct tierce__redis *redis = (const struct tierce__redis *)store;
+    const struct tierce__redis_space *mine = (const struct tierce__redis_space *)space;
+    unsigned tag = tierce__resp_slot_tag(tierce__resp_slot(META, strlen(META)));
+    char era[TIERCE__REDIS_TOKEN_BYTES + 1], keys[512];
+    memcpy(era, mine->ledger.era, sizeof(era));
+    size_t at =
+        (size_t)snprintf(keys, sizeof(keys), META " %s %s", mine->keys->keys, mine->keys->journal);
+    for (unsigned kind = 1; kind < TIERCE__NOTE_KINDS; kind++)
+        at += (size_t)snprintf(keys + at, sizeof(keys) - at,
+                               " kvcache:tierce:{%u}:instance_" INSTANCE ":notes:%u", tag, kind);
+    for (int round = 0; round < 2; round++) {
+        bool is_late = round == 0;
+        if (is_late) {
+            tierce__redis_forget((struct tierce__redis_space *)space);
+            ck_assert_int_eq(keys_counted(space), 0);
+        }
+        (void)redis_tell(cluster.nodes[node_of(META)].port, answer, sizeof(answer),
+                         "EVALSHA %s 10 %s \"\" %s \"\" 0 0 0 0 1 0 100",
+                         redis->scripts[TIERCE__REDIS_COMMIT].sha, keys,
+                         is_late ? era : mine->ledger.era);
+        ck_assert_int_eq(strstr(answer, "STALE") != NULL, is_late);
+        ck_assert_int_eq(keys_counted(space), is_late ? 0 : 100);
+    }
+}
+END_TEST
+
 /* Clocks go back: the next era is above every guard. */
 START_TEST(a_guard_of_the_future)
 {
@@ -454,6 +483,7 @@ int main(void)
     tcase_add_test(tcase, a_home_that_forgot);
     tcase_add_test(tcase, two_that_know_nothing_of_each_other);
     tcase_add_test(tcase, a_record_that_comes_late);
+    tcase_add_test(tcase, a_commit_that_comes_late);
     tcase_add_test(tcase, a_guard_of_the_future);
     tcase_add_test(tcase, an_older_leader_is_refused);
     tcase_add_test(tcase, scripts_and_slots);
