@@ -32,11 +32,16 @@ static struct tierce__manager_config config;
 
 static void load_config(void)
 {
-    char *const args[] = {"--listen.grpc_port=0",       "--listen.http_port=0",
-                          "--listen.admin_grpc_port=0", "--listen.admin_http_port=0",
-                          "--log.folder=",              "--metrics.log=false",
-                          "--serve.loops=2",            "--serve.workers=2",
-                          "--delete.threads=2",         NULL};
+    char *const args[] = {"--listen.grpc_port=0",
+                          "--listen.http_port=0",
+                          "--listen.admin_grpc_port=0",
+                          "--listen.admin_http_port=0",
+                          "--log.folder=",
+                          "--metrics.log=false",
+                          "--serve.loops=2",
+                          "--serve.workers=2",
+                          "--delete.threads=2",
+                          NULL};
     char *const env[] = {NULL};
     struct tierce__config_error error;
     char *warnings = NULL;
@@ -75,7 +80,8 @@ START_TEST(test_every_thread)
     for (unsigned nth = 1; nth <= count; nth++) {
         (void)live_without(nth, &rc, why);
         ck_assert_msg(rc == 0 || rc == -EAGAIN, "thread %u: %d, %s", nth, rc, why);
-        ck_assert_msg(rc == 0 || why[0] != '\0', "thread %u", nth);
+        bool is_said = why[0] != '\0' && strstr(why, "memory") == NULL;
+        ck_assert_msg(rc == 0 || is_said, "thread %u: %s", nth, why);
         refused += rc != 0;
     }
     ck_assert_uint_gt(refused, 10);
