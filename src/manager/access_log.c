@@ -13,6 +13,39 @@ static bool is_secret(enum tierce__rpc_id id)
            id == TIERCE__RPC_admin_load_config_snapshot;
 }
 
+/* Bytes of a JSON string up to its closing quote. */
+static size_t string_bytes(const char *text)
+{
+    size_t n = 0;
+    while (text[n] != '\0' && text[n] != '"')
+        n += text[n] == '\\' && text[n + 1] != '\0' ? 2 : 1;
+    return n;
+}
+
+/* Between a text's "redis://" and its last '@' stand a name and a password. */
+static void put_without_passwords(struct tierce__line *line, const char *text)
+{
+    static const char *const schemes[] = {"redis://", "rediss://", "redis+unix://"};
+    while (*text != '\0') {
+        const char *begin = NULL;
+        for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
+            const char *found = strstr(text, schemes[i]);
+            if (found != NULL && (begin == NULL || found < begin))
+                begin = found;
+        }
+        if (begin == NULL)
+            break;
+        begin = strstr(begin, "://") + 3;
+        size_t length = string_bytes(begin);
+        const char *at = memrchr(begin, '@', length);
+        tierce__line_put_bytes(line, text, (size_t)(begin - text));
+        if (at != NULL)
+            tierce__line_put(line, "***");
+        text = at != NULL ? at : begin + length;
+    }
+    tierce__line_put(line, text);
+}
+
 static void put_message(struct tierce__line *line, const char *name,
                         const ProtobufCMessage *message, bool is_hidden)
 {
@@ -23,7 +56,7 @@ static void put_message(struct tierce__line *line, const char *name,
     bool shown = !is_hidden && tierce__proto_json_print(&text, &bytes, message) == 0 &&
                  bytes <= MESSAGE_BYTES_MAX;
     if (shown)
-        tierce__line_put_bytes(line, text, bytes);
+        put_without_passwords(line, text);
     else
         tierce__line_put(line, "{}");
     tierce__free(text);

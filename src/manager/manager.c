@@ -476,7 +476,6 @@ static int open_parts(struct whole *whole, const struct tierce__manager_config *
         rc = read_quota_groups(whole, config->quota_groups, why);
     if (rc < 0)
         return rc;
-    snprintf(why, 256, "no memory");
     rc = tierce__storages_open(
         &m->storages, &(struct tierce__storages_opts){.size = sizeof(struct tierce__storages_opts),
                                                       .registry = m->registry,
@@ -591,6 +590,9 @@ int tierce__manager_start(struct tierce__manager **out, const struct tierce__man
         rc = -pthread_create(&whole->ticker, NULL, tick, whole);
         whole->has_ticker = rc == 0;
     }
+    if (rc < 0 && why[0] == '\0')
+        snprintf(why, 256, "%s%s", rc == -EAGAIN ? "a thread cannot be started: " : "",
+                 tierce_strerror(rc));
     if (rc < 0)
         tierce__manager_stop(&whole->manager);
     else
