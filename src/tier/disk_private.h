@@ -58,14 +58,14 @@ struct tierce__disk_xfer {
     struct tierce__list node; /* free, or returned by the vfs */
 };
 
-/* A chunk that is not served any more and not yet gone from the journal: its space, if it is gone
- * from the index, or its slot, if somebody reads it. */
+/* A chunk that is not served any more and not yet gone from the journal. Its space is given back
+ * with this, unless somebody still reads it. */
 struct tierce__disk_limbo {
     struct tierce__key key;
     uint64_t seq;
     uint64_t offset;
     uint64_t object_bytes;
-    uint32_t slot; /* or NO_SLOT */
+    uint32_t slot; /* of a chunk that is read, or NO_SLOT */
 };
 
 struct tierce__disk_slots {
