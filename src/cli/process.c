@@ -127,6 +127,8 @@ int tierce__process_ask(const char *command, const struct tierce__process *proce
     if (rc < 0)
         return say(command, is_quiet, process, rc == -ECONNREFUSED ? "nobody answers there" : why);
     int status = TIERCE__CLI_OK;
+    if (answer.body != NULL)
+        tierce__cli_clean(answer.body);
     if (answer.status != 200 || answer.body == NULL)
         status =
             say(command, is_quiet, process, answer.body != NULL ? answer.body : "an empty answer");
