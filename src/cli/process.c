@@ -43,6 +43,10 @@ static int by_name(const void *a, const void *b)
 static int list_folder(const char *command, const char *folder, const char *pid,
                        struct tierce__process **out, size_t *count)
 {
+    char why[256];
+    int rc = tierce__control_folder_is_ours(folder, why);
+    if (rc < 0)
+        return rc == -ENOENT ? TIERCE__CLI_OK : tierce__cli_fail(command, "%s", why);
     DIR *dir = opendir(folder);
     if (dir == NULL && errno != ENOENT)
         return tierce__cli_fail(command, "%s: %s", folder, strerror(errno));

@@ -59,6 +59,20 @@ class Top(KeeperCase):
         self.assertEqual(len(os.listdir(os.path.join(self.runtime, "tierce"))), 1)
         self.check(1, "top", env=self.env, err=["no process"])
 
+    def test_a_folder_of_others_is_not_asked(self):
+        """What lies in /tmp may be anybody's, and why would send it a prompt."""
+        self.keep()
+        folder = os.path.join(self.runtime, "tierce")
+        os.chmod(folder, 0o755)
+        for command in (("top",), ("why", "--tokens", self.write("tokens", "1 2 3"))):
+            self.check(1, *command, env=self.env, err=["folder of this user alone"])
+        os.chmod(folder, 0o700)
+        if os.geteuid() == 0:
+            os.chown(folder, 4711, -1)
+            self.check(1, "top", env=self.env, err=["folder of this user alone"])
+            os.chown(folder, 0, -1)
+        self.check(0, "top", env=self.env)
+
     def impostor(self, status, body):
         """Something that answers each request with the same; the path of its socket."""
         path = os.path.join(self.folder, "impostor.sock")
