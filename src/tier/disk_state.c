@@ -259,8 +259,8 @@ static bool limbo_has_room(const struct tierce__disk *d)
     return d->limbo_tail - d->limbo_head < d->limbo_room;
 }
 
-/* The record of a chunk's end waits for the next commit; so does its space, or, while somebody reads
- * it, the chunk. */
+/* The record of a chunk's end waits for the next commit; so does its space, or, while somebody
+ * reads it, the chunk. */
 static void send_to_limbo(struct tierce__disk *d, uint32_t slot)
 {
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
@@ -278,8 +278,8 @@ static void send_to_limbo(struct tierce__disk *d, uint32_t slot)
     tierce__disk_want_commit(d, false);
 }
 
-/* Whether a doomed chunk could be taken out. If not, it is kept for its reads: the record of its end
- * does not wait for them, nor whoever puts it anew for that record. */
+/* Whether a doomed chunk could be taken out. If not, it is kept for its reads: the record of its
+ * end does not wait for them, nor whoever puts it anew for that record. */
 static bool try_remove(struct tierce__disk *d, uint32_t slot)
 {
     struct tierce__disk_chunk *c = &d->table.chunks[slot];

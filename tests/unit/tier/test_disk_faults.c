@@ -608,8 +608,8 @@ static bool journal_has_it(void)
     return found;
 }
 
-/* What was deleted before a flush stays deleted, whatever comes, though somebody reads it still; the
- * loop index says whether it was durable. */
+/* What was deleted before a flush stays deleted, whatever comes, though somebody reads it still;
+ * the loop index says whether it was durable. */
 START_TEST(a_flush_covers_the_deletion_of_what_is_read)
 {
     static struct many gets = {.wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
@@ -628,7 +628,8 @@ START_TEST(a_flush_covers_the_deletion_of_what_is_read)
     ck_assert_int_eq(store_delete(&s, 1), 0);
     ck_assert_int_eq(store_flush(&s), 0);
     ck_assert(!journal_has_it());
-    ck_assert_uint_gt(store_data_bytes(&s), used); /* its bytes are not written over while they are read */
+    ck_assert_uint_gt(store_data_bytes(&s),
+                      used); /* its bytes are not written over while they are read */
     unhang();
     wait_for_dones(&gets, 1);
     ck_assert_int_eq(gets.reqs[0].status, 0);
