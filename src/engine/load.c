@@ -582,6 +582,9 @@ static void count_loaded(struct tierce_load *load, const struct load_chunk *chun
     tierce__count(engine,
                   memory ? TIERCE__STAT_bytes_loaded_memory : TIERCE__STAT_bytes_loaded_disk,
                   (int64_t)(blocks * cell));
+    tierce__count(engine,
+                  memory ? TIERCE__STAT_tokens_loaded_memory : TIERCE__STAT_tokens_loaded_disk,
+                  (int64_t)(blocks * shape->geometry.block_tokens));
     if (chunk->kind == CHUNK_SIBLING)
         tierce__count(engine, TIERCE__STAT_blocks_loaded_siblings, (int64_t)blocks);
 }

@@ -56,10 +56,15 @@ static int pin_prefix(struct tierce_view *view, const struct tierce_lookup_opts 
 }
 
 /* Blocks that the inference engine holds itself are neither asked for nor hits. */
-static void count_lookup(struct tierce_engine *engine, uint64_t from_block, uint64_t to_block,
+static void count_lookup(struct tierce_view *view, uint64_t from_block, uint64_t to_block,
                          const struct tierce_found *found)
 {
+    struct tierce_engine *engine = view->engine;
+    int64_t tokens = view->full.geometry.block_tokens;
     tierce__count(engine, TIERCE__STAT_lookups, 1);
+    tierce__count(engine, TIERCE__STAT_lookup_tokens, tokens * beyond(to_block, from_block));
+    tierce__count(engine, TIERCE__STAT_lookup_hit_tokens,
+                  tokens * beyond(found->blocks, from_block));
     tierce__count(engine, TIERCE__STAT_lookup_blocks, beyond(to_block, from_block));
     tierce__count(engine, TIERCE__STAT_lookup_hit_blocks, beyond(found->blocks, from_block));
     tierce__count(engine, TIERCE__STAT_lookup_memory_blocks,
@@ -192,7 +197,8 @@ static int find_all(struct lookup *l, struct tierce_found *out)
         rc = pin_prefix(l->view, l->opts, wanted, l->in_memory, &l->in_memory);
     l->in_memory += first;
     l->found = l->in_memory;
-    if (rc == 0 && !only_memory(l) && l->found < l->keys.count)
+    bool slower = (l->rungs & ~1u) != 0 && !only_memory(l);
+    if (rc == 0 && slower && l->found < l->keys.count)
         rc = find_more(l);
     if (rc < 0)
         return rc;
@@ -234,7 +240,7 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     rc = find_all(&l, &found);
     if (rc == 0) {
         *out = found;
-        count_lookup(engine, opts->from_block, to_block, out);
+        count_lookup(view, opts->from_block, to_block, out);
         end_line(engine, &line, out);
     }
     tierce__access_drop(&line);
