@@ -180,8 +180,8 @@ static void join_fetch(struct tierce_load *load, struct load_chunk *chunk)
     describe(load, chunk, &record);
     chunk->seat.deadline_ns = load->deadline_ns;
     chunk->seat.before = chunk > load->chunks ? chunk[-1].buf : NULL;
-    if (!tierce__fetch_join(load->engine, &chunk->seat, chunk->rung, &record,
-                            shape_of(load, chunk), &chunk->buf)) {
+    if (!tierce__fetch_join(load->engine, &chunk->seat, chunk->rung, &record, shape_of(load, chunk),
+                            &chunk->buf)) {
         chunk->rung = chunk->buf != NULL ? 0 : chunk->rung;
         return;
     }

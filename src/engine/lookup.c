@@ -166,7 +166,8 @@ static void add_sibling(const struct lookup *l, struct tierce_found *out)
     out->blocks = (uint64_t)l->found * l->view->chunk_blocks + hit.blocks;
     if (in_memory)
         out->memory_blocks = out->blocks;
-    tierce__count(l->view->engine, TIERCE__STAT_lookup_sibling_blocks, (int64_t)(hit.blocks - want.from));
+    tierce__count(l->view->engine, TIERCE__STAT_lookup_sibling_blocks,
+                  (int64_t)(hit.blocks - want.from));
 }
 
 /* In bypass: what the engine holds itself, and no pins. */
