@@ -134,21 +134,22 @@ static void note_put(struct tierce_engine *engine, int status)
         engine->put_error = status;
 }
 
+/* Whoever waits until it is off the list finds it gone, its buffer too. */
 static void free_detached(struct detached *d, int status)
 {
     struct tierce_engine *engine = d->engine;
     if (d->req.op == TIERCE__TIER_PUT && status < 0)
         tierce__why_refused(engine, d->rung, &d->chunk.key, status);
     leave_written(d->written);
+    if (d->req.op == TIERCE__TIER_GET)
+        tierce__buf_release(d->req.buf);
     tierce__lock_take(&engine->lock);
     tierce__list_remove(&d->node);
     if (d->req.op == TIERCE__TIER_PUT)
         note_put(engine, status);
+    tierce__free(d);
     tierce__cond_broadcast(&engine->changed);
     tierce__lock_drop(&engine->lock);
-    if (d->req.op == TIERCE__TIER_GET)
-        tierce__buf_release(d->req.buf);
-    tierce__free(d);
 }
 
 static void detached_done(struct tierce__tier_req *req)
