@@ -198,8 +198,7 @@ static int find_all(struct lookup *l, struct tierce_found *out)
         rc = pin_prefix(l->view, l->opts, wanted, l->in_memory, &l->in_memory);
     l->in_memory += first;
     l->found = l->in_memory;
-    bool slower = (l->rungs & ~1u) != 0 && !only_memory(l);
-    if (rc == 0 && slower && l->found < l->keys.count)
+    if (rc == 0 && !only_memory(l) && l->found < l->keys.count)
         rc = find_more(l);
     if (rc < 0)
         return rc;
