@@ -5,11 +5,11 @@
 
 /* Readings count half as much once so many seconds of reading, or so many answers, have followed.
  */
-#define HALF_LIFE_S      2.0
-#define LATENCY_WEIGHT   0.125
+#define HALF_LIFE_S    2.0
+#define LATENCY_WEIGHT 0.125
 /* After so long without an answer what is remembered says little. */
-#define STALE_NS    (10u * 1000u * TIERCE__MS_NS)
-#define STALE_SHARE 8.0
+#define STALE_NS         (10u * 1000u * TIERCE__MS_NS)
+#define STALE_SHARE      8.0
 #define SMALL_READ_BYTES (1u << 20)
 
 void tierce__health_init(struct tierce__health *health, const struct tierce__health_limits *limits)
@@ -115,7 +115,8 @@ bool tierce__health_pass(struct tierce__health *health, struct tierce__tier_req 
     return true;
 }
 
-/* Whether nothing was heard since a request began that has run into its deadline. Under the lock. */
+/* Whether nothing was heard since a request began that has run into its deadline. Under the lock.
+ */
 static bool hangs(const struct tierce__health *health, const struct tierce__tier_req *req,
                   uint64_t now_ns)
 {

@@ -55,8 +55,8 @@ struct tierce__health {
     struct tierce__lock lock;  /* HEALTH: below */
     uint64_t failures;         /* a bit for each of the last answers, the newest lowest */
     uint64_t heard_ns;         /* when it last answered of itself */
-    struct tierce__key proven; /* a chunk that was read or written, or ought to have been read: what a
-                                  probe asks for */
+    struct tierce__key proven; /* a chunk that was read or written, or ought to have been read: what
+                                  a probe asks for */
     bool has_proven;
     uint32_t reading; /* reads under way */
     uint64_t busy_since_ns;

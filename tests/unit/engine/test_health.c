@@ -121,10 +121,12 @@ START_TEST(an_answer_that_came_too_late_is_a_failure)
 }
 END_TEST
 
-/* Two requests that end at their deadline after 25 ms; if `answered`, another is answered meanwhile. */
+/* Two requests that end at their deadline after 25 ms; if `answered`, another is answered
+ * meanwhile. */
 static enum tierce__health_change let_time_pass(bool answered)
 {
-    struct tierce__tier_req a = {.op = TIERCE__TIER_GET, .keys = &key, .key_count = 1}, b = a, c = a;
+    struct tierce__tier_req a = {.op = TIERCE__TIER_GET, .keys = &key, .key_count = 1}, b = a,
+                            c = a;
     ck_assert(tierce__health_pass(&health, &a) && tierce__health_pass(&health, &b));
     ck_assert(tierce__health_pass(&health, &c));
     a.status = b.status = TIERCE_E_DEADLINE;
