@@ -84,16 +84,25 @@ static struct tierce__list *bin_of(struct tierce__disk *d, const struct tierce__
     return &d->puts_by_key[tierce__key_spread(key) % TIERCE__DISK_PUT_BINS];
 }
 
-/* Drops the oldest queued puts until `bytes` more fit the bound. One put alone always fits. */
-static void make_room(struct tierce__disk *d, uint64_t bytes, struct tierce__list *finished)
+static struct tierce__tier_req *put_of(struct tierce__list *by_key)
 {
-    while (!tierce__list_empty(&d->puts) && d->queued_put_bytes + bytes > d->queue_bytes_max) {
-        struct tierce__tier_req *oldest = tierce__disk_req_of(d->puts.next);
-        tierce__list_remove(&oldest->node);
-        tierce__disk_unqueued(d, oldest);
-        d->stats.dropped_puts++;
-        tierce__disk_finish(finished, oldest, TIERCE_E_FULL);
+    return TIERCE__CONTAINER_OF(by_key, struct tierce__tier_req, scratch[1]);
+}
+
+/* Puts that wait were not written yet, and what follows on them is of no use without them: so it is
+ * the last that has no room. One alone always has. */
+static bool queue_is_full(const struct tierce__disk *d, uint64_t bytes)
+{
+    return !tierce__list_empty(&d->puts) && d->queued_put_bytes + bytes > d->queue_bytes_max;
+}
+
+static bool is_queued(struct tierce__disk *d, const struct tierce__key *key)
+{
+    TIERCE__LIST_FOR_EACH (it, bin_of(d, key)) {
+        if (tierce__key_equal(put_of(it)->keys, key))
+            return true;
     }
+    return false;
 }
 
 static bool put_is_sane(const struct tierce__tier_req *req)
@@ -123,8 +132,7 @@ static int accept_get(struct tierce__disk *d, struct tierce__tier_req *req)
     return queued;
 }
 
-static int accept_put(struct tierce__disk *d, struct tierce__tier_req *req,
-                      struct tierce__list *finished)
+static int accept_put(struct tierce__disk *d, struct tierce__tier_req *req)
 {
     if (!put_is_sane(req))
         return TIERCE_E_ARGUMENT;
@@ -133,7 +141,13 @@ static int accept_put(struct tierce__disk *d, struct tierce__tier_req *req,
         return tierce__disk_is_served(d, slot) ? 0 : TIERCE_E_REFUSED;
     if (d->admitted != NULL && !admit(d, req->keys))
         return TIERCE_E_REFUSED;
-    make_room(d, req->object_bytes, finished);
+    if (queue_is_full(d, req->object_bytes)) {
+        d->stats.dropped_puts++;
+        return TIERCE_E_FULL;
+    }
+    /* It is asked again when its turn comes; until then it would take the room of others. */
+    if (tierce__disk_lacks_parent(d, req) && !is_queued(d, req->parent))
+        return TIERCE_E_REFUSED;
     tierce__buf_acquire(req->buf);
     req->scratch[0] = TIERCE__DISK_HOLDS_BUF;
     d->queued_put_bytes += req->object_bytes;
@@ -146,8 +160,7 @@ static void cancel_queued(struct tierce__disk *d, const struct tierce__key *key,
                           struct tierce__list *finished)
 {
     TIERCE__LIST_FOR_EACH_SAFE (it, after, bin_of(d, key)) {
-        struct tierce__tier_req *put =
-            TIERCE__CONTAINER_OF(it, struct tierce__tier_req, scratch[1]);
+        struct tierce__tier_req *put = put_of(it);
         if (!tierce__key_equal(put->keys, key))
             continue;
         tierce__list_remove(&put->node);
@@ -209,11 +222,10 @@ static int accept_clear(struct tierce__disk *d, struct tierce__tier_req *req,
 static int accept_flush(struct tierce__disk *d, struct tierce__tier_req *req)
 {
     bool clean = d->dirty.count == 0 && d->committing.count == 0 &&
-                 d->limbo_head == d->limbo_tail && d->doomed == TIERCE__NO_SLOT &&
-                 d->journal_error == 0 && d->unsaid_loss == 0;
+                 d->limbo_head == d->limbo_tail && !d->limbo_is_full && d->journal_error == 0 &&
+                 d->unsaid_loss == 0;
     if (clean)
         return 0;
-    req->scratch[TIERCE__DISK_FLUSH_MARK] = d->next_seq;
     tierce__list_push_back(&d->flushes, &req->node);
     tierce__cond_signal(&d->journal_cond);
     return queued;
@@ -236,7 +248,7 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
     case TIERCE__TIER_GET:
         return accept_get(d, req);
     case TIERCE__TIER_PUT:
-        return accept_put(d, req, finished);
+        return accept_put(d, req);
     case TIERCE__TIER_DELETE:
         return accept_delete(d, req, finished);
     case TIERCE__TIER_HIDE:
