@@ -361,6 +361,7 @@ static int replace(const struct tierce__object_handle *h, struct tierce__object_
     int rc = 0;
     if (memory_has_same(h)) {
         tierce__storage_touch(engine, engine->rung_count, &h->key, 1, 0);
+        tierce__count(engine, TIERCE__STAT_objects_kept, 1);
         return 0;
     }
     tierce__object_name_change(name);
@@ -395,6 +396,8 @@ int tierce__object_publish(struct tierce__object *object)
     }
     tierce__object_name_drop(name);
     free_handle(h);
+    if (rc == 0)
+        tierce__count(engine, TIERCE__STAT_objects_stored, 1);
     return rc;
 }
 

@@ -79,6 +79,16 @@ static bool admit(struct tierce__disk *d, const struct tierce__key *key)
     return false;
 }
 
+static struct tierce__list *bin_of(struct tierce__disk *d, const struct tierce__key *key)
+{
+    return &d->puts_by_key[tierce__key_spread(key) % TIERCE__DISK_PUT_BINS];
+}
+
+static struct tierce__tier_req *put_of(struct tierce__list *by_key)
+{
+    return TIERCE__CONTAINER_OF(by_key, struct tierce__tier_req, scratch[1]);
+}
+
 /* Puts that wait were not written yet, and what follows on them is of no use without them: so it is
  * the last that has no room. One alone always has. */
 static bool queue_is_full(const struct tierce__disk *d, uint64_t bytes)
@@ -86,20 +96,10 @@ static bool queue_is_full(const struct tierce__disk *d, uint64_t bytes)
     return !tierce__list_empty(&d->puts) && d->queued_put_bytes + bytes > d->queue_bytes_max;
 }
 
-static struct tierce__list *bin_of(struct tierce__disk *d, const struct tierce__key *key)
-{
-    return &d->puts_by_key[tierce__key_spread(key) % TIERCE__DISK_PUT_BINS];
-}
-
-static struct tierce__tier_req *put_in_bin(struct tierce__list *node)
-{
-    return TIERCE__CONTAINER_OF(node, struct tierce__tier_req, scratch[1]);
-}
-
 static bool is_queued(struct tierce__disk *d, const struct tierce__key *key)
 {
     TIERCE__LIST_FOR_EACH (it, bin_of(d, key)) {
-        if (tierce__key_equal(put_in_bin(it)->keys, key))
+        if (tierce__key_equal(put_of(it)->keys, key))
             return true;
     }
     return false;
@@ -160,7 +160,7 @@ static void cancel_queued(struct tierce__disk *d, const struct tierce__key *key,
                           struct tierce__list *finished)
 {
     TIERCE__LIST_FOR_EACH_SAFE (it, after, bin_of(d, key)) {
-        struct tierce__tier_req *put = put_in_bin(it);
+        struct tierce__tier_req *put = put_of(it);
         if (!tierce__key_equal(put->keys, key))
             continue;
         tierce__list_remove(&put->node);
@@ -222,11 +222,10 @@ static int accept_clear(struct tierce__disk *d, struct tierce__tier_req *req,
 static int accept_flush(struct tierce__disk *d, struct tierce__tier_req *req)
 {
     bool clean = d->dirty.count == 0 && d->committing.count == 0 &&
-                 d->limbo_head == d->limbo_tail && d->doomed == TIERCE__NO_SLOT &&
-                 d->journal_error == 0 && d->unsaid_loss == 0;
+                 d->limbo_head == d->limbo_tail && !d->limbo_is_full && d->journal_error == 0 &&
+                 d->unsaid_loss == 0;
     if (clean)
         return 0;
-    req->scratch[TIERCE__DISK_FLUSH_MARK] = d->next_seq;
     tierce__list_push_back(&d->flushes, &req->node);
     tierce__cond_signal(&d->journal_cond);
     return queued;

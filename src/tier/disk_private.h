@@ -268,9 +268,6 @@ static inline struct tierce__list *tierce__disk_by_key(struct tierce__tier_req *
     return (struct tierce__list *)(void *)&put->scratch[1];
 }
 
-/* scratch[1] of a flush: it waits for the end of what was doomed and has a smaller number. */
-#define TIERCE__DISK_FLUSH_MARK 1
-
 /* ---- disk_commit.c --------------------------------------------------------------------------- */
 
 void *tierce__disk_journal_main(void *arg);
