@@ -110,7 +110,7 @@ def filled(folder):
                              model_deployment={"model_name": "m", "dtype": "bf16"},
                              location_spec_infos=[{"name": "tp0", "size": 64}])) == "OK"
     assert code(api.call("admin", "AddAccount", user_name="ops", password="pw",
-                         role="ADMIN_ROLE")) == "OK"
+                         role="ROLE_ADMIN")) == "OK"
     snapshot = api.call("admin", "GenConfigSnapshot")
     assert manager.stop() == 0
     return snapshot
