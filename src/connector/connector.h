@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CONNECTOR_H
+#define TIERCE_CONNECTOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "chunk/pool.h"
+#include <tierce/status.h>
+
+/*
+ * The client of one kind of remote store. It keeps named objects of opaque bytes: what a name means
+ * and whether the bytes are good is the business of who asks (tier/remote.h).
+ *
+ *     rc = tierce__connector_open(&connector, "redis://127.0.0.1:6379/0?ttl=1d", &opts, why);
+ *     connector->ops->submit(connector, &req);      // answered by req.done
+ *     left = connector->ops->close(connector, deadline_ns);
+ *
+ * Everything is a request, as in tier/tier.h: submit() returns nothing and does not block; the
+ * answer is done(req), exactly once, at the deadline at the latest, perhaps before submit returns,
+ * perhaps from a thread of the connector, never under a lock of it. `done` must not block. The
+ * request and its names are the caller's and stay until done. Where a call to the outside cannot be
+ * ended at the deadline, it is left behind: the connector has a reference of its own on the buffer
+ * until the call has come back, and touches nothing else of the request.
+ *
+ * An object is there whole or not at all: half of a PUT is never found, whatever happens to either
+ * side, and a PUT of a name that is there replaces it at once. Several writers of one name are
+ * allowed; the last one to finish wins.
+ *
+ * Connections are made when they are needed and made again when they were lost; what was sent and
+ * not answered is not sent again. Credentials are never in `why`, in a log or in a metric.
+ *
+ * Thread: any.
+ */
+
+struct tierce__connector;
+struct tierce__connector_req;
+
+typedef void tierce__connector_done_fn(struct tierce__connector_req *req);
+
+enum tierce__connector_op {
+    TIERCE__CONNECTOR_EXISTS, /* how many leading names are there? */
+    TIERCE__CONNECTOR_GET,    /* a range of an object into a buffer */
+    TIERCE__CONNECTOR_PUT,    /* keep an object */
+    TIERCE__CONNECTOR_DELETE, /* forget an object; one that is not there is fine */
+    TIERCE__CONNECTOR_LIST,   /* names, page by page; connectors with TIERCE__CONNECTOR_LISTS */
+    TIERCE__CONNECTOR_PING,   /* is the store there, and does it take our credentials? */
+};
+
+/* What is served first where not all can be at once; equal ones in the order they came. */
+enum tierce__connector_urgency {
+    TIERCE__CONNECTOR_PEEK, /* EXISTS, PING */
+    TIERCE__CONNECTOR_PREFETCH,
+    TIERCE__CONNECTOR_FETCH,
+    TIERCE__CONNECTOR_STORE, /* PUT, DELETE, LIST */
+    TIERCE__CONNECTOR_URGENCIES
+};
+
+#define TIERCE__CONNECTOR_NAME_MAX 512u
+
+/* The name of an object: bytes without '\0', 1 .. TIERCE__CONNECTOR_NAME_MAX. Not a path: it may
+ * hold slashes and dots, which the connector maps to what its store takes. */
+struct tierce__object_name {
+    const char *text; /* not terminated */
+    size_t bytes;
+};
+
+/* One name of a page. [borrow for the call] */
+typedef void tierce__connector_each_fn(void *arg, const struct tierce__object_name *name);
+
+struct tierce__connector_req {
+    enum tierce__connector_op op;
+    enum tierce__connector_urgency urgency;
+    uint64_t deadline_ns; /* clock.h; TIERCE__DEADLINE_NEVER for none */
+    tierce__connector_done_fn *done;
+    void *arg; /* the caller's */
+
+    /* EXISTS: names[0 .. name_count), [out] found: the leading ones that are there. GET, PUT,
+     * DELETE: names[0]. LIST: names[0] is what names begin with, or no name. [borrow until done] */
+    const struct tierce__object_name *names;
+    size_t name_count;
+    size_t found;
+
+    /*
+     * GET: bytes [offset, offset + length) of the object to buf->data + offset. Without
+     * TIERCE__CONNECTOR_RANGES: offset 0 and the whole object, whose length must be `length`. An
+     * object that ends before the range does, or that is not `length` long where it is read whole,
+     * is TIERCE_E_FORMAT, and what buf holds then is undefined. PUT: buf->data[0 .. length).
+     * The caller keeps its reference until done.
+     */
+    struct tierce__buf *buf;
+    uint64_t offset;
+    uint64_t length;
+
+    /* LIST: [in, out] cursor: 0 for the first page, 0 again after the last. `each` is called before
+     * done for each name of the page, under no lock. */
+    uint64_t cursor;
+    tierce__connector_each_fn *each;
+
+    /*
+     * [out] 0, or: TIERCE_E_MISS (not there), TIERCE_E_FULL (the store has no room),
+     * TIERCE_E_REFUSED (it does not take our credentials, or they may not do this),
+     * TIERCE_E_DOWN (it cannot be reached), TIERCE_E_DEADLINE, TIERCE_E_FORMAT (it answers what
+     * cannot be understood, or an object is not as long as it must be), TIERCE_E_LIMIT (larger than
+     * the store takes, or too many requests wait), TIERCE_E_UNSUPPORTED, TIERCE_E_CLOSED,
+     * TIERCE_E_CANCELLED (close was quicker), or a negative errno. In words: ops->why.
+     */
+    int status;
+
+    struct tierce__list node; /* the connector's while the request is with it */
+    uint64_t scratch[8];      /* the connector's while the request is with it */
+};
+
+#define TIERCE__CONNECTOR_RANGES 1u /* GET takes any range */
+#define TIERCE__CONNECTOR_LISTS  2u /* LIST */
+#define TIERCE__CONNECTOR_DURABLE                                                                  \
+    4u /* what a PUT was answered 0 for survives the store's restart */
+
+#define TIERCE__CONNECTOR_WHY_BYTES 256u
+
+struct tierce__connector_stats {
+    uint64_t connections; /* open now */
+    uint64_t connects;    /* made so far */
+    uint64_t requests_waiting;
+    uint64_t requests_left_behind; /* calls that have not come back by their deadline, now */
+};
+
+struct tierce__connector_ops {
+    const char *scheme; /* of its URLs, "redis" */
+    /* Thread: any. After close has begun: TIERCE_E_CLOSED. */
+    void (*submit)(struct tierce__connector *connector, struct tierce__connector_req *req);
+    /* The last failure in words, with the store's name and without credentials; "" for none.
+     * Thread: any. */
+    void (*why)(struct tierce__connector *connector, char why[TIERCE__CONNECTOR_WHY_BYTES]);
+    void (*stats)(struct tierce__connector *connector, struct tierce__connector_stats *out);
+    /* Answers every request and frees the connector. Blocks until the deadline at most. False: a
+     * call has not come back, so the connector is left behind and the pool of its buffers must
+     * never be freed. */
+    bool (*close)(struct tierce__connector *connector, uint64_t deadline_ns);
+};
+
+/* First member of every implementation. */
+struct tierce__connector {
+    const struct tierce__connector_ops *ops;
+    unsigned caps; /* TIERCE__CONNECTOR_... of this store as it is configured */
+};
+
+struct tierce__connector_opts {
+    size_t size;               /* sizeof(struct tierce__connector_opts) */
+    struct tierce__pool *pool; /* all buffers of requests are of this pool; for registering it */
+};
+
+/*
+ * The connector of a URL. Does not connect: a store that is down now may come later; PING tells.
+ * [borrow] opts for the call, opts->pool until close. Errors, `why` in words without credentials:
+ * TIERCE_E_CONFIG (an unknown scheme, with the list of those there are; a wrong or unknown
+ * parameter, with the right ones), TIERCE_E_UNSUPPORTED (this build lacks it), -ENOMEM.
+ */
+TIERCE_MUSTUSE int tierce__connector_open(struct tierce__connector **out, const char *url,
+                                          const struct tierce__connector_opts *opts,
+                                          char why[TIERCE__CONNECTOR_WHY_BYTES]);
+
+/* A URL as it may be shown: without user information and secret parameters. */
+void tierce__connector_show_url(char *text, size_t room, const char *url);
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CONNECTOR_LINKS_H
+#define TIERCE_CONNECTOR_LINKS_H
+
+#include "connector/connector.h"
+
+/*
+ * A connector out of links: a link is one connection, whose calls block until their deadline. Each
+ * link has a thread of its own; requests wait for one in order of their urgency. One link never
+ * takes stores, so that a lookup does not wait behind them.
+ *
+ * A request is answered at its deadline whether a link had time for it or not. A call of a link
+ * that does not come back by its deadline (a hung file system) is left behind with the link's
+ * thread, which takes no part until it has come back.
+ *
+ * Links of a connector are alike and made one for each thread; `arg` is what they share.
+ */
+
+struct tierce__link; /* of the implementation */
+
+struct tierce__link_ops {
+    const char *scheme;
+    unsigned caps;
+
+    /* Not connected yet; the first call connects. Errors: -ENOMEM. */
+    int (*create)(struct tierce__link **out, void *arg);
+    void (*destroy)(struct tierce__link *link);
+
+    /* As the requests of connector.h, each until deadline_ns. Errors: statuses as there. */
+    int (*exists)(struct tierce__link *link, const struct tierce__object_name *names, size_t count,
+                  size_t *found, uint64_t deadline_ns);
+    int (*get)(struct tierce__link *link, const struct tierce__object_name *name, uint8_t *memory,
+               uint64_t offset, uint64_t length, uint64_t deadline_ns);
+    int (*put)(struct tierce__link *link, const struct tierce__object_name *name,
+               const uint8_t *memory, uint64_t length, uint64_t deadline_ns);
+    int (*remove)(struct tierce__link *link, const struct tierce__object_name *name,
+                  uint64_t deadline_ns);
+    /* NULL without TIERCE__CONNECTOR_LISTS. */
+    int (*list)(struct tierce__link *link, const struct tierce__object_name *prefix,
+                uint64_t *cursor, tierce__connector_each_fn *each, void *arg, uint64_t deadline_ns);
+    int (*ping)(struct tierce__link *link, uint64_t deadline_ns);
+
+    bool (*is_connected)(const struct tierce__link *link);
+    /* The last failure of this link in words, without credentials. [borrow until the next call] */
+    const char *(*why)(const struct tierce__link *link);
+
+    /* Once all links are gone: ends what they shared. */
+    void (*end)(void *arg);
+};
+
+struct tierce__links_opts {
+    const struct tierce__link_ops *ops;
+    void *arg;              /* for create and end */
+    uint32_t links;         /* threads, 2 .. 64 */
+    uint32_t waiting_max;   /* requests that wait for a link; beyond it TIERCE_E_LIMIT */
+    const char *store_name; /* for `why`: "redis://127.0.0.1:6379"; [borrow for the call] */
+};
+
+/* On success takes over opts->arg, and on an error too. Errors: -ENOMEM, -EAGAIN (no thread). */
+TIERCE_MUSTUSE int tierce__links_create(struct tierce__connector **out,
+                                        const struct tierce__links_opts *opts);
+
+#endif

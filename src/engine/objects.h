@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_OBJECTS_H
+#define TIERCE_ENGINE_OBJECTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/engine.h>
+
+/*
+ * Named values of opaque bytes in the same tiers as chunks: what a node keeps for clients that
+ * speak a foreign protocol (lm://, RESP). A value lies in the pool as a chunk object does, header,
+ * sums and all (docs/format/object.md), so that every tier keeps, verifies and evicts it as it does
+ * any chunk, and goes from and to a socket without another copy.
+ *
+ *     rc = tierce__object_create(space, &object, &what);      // room in the pool, evicting
+ *     ... read what.value_bytes from the socket to object->value; tierce__object_filled() ...
+ *     rc = tierce__object_publish(object);                    // or tierce__object_release: nothing
+ *
+ *     rc = tierce__object_find(space, &find);                 // answered now, or later by
+ * find.done
+ *     ... while (tierce__object_verified(object, upto)) send object->value ...
+ *     tierce__object_release(object);
+ *
+ * A space is the values of one tenant in one protocol's names; values of different spaces do not
+ * see each other.
+ *
+ * Promises: a value is found whole or not at all; its name is compared in full; no byte is handed
+ * out before its piece was verified (pieces of TIERCE__OBJECT_PIECE bytes, so that verifying leaves
+ * them in the processor's cache for the one who sends them); a value that fails is a miss, counted,
+ * and taken out of every tier. A value that is published replaces the one of its name everywhere:
+ * whoever finds it afterwards finds the new one or none, never the old one.
+ *
+ * Thread: any; an object handle belongs to one thread at a time. Nothing here waits for a device,
+ * except where said.
+ */
+
+#define TIERCE__OBJECT_PIECE     (256u << 10)
+#define TIERCE__OBJECT_VALUE_MAX (512ULL << 20)
+#define TIERCE__OBJECT_NAME_MAX  1024u
+#define TIERCE__OBJECT_NOTE_MAX  64u
+
+struct tierce__objects; /* a space */
+
+/* Opens a space; `kind` and `tenant` are UTF-8 and name it ("resp", ""). [borrow] the engine until
+ * close. Errors: -ENOMEM, TIERCE_E_LIMIT (too many namespaces). */
+TIERCE_MUSTUSE int tierce__objects_open(struct tierce__objects **out, struct tierce_engine *engine,
+                                        const char *kind, const char *tenant);
+/* No object and no find may be alive. */
+void tierce__objects_close(struct tierce__objects *space);
+
+struct tierce__object_what {
+    const void *name; /* any bytes, 1 .. TIERCE__OBJECT_NAME_MAX */
+    size_t name_bytes;
+    const void *note; /* the protocol's own few bytes about the value */
+    size_t note_bytes;
+    uint64_t value_bytes; /* 0 .. TIERCE__OBJECT_VALUE_MAX */
+    uint64_t expires_ms;  /* wall clock, since 1970; 0: never */
+};
+
+struct tierce__object {
+    uint8_t *value; /* contiguous; to be written before publish, only to be read after find */
+    struct tierce__object_what what; /* name and note lie in the object itself */
+};
+
+/* Room for a value that will be written. Errors: TIERCE_E_FULL (nothing can be evicted now; the
+ * value is not stored), TIERCE_E_LIMIT (larger than memory, or than a limit above), -ENOMEM,
+ * TIERCE_E_CLOSED (mode freeze or bypass). */
+TIERCE_MUSTUSE int tierce__object_create(struct tierce__objects *space, struct tierce__object **out,
+                                         const struct tierce__object_what *what);
+
+/* The first `bytes` of the value have been written: their sums are taken while they are in the
+ * processor's cache. Optional; publish takes those that are left. */
+void tierce__object_filled(struct tierce__object *object, uint64_t bytes);
+
+/*
+ * Makes the value findable in memory and hands it to the slower tiers; ends the handle. The same
+ * bytes under the same name are kept as they are. Returns 0 once it can be found, or the error, and
+ * then it cannot. Does not wait for a device, unless an older, different value must be taken out of
+ * a slower tier first: at most timeout.load.
+ */
+TIERCE_MUSTUSE int tierce__object_publish(struct tierce__object *object);
+
+/* Ends a handle: of one that was not published nothing stays. NULL is accepted. */
+void tierce__object_release(struct tierce__object *object);
+
+/* One more handle of a value that was found. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__object_share(struct tierce__object *object, struct tierce__object **out);
+
+/* A question for a value. The memory of it is the caller's until the answer. */
+struct tierce__object_find {
+    const void *name;
+    size_t name_bytes;
+    uint64_t deadline_ns;
+    /* Called once if find returned -EINPROGRESS, from any thread; must not block. */
+    void (*done)(struct tierce__object_find *find);
+    void *arg;
+    /* [out] 0: object, the caller's; TIERCE_E_MISS; TIERCE_E_DEADLINE; TIERCE_E_DOWN. */
+    int status;
+    struct tierce__object *object;
+    uint64_t scratch[64]; /* the engine's meanwhile */
+};
+
+/*
+ * Finds a value and takes a lease on it: while the handle lives it can be read, whatever is evicted
+ * or replaced meanwhile. What memory holds is answered at once (0, or TIERCE_E_MISS where no tier
+ * has it); what a slower tier holds is read and promoted, and answered by `done` (returns
+ * -EINPROGRESS). Errors: as find->status.
+ */
+TIERCE_MUSTUSE int tierce__object_find(struct tierce__objects *space,
+                                       struct tierce__object_find *find);
+
+/* Verifies what of the first `bytes` of the value was not verified through this handle. False: it
+ * is not what was stored; it is taken out of service, and the caller must not use it (what it sent
+ * before was good). */
+TIERCE_MUSTUSE bool tierce__object_verified(struct tierce__object *object, uint64_t bytes);
+
+/* Forgets a value in every tier; *was: whether there was one. May wait for a device, at most
+ * timeout.load. Errors: as publish. */
+TIERCE_MUSTUSE int tierce__object_remove(struct tierce__objects *space, const void *name,
+                                         size_t name_bytes, bool *was);
+
+/* Values of the space: how many there are, and all their names, in pages: *cursor is 0 at first and
+ * again after the last. A value that is there all the time is told at least once. Names of values
+ * that only a slower tier holds are read from it: may wait, timeout.lookup a page at most. */
+uint64_t tierce__objects_count(struct tierce__objects *space);
+typedef void tierce__objects_each_fn(void *arg, const struct tierce__object_what *what);
+TIERCE_MUSTUSE int tierce__objects_scan(struct tierce__objects *space, uint64_t *cursor,
+                                        uint32_t count, tierce__objects_each_fn *each, void *arg);
+
+/* Forgets every value of the space. May wait, as remove. Returns how many, or an error. */
+TIERCE_MUSTUSE int64_t tierce__objects_clear(struct tierce__objects *space);
+
+#endif
