@@ -22,26 +22,28 @@ static size_t string_bytes(const char *text)
     return n;
 }
 
-/* Between a text's "redis://" and its last '@' stand a name and a password. */
+/* Whether a "://" ends the scheme of a Redis URI: redis, rediss-cluster, unix, ... */
+static bool is_of_redis(const char *text, const char *colon)
+{
+    const char *scheme = colon;
+    while (scheme > text &&
+           ((scheme[-1] >= 'a' && scheme[-1] <= 'z') || scheme[-1] == '+' || scheme[-1] == '-'))
+        scheme--;
+    return strncmp(scheme, "redis", 5) == 0 || strncmp(scheme, "unix", 4) == 0;
+}
+
+/* Between such a "://" and the text's last '@' stand a name and a password. */
 static void put_without_passwords(struct tierce__line *line, const char *text)
 {
-    static const char *const schemes[] = {"redis://", "rediss://", "redis+unix://"};
-    while (*text != '\0') {
-        const char *begin = NULL;
-        for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
-            const char *found = strstr(text, schemes[i]);
-            if (found != NULL && (begin == NULL || found < begin))
-                begin = found;
-        }
-        if (begin == NULL)
-            break;
-        begin = strstr(begin, "://") + 3;
-        size_t length = string_bytes(begin);
-        const char *at = memrchr(begin, '@', length);
-        tierce__line_put_bytes(line, text, (size_t)(begin - text));
-        if (at != NULL)
-            tierce__line_put(line, "***");
-        text = at != NULL ? at : begin + length;
+    const char *colon = strstr(text, "://");
+    for (; colon != NULL; colon = strstr(colon + 1, "://")) {
+        size_t length = string_bytes(colon);
+        const char *at = is_of_redis(text, colon) ? memrchr(colon, '@', length) : NULL;
+        if (at == NULL)
+            continue;
+        tierce__line_put_bytes(line, text, (size_t)(colon + 3 - text));
+        tierce__line_put(line, "***");
+        text = colon = at;
     }
     tierce__line_put(line, text);
 }

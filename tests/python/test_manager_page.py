@@ -223,7 +223,10 @@ def test_hostile_names_do_nothing(browser, tmp_path):
     manager = Manager(tmp_path, f"--elector.node_id={HOSTILE_MORE[2]}")
     api = Http(manager)
     for name in (HOSTILE, *HOSTILE_MORE):
-        group = {**Manager.usual_startup(tmp_path / "nfs")["instance_group"], "name": name}
+        group = {**Manager.usual_startup(tmp_path / "nfs")["instance_group"], "name": name,
+                 "quota": {"capacity": 1000000}}
+        config = group["cache_config"]
+        config["data_storage_strategy"] = config.pop("cache_prefer_strategy")
         reply = api.call("admin", "CreateInstanceGroup", instance_group=group)
         assert reply["header"]["status"]["code"] == "OK", reply
         reply = api.call("meta", "RegisterInstance", instance_group=name, instance_id=f"i{name}",

@@ -110,7 +110,7 @@ def filled(folder):
                              model_deployment={"model_name": "m", "dtype": "bf16"},
                              location_spec_infos=[{"name": "tp0", "size": 64}])) == "OK"
     assert code(api.call("admin", "AddAccount", user_name="ops", password="pw",
-                         role="ADMIN_ROLE")) == "OK"
+                         role="ROLE_ADMIN")) == "OK"
     snapshot = api.call("admin", "GenConfigSnapshot")
     assert manager.stop() == 0
     return snapshot
@@ -207,7 +207,7 @@ def test_no_password_is_in_a_log(tmp_path):
     group = manager.usual_startup(manager.storage)["instance_group"]
     group["cache_config"]["meta_indexer_config"]["meta_storage_backend_config"] = {
         "storage_type": "redis", "storage_uri": "redis://name:s3cr3t\"/@@127.0.0.1:1/0"}
-    group.update(name="r", user_data="redis://:s3cr3t@a rediss://s3cr3t@b")
+    group.update(name="r", user_data="redis-cluster://:s3cr3t@a,b http://@")
     api.call("admin", "CreateInstanceGroup", instance_group=group)
     api.call("admin", "UpdateInstanceGroup", instance_group=group)
     api.call("admin", "GetInstanceGroup", name="r")
