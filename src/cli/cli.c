@@ -215,12 +215,12 @@ int tierce__cli_main(int argc, char **argv)
 
 static void print_message(const char *command, const char *format, va_list ap)
 {
-    char message[2048], shown[2048];
+    char message[2048];
     vsnprintf(message, sizeof(message), format, ap);
-    tierce__text_for_message(shown, sizeof(shown), message);
+    tierce__cli_clean(message); /* a cut in the middle of a letter as well */
     /* Results that came before a message stay before it where both go to one file. */
     fflush(stdout);
-    fprintf(stderr, "tierce %s: %s\n", command, shown);
+    fprintf(stderr, "tierce %s: %s\n", command, message);
 }
 
 int tierce__cli_usage(const char *command, const char *format, ...)
