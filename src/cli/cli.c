@@ -214,12 +214,16 @@ int tierce__cli_main(int argc, char **argv)
 
 static void print_message(const char *command, const char *format, va_list ap)
 {
-    char message[2048], shown[2048];
+    char message[2048], shown[2048], *rest = message;
     vsnprintf(message, sizeof(message), format, ap);
-    tierce__text_for_message(shown, sizeof(shown), message);
     /* Results that came before a message stay before it where both go to one file. */
     fflush(stdout);
-    fprintf(stderr, "tierce %s: %s\n", command, shown);
+    fprintf(stderr, "tierce %s: ", command);
+    while (rest != NULL) { /* a list has lines */
+        const char *line = strsep(&rest, "\n");
+        tierce__text_for_message(shown, sizeof(shown), line);
+        fprintf(stderr, "%s\n", shown);
+    }
 }
 
 int tierce__cli_usage(const char *command, const char *format, ...)
