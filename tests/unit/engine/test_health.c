@@ -281,8 +281,8 @@ START_TEST(a_slow_disk_is_measured_with_nobody_waiting)
     struct tierce__tier *disk = wrap_disk(), *memory = fx.engine->rungs[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     tierce__fault_set(disk, TIERCE__TIER_GET,
-                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 300});
-    tierce_view_computed(fx.view, 1600, 1000000000); /* the chunk in ten milliseconds */
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 1500});
+    tierce_view_computed(fx.view, 160, 1000000000); /* the chunk in a tenth of a second */
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 4, fx_ids);
     ck_assert_int_eq(tierce_load(fx.view, &what, NULL), 4);
     memory->ops->evict(memory, UINT64_MAX);
