@@ -168,7 +168,7 @@ struct tierce_view {
     struct tierce_engine *engine;
     struct tierce__list node; /* under ENGINE: among the engine's views */
     uint32_t borrowers;       /* under ENGINE: closing waits for them */
-    char *text; /* canonical namespace */
+    char *text;               /* canonical namespace */
     uint8_t ns_digest[TIERCE_HASH_BYTES];
     enum tierce_chain_algo algo;
     uint32_t chunk_blocks;
@@ -196,8 +196,8 @@ bool tierce__engine_inherited(const struct tierce_engine *engine);
 
 /* ---- view.c ---- */
 
-/* A view that is open on this namespace and shard, until it is given back, or NULL. For answers about
- * it that end soon: who closes it waits. */
+/* A view that is open on this namespace and shard, until it is given back, or NULL. For answers
+ * about it that end soon: who closes it waits. */
 struct tierce_view *tierce__view_borrow(struct tierce_engine *engine,
                                         const struct tierce__key *key);
 void tierce__view_give_back(struct tierce_view *view);
@@ -412,7 +412,8 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
 void tierce__storage_try(struct tierce_engine *engine, size_t rung,
                          const struct tierce__key *asked);
 
-/* Reads the first `bytes` of a chunk, for what the answer tells of the tier: nobody waits for it. */
+/* Reads the first `bytes` of a chunk, for what the answer tells of the tier: nobody waits for it.
+ */
 void tierce__storage_sample(struct tierce_engine *engine, size_t rung,
                             const struct tierce__key *key, uint64_t bytes);
 

@@ -246,8 +246,8 @@ void tierce__disk_io_fini(struct tierce__disk *d);
 void *tierce__disk_io_main(void *arg);
 /* Answers each request of a list: releases what a queued put held, calls done. No lock. */
 void tierce__disk_answer(struct tierce__list *finished);
-/* Whether a put is of a suffix whose prefix is neither there nor being written: of no use. Under the
- * lock. */
+/* Whether a put is of a suffix whose prefix is neither there nor being written: of no use. Under
+ * the lock. */
 bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce__tier_req *req);
 /* Puts a request on a list of those to be answered. */
 void tierce__disk_finish(struct tierce__list *finished, struct tierce__tier_req *req, int status);
