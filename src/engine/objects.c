@@ -26,8 +26,7 @@ int tierce__objects_open(struct tierce__objects **out, struct tierce_engine *eng
 {
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
     char text[TEXT_BYTES_MAX];
-    int n =
-        snprintf(text, sizeof(text), "tierce-namespace=1\nobjects=%s\ntenant=%s\n", kind, tenant);
+    int n = snprintf(text, sizeof(text), TIERCE__OBJECT_SPACE_TEXT "%s\ntenant=%s\n", kind, tenant);
     if (n < 0 || (size_t)n >= sizeof(text) || kind[0] == '\0' ||
         !tierce__text_is_plain(kind, strlen(kind)) ||
         !tierce__text_is_plain(tenant, strlen(tenant)))
