@@ -129,6 +129,7 @@ struct tierce_engine {
 
     struct tierce__lock lock; /* ENGINE: everything below */
     struct tierce__cond changed;
+    struct tierce__list views;
     struct tierce__list sessions[TIERCE__SESSION_BINS];
     uint64_t pinned_bytes;
     uint64_t session_count;
@@ -163,6 +164,8 @@ struct tierce__shape {
 struct tierce_view {
     uint32_t magic;
     struct tierce_engine *engine;
+    struct tierce__list node; /* under ENGINE: among the engine's views */
+    uint32_t borrowers;       /* under ENGINE: closing waits for them */
     char *text; /* canonical namespace */
     uint8_t ns_digest[TIERCE_HASH_BYTES];
     enum tierce_chain_algo algo;
@@ -190,6 +193,12 @@ void tierce__engine_ref(struct tierce_engine *engine);
 bool tierce__engine_inherited(const struct tierce_engine *engine);
 
 /* ---- view.c ---- */
+
+/* A view that is open on this namespace and shard, until it is given back, or NULL. For answers about
+ * it that end soon: who closes it waits. */
+struct tierce_view *tierce__view_borrow(struct tierce_engine *engine,
+                                        const struct tierce__key *key);
+void tierce__view_give_back(struct tierce_view *view);
 
 /* A shape for chunks of `blocks` blocks. Errors: TIERCE_E_LIMIT, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__shape_init(struct tierce__shape *shape, const struct tierce_view *view,
@@ -376,6 +385,10 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
  * that it has held, or else of the one that is asked for. */
 void tierce__storage_try(struct tierce_engine *engine, size_t rung,
                          const struct tierce__key *asked);
+
+/* Reads the first `bytes` of a chunk, for what the answer tells of the tier: nobody waits for it. */
+void tierce__storage_sample(struct tierce_engine *engine, size_t rung,
+                            const struct tierce__key *key, uint64_t bytes);
 
 /* ---- prefetch.c ---- */
 

@@ -207,7 +207,7 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
         return -ENOMEM;
     size_t there = tierce__storage_search(view->engine, tierce__rungs_of(view->engine, 0),
                                           keys->keys + first, count, places, &unasked);
-    size_t worth = with_cost ? tierce__cost_estimate(view, places, there) : there;
+    size_t worth = with_cost ? tierce__cost_limit(view, places, there) : there;
     tierce__free(places);
     size_t missing = first + worth;
     if (worth < there)
@@ -231,7 +231,8 @@ static void pass_over_sibling(struct tierce_view *view, const struct tierce_chai
                         what->from_block, what->to_block);
     tierce__sibling_find(view, &hit, &want);
     tierce__buf_release(hit.buf);
-    out->block += hit.blocks;
+    if (tierce__sibling_pays(view, &hit, &want))
+        out->block += hit.blocks;
     if (out->block >= what->to_block)
         *out = (struct tierce_miss){.size = out->size};
 }

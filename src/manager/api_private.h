@@ -18,6 +18,7 @@ struct tierce__api_call {
     const struct tierce__catalog *catalog; /* tierce__api_catalog */
     int code;                              /* of the status that was set; values of ErrorCode */
     char why[TIERCE__WHY_BYTES];
+    const char *unknown; /* a name in its request that means nothing, in words; or NULL */
 };
 
 /* Fills the reply. Always leaves a status (tierce__api_say). */
@@ -106,7 +107,9 @@ void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *messag
  * The message is written before this returns. */
 struct tierce__later;
 TIERCE_MUSTUSE int tierce__later_create(struct tierce__later **out);
-void tierce__later_destroy(struct tierce__later *later);
+/* Answers what waits; what comes from now on is answered at once. */
+void tierce__later_stop(struct tierce__later *later);
+void tierce__later_destroy(struct tierce__later *later); /* stopped */
 void tierce__later_reply(struct tierce__later *later, struct tierce__call *call,
                          const ProtobufCMessage *message, int32_t delay_ms);
 

@@ -26,6 +26,11 @@ struct token {
     uint8_t digest[DIGEST_BYTES];
 };
 
+struct tierce__auth_tokens {
+    size_t count;
+    struct token items[];
+};
+
 /* A name and password that were right a while ago, as a keyed digest of both and of the hash that
  * the account had: an account that changed, or went and came again, has another. */
 struct remembered {
@@ -36,9 +41,8 @@ struct remembered {
 struct tierce__auth {
     struct tierce__auth_opts opts;
     uint8_t key[DIGEST_BYTES]; /* of this process */
-    struct token *tokens;
-    size_t token_count;
-    struct tierce__lock lock; /* AUTH: what follows */
+    struct tierce__lock lock;     /* AUTH: what follows */
+    struct tierce__auth_tokens *tokens;
     struct remembered remembered[REMEMBERED_MAX];
     size_t next;
 };
@@ -61,14 +65,10 @@ static bool read_token(struct token *out, char *line)
     return tierce__hex_decode(out->digest, DIGEST_BYTES, digest);
 }
 
-static int read_tokens(struct tierce__auth *auth, const char *path, char *text, char why[256])
+static int read_lines(struct tierce__auth_tokens *tokens, const char *path, char *text,
+                      char why[256])
 {
-    size_t lines = 1, number = 0;
-    for (const char *p = text; *p != '\0'; p++)
-        lines += *p == '\n';
-    auth->tokens = tierce__calloc(lines, sizeof(*auth->tokens));
-    if (auth->tokens == NULL)
-        return -ENOMEM;
+    size_t number = 0;
     for (char *line = text; line != NULL;) {
         char *end = strchr(line, '\n');
         if (end != NULL)
@@ -76,7 +76,7 @@ static int read_tokens(struct tierce__auth *auth, const char *path, char *text, 
         number++;
         line += strspn(line, " \t\r");
         if (*line != '\0' && *line != '#' &&
-            !read_token(&auth->tokens[auth->token_count++], line)) {
+            !read_token(&tokens->items[tokens->count++], line)) {
             snprintf(why, 256,
                      "%.120s, line %zu: expected ROLE NAME SHA256, as in \"admin ops 9f86d0…\"; "
                      "a role is user or admin",
@@ -88,12 +88,35 @@ static int read_tokens(struct tierce__auth *auth, const char *path, char *text, 
     return 0;
 }
 
-static int load_tokens(struct tierce__auth *auth, const char *path, char why[256])
+static int parse_tokens(struct tierce__auth_tokens **out, const char *path, char *text,
+                        char why[256])
+{
+    size_t lines = 1;
+    for (const char *p = text; *p != '\0'; p++)
+        lines += *p == '\n';
+    struct tierce__auth_tokens *tokens =
+        tierce__calloc(1, sizeof(*tokens) + lines * sizeof(tokens->items[0]));
+    if (tokens == NULL)
+        return -ENOMEM;
+    int rc = read_lines(tokens, path, text, why);
+    if (rc == 0)
+        *out = tokens;
+    else
+        tierce__free(tokens);
+    return rc;
+}
+
+int tierce__auth_tokens_read(struct tierce__auth_tokens **out, const struct tierce__auth *auth,
+                             char why[256])
 {
     enum { FILE_BYTES_MAX = 1024 * 1024 };
+    const char *path = auth->opts.token_file;
     struct stat info;
     char *text;
     size_t bytes;
+    snprintf(why, 256, "no memory");
+    if (path == NULL || path[0] == '\0')
+        return parse_tokens(out, "", (char[]){""}, why);
     int rc = tierce__read_file(&text, &bytes, path, FILE_BYTES_MAX);
     if (rc < 0) {
         snprintf(why, 256, "the token file %.120s cannot be read: %s", path, tierce_strerror(rc));
@@ -103,7 +126,7 @@ static int load_tokens(struct tierce__auth *auth, const char *path, char why[256
         snprintf(why, 256, "others may read the token file %.120s; chmod 600 it", path);
         rc = TIERCE_E_CONFIG;
     } else {
-        rc = read_tokens(auth, path, text, why);
+        rc = parse_tokens(out, path, text, why);
     }
     tierce__free(text);
     return rc;
@@ -125,8 +148,8 @@ int tierce__auth_create(struct tierce__auth **out, const struct tierce__auth_opt
         snprintf(why, 256, "no random numbers");
         rc = -EIO;
     }
-    if (rc == 0 && opts->token_file != NULL && opts->token_file[0] != '\0')
-        rc = load_tokens(auth, opts->token_file, why);
+    if (rc == 0)
+        rc = tierce__auth_tokens_read(&auth->tokens, auth, why);
     if (rc < 0)
         tierce__auth_destroy(auth);
     else
@@ -139,15 +162,33 @@ void tierce__auth_destroy(struct tierce__auth *auth)
     if (auth == NULL)
         return;
     tierce__lock_fini(&auth->lock);
-    tierce__free(auth->tokens);
+    tierce__auth_tokens_destroy(auth->tokens);
     OPENSSL_cleanse(auth, sizeof(*auth));
     tierce__free(auth);
 }
 
-bool tierce__auth_lets_nobody_in(const struct tierce__auth *auth)
+struct tierce__auth_tokens *tierce__auth_exchange(struct tierce__auth *auth,
+                                                  struct tierce__auth_tokens *fresh)
+{
+    tierce__lock_take(&auth->lock);
+    struct tierce__auth_tokens *before = auth->tokens;
+    auth->tokens = fresh;
+    tierce__lock_drop(&auth->lock);
+    return before;
+}
+
+void tierce__auth_tokens_destroy(struct tierce__auth_tokens *tokens)
+{
+    tierce__free(tokens);
+}
+
+bool tierce__auth_lets_nobody_in(struct tierce__auth *auth)
 {
     size_t accounts;
-    if (!auth->opts.is_on || auth->token_count > 0)
+    tierce__lock_take(&auth->lock);
+    bool has_tokens = auth->tokens->count > 0;
+    tierce__lock_drop(&auth->lock);
+    if (!auth->opts.is_on || has_tokens)
         return false;
     const struct tierce__catalog *catalog = tierce__registry_acquire(auth->opts.registry);
     (void)tierce__catalog_accounts(catalog, &accounts);
@@ -157,7 +198,7 @@ bool tierce__auth_lets_nobody_in(const struct tierce__auth *auth)
 
 /* ---- what a call shows ----------------------------------------------------------------------- */
 
-static bool find_token(const struct tierce__auth *auth, const char *shown, enum tierce__role *role,
+static bool find_token(struct tierce__auth *auth, const char *shown, enum tierce__role *role,
                        char name[64])
 {
     uint8_t digest[DIGEST_BYTES];
@@ -165,13 +206,16 @@ static bool find_token(const struct tierce__auth *auth, const char *shown, enum 
     unsigned bytes = sizeof(digest);
     if (EVP_Digest(shown, strlen(shown), digest, &bytes, EVP_sha256(), NULL) != 1)
         return false;
-    for (size_t i = 0; i < auth->token_count; i++) {
-        if (CRYPTO_memcmp(auth->tokens[i].digest, digest, sizeof(digest)) != 0)
+    tierce__lock_take(&auth->lock);
+    for (size_t i = 0; i < auth->tokens->count; i++) {
+        const struct token *token = &auth->tokens->items[i];
+        if (CRYPTO_memcmp(token->digest, digest, sizeof(digest)) != 0)
             continue;
         found = true;
-        *role = auth->tokens[i].role;
-        snprintf(name, 64, "%s", auth->tokens[i].name);
+        *role = token->role;
+        snprintf(name, 64, "%s", token->name);
     }
+    tierce__lock_drop(&auth->lock);
     return found;
 }
 

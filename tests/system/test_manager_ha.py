@@ -305,3 +305,39 @@ def test_kill_9_under_load(tmp_path, redis, kind):
     assert group_values(manager)["key_count"] == 0
     assert not [f for f in storage.rglob("*") if f.is_file()]
     manager.stop()
+
+
+def test_a_fault_that_is_met_while_the_manager_ends(tmp_path, redis):
+    """What was to be answered later is answered at once, though who does that has ended."""
+    proxy = Proxy(redis.port)
+    manager = Manager(tmp_path / "m", f"--registry.uri=redis://127.0.0.1:{proxy.port}?cluster_name=c",
+                      "--serve.workers=1", "--serve.drain=20s")
+    api = Http(manager)
+    for method in ("DeleteAccount", "ListAccount"):
+        assert code(api.call("debug", "InjectFault", api_name=method, fault_type="FT_DELAY",
+                             delay_ms=50)) == "OK"
+    proxy.hold()
+    answers = []
+
+    def call(method, **fields):
+        answers.append(code(Http(manager).call("admin", method, **fields)))
+
+    threads = [threading.Thread(target=call, args=(method,), kwargs={"user_name": "nobody"})
+               for method in ("AddAccount", *["DeleteAccount"] * 8)]
+    for thread in threads:
+        thread.start()
+        wait_until(lambda: proxy.held_bytes > 0)
+    waiting = f'tierce_service_request_queue_size{{queue="workers"}} 8'
+    wait_until(lambda: waiting in manager.get("/metrics", "admin_http")[1].decode())
+    manager.process.send_signal(signal.SIGTERM)
+    with pytest.raises(OSError):  # it listens no more
+        while True:
+            manager.get("/livez")
+            time.sleep(0.01)
+    time.sleep(0.2)  # for what else it does at its end
+    proxy.let_go()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 9
+    assert manager.stop(0) == 0
+    proxy.close()
