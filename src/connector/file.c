@@ -27,6 +27,7 @@
 struct tierce__link {
     struct tierce__file_store *store;
     uint32_t levels; /* 0: the store is not opened yet */
+    uint64_t opens;
     char why[TIERCE__CONNECTOR_WHY_BYTES];
 };
 
@@ -73,6 +74,7 @@ static int ready(struct tierce__link *link)
     if (link->levels != 0)
         return 0;
     int rc = tierce__file_open_store(link->store, &link->levels);
+    link->opens += rc == 0;
     return rc == 0 ? 0 : fail(link, "opening the store", rc);
 }
 
@@ -177,36 +179,37 @@ static int make_folders(const struct tierce__link *link, const char *path)
     return rc;
 }
 
-/* Bytes count as written from before they are, so that several writers do not go beyond the cap
- * together. */
-static void count_written(struct tierce__file_store *store, int64_t bytes)
-{
-    atomic_fetch_add_explicit(&store->written_bytes, bytes, memory_order_relaxed);
-}
-
+/* What is being written counts from before it is begun, so that several writers do not go beyond
+ * the cap together; a sweep may count it once more, which the next one sets right. */
 static uint64_t used_bytes(struct tierce__file_store *store)
 {
+    uint64_t swept = atomic_load_explicit(&store->swept_bytes, memory_order_relaxed);
     int64_t written = atomic_load_explicit(&store->written_bytes, memory_order_relaxed);
-    return atomic_load_explicit(&store->swept_bytes, memory_order_relaxed) +
+    return swept + atomic_load_explicit(&store->writing_bytes, memory_order_relaxed) +
            (written > 0 ? (uint64_t)written : 0);
 }
 
+static void give_room(struct tierce__file_store *store, uint64_t bytes)
+{
+    atomic_fetch_sub_explicit(&store->writing_bytes, bytes, memory_order_relaxed);
+}
+
 /* Takes room below the cap; asks for a sweep where it comes near. */
-static int take_room(struct tierce__link *link, int64_t bytes)
+static int take_room(struct tierce__link *link, uint64_t bytes)
 {
     struct tierce__file_store *store = link->store;
     uint64_t cap = store->cap_bytes;
+    if (cap > 0 && bytes > cap - cap / 10)
+        return fail(link, "an object larger than the store", TIERCE_E_LIMIT);
+    atomic_fetch_add_explicit(&store->writing_bytes, bytes, memory_order_relaxed);
     if (cap == 0)
         return 0;
-    if ((uint64_t)bytes > cap - cap / 10)
-        return fail(link, "an object larger than the store", TIERCE_E_LIMIT);
-    count_written(store, bytes);
     uint64_t used = used_bytes(store);
     if (used > cap - cap / 20)
         tierce__file_sweeper_kick(store);
     if (used <= cap)
         return 0;
-    count_written(store, -bytes);
+    give_room(store, bytes);
     return fail(link, "the store", TIERCE_E_FULL);
 }
 
@@ -215,7 +218,7 @@ static int file_put(struct tierce__link *link, const struct tierce__store_name *
 {
     char path[TIERCE__FILE_PATH_BYTES];
     struct tierce__file_store *store = link->store;
-    int64_t bytes = (int64_t)tierce__round_up(length, TIERCE__FILE_BLOCK_BYTES);
+    uint64_t bytes = tierce__round_up(length, TIERCE__FILE_BLOCK_BYTES);
     int rc = ready(link);
     if (rc == 0)
         rc = take_room(link, bytes);
@@ -229,9 +232,10 @@ static int file_put(struct tierce__link *link, const struct tierce__store_name *
             rc = tierce__file_publish(store, path, memory, length, deadline_ns);
     }
     if (rc == 0)
+        atomic_fetch_add_explicit(&store->written_bytes, (int64_t)bytes, memory_order_relaxed);
+    give_room(store, bytes);
+    if (rc == 0)
         return 0;
-    if (store->cap_bytes > 0)
-        count_written(store, -bytes);
     if (rc == -ENOSPC || rc == -EDQUOT)
         tierce__file_sweeper_kick(store);
     return fail(link, "writing an object", rc);
@@ -354,6 +358,11 @@ static bool is_open(const struct tierce__link *link)
     return link->levels != 0;
 }
 
+static uint64_t count_opens(const struct tierce__link *link)
+{
+    return link->opens;
+}
+
 static const char *why_of(const struct tierce__link *link)
 {
     return link->why;
@@ -377,6 +386,7 @@ static const struct tierce__link_ops link_ops = {
     .list = file_list,
     .ping = file_ping,
     .is_connected = is_open,
+    .connects = count_opens,
     .why = why_of,
     .end = end_store,
 };

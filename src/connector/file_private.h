@@ -28,9 +28,9 @@ struct tierce__file_store {
     uint64_t cap_bytes, sweep_ms, tmp_ms;
     _Atomic uint64_t tmp_count; /* names of temporaries */
     uint8_t tmp_seed[8];
-    /* Bytes in the folder: as the last sweep left it, by whomever, and what we wrote since.
-     * Relaxed: an estimate. */
-    _Atomic uint64_t swept_bytes;
+    /* Bytes in the folder: as the last sweep left it, by whomever; what we wrote since; what we are
+     * writing now. Relaxed: an estimate. */
+    _Atomic uint64_t swept_bytes, writing_bytes;
     _Atomic int64_t written_bytes;
 
     pthread_t sweeper;

@@ -49,6 +49,7 @@ struct worker {
     /* Under the lock. */
     struct tierce__connector_req *req; /* the call's, until it is answered */
     bool takes_stores, is_idle, in_call, is_connected;
+    uint64_t connects;
 };
 
 struct links {
@@ -270,9 +271,10 @@ static void hand_over(struct call *call, struct tierce__connector_req *req, int 
 /* After a call. Under the lock. */
 static void note_call(struct links *links, struct worker *worker, int rc)
 {
-    bool connected = links->link_ops->is_connected(worker->link);
-    links->connects += connected && !worker->is_connected;
-    worker->is_connected = connected;
+    uint64_t connects = links->link_ops->connects(worker->link);
+    links->connects += connects - worker->connects;
+    worker->connects = connects;
+    worker->is_connected = links->link_ops->is_connected(worker->link);
     worker->in_call = false;
     if (rc == 0 || rc == TIERCE_E_MISS)
         return;

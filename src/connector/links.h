@@ -42,7 +42,9 @@ struct tierce__link_ops {
                 uint64_t *cursor, tierce__connector_each_fn *each, void *arg, uint64_t deadline_ns);
     int (*ping)(struct tierce__link *link, uint64_t deadline_ns);
 
-    bool (*is_connected)(const struct tierce__link *link); /* after a call */
+    /* After a call: is there a connection now, and how many has it made so far? */
+    bool (*is_connected)(const struct tierce__link *link);
+    uint64_t (*connects)(const struct tierce__link *link);
     /* The last failure of this link in words, without credentials. [borrow until the next call] */
     const char *(*why)(const struct tierce__link *link);
 

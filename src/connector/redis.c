@@ -345,6 +345,11 @@ static bool is_connected(const struct tierce__link *link)
     return link->is_connected;
 }
 
+static uint64_t count_connects(const struct tierce__link *link)
+{
+    return tierce__resp_connects(link->resp);
+}
+
 static const char *why_of(const struct tierce__link *link)
 {
     return link->why;
@@ -369,6 +374,7 @@ static const struct tierce__link_ops link_ops = {
     .list = redis_list,
     .ping = redis_ping,
     .is_connected = is_connected,
+    .connects = count_connects,
     .why = why_of,
     .end = end_redis,
 };

@@ -41,6 +41,7 @@ struct tierce__resp {
     uint64_t appended, awaited; /* commands not sent, answers not read */
     uint64_t retry_ns;          /* no attempt to connect before */
     int connect_rc;             /* how the last attempt ended */
+    uint64_t connects;
     char why[TIERCE__RESP_WHY_BYTES];
 };
 
@@ -153,6 +154,12 @@ void tierce__resp_close(struct tierce__resp *resp)
     tierce__free(resp->pieces);
     resp->magic = 0;
     tierce__free(resp);
+}
+
+uint64_t tierce__resp_connects(const struct tierce__resp *resp)
+{
+    TIERCE_CHECK_MAGIC(resp, RESP_MAGIC);
+    return resp->connects;
 }
 
 const char *tierce__resp_why(const struct tierce__resp *resp)
@@ -522,6 +529,7 @@ static int reconnect(struct tierce__resp *resp)
     resp->connect_rc = rc;
     resp->retry_ns = rc == 0 ? 0 : tierce__now_ns() + resp->opts.retry_interval_ms * TIERCE__MS_NS;
     if (rc == 0) {
+        resp->connects++;
         resp->why[0] = '\0';
         forget(resp);
     }

@@ -100,6 +100,9 @@ TIERCE_MUSTUSE int tierce__resp_call(struct tierce__resp *resp, const char *cons
                                      const size_t *bytes, size_t count,
                                      struct tierce__resp_value *out, uint64_t deadline_ns);
 
+/* How many connections it has made so far. */
+uint64_t tierce__resp_connects(const struct tierce__resp *resp);
+
 /* What failed last, in words, never with the password; "" for nothing. [borrow until the next
  * call] */
 const char *tierce__resp_why(const struct tierce__resp *resp);

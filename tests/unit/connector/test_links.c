@@ -14,6 +14,7 @@
 struct tierce__link {
     uint32_t number;
     bool connected;
+    uint64_t connects;
 };
 
 /* What the links share, under `lock`. */
@@ -50,6 +51,7 @@ static int pass(struct tierce__link *link, const struct tierce__store_name *name
         pthread_cond_wait(&world.changed, &world.lock);
     world.inside--;
     world.busy[link->number] = false;
+    link->connects += !link->connected && world.status == 0;
     link->connected = world.status == 0;
     int rc = world.status;
     pthread_mutex_unlock(&world.lock);
@@ -147,6 +149,11 @@ static bool link_is_connected(const struct tierce__link *link)
     return link->connected;
 }
 
+static uint64_t link_connects(const struct tierce__link *link)
+{
+    return link->connects;
+}
+
 static const char *link_why(const struct tierce__link *link)
 {
     (void)link;
@@ -172,6 +179,7 @@ static const struct tierce__link_ops ops = {
     .list = link_list,
     .ping = link_ping,
     .is_connected = link_is_connected,
+    .connects = link_connects,
     .why = link_why,
     .end = link_end,
 };
