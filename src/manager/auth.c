@@ -3,10 +3,9 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/bytes.h"
-#include "base/file.h"
 #include "base/lock.h"
 #include "manager/account.h"
+#include "serve/tokens.h"
 
 #include <errno.h>
 #include <openssl/crypto.h>
@@ -16,15 +15,8 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 
 enum { DIGEST_BYTES = 32, REMEMBERED_MAX = 256, CREDENTIAL_BYTES_MAX = 1024 };
-
-struct token {
-    enum tierce__role role;
-    char name[64];
-    uint8_t digest[DIGEST_BYTES];
-};
 
 /* A name and password that were right a while ago, as a keyed digest of both and of the hash that
  * the account had: an account that changed, or went and came again, has another. */
@@ -35,78 +27,20 @@ struct remembered {
 
 struct tierce__auth {
     struct tierce__auth_opts opts;
-    uint8_t key[DIGEST_BYTES]; /* of this process */
-    struct token *tokens;
-    size_t token_count;
-    struct tierce__lock lock; /* AUTH: what follows */
+    uint8_t key[DIGEST_BYTES];     /* of this process */
+    struct tierce__tokens *tokens; /* NULL: no file */
+    struct tierce__lock lock;      /* AUTH: what follows */
     struct remembered remembered[REMEMBERED_MAX];
     size_t next;
 };
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static bool read_token(struct token *out, char *line)
+static bool read_role(uint32_t *out, const char *word)
 {
-    char *save = NULL;
-    const char *role = strtok_r(line, " \t", &save);
-    const char *name = strtok_r(NULL, " \t", &save);
-    const char *digest = strtok_r(NULL, " \t", &save);
-    if (role == NULL || name == NULL || digest == NULL || strtok_r(NULL, " \t", &save) != NULL)
-        return false;
-    bool is_admin = strcmp(role, "admin") == 0;
-    if ((!is_admin && strcmp(role, "user") != 0) || strlen(name) >= sizeof(out->name))
-        return false;
-    out->role = is_admin ? TIERCE__ROLE_ADMIN : TIERCE__ROLE_USER;
-    snprintf(out->name, sizeof(out->name), "%s", name);
-    return tierce__hex_decode(out->digest, DIGEST_BYTES, digest);
-}
-
-static int read_tokens(struct tierce__auth *auth, const char *path, char *text, char why[256])
-{
-    size_t lines = 1, number = 0;
-    for (const char *p = text; *p != '\0'; p++)
-        lines += *p == '\n';
-    auth->tokens = tierce__calloc(lines, sizeof(*auth->tokens));
-    if (auth->tokens == NULL)
-        return -ENOMEM;
-    for (char *line = text; line != NULL;) {
-        char *end = strchr(line, '\n');
-        if (end != NULL)
-            *end = '\0';
-        number++;
-        line += strspn(line, " \t\r");
-        if (*line != '\0' && *line != '#' &&
-            !read_token(&auth->tokens[auth->token_count++], line)) {
-            snprintf(why, 256,
-                     "%.120s, line %zu: expected ROLE NAME SHA256, as in \"admin ops 9f86d0…\"; "
-                     "a role is user or admin",
-                     path, number);
-            return TIERCE_E_CONFIG;
-        }
-        line = end != NULL ? end + 1 : NULL;
-    }
-    return 0;
-}
-
-static int load_tokens(struct tierce__auth *auth, const char *path, char why[256])
-{
-    enum { FILE_BYTES_MAX = 1024 * 1024 };
-    struct stat info;
-    char *text;
-    size_t bytes;
-    int rc = tierce__read_file(&text, &bytes, path, FILE_BYTES_MAX);
-    if (rc < 0) {
-        snprintf(why, 256, "the token file %.120s cannot be read: %s", path, tierce_strerror(rc));
-        return rc;
-    }
-    if (stat(path, &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-        snprintf(why, 256, "others may read the token file %.120s; chmod 600 it", path);
-        rc = TIERCE_E_CONFIG;
-    } else {
-        rc = read_tokens(auth, path, text, why);
-    }
-    tierce__free(text);
-    return rc;
+    bool is_admin = strcmp(word, "admin") == 0;
+    *out = is_admin ? TIERCE__ROLE_ADMIN : TIERCE__ROLE_USER;
+    return is_admin || strcmp(word, "user") == 0;
 }
 
 int tierce__auth_create(struct tierce__auth **out, const struct tierce__auth_opts *opts,
@@ -126,7 +60,13 @@ int tierce__auth_create(struct tierce__auth **out, const struct tierce__auth_opt
         rc = -EIO;
     }
     if (rc == 0 && opts->token_file != NULL && opts->token_file[0] != '\0')
-        rc = load_tokens(auth, opts->token_file, why);
+        rc = tierce__tokens_load(
+            &auth->tokens,
+            &(struct tierce__tokens_opts){.size = sizeof(struct tierce__tokens_opts),
+                                          .path = opts->token_file,
+                                          .rights = read_role,
+                                          .rights_text = "a role is user or admin"},
+            why);
     if (rc < 0)
         tierce__auth_destroy(auth);
     else
@@ -139,7 +79,7 @@ void tierce__auth_destroy(struct tierce__auth *auth)
     if (auth == NULL)
         return;
     tierce__lock_fini(&auth->lock);
-    tierce__free(auth->tokens);
+    tierce__tokens_destroy(auth->tokens);
     OPENSSL_cleanse(auth, sizeof(*auth));
     tierce__free(auth);
 }
@@ -147,7 +87,7 @@ void tierce__auth_destroy(struct tierce__auth *auth)
 bool tierce__auth_lets_nobody_in(const struct tierce__auth *auth)
 {
     size_t accounts;
-    if (!auth->opts.is_on || auth->token_count > 0)
+    if (!auth->opts.is_on || tierce__tokens_count(auth->tokens) > 0)
         return false;
     const struct tierce__catalog *catalog = tierce__registry_acquire(auth->opts.registry);
     (void)tierce__catalog_accounts(catalog, &accounts);
@@ -160,19 +100,12 @@ bool tierce__auth_lets_nobody_in(const struct tierce__auth *auth)
 static bool find_token(const struct tierce__auth *auth, const char *shown, enum tierce__role *role,
                        char name[64])
 {
-    uint8_t digest[DIGEST_BYTES];
-    bool found = false;
-    unsigned bytes = sizeof(digest);
-    if (EVP_Digest(shown, strlen(shown), digest, &bytes, EVP_sha256(), NULL) != 1)
+    const struct tierce__token *token = tierce__tokens_find(auth->tokens, shown, strlen(shown));
+    if (token == NULL)
         return false;
-    for (size_t i = 0; i < auth->token_count; i++) {
-        if (CRYPTO_memcmp(auth->tokens[i].digest, digest, sizeof(digest)) != 0)
-            continue;
-        found = true;
-        *role = auth->tokens[i].role;
-        snprintf(name, 64, "%s", auth->tokens[i].name);
-    }
-    return found;
+    *role = (enum tierce__role)token->rights;
+    snprintf(name, 64, "%s", token->name);
+    return true;
 }
 
 static bool recall(struct tierce__auth *auth, const uint8_t digest[DIGEST_BYTES])
