@@ -16,9 +16,10 @@
  *
  *     serve_echo [--loops N] [--workers N] [--message-max BYTES] [--transfer MS] [--drain MS]
  *                [--cert F --key F [--ca F]] [--descriptors F] [--unhealthy SERVICE]
- *                [--connections-max N] [--streams-max N] [--queue-max N] [--held-max N] [--host H]
+ *                [--connections-max N] [--connections-per-address N] [--streams-max N] [--queue-max N] [--held-max N] [--host H]
  *
- * prints "grpc PORT http PORT" and serves until SIGTERM. gRPC methods of /test.Echo/ and HTTP paths
+ * prints "grpc PORT http PORT" and serves until SIGTERM; SIGHUP has it read its certificates again,
+ * and print "read" or why not. gRPC methods of /test.Echo/ and HTTP paths
  * are the same words: Echo; Wait (on a worker, milliseconds in the header x-wait-ms; gives up when
  * the call is over); Late (answers from another thread); Fail (status and text from x-status and
  * x-message); Info (what the server knows of the call); Big (x-bytes bytes of an answer); Over (how
@@ -227,6 +228,8 @@ static void set(struct settings *s, const char *name, const char *value)
         s->opts.transfer_ms = n;
     else if (strcmp(name, "--connections-max") == 0)
         s->opts.connections_max = n;
+    else if (strcmp(name, "--connections-per-address") == 0)
+        s->opts.connections_per_address = n;
     else if (strcmp(name, "--streams-max") == 0)
         s->opts.streams_max = n;
     else if (strcmp(name, "--host") == 0)
@@ -266,6 +269,7 @@ int main(int argc, char **argv)
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     struct tierce__server *server;
     char why[256];
@@ -277,7 +281,10 @@ int main(int argc, char **argv)
     printf("grpc %u http %u\n", tierce__server_port(server, 0), tierce__server_port(server, 1));
     fflush(stdout);
     int got;
-    sigwait(&signals, &got);
+    while (sigwait(&signals, &got) == 0 && got == SIGHUP) {
+        puts(tierce__server_reload(server, why) == 0 ? "read" : why);
+        fflush(stdout);
+    }
     tierce__server_stop(server, s.drain_ms);
     printf("served %lu\n", atomic_load(&served_count));
     free((void *)(uintptr_t)s.opts.descriptors);

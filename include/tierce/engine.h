@@ -267,7 +267,8 @@ TIERCE_API TIERCE_MUSTUSE int tierce_load_begin(struct tierce_load **out, struct
                                                 const struct tierce_transfer_opts *opts);
 
 /* Waits until the layer's bytes are there (at most until the deadline), verifies them and writes
- * them to the engine's memory. Blocks that fail are remembered. Errors: TIERCE_E_ARGUMENT. */
+ * them to the engine's memory. Where memory.size cannot hold all chunks of the load at a time, the
+ * first call writes the others too. Blocks that fail are remembered. Errors: TIERCE_E_ARGUMENT. */
 TIERCE_API TIERCE_MUSTUSE int tierce_load_layer(struct tierce_load *load, uint32_t layer);
 
 /*

@@ -407,7 +407,7 @@ static void submit(struct tierce__vfs *vfs, struct tierce__vfs_io *io)
     tierce__lock_take(&f->lock);
     struct verdict v = judge(
         f, io->is_write ? TIERCE__FAULT_SUBMIT_WRITE : TIERCE__FAULT_SUBMIT_READ, io->is_write);
-    tierce__lock_drop(&f->lock);
+    bool held = v.error == 0 && (v.hang || v.delay_ns > 0);
     s->outer = io;
     s->fault = f;
     s->effect = NULL;
@@ -415,13 +415,11 @@ static void submit(struct tierce__vfs *vfs, struct tierce__vfs_io *io)
     s->flip = v.flip && !io->is_write;
     s->bit = v.bit;
     s->due_ns = v.hang ? TIERCE__DEADLINE_NEVER : tierce__now_ns() + v.delay_ns;
-    if (v.error == 0 && (v.hang || v.delay_ns > 0)) {
-        tierce__lock_take(&f->lock);
+    if (held) /* under the same lock as the count: whoever saw that can release this */
         tierce__list_push_back(&f->held, &s->node);
-        tierce__lock_drop(&f->lock);
-        return;
-    }
-    start(f, s);
+    tierce__lock_drop(&f->lock);
+    if (!held)
+        start(f, s);
 }
 
 /* Delivers what failed without touching the disk. */

@@ -3,8 +3,10 @@
  * Replays beside libCacheSim, the fastest simulator of caches there is to buy for nothing: the same
  * requests in the same order, a core each, the hits compared.
  *
- * The trace is played twenty times, each time with other ids, which are 64 bits that look random. A
- * request is a use of a block. The rate of ours counts everything from the ids in memory to the
+ * The trace, which each row names, is played twenty times, each time with other ids, which are 64
+ * bits that look random. One that is made up is smaller than those that are recorded, and better
+ * for libCacheSim, whose table then nearly fits the processor's caches: compare rows of one trace.
+ * A request is a use of a block. The rate of ours counts everything from the ids in memory to the
  * result: blocks are numbered, recorded in a file, and replayed; its peer is the replay of what is
  * recorded already, as each further cache of a run costs it. libCacheSim reads the same uses from a
  * mapped file in its binary format, in C, and makes its result in C; its table has the size with
@@ -23,6 +25,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "cli/bench_libcachesim.h"
+#include "cli/cli.h"
 #include "optimizer/curve.h"
 #include "optimizer/replay.h"
 #include "optimizer/trace.h"
@@ -50,6 +53,7 @@ struct requests {
 struct replay_case {
     const struct tierce__bench *bench;
     struct requests trace;
+    char trace_name[TIERCE__CLI_TRACE_NAME_BYTES];
     struct tierce__recording *recording; /* of the trace */
     struct tierce__libcachesim *peer;    /* or NULL */
     uint64_t capacity;
@@ -159,6 +163,10 @@ static int make_trace(struct replay_case *c)
     snprintf(path, sizeof(path), "%s/traces/mooncake_conversation.jsonl", data != NULL ? data : "");
     if (file == NULL && data != NULL && stat(path, &st) == 0)
         file = path;
+    if (file != NULL)
+        tierce__cli_trace_name(c->trace_name, file);
+    else
+        snprintf(c->trace_name, sizeof(c->trace_name), "a made-up trace");
     int rc = file != NULL ? read_file(c->bench, &c->trace, file) : make_up(&c->trace);
     uint64_t repeats = c->bench->memory_bytes / REPEAT_BYTES;
     repeats = repeats > REPEATS_MAX ? REPEATS_MAX : repeats > 0 ? repeats : 1;
@@ -403,18 +411,18 @@ static int measure(struct replay_case *c, const char *name)
 
 static int run_case(struct replay_case *c, const char *policy, const char *shown, const char *peer)
 {
-    char name[64];
+    char name[64 + TIERCE__CLI_TRACE_NAME_BYTES];
     uint32_t distinct = tierce__recording_totals(c->recording).distinct;
     c->policy = policy != NULL ? tierce__policy_find(policy) : NULL;
     c->peer_cache = peer;
-    snprintf(name, sizeof(name), "%s; %llu of %u blocks", shown, (unsigned long long)c->capacity,
-             distinct);
+    snprintf(name, sizeof(name), "%s; %llu of %u blocks; %s", shown,
+             (unsigned long long)c->capacity, distinct, c->trace_name);
     int rc = measure(c, name);
     if (rc == 0)
         rc = measure_bytes(c);
     if (rc < 0)
         return rc;
-    snprintf(name, sizeof(name), "memory; %s", shown);
+    snprintf(name, sizeof(name), "memory; %s; %s", shown, c->trace_name);
     tierce__bench_emit(c->bench, &(struct tierce__bench_row){.case_name = name,
                                                              .unit = "B/block",
                                                              .sense = TIERCE__BENCH_LESS_IS_BETTER,

@@ -102,6 +102,25 @@ int tierce__cli_check_name(const char *command, const char *option,
     return tierce__cli_usage(command, "%s takes %s; not \"%s\"", option, names, shown);
 }
 
+void tierce__cli_trace_name(char out[TIERCE__CLI_TRACE_NAME_BYTES], const char *path)
+{
+    static const char *const endings[] = {".gz", ".zst", ".jsonl", ".json", ".csv", ".log"};
+    char name[TIERCE__CLI_TRACE_NAME_BYTES];
+    const char *slash = strrchr(path, '/');
+    snprintf(name, sizeof(name), "%s",
+             strcmp(path, "-") == 0 ? "stdin"
+             : slash != NULL        ? slash + 1
+                                    : path);
+    for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]); i++) {
+        size_t length = strlen(name), ending = strlen(endings[i]);
+        if (length > ending && strcmp(name + length - ending, endings[i]) == 0)
+            name[length - ending] = '\0';
+    }
+    tierce__text_for_message(out, TIERCE__CLI_TRACE_NAME_BYTES, name);
+    for (char *p = out; *p != '\0'; p++)
+        *p = *p == ',' || *p == '"' ? '_' : *p;
+}
+
 static void print_overview(FILE *out)
 {
     fprintf(out, "usage: tierce COMMAND [ARGUMENTS]\n\n"
@@ -195,11 +214,12 @@ int tierce__cli_main(int argc, char **argv)
 
 static void print_message(const char *command, const char *format, va_list ap)
 {
-    char message[2048];
+    char message[2048], shown[2048];
     vsnprintf(message, sizeof(message), format, ap);
+    tierce__text_for_message(shown, sizeof(shown), message);
     /* Results that came before a message stay before it where both go to one file. */
     fflush(stdout);
-    fprintf(stderr, "tierce %s: %s\n", command, message);
+    fprintf(stderr, "tierce %s: %s\n", command, shown);
 }
 
 int tierce__cli_usage(const char *command, const char *format, ...)

@@ -41,11 +41,12 @@ int tierce__cli_main(int argc, char **argv);
 /* The parts of a help, one after the other. */
 void tierce__cli_print_help(FILE *file, const char *const *help);
 
-/* Prints "tierce COMMAND: ..." and where help is, by printf rules. Returns TIERCE__CLI_USAGE. */
+/* Prints "tierce COMMAND: ..." and where help is, by printf rules, without anything that a terminal
+ * obeys. Returns TIERCE__CLI_USAGE. */
 int tierce__cli_usage(const char *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Prints "tierce COMMAND: ..." by printf rules. Returns TIERCE__CLI_FAILED. */
+/* The same without the help. Returns TIERCE__CLI_FAILED. */
 int tierce__cli_fail(const char *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -63,6 +64,11 @@ int tierce__cli_read_share(double *out, const char *command, const char *option,
 /* Refuses a value that is none of name_at(0), name_at(1), ... NULL. Returns an exit status. */
 int tierce__cli_check_name(const char *command, const char *option,
                            const char *(*name_at)(size_t index), const char *value);
+
+/* What results call a trace: its file's name without folders and endings, "stdin" for "-"; a cell
+ * of a CSV that a terminal may show. */
+#define TIERCE__CLI_TRACE_NAME_BYTES 256u
+void tierce__cli_trace_name(char out[TIERCE__CLI_TRACE_NAME_BYTES], const char *path);
 
 /*
  * The content of a regular file of at most `bytes_max` bytes as text with a NUL, heap,

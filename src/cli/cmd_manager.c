@@ -32,7 +32,8 @@ const char *const tierce__cli_manager_help[] = {
     "  --print-config      prints all parameters and where they come from, and ends\n"
     "  --markdown          prints the reference of all parameters, and ends\n"
     "\n"
-    "SIGTERM or SIGINT end it: calls in progress are finished, the lease is given back.\n",
+    "SIGTERM or SIGINT end it: calls in progress are finished, the lease is given back. SIGHUP has it\n"
+    "read tokens, certificates and keys again; where one of them is no good, all stay as they were.\n",
     NULL};
 
 static const char reference_head[] =
@@ -60,13 +61,13 @@ static const char reference_head[] =
     "(`250ms`, `5s`, `2min`; a bare number is milliseconds), bools `true` or `false`.\n"
     "\n";
 
-/* What ends a manager, as in the original. */
+/* What ends a manager, as in the original; and SIGHUP. */
 static void list_signals(sigset_t *signals)
 {
-    static const int ending[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+    static const int waited_for[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
     sigemptyset(signals);
-    for (size_t i = 0; i < sizeof(ending) / sizeof(ending[0]); i++)
-        sigaddset(signals, ending[i]);
+    for (size_t i = 0; i < sizeof(waited_for) / sizeof(waited_for[0]); i++)
+        sigaddset(signals, waited_for[i]);
 }
 
 static void tell_ports(const struct tierce__manager *manager, const char *host)
@@ -100,8 +101,10 @@ static int run(const struct tierce__manager_config *config)
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "%s", why[0] != '\0' ? why : tierce_strerror(rc));
     tell_ports(manager, config->host);
-    while (sigwait(&signals, &got) != 0)
-        continue;
+    while (sigwait(&signals, &got) != 0 || got == SIGHUP) {
+        if (got == SIGHUP && tierce__manager_reload(manager, why) < 0)
+            fprintf(stderr, "tierce manager: %s; all stays as it was\n", why);
+    }
     tierce__manager_stop(manager);
     return TIERCE__CLI_OK;
 }

@@ -4,6 +4,7 @@
 #include "cli/optimize.h"
 #include "cli/optimize_live.h"
 #include "cli/progress.h"
+#include "cli/trace.h"
 #include "optimizer/temporary.h"
 
 #include <errno.h>
@@ -63,19 +64,6 @@ const char *const tierce__cli_optimize_help[] = {
     NULL};
 
 /* ---- reading the trace ----------------------------------------------------------------------- */
-
-static void tell_bad_lines(const struct tierce__trace_report *report)
-{
-    if (report->bad_lines == 0)
-        return;
-    fprintf(stderr, "tierce optimize: %" PRIu64 " of %" PRIu64 " lines are bad and left out:\n",
-            report->bad_lines, report->lines);
-    for (uint32_t i = 0; i < report->fault_count; i++)
-        fprintf(stderr, "  line %" PRIu64 ": %s\n", report->faults[i].line,
-                report->faults[i].reason);
-    if (report->bad_lines > report->fault_count)
-        fprintf(stderr, "  and %" PRIu64 " more\n", report->bad_lines - report->fault_count);
-}
 
 static int record_all(struct tierce__recording *recording, struct tierce__trace *trace)
 {
@@ -150,7 +138,7 @@ static int read_trace(struct tierce__optimize_trace *out, const struct tierce__o
     rc = record_all(out->recording, trace);
     out->bad_lines = tierce__trace_report(trace)->bad_lines;
     out->format = tierce__trace_report(trace)->format;
-    tell_bad_lines(tierce__trace_report(trace));
+    tierce__trace_tell_faults(COMMAND, request->path, tierce__trace_report(trace));
     if (rc == 0)
         rc = keep_names(out, trace);
     if (rc < 0) {
@@ -222,21 +210,6 @@ static void tell_progress(void *arg, uint64_t done, uint64_t total)
     progress->total = total;
     if (done > progress->done)
         tierce__progress_add(progress, done - progress->done);
-}
-
-/* The file's name without folders and endings. */
-static void trace_name(char *out, size_t size, const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    snprintf(out, size, "%s", strcmp(path, "-") == 0 ? "stdin" : slash != NULL ? slash + 1 : path);
-    static const char *const endings[] = {".gz", ".zst", ".jsonl", ".json", ".csv", ".log"};
-    for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]); i++) {
-        size_t length = strlen(out), ending = strlen(endings[i]);
-        if (length > ending && strcmp(out + length - ending, endings[i]) == 0)
-            out[length - ending] = '\0';
-    }
-    for (char *p = out; *p != '\0'; p++)
-        *p = *p == ',' || *p == '"' || (unsigned char)*p < ' ' ? '_' : *p;
 }
 
 int tierce__optimize_open(struct tierce__new_file *out, const char *path)
@@ -469,7 +442,7 @@ int tierce__cli_optimize(int argc, char **argv)
 {
     struct tierce__optimize request;
     struct tierce__optimize_trace trace = {0};
-    char name[256];
+    char name[TIERCE__CLI_TRACE_NAME_BYTES];
     int status = tierce__optimize_read_args(&request, argc, argv);
     if (status == TIERCE__CLI_OK && request.live != NULL)
         return tierce__optimize_follow(&request);
@@ -478,7 +451,7 @@ int tierce__cli_optimize(int argc, char **argv)
     if (status == TIERCE__CLI_OK)
         status = read_trace(&trace, &request);
     if (status == TIERCE__CLI_OK)
-        trace_name(name, sizeof(name), request.path);
+        tierce__cli_trace_name(name, request.path);
     if (status == TIERCE__CLI_OK && request.kvcm_config_path != NULL) {
         status = tierce__optimize_run_config(&request, &trace, name);
     } else if (status == TIERCE__CLI_OK) {

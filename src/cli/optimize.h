@@ -124,7 +124,11 @@ void tierce__optimize_print_capacity(FILE *file, uint64_t capacity);
  * is the reason. Returns TIERCE__CLI_FAILED. */
 int tierce__optimize_fail_replay(const char *what, int rc);
 
-/* Hit rates by cache and capacity, one table for each match, and what they do not show. */
+/* Columns that COLUMNS or the terminal say there are; 0: neither does. */
+int tierce__optimize_width(FILE *file);
+
+/* Hit rates by cache and capacity, one table for each match; where it is wider than there are
+ * columns, in parts below each other. */
 void tierce__optimize_print_table(FILE *file, const struct tierce__optimize *request,
                                   const struct tierce__recording_totals *totals,
                                   const struct tierce__sweep *sweep);

@@ -95,8 +95,8 @@ static int add_capacity(struct tierce__optimize *out, const char *text)
         return too_many("--capacity");
     if (!tierce__optimize_read_size(&out->capacity_sizes[out->capacity_count], text))
         return tierce__cli_usage(COMMAND,
-                                 "--capacity takes blocks (10000), bytes with a unit (64GiB) or "
-                                 "unlimited, and not less than one block; not \"%s\"",
+                                 "--capacity takes blocks (10000), bytes with a unit (64GiB, at most "
+                                 "4096PiB) or unlimited, and not less than one block; not \"%s\"",
                                  text);
     out->capacity_count++;
     return TIERCE__CLI_OK;

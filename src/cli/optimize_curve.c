@@ -4,6 +4,7 @@
 #include "cli/progress.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,18 +46,24 @@ struct drawing {
 
 /* ---- where it is drawn ----------------------------------------------------------------------- */
 
-static int find_width(FILE *file)
+int tierce__optimize_width(FILE *file)
 {
     struct winsize size;
     const char *text = getenv("COLUMNS");
     long columns = text != NULL ? strtol(text, NULL, 10) : 0;
     if (columns <= 0 && isatty(fileno(file)) && ioctl(fileno(file), TIOCGWINSZ, &size) == 0)
         columns = size.ws_col;
-    if (columns <= 0)
+    return columns <= 0 ? 0 : columns > INT_MAX ? INT_MAX : (int)columns;
+}
+
+static int choose_width(FILE *file)
+{
+    int columns = tierce__optimize_width(file);
+    if (columns == 0)
         columns = COLUMNS_USUAL;
     return columns < COLUMNS_LEAST  ? COLUMNS_LEAST
            : columns > COLUMNS_MOST ? COLUMNS_MOST
-                                    : (int)columns;
+                                    : columns;
 }
 
 static bool wants_utf8(void)
@@ -353,7 +360,7 @@ void tierce__optimize_print_curve(FILE *file, const struct tierce__optimize *req
     struct drawing d = {.sweep = sweep,
                         .in_bytes = sweep->in_bytes,
                         .block_bytes = sweep->in_bytes ? 1 : request->block_bytes,
-                        .width = find_width(file) - MARGIN - 1,
+                        .width = choose_width(file) - MARGIN - 1,
                         .is_colour = wants_colour(file),
                         .is_utf8 = wants_utf8()};
     signed char cells[ROWS * COLUMNS_MOST];

@@ -9,7 +9,7 @@
 const char tierce__optimize_csv_header[] =
     "trace,policy,order,match,capacity,requests,blocks,hits,hit_rate";
 
-enum { COLUMN = 11 };
+enum { NAMES = 16, COLUMN = 11 }; /* their widths */
 
 static double rate(uint64_t hits, uint64_t blocks)
 {
@@ -104,16 +104,22 @@ find_row(const struct tierce__sweep *sweep, const struct tierce__sweep_row *like
     return NULL;
 }
 
+/* Capacities that stand beside each other, one beyond the last. */
+struct span {
+    size_t from, to;
+};
+
 static void print_line(FILE *file, const struct tierce__optimize *request,
-                       const struct tierce__sweep *sweep, const struct tierce__sweep_row *like)
+                       const struct tierce__sweep *sweep, const struct tierce__sweep_row *like,
+                       struct span span)
 {
     char cache[TIERCE__SWEEP_NAME_BYTES], name[80];
     bool both = request->order_count > 1 && like->has_order;
     tierce__sweep_name(cache, like);
     snprintf(name, sizeof(name), "%s%s%s", cache, both ? "/" : "",
              both ? tierce__optimize_order(like) : "");
-    fprintf(file, "%-16s", name);
-    for (size_t c = 0; c < request->capacity_count; c++) {
+    fprintf(file, "%-*s", NAMES, name);
+    for (size_t c = span.from; c < span.to; c++) {
         const struct tierce__sweep_row *row = find_row(sweep, like, request->capacities[c]);
         if (row == NULL)
             fprintf(file, "%*s", COLUMN, "-");
@@ -133,14 +139,10 @@ static bool is_first(const struct tierce__sweep *sweep, size_t at)
     return true;
 }
 
-static void print_head(FILE *file, const struct tierce__optimize *request,
-                       const struct tierce__match *match)
+static void print_head(FILE *file, const struct tierce__optimize *request, struct span span)
 {
-    char text[TIERCE__MATCH_TEXT_BYTES];
-    tierce__match_print(match, text);
-    fprintf(file, "\nhits by %s, of the blocks looked up, in a cache of so many %s:\n%-16s", text,
-            request->in_bytes ? "bytes" : "blocks", "");
-    for (size_t c = 0; c < request->capacity_count; c++) {
+    fprintf(file, "%-*s", NAMES, "");
+    for (size_t c = span.from; c < span.to; c++) {
         char capacity[32];
         tierce__optimize_capacity(capacity, request, request->capacities[c]);
         fprintf(file, "%*s", COLUMN, capacity);
@@ -148,8 +150,8 @@ static void print_head(FILE *file, const struct tierce__optimize *request,
     fputc('\n', file);
     if (request->block_bytes == 0)
         return;
-    fprintf(file, "%-16s", "");
-    for (size_t c = 0; c < request->capacity_count; c++) {
+    fprintf(file, "%-*s", NAMES, "");
+    for (size_t c = span.from; c < span.to; c++) {
         char bytes[32] = "";
         if (request->capacities[c] < UINT64_MAX / request->block_bytes)
             tierce__human_bytes(bytes, sizeof(bytes),
@@ -159,22 +161,55 @@ static void print_head(FILE *file, const struct tierce__optimize *request,
     fputc('\n', file);
 }
 
+static void print_part(FILE *file, const struct tierce__optimize *request,
+                       const struct tierce__sweep *sweep, const struct tierce__match *match,
+                       struct span span)
+{
+    print_head(file, request, span);
+    for (size_t i = 0; i < sweep->row_count; i++) {
+        if (is_same_match(&sweep->rows[i].match, match) && is_first(sweep, i))
+            print_line(file, request, sweep, &sweep->rows[i], span);
+    }
+}
+
+/* How many capacities stand beside each other: as many as there is room for, and about as many in
+ * each part. */
+static size_t choose_beside(FILE *file, size_t capacities)
+{
+    int width = tierce__optimize_width(file);
+    size_t room = width == 0               ? capacities
+                  : width < NAMES + COLUMN ? 1
+                                           : (size_t)(width - NAMES) / COLUMN;
+    size_t parts = capacities > room ? (capacities + room - 1) / room : 1;
+    return (capacities + parts - 1) / parts;
+}
+
 void tierce__optimize_print_table(FILE *file, const struct tierce__optimize *request,
                                   const struct tierce__recording_totals *totals,
                                   const struct tierce__sweep *sweep)
 {
-    char span[32];
-    tierce__human_seconds(span, sizeof(span),
-                          (uint64_t)(totals->last_us - totals->first_us) / 1000000);
+    char time[32];
+    size_t beside = choose_beside(file, request->capacity_count);
+    uint64_t span_us = (uint64_t)(totals->last_us - totals->first_us);
+    if (span_us < 1000000)
+        snprintf(time, sizeof(time), "%.3g s", (double)span_us / 1e6);
+    else
+        tierce__human_seconds(time, sizeof(time), span_us / 1000000);
     fprintf(file,
             "%" PRIu64 " requests over %s, %" PRIu64 " blocks, %" PRIu32
             " of them different, the longest request %" PRIu32 "\n",
-            totals->requests, span, totals->blocks, totals->distinct, totals->longest);
+            totals->requests, time, totals->blocks, totals->distinct, totals->longest);
     for (size_t m = 0; m < request->match_count; m++) {
-        print_head(file, request, &request->matches[m]);
-        for (size_t i = 0; i < sweep->row_count; i++) {
-            if (is_same_match(&sweep->rows[i].match, &request->matches[m]) && is_first(sweep, i))
-                print_line(file, request, sweep, &sweep->rows[i]);
+        char match[TIERCE__MATCH_TEXT_BYTES];
+        tierce__match_print(&request->matches[m], match);
+        fprintf(file, "\nhits by %s, of the blocks looked up, in a cache of so many %s:\n", match,
+                request->in_bytes ? "bytes" : "blocks");
+        for (size_t at = 0; at < request->capacity_count; at += beside) {
+            size_t left = request->capacity_count - at;
+            if (at > 0)
+                fputc('\n', file);
+            print_part(file, request, sweep, &request->matches[m],
+                       (struct span){at, at + (left < beside ? left : beside)});
         }
     }
 }

@@ -23,7 +23,7 @@ bool tierce__optimize_read_size(struct tierce__optimize_size *out, const char *t
         size.amount = TIERCE__CAPACITY_UNLIMITED;
     else if (!tierce__parse_count(&size.amount, text))
         size.is_bytes = !ends_with_digit(text) && tierce__parse_size(&size.amount, text);
-    if (size.amount == 0)
+    if (size.amount == 0 || (size.is_bytes && size.amount > TIERCE__CAPACITY_BYTES_MAX))
         return false;
     *out = size;
     return true;

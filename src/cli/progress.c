@@ -2,6 +2,7 @@
 #include "cli/progress.h"
 #include "base/clock.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -50,6 +51,8 @@ static void format_amount(char *text, size_t size, const struct tierce__progress
 {
     if (progress->unit == NULL)
         tierce__human_bytes(text, size, amount);
+    else if (amount < 1000000)
+        snprintf(text, size, "%" PRIu64, amount);
     else
         snprintf(text, size, "%.3g million", (double)amount / 1e6);
 }

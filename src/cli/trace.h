@@ -23,6 +23,10 @@ int tierce__trace_head(struct tierce__trace_run *run);
 int tierce__trace_convert(struct tierce__trace_run *run);
 int tierce__trace_sample(struct tierce__trace_run *run);
 
+/* The bad lines of a trace, on stderr. */
+void tierce__trace_tell_faults(const char *command, const char *path,
+                               const struct tierce__trace_report *report);
+
 /* What the functions share: opening, what to say at the end, and failing. */
 int tierce__trace_run_open(struct tierce__trace_run *run, struct tierce__trace **out);
 int tierce__trace_run_close(struct tierce__trace_run *run, struct tierce__trace *trace, int rc);

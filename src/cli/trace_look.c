@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/config_parse.h"
@@ -20,20 +21,19 @@ int tierce__trace_run_open(struct tierce__trace_run *run, struct tierce__trace *
     return rc == 0 ? 0 : tierce__cli_fail("trace", "%.300s: %s", run->name, why);
 }
 
-/* Bad lines, on stderr. */
-static void tell_faults(const struct tierce__trace_run *run,
-                        const struct tierce__trace_report *report)
+void tierce__trace_tell_faults(const char *command, const char *path,
+                               const struct tierce__trace_report *report)
 {
+    char name[512];
     if (report->bad_lines == 0)
         return;
-    fprintf(stderr, "tierce trace: %.300s: %" PRIu64 " of %" PRIu64 " lines are bad%s\n", run->name,
-            report->bad_lines, report->lines,
+    tierce__text_for_message(name, sizeof(name), strcmp(path, "-") == 0 ? "standard input" : path);
+    fprintf(stderr, "tierce %s: %s: %" PRIu64 " of %" PRIu64 " lines are bad and left out%s\n",
+            command, name, report->bad_lines, report->lines,
             report->cut ? ", the last one because it is cut" : "");
-    for (uint32_t i = 0; i < report->fault_count; i++) {
-        char reason[sizeof(report->faults[i].reason)];
-        tierce__text_for_message(reason, sizeof(reason), report->faults[i].reason);
-        fprintf(stderr, "  line %" PRIu64 ": %s\n", report->faults[i].line, reason);
-    }
+    for (uint32_t i = 0; i < report->fault_count; i++)
+        fprintf(stderr, "  line %" PRIu64 ": %s\n", report->faults[i].line,
+                report->faults[i].reason);
     if (report->bad_lines > report->fault_count)
         fprintf(stderr, "  and %" PRIu64 " more\n", report->bad_lines - report->fault_count);
 }
@@ -41,7 +41,7 @@ static void tell_faults(const struct tierce__trace_run *run,
 int tierce__trace_run_close(struct tierce__trace_run *run, struct tierce__trace *trace, int rc)
 {
     fflush(stdout);
-    tell_faults(run, tierce__trace_report(trace));
+    tierce__trace_tell_faults("trace", run->path, tierce__trace_report(trace));
     const char *why = tierce__trace_error(trace);
     int status = TIERCE__CLI_OK;
     if (rc < 0)

@@ -81,16 +81,7 @@ size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *
     return best;
 }
 
-/* Whether a tier's numbers are old; of several who ask at once, one is told so. */
-static bool is_time_to_measure(struct tierce__rung *rung, const struct tierce__speed *speed)
-{
-    uint64_t now_ns = tierce__now_ns(), tried_ns = atomic_load(&rung->measure_tried_ns);
-    uint64_t last_ns = speed->known_ns > tried_ns ? speed->known_ns : tried_ns;
-    return now_ns - last_ns > KNOWN_S * 1000u * TIERCE__MS_NS &&
-           atomic_compare_exchange_strong(&rung->measure_tried_ns, &tried_ns, now_ns);
-}
-
-static size_t limit(struct tierce_view *view, const uint8_t *places, size_t count, bool may_measure)
+size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count)
 {
     struct tierce_engine *engine = view->engine;
     const struct tierce__settings *settings = &engine->settings;
@@ -102,8 +93,6 @@ static size_t limit(struct tierce_view *view, const uint8_t *places, size_t coun
         tierce__health_speed(&engine->rungs[rung].health, &speed);
         if (settings->cost_read_bytes_per_s > 0)
             speed = (struct tierce__speed){.bytes_per_s = (double)settings->cost_read_bytes_per_s};
-        else if (may_measure && is_time_to_measure(&engine->rungs[rung], &speed))
-            return count;
         tiers[rung] = (struct tierce__cost_tier){speed.latency_s, speed.bytes_per_s};
     }
     double prefill = settings->cost_prefill > 0 ? (double)settings->cost_prefill
@@ -128,12 +117,21 @@ bool tierce__cost_pays(struct tierce_view *view, size_t rung, uint64_t bytes, ui
     return tierce__cost_worth(tiers, &(uint8_t){1}, 1, bytes, tokens, prefill) == 1;
 }
 
-size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count)
+/* Whether a tier's numbers are old; of several who ask at once, one is told so. */
+static bool is_time_to_measure(struct tierce__rung *rung, const struct tierce__speed *speed)
 {
-    return limit(view, places, count, true);
+    uint64_t now_ns = tierce__now_ns(), tried_ns = atomic_load(&rung->measure_tried_ns);
+    uint64_t last_ns = speed->known_ns > tried_ns ? speed->known_ns : tried_ns;
+    return now_ns - last_ns > KNOWN_S * 1000u * TIERCE__MS_NS &&
+           atomic_compare_exchange_strong(&rung->measure_tried_ns, &tried_ns, now_ns);
 }
 
-size_t tierce__cost_estimate(struct tierce_view *view, const uint8_t *places, size_t count)
+void tierce__cost_measure(struct tierce_view *view, size_t rung, const struct tierce__key *key)
 {
-    return limit(view, places, count, false);
+    struct tierce_engine *engine = view->engine;
+    struct tierce__speed speed;
+    tierce__health_speed(&engine->rungs[rung].health, &speed);
+    if (engine->settings.cost_read_bytes_per_s == 0 &&
+        is_time_to_measure(&engine->rungs[rung], &speed))
+        tierce__storage_sample(engine, rung, key, view->full.extent.object_bytes);
 }

@@ -18,11 +18,12 @@
  *     compute(n) = tokens of the first n chunks / prefill speed
  *
  * A lookup promises the n for which compute(n) - load(n) is largest. What memory holds costs
- * nothing here. Where a number is not known, everything is worth loading; and once in a while
- * everything is promised whatever the numbers say, for what is never read is never measured.
+ * nothing here. Where a number is not known, everything is worth loading. What is not worth it is
+ * read all the same once in a while, with nobody waiting: what is never read is never measured.
  */
 
 struct tierce_view;
+struct tierce__key;
 
 /* How fast the inference engine computes a prompt; old prompts count less and less. */
 struct tierce__prefill {
@@ -53,11 +54,12 @@ size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *
  * Does not block. */
 size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count);
 
+/* Measures a rung by a chunk that was not worth loading, unless its numbers are new. Thread: any. Does
+ * not wait for the rung. */
+void tierce__cost_measure(struct tierce_view *view, size_t rung, const struct tierce__key *key);
+
 /* Whether `tokens` more are sooner read, `bytes` from a rung, than computed. Thread: any. Does not
  * block. */
 bool tierce__cost_pays(struct tierce_view *view, size_t rung, uint64_t bytes, uint64_t tokens);
-
-/* The same, by the numbers alone: never to measure anew. */
-size_t tierce__cost_estimate(struct tierce_view *view, const uint8_t *places, size_t count);
 
 #endif

@@ -265,6 +265,7 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
         .errors_max = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_ERRORS),
         .window_errors_max = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_WINDOW),
         .slow_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_SLOW),
+        .hang_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_LOAD),
         .retry_ms = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_BREAKER_RETRY)};
     s->cost_check = tierce__engine_bool(config, TIERCE__ENGINE_COST_CHECK);
     s->cost_read_bytes_per_s = tierce__engine_number(config, TIERCE__ENGINE_COST_READ);

@@ -377,6 +377,10 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
 void tierce__storage_try(struct tierce_engine *engine, size_t rung,
                          const struct tierce__key *asked);
 
+/* Reads the first `bytes` of a chunk, for what the answer tells of the tier: nobody waits for it. */
+void tierce__storage_sample(struct tierce_engine *engine, size_t rung,
+                            const struct tierce__key *key, uint64_t bytes);
+
 /* ---- prefetch.c ---- */
 
 void tierce__prefetches_init(struct tierce__prefetches *prefetches, uint64_t bytes_max);

@@ -7,6 +7,9 @@
  */
 #define HALF_LIFE_S      2.0
 #define LATENCY_WEIGHT   0.125
+/* After so long without an answer what is remembered says little. */
+#define STALE_NS    (10u * 1000u * TIERCE__MS_NS)
+#define STALE_SHARE 8.0
 #define SMALL_READ_BYTES (1u << 20)
 
 void tierce__health_init(struct tierce__health *health, const struct tierce__health_limits *limits)
@@ -52,11 +55,21 @@ static void add_busy(struct tierce__health *health, uint64_t now_ns)
     }
 }
 
+static bool is_stale(const struct tierce__health *health, uint64_t now_ns)
+{
+    return now_ns - health->measured_ns > STALE_NS;
+}
+
 static void begin_reading(struct tierce__health *health, uint64_t now_ns)
 {
     tierce__lock_take(&health->lock);
-    if (health->reading++ == 0)
+    if (health->reading++ == 0) {
         health->busy_since_ns = now_ns;
+        if (is_stale(health, now_ns)) {
+            health->busy_s /= STALE_SHARE;
+            health->busy_bytes /= STALE_SHARE;
+        }
+    }
     tierce__lock_drop(&health->lock);
 }
 
@@ -68,13 +81,11 @@ static void end_reading(struct tierce__health *health, const struct tierce__tier
     add_busy(health, now_ns);
     health->reading--;
     if (req->status == 0) {
+        bool stale = is_stale(health, now_ns) || health->latency_s == 0;
         health->busy_bytes += (double)req->length;
         health->measured_ns = now_ns;
-        if (req->length <= SMALL_READ_BYTES || health->latency_s == 0)
-            health->latency_s =
-                health->latency_s == 0
-                    ? took_s
-                    : health->latency_s + LATENCY_WEIGHT * (took_s - health->latency_s);
+        if (stale || req->length <= SMALL_READ_BYTES)
+            health->latency_s += (stale ? 1 : LATENCY_WEIGHT) * (took_s - health->latency_s);
     }
     tierce__lock_drop(&health->lock);
 }
@@ -104,17 +115,28 @@ bool tierce__health_pass(struct tierce__health *health, struct tierce__tier_req 
     return true;
 }
 
-/* Whether too many of the last answers were failures, this one included. */
-static bool note_outcome(struct tierce__health *health, const struct tierce__tier_req *req,
-                         bool failed)
+/* Whether nothing was heard since a request began that has run into its deadline. Under the lock. */
+static bool hangs(const struct tierce__health *health, const struct tierce__tier_req *req,
+                  uint64_t now_ns)
 {
+    return req->status == TIERCE_E_DEADLINE && health->heard_ns < req->begun_ns &&
+           now_ns - req->begun_ns >= health->limits.hang_ms * TIERCE__MS_NS;
+}
+
+/* Whether too many of the last answers were failures, this one included, or the tier hangs. */
+static bool note_outcome(struct tierce__health *health, const struct tierce__tier_req *req,
+                         bool failed, uint64_t now_ns)
+{
+    const struct tierce__health_limits *limits = &health->limits;
     tierce__lock_take(&health->lock);
     health->failures = health->failures << 1 | failed;
-    bool too_many =
-        health->limits.window_errors_max > 0 &&
-        (uint32_t)__builtin_popcountll(health->failures) >= health->limits.window_errors_max;
+    uint32_t failures = (uint32_t)__builtin_popcountll(health->failures);
+    bool too_many = limits->window_errors_max > 0 &&
+                    (failures >= limits->window_errors_max || hangs(health, req, now_ns));
     if (too_many)
         health->failures = 0; /* judged: once it is back it begins anew */
+    if (req->status != TIERCE_E_DEADLINE)
+        health->heard_ns = now_ns;
     if (!failed) {
         health->proven = req->keys[0];
         health->has_proven = true;
@@ -149,7 +171,7 @@ enum tierce__health_change tierce__health_note(struct tierce__health *health,
     failed =
         failed || (health->limits.slow_ms > 0 && took_ns > health->limits.slow_ms * TIERCE__MS_NS);
     bool was_closed = tierce__breaker_closed(&health->breaker);
-    bool lost = note_outcome(health, req, failed) && was_closed;
+    bool lost = note_outcome(health, req, failed, now_ns) && was_closed;
     if (lost)
         tierce__breaker_trip(&health->breaker, now_ns);
     else

@@ -18,7 +18,8 @@
  *
  * A breaker opens after so many failures in a row, or when so many of the last 64 answers were
  * failures: a tier that fails now and then for ever is no tier. An answer that took longer than
- * slow_ms is a failure too.
+ * slow_ms is a failure too. A tier that said nothing at all for hang_ms, while it was asked, hangs:
+ * its breaker opens at once, so that one deadline is all that it costs.
  *
  * Only reads and writes reach a device. Lookups, deletions and flushes of nothing come from an
  * index in memory: they must neither end a row of failures nor an outage.
@@ -30,6 +31,7 @@ struct tierce__health_limits {
     uint32_t errors_max;        /* in a row */
     uint32_t window_errors_max; /* of the last TIERCE__HEALTH_WINDOW; 0: not looked at */
     uint32_t slow_ms;           /* 0: no answer is too slow */
+    uint32_t hang_ms;           /* of silence; not looked at without a window */
     uint32_t retry_ms;          /* how long the tier is left alone */
 };
 
@@ -50,6 +52,7 @@ struct tierce__health {
 
     struct tierce__lock lock;  /* HEALTH: below */
     uint64_t failures;         /* a bit for each of the last answers, the newest lowest */
+    uint64_t heard_ns;         /* when it last answered of itself */
     struct tierce__key proven; /* a chunk that was read or written: what a probe asks for */
     bool has_proven;
     uint32_t reading; /* reads under way */

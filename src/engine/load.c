@@ -10,6 +10,9 @@
  *
  * The first chunk that is missing may give way to a sibling, which begins as it does (sibling.h):
  * what the two have in common is loaded from that.
+ *
+ * A load that is larger than the memory that can be had for it goes through it chunk by chunk
+ * (load_through): all layers of one, then its memory is the next one's.
  */
 #include <errno.h>
 #include <string.h>
@@ -35,10 +38,11 @@ struct load_chunk {
     size_t index;       /* of the chunk in the chain */
     size_t rung;        /* 0: leased in memory; else where it is read from */
     enum chunk_kind kind;
+    bool waits; /* there was no memory for it at begin */
     bool header_good;
     bool failed;
     bool any_bad;                   /* a cell did not verify */
-    struct tierce__buf *buf;        /* NULL only if the chunk failed at begin */
+    struct tierce__buf *buf;        /* NULL if the chunk has failed, waits or is through */
     struct tierce__fetch_seat seat; /* taken unless the buffer is lent */
 };
 
@@ -53,6 +57,7 @@ struct tierce_load {
     enum tierce_mode mode; /* in which it began */
     uint32_t rungs;        /* a bit for each that it may read from; none in bypass */
     uint32_t next_segment; /* the first that is not asked for, for all chunks */
+    bool waits;            /* some chunk does */
     size_t from_block, block_count;
     size_t count;
     struct load_chunk *chunks;
@@ -87,12 +92,17 @@ static void describe(const struct tierce_load *load, const struct load_chunk *ch
     record->key = chunk->key; /* a sibling's is another */
 }
 
+static void let_go(struct load_chunk *chunk)
+{
+    tierce__buf_release(chunk->buf);
+    chunk->buf = NULL;
+    tierce__fetch_leave(&chunk->seat);
+}
+
 static void free_load(struct tierce_load *load)
 {
-    for (size_t i = 0; load->chunks != NULL && i < load->count; i++) {
-        tierce__buf_release(load->chunks[i].buf);
-        tierce__fetch_leave(&load->chunks[i].seat);
-    }
+    for (size_t i = 0; load->chunks != NULL && i < load->count; i++)
+        let_go(&load->chunks[i]);
     tierce__free(load->chunks);
     tierce__free(load->hashes);
     tierce__free(load->block_ids);
@@ -163,18 +173,30 @@ static struct tierce__buf *take_pinned(struct tierce__session *session,
     return NULL;
 }
 
-static void join_fetch(struct tierce_load *load, struct load_chunk *chunk, size_t rung)
+/* From chunk->rung; with a lease, the rung is memory. */
+static void join_fetch(struct tierce_load *load, struct load_chunk *chunk)
 {
     struct tierce__storage_chunk record;
     describe(load, chunk, &record);
     chunk->seat.deadline_ns = load->deadline_ns;
     chunk->seat.before = chunk > load->chunks ? chunk[-1].buf : NULL;
-    if (!tierce__fetch_join(load->engine, &chunk->seat, rung, &record, shape_of(load, chunk),
-                            &chunk->buf))
-        return; /* with or without a lease */
+    if (!tierce__fetch_join(load->engine, &chunk->seat, chunk->rung, &record,
+                            shape_of(load, chunk), &chunk->buf)) {
+        chunk->rung = chunk->buf != NULL ? 0 : chunk->rung;
+        return;
+    }
     chunk->buf = chunk->seat.buf;
     chunk->rung = chunk->seat.rung;
     tierce__buf_acquire(chunk->buf);
+}
+
+/* No memory could be had: the chunk waits for what those before it let go of, if it can be read. */
+static void put_off(struct tierce_load *load, struct load_chunk *chunk)
+{
+    chunk->waits = chunk->rung < load->engine->rung_count;
+    load->waits |= chunk->waits;
+    if (!chunk->waits)
+        fail_chunk(load, chunk);
 }
 
 static struct tierce__sibling_want want_of(const struct tierce_load *load,
@@ -254,11 +276,11 @@ static void place_chunks(struct tierce_load *load, size_t count, struct tierce__
             continue;
         /* Not in memory, or not any more: the next tier that has it. */
         bool sibling = chunk->kind == CHUNK_SIBLING;
-        size_t rung = sibling ? chunk->rung : places[i] > 0 ? places[i] : 1;
-        if (rung < engine->rung_count)
-            join_fetch(load, chunk, rung);
+        chunk->rung = sibling ? chunk->rung : places[i] > 0 ? places[i] : 1;
+        if (chunk->rung < engine->rung_count)
+            join_fetch(load, chunk);
         if (chunk->buf == NULL)
-            fail_chunk(load, chunk);
+            put_off(load, chunk);
     }
     for (size_t i = count; i < load->count; i++)
         fail_chunk(load, &load->chunks[i]);
@@ -458,26 +480,6 @@ static void scatter_layer(struct tierce_load *load, size_t index, uint32_t layer
     }
 }
 
-int tierce_load_layer(struct tierce_load *load, uint32_t layer)
-{
-    TIERCE_CHECK_MAGIC(load, TIERCE__LOAD_MAGIC);
-    if (layer != load->next_layer || layer >= load->view->full.geometry.layer_count)
-        return TIERCE_E_ARGUMENT;
-    load->next_layer++;
-    read_ahead(load, layer);
-    for (size_t i = 0; i < load->count; i++) {
-        struct load_chunk *chunk = &load->chunks[i];
-        if (layer_ready(load, chunk, layer))
-            scatter_layer(load, i, layer);
-        else if (!chunk->failed)
-            fail_chunk(load, chunk);
-    }
-    tierce__paged_row_end();
-    return 0;
-}
-
-/* ---- end: promote and report ---- */
-
 /* Keeps in memory what came from a slower tier and arrived whole. */
 static void promote(struct tierce_load *load, struct load_chunk *chunk)
 {
@@ -487,6 +489,83 @@ static void promote(struct tierce_load *load, struct load_chunk *chunk)
     describe(load, chunk, &record);
     tierce__fetch_promote(&chunk->seat, &record);
 }
+
+static void move_layer(struct tierce_load *load, size_t index, uint32_t layer)
+{
+    struct load_chunk *chunk = &load->chunks[index];
+    if (layer_ready(load, chunk, layer))
+        scatter_layer(load, index, layer);
+    else if (!chunk->failed)
+        fail_chunk(load, chunk);
+}
+
+/* Memory for a chunk that waits; if need be that of the last one behind it that holds some, which
+ * then waits itself. */
+static bool take_memory(struct tierce_load *load, struct load_chunk *chunk)
+{
+    struct load_chunk *last = load->chunks + load->count;
+    join_fetch(load, chunk);
+    while (chunk->buf == NULL && --last > chunk) {
+        if (last->buf == NULL)
+            continue;
+        let_go(last);
+        last->rung = last->rung > 0 ? last->rung : 1;
+        put_off(load, last);
+        join_fetch(load, chunk);
+    }
+    return chunk->buf != NULL;
+}
+
+static void ask_all(const struct tierce_load *load, struct load_chunk *chunk)
+{
+    for (uint32_t s = 0; is_fetched(chunk) && s < shape_of(load, chunk)->segment_count; s++)
+        tierce__fetch_ask(&chunk->seat, s);
+}
+
+/* Writes all layers of one chunk after the other, so that memory needs to hold few at a time. The
+ * next one is read meanwhile, if there is memory for both. */
+static void load_through(struct tierce_load *load)
+{
+    for (size_t i = 0; i < load->count; i++) {
+        struct load_chunk *chunk = &load->chunks[i];
+        struct load_chunk *next = i + 1 < load->count ? chunk + 1 : NULL;
+        if (chunk->failed)
+            continue;
+        if (chunk->buf == NULL && !take_memory(load, chunk)) {
+            fail_chunk(load, chunk);
+            continue;
+        }
+        ask_all(load, chunk);
+        if (next != NULL && next->waits && next->buf == NULL)
+            join_fetch(load, next);
+        if (next != NULL)
+            ask_all(load, next);
+        for (uint32_t layer = 0; layer < load->view->full.geometry.layer_count; layer++)
+            move_layer(load, i, layer);
+        promote(load, chunk);
+        let_go(chunk);
+    }
+}
+
+int tierce_load_layer(struct tierce_load *load, uint32_t layer)
+{
+    TIERCE_CHECK_MAGIC(load, TIERCE__LOAD_MAGIC);
+    if (layer != load->next_layer || layer >= load->view->full.geometry.layer_count)
+        return TIERCE_E_ARGUMENT;
+    load->next_layer++;
+    if (load->waits) {
+        if (layer == 0)
+            load_through(load);
+    } else {
+        read_ahead(load, layer);
+        for (size_t i = 0; i < load->count; i++)
+            move_layer(load, i, layer);
+    }
+    tierce__paged_row_end();
+    return 0;
+}
+
+/* ---- end: report ---- */
 
 static void count_loaded(struct tierce_load *load, const struct load_chunk *chunk, size_t blocks)
 {

@@ -97,6 +97,19 @@ static bool only_memory(const struct lookup *l)
            (l->opts->tiers != 0 && l->rungs == 1);
 }
 
+/* Chunks [from, to) behind those that were found are there and sooner computed. */
+static void leave(const struct lookup *l, const uint8_t *places, size_t from, size_t to)
+{
+    struct tierce_engine *engine = l->view->engine;
+    tierce__count(engine, TIERCE__STAT_misses_not_worth_loading, 1);
+    tierce__count(engine, TIERCE__STAT_blocks_not_worth,
+                  (int64_t)((to - from) * l->view->chunk_blocks));
+    while (from < to && places[from] == 0)
+        from++;
+    if (from < to && l->found + from < l->keys.full_count)
+        tierce__cost_measure(l->view, places[from], &l->keys.keys[l->found + from]);
+}
+
 /* Finds what the tiers hold behind the chunks in memory and is worth loading. */
 static int find_more(struct lookup *l)
 {
@@ -109,11 +122,8 @@ static int find_more(struct lookup *l)
                                           &l->unasked);
     size_t worth = tierce__cost_limit(l->view, places, there);
     l->not_worth = worth < there;
-    if (l->not_worth) {
-        tierce__count(engine, TIERCE__STAT_misses_not_worth_loading, 1);
-        tierce__count(engine, TIERCE__STAT_blocks_not_worth,
-                      (int64_t)((there - worth) * l->view->chunk_blocks));
-    }
+    if (l->not_worth)
+        leave(l, places, worth, there);
     l->found += worth;
     if (places != small)
         tierce__free(places);

@@ -134,21 +134,22 @@ static void note_put(struct tierce_engine *engine, int status)
         engine->put_error = status;
 }
 
+/* Whoever waits until it is off the list finds it gone, its buffer too. */
 static void free_detached(struct detached *d, int status)
 {
     struct tierce_engine *engine = d->engine;
     if (d->req.op == TIERCE__TIER_PUT && status < 0)
         tierce__why_refused(engine, d->rung, &d->chunk.key, status);
     leave_written(d->written);
+    if (d->req.op == TIERCE__TIER_GET)
+        tierce__buf_release(d->req.buf);
     tierce__lock_take(&engine->lock);
     tierce__list_remove(&d->node);
     if (d->req.op == TIERCE__TIER_PUT)
         note_put(engine, status);
+    tierce__free(d);
     tierce__cond_broadcast(&engine->changed);
     tierce__lock_drop(&engine->lock);
-    if (d->req.op == TIERCE__TIER_GET)
-        tierce__buf_release(d->req.buf);
-    tierce__free(d);
 }
 
 static void detached_done(struct tierce__tier_req *req)
@@ -185,11 +186,11 @@ struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t
     }
 }
 
-/* A read that nobody waits for, of the first page of a chunk that the tier has held. */
-static void probe(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
+void tierce__storage_sample(struct tierce_engine *engine, size_t rung,
+                            const struct tierce__key *key, uint64_t bytes)
 {
     struct detached *d = tierce__calloc(1, sizeof(*d));
-    struct tierce__buf *buf = tierce__storage_alloc(engine, TIERCE__CHUNK_ALIGN);
+    struct tierce__buf *buf = tierce__storage_alloc(engine, bytes);
     if (d == NULL || buf == NULL) {
         tierce__buf_release(buf);
         tierce__free(d);
@@ -204,7 +205,7 @@ static void probe(struct tierce_engine *engine, size_t rung, const struct tierce
                                   .keys = &d->chunk.key,
                                   .key_count = 1,
                                   .buf = buf,
-                                  .length = TIERCE__CHUNK_ALIGN};
+                                  .length = bytes};
     submit_detached(d);
 }
 
@@ -214,7 +215,7 @@ void tierce__storage_try(struct tierce_engine *engine, size_t rung, const struct
     struct tierce__key key = *asked;
     (void)tierce__health_proven(health, &key);
     if (tierce__health_is_due(health))
-        probe(engine, rung, &key);
+        tierce__storage_sample(engine, rung, &key, TIERCE__CHUNK_ALIGN);
 }
 
 void tierce__storage_probe(struct tierce_engine *engine)
@@ -223,7 +224,7 @@ void tierce__storage_probe(struct tierce_engine *engine)
         struct tierce__key key;
         struct tierce__health *health = &engine->rungs[rung].health;
         if (tierce__health_is_due(health) && tierce__health_proven(health, &key))
-            probe(engine, rung, &key);
+            tierce__storage_sample(engine, rung, &key, TIERCE__CHUNK_ALIGN);
     }
 }
 

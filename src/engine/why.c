@@ -207,7 +207,7 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
         return -ENOMEM;
     size_t there = tierce__storage_search(view->engine, tierce__rungs_of(view->engine, 0),
                                           keys->keys + first, count, places, &unasked);
-    size_t worth = with_cost ? tierce__cost_estimate(view, places, there) : there;
+    size_t worth = with_cost ? tierce__cost_limit(view, places, there) : there;
     tierce__free(places);
     size_t missing = first + worth;
     if (worth < there)

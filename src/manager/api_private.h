@@ -106,7 +106,9 @@ void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *messag
  * The message is written before this returns. */
 struct tierce__later;
 TIERCE_MUSTUSE int tierce__later_create(struct tierce__later **out);
-void tierce__later_destroy(struct tierce__later *later);
+/* Answers what waits; what comes from now on is answered at once. */
+void tierce__later_stop(struct tierce__later *later);
+void tierce__later_destroy(struct tierce__later *later); /* stopped */
 void tierce__later_reply(struct tierce__later *later, struct tierce__call *call,
                          const ProtobufCMessage *message, int32_t delay_ms);
 

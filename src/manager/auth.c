@@ -27,9 +27,9 @@ struct remembered {
 
 struct tierce__auth {
     struct tierce__auth_opts opts;
-    uint8_t key[DIGEST_BYTES];     /* of this process */
+    uint8_t key[DIGEST_BYTES]; /* of this process */
+    struct tierce__lock lock;     /* AUTH: what follows */
     struct tierce__tokens *tokens; /* NULL: no file */
-    struct tierce__lock lock;      /* AUTH: what follows */
     struct remembered remembered[REMEMBERED_MAX];
     size_t next;
 };
@@ -41,6 +41,23 @@ static bool read_role(uint32_t *out, const char *word)
     bool is_admin = strcmp(word, "admin") == 0;
     *out = is_admin ? TIERCE__ROLE_ADMIN : TIERCE__ROLE_USER;
     return is_admin || strcmp(word, "user") == 0;
+}
+
+int tierce__auth_tokens_read(struct tierce__tokens **out, const struct tierce__auth *auth,
+                             char why[256])
+{
+    const char *path = auth->opts.token_file;
+    if (path == NULL || path[0] == '\0') {
+        *out = NULL;
+        return 0;
+    }
+    return tierce__tokens_load(
+        out,
+        &(struct tierce__tokens_opts){.size = sizeof(struct tierce__tokens_opts),
+                                      .path = path,
+                                      .rights = read_role,
+                                      .rights_text = "a role is user or admin"},
+        why);
 }
 
 int tierce__auth_create(struct tierce__auth **out, const struct tierce__auth_opts *opts,
@@ -59,14 +76,8 @@ int tierce__auth_create(struct tierce__auth **out, const struct tierce__auth_opt
         snprintf(why, 256, "no random numbers");
         rc = -EIO;
     }
-    if (rc == 0 && opts->token_file != NULL && opts->token_file[0] != '\0')
-        rc = tierce__tokens_load(
-            &auth->tokens,
-            &(struct tierce__tokens_opts){.size = sizeof(struct tierce__tokens_opts),
-                                          .path = opts->token_file,
-                                          .rights = read_role,
-                                          .rights_text = "a role is user or admin"},
-            why);
+    if (rc == 0)
+        rc = tierce__auth_tokens_read(&auth->tokens, auth, why);
     if (rc < 0)
         tierce__auth_destroy(auth);
     else
@@ -84,10 +95,23 @@ void tierce__auth_destroy(struct tierce__auth *auth)
     tierce__free(auth);
 }
 
-bool tierce__auth_lets_nobody_in(const struct tierce__auth *auth)
+struct tierce__tokens *tierce__auth_exchange(struct tierce__auth *auth,
+                                                  struct tierce__tokens *fresh)
+{
+    tierce__lock_take(&auth->lock);
+    struct tierce__tokens *before = auth->tokens;
+    auth->tokens = fresh;
+    tierce__lock_drop(&auth->lock);
+    return before;
+}
+
+bool tierce__auth_lets_nobody_in(struct tierce__auth *auth)
 {
     size_t accounts;
-    if (!auth->opts.is_on || tierce__tokens_count(auth->tokens) > 0)
+    tierce__lock_take(&auth->lock);
+    bool has_tokens = tierce__tokens_count(auth->tokens) > 0;
+    tierce__lock_drop(&auth->lock);
+    if (!auth->opts.is_on || has_tokens)
         return false;
     const struct tierce__catalog *catalog = tierce__registry_acquire(auth->opts.registry);
     (void)tierce__catalog_accounts(catalog, &accounts);
@@ -97,15 +121,17 @@ bool tierce__auth_lets_nobody_in(const struct tierce__auth *auth)
 
 /* ---- what a call shows ----------------------------------------------------------------------- */
 
-static bool find_token(const struct tierce__auth *auth, const char *shown, enum tierce__role *role,
+static bool find_token(struct tierce__auth *auth, const char *shown, enum tierce__role *role,
                        char name[64])
 {
+    tierce__lock_take(&auth->lock);
     const struct tierce__token *token = tierce__tokens_find(auth->tokens, shown, strlen(shown));
-    if (token == NULL)
-        return false;
-    *role = (enum tierce__role)token->rights;
-    snprintf(name, 64, "%s", token->name);
-    return true;
+    if (token != NULL) {
+        *role = (enum tierce__role)token->rights;
+        snprintf(name, 64, "%s", token->name);
+    }
+    tierce__lock_drop(&auth->lock);
+    return token != NULL;
 }
 
 static bool recall(struct tierce__auth *auth, const uint8_t digest[DIGEST_BYTES])

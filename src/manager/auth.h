@@ -4,6 +4,7 @@
 
 #include "manager/registry.h"
 #include "serve/serve.h"
+#include "serve/tokens.h"
 
 /*
  * Who may call. Switched off, everybody; switched on, a call shows one of
@@ -25,13 +26,20 @@ struct tierce__auth_opts {
     size_t size;
     struct tierce__registry *registry; /* [borrow until destroy] */
     bool is_on;
-    const char *token_file; /* or NULL; 0600, read once */
+    const char *token_file; /* or NULL; 0600. [borrow until destroy] */
 };
 
 /* Errors, `why` in words: TIERCE_E_CONFIG (the file), negative errno, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__auth_create(struct tierce__auth **out,
                                        const struct tierce__auth_opts *opts, char why[256]);
 void tierce__auth_destroy(struct tierce__auth *auth);
+
+/* The token file as it is now, to be exchanged or dropped. Errors as create. */
+TIERCE_MUSTUSE int tierce__auth_tokens_read(struct tierce__tokens **out,
+                                            const struct tierce__auth *auth, char why[256]);
+/* Gives those that counted until now. [transfer] both */
+TIERCE_MUSTUSE struct tierce__tokens *tierce__auth_exchange(struct tierce__auth *auth,
+                                                                 struct tierce__tokens *fresh);
 
 enum tierce__auth_result {
     TIERCE__AUTH_OK,
@@ -42,7 +50,7 @@ enum tierce__auth_result {
 
 /* Whether it is switched on, and there is neither a token nor, as the registry stands, an account.
  */
-bool tierce__auth_lets_nobody_in(const struct tierce__auth *auth);
+bool tierce__auth_lets_nobody_in(struct tierce__auth *auth);
 
 /* `name`: who it is, for the access log. */
 enum tierce__auth_result tierce__auth_check(struct tierce__auth *auth,

@@ -55,7 +55,7 @@ struct tierce__manager_config {
     bool requires_auth;
     const char *auth_token_file;
 
-    uint32_t loops, workers, connections_max;
+    uint32_t loops, workers, connections_max, connections_per_address;
     uint64_t message_bytes_max;
     uint32_t drain_ms;
 

@@ -98,7 +98,7 @@ int tierce__later_create(struct tierce__later **out)
     return 0;
 }
 
-void tierce__later_destroy(struct tierce__later *later)
+void tierce__later_stop(struct tierce__later *later)
 {
     if (later == NULL)
         return;
@@ -107,6 +107,12 @@ void tierce__later_destroy(struct tierce__later *later)
     tierce__cond_signal(&later->wake);
     tierce__lock_drop(&later->lock);
     pthread_join(later->thread, NULL);
+}
+
+void tierce__later_destroy(struct tierce__later *later)
+{
+    if (later == NULL)
+        return;
     tierce__cond_fini(&later->wake);
     tierce__lock_fini(&later->lock);
     tierce__free(later);
@@ -141,7 +147,12 @@ void tierce__later_reply(struct tierce__later *later, struct tierce__call *call,
         .due_ns = tierce__deadline_in_ms(delay_ms >= 0 ? (uint32_t)delay_ms : NEVER_MS),
     };
     tierce__lock_take(&later->lock);
-    tierce__list_push_back(&later->waiting, &waiting->node);
-    tierce__cond_signal(&later->wake);
+    bool is_ending = later->is_ending;
+    if (!is_ending) {
+        tierce__list_push_back(&later->waiting, &waiting->node);
+        tierce__cond_signal(&later->wake);
+    }
     tierce__lock_drop(&later->lock);
+    if (is_ending)
+        answer(waiting);
 }

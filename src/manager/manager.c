@@ -351,21 +351,48 @@ static int listen_to(struct whole *whole, const struct tierce__manager_config *c
                      char why[256])
 {
     plan_listeners(whole, config);
-    return tierce__server_start(&whole->manager.server,
-                                &(struct tierce__server_opts){
-                                    .size = sizeof(struct tierce__server_opts),
-                                    .listeners = whole->listeners,
-                                    .listener_count = whole->listener_count,
-                                    .loops = config->loops,
-                                    .workers = config->workers,
-                                    .message_bytes_max = config->message_bytes_max,
-                                    .connections_max = config->connections_max,
-                                    .descriptors = tierce__rpc_descriptors,
-                                    .descriptor_bytes = tierce__rpc_descriptor_bytes,
-                                    .is_serving = is_serving,
-                                    .is_serving_arg = whole,
-                                },
-                                why);
+    struct tierce__server *server;
+    int rc = tierce__server_start(&server,
+                                  &(struct tierce__server_opts){
+                                      .size = sizeof(struct tierce__server_opts),
+                                      .listeners = whole->listeners,
+                                      .listener_count = whole->listener_count,
+                                      .loops = config->loops,
+                                      .workers = config->workers,
+                                      .message_bytes_max = config->message_bytes_max,
+                                      .connections_max = config->connections_max,
+                                      .connections_per_address = config->connections_per_address,
+                                      .descriptors = tierce__rpc_descriptors,
+                                      .descriptor_bytes = tierce__rpc_descriptor_bytes,
+                                      .is_serving = is_serving,
+                                      .is_serving_arg = whole,
+                                  },
+                                  why);
+    if (rc == 0)
+        atomic_store_explicit(&whole->manager.server, server, memory_order_release);
+    return rc;
+}
+
+static const struct tierce__server *server_of(const struct tierce__manager *manager)
+{
+    return atomic_load_explicit(&manager->server, memory_order_acquire);
+}
+
+int tierce__manager_reload(struct tierce__manager *manager, char why[256])
+{
+    struct tierce__tokens *tokens = NULL;
+    int rc = tierce__auth_tokens_read(&tokens, manager->auth, why);
+    if (rc == 0)
+        rc = tierce__server_reload(
+            atomic_load_explicit(&manager->server, memory_order_acquire), why);
+    if (rc == 0)
+        tokens = tierce__auth_exchange(manager->auth, tokens);
+    tierce__tokens_destroy(tokens);
+    if (rc == 0)
+        tierce__log(TIERCE_LOG_INFO, "manager.read_again", "tokens and certificates");
+    else
+        tierce__log(TIERCE_LOG_ERROR, "manager.cannot_read_again", "%s", why);
+    return rc;
 }
 
 void tierce__manager_ports(const struct tierce__manager *manager, struct tierce__manager_ports *out)
@@ -378,7 +405,7 @@ void tierce__manager_ports(const struct tierce__manager *manager, struct tierce_
     uint16_t *const ports[] = {&out->meta_grpc, &out->meta_http, &out->admin_grpc, &out->admin_http,
                                &out->debug_http};
     for (size_t i = 0; i < sizeof(ports) / sizeof(ports[0]); i++)
-        *ports[i] = indexes[i] == SIZE_MAX ? 0 : tierce__server_port(manager->server, indexes[i]);
+        *ports[i] = indexes[i] == SIZE_MAX ? 0 : tierce__server_port(server_of(manager), indexes[i]);
 }
 
 /* ---- start and stop -------------------------------------------------------------------------- */
@@ -576,10 +603,11 @@ void tierce__manager_stop(struct tierce__manager *manager)
     struct whole *whole = whole_of(manager);
     /* Streams of events end first: their callers would wait for ever. */
     tierce__admin_http_stop(manager);
+    tierce__later_stop(manager->later);
+    end_ticker(whole); /* which looks at the server */
+    tierce__server_stop(atomic_load_explicit(&manager->server, memory_order_acquire),
+                        whole->drain_ms);
     tierce__later_destroy(manager->later);
-    if (manager->server != NULL)
-        tierce__server_stop(manager->server, whole->drain_ms);
-    end_ticker(whole);
     tierce__elector_stop(manager->elector);
     tierce__reclaimer_stop(manager->reclaimer);
     tierce__locator_close(manager->locator);

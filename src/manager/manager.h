@@ -16,7 +16,7 @@
  * It listens before it leads: calls that need a leader are answered SERVICE_NOT_READY while the
  * index is being loaded, SERVER_NOT_LEADER when somebody else leads.
  *
- * Thread: one for start and stop.
+ * Thread: one for start, reload and stop.
  */
 
 struct tierce__manager;
@@ -26,6 +26,10 @@ struct tierce__manager_config; /* config.h */
 TIERCE_MUSTUSE int tierce__manager_start(struct tierce__manager **out,
                                          const struct tierce__manager_config *config,
                                          char why[256]);
+
+/* Reads the tokens, certificates, keys and authorities that the configuration names again: all of
+ * them, or, where one is no good, none. Errors as start. */
+TIERCE_MUSTUSE int tierce__manager_reload(struct tierce__manager *manager, char why[256]);
 
 /* Drains for as long as the configuration says, gives the lease back, ends. */
 void tierce__manager_stop(struct tierce__manager *manager);

@@ -55,7 +55,8 @@ struct tierce__manager {
     struct tierce__line_log *access_log;
     struct tierce__history *history;
     struct tierce__later *later; /* replies that faults put off */
-    struct tierce__server *server;
+    /* release: while its threads run already; acquire; NULL until then */
+    _Atomic(struct tierce__server *) server;
     _Atomic int state; /* enum tierce__manager_state */
     struct tierce__api_target targets[TIERCE__RPC_COUNT];
     struct tierce__rpc_stats rpcs[TIERCE__RPC_COUNT];

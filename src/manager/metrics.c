@@ -185,6 +185,20 @@ static void tell_storages(const struct telling *t, const struct tierce__catalog 
 
 /* ---- work in the background ------------------------------------------------------------------ */
 
+static void tell_queues(const struct telling *t)
+{
+    const struct tierce__server *server =
+        atomic_load_explicit(&t->manager->server, memory_order_acquire);
+    uint32_t waiting[2] = {0, 0};
+    if (server != NULL)
+        tierce__server_waiting(server, &waiting[0], &waiting[1]);
+    for (int i = 0; i < 2; i++) {
+        struct tierce__metric_tag tag = {"queue", i == 0 ? "workers" : "passwords"};
+        tell(t, "service.request_queue_size", "Calls that wait for a thread that may wait.", false,
+             waiting[i], &tag, 1);
+    }
+}
+
 static void tell_background(const struct telling *t)
 {
     struct tierce__reclaimer_stats reclaimer;
@@ -220,6 +234,7 @@ void tierce__metrics_each(struct tierce__manager *manager, each_fn each, void *a
 {
     struct telling t = {.manager = manager, .each = each, .arg = arg};
     tell_calls(&t);
+    tell_queues(&t);
     tell_background(&t);
     const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
     tell_groups(&t, catalog);

@@ -495,8 +495,7 @@ int tierce__connection_open(const struct tierce__connection_opts *opts)
     c->id = opts->id;
     c->deadline.expired = out_of_patience;
     snprintf(c->peer, sizeof(c->peer), "%s", opts->peer);
-    if (opts->address != NULL)
-        memcpy(c->address, opts->address, sizeof(c->address));
+    c->address = opts->address;
     tune(opts->fd);
     int rc = c->protocol->open(c->session, c);
     if (rc == 0 && (rc = tierce__poll_watch(c->loop, &c->source)) < 0)

@@ -4,6 +4,7 @@
 
 #include "engine/objects.h"
 #include "node/poll_loop.h"
+#include "serve/addresses.h"
 #include "serve/workers.h"
 
 /*
@@ -62,7 +63,7 @@ struct tierce__connection {
     struct tierce__task task;   /* an answer on its way here, or the end */
     uint64_t id;
     char peer[64];
-    uint8_t address[16];
+    struct tierce__address address;
     void (*gone)(struct tierce__connection *connection); /* before it is freed */
 
     bool is_readable, is_writable;
@@ -100,7 +101,7 @@ struct tierce__connection_opts {
     const struct tierce__protocol *protocol;
     int fd; /* [transfer], non-blocking */
     const char *peer;
-    const uint8_t *address; /* [16] or NULL */
+    struct tierce__address address; /* for `gone` */
     uint64_t id;
     void (*gone)(struct tierce__connection *connection);
 };

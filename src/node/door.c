@@ -7,10 +7,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <semaphore.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -32,35 +30,29 @@ struct arrival {
     struct tierce__task task;
     struct tierce__connection_opts opts;
     char peer[TIERCE__PEER_BYTES];
-    uint8_t address[16];
 };
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
-static void gone(struct tierce__connection *connection)
+static void count_out(struct tierce__node *node, const struct tierce__address *address)
 {
-    tierce__addresses_leave(&connection->node->addresses, connection->address);
-    atomic_fetch_sub_explicit(&connection->node->connections_now, 1, memory_order_relaxed);
+    if (node->addresses != NULL)
+        tierce__addresses_leave(node->addresses, address);
+    atomic_fetch_sub_explicit(&node->connections_now, 1, memory_order_relaxed);
 }
 
-static void read_address(uint8_t out[16], const struct sockaddr_storage *peer)
+static void gone(struct tierce__connection *connection)
 {
-    memset(out, 0, 16);
-    if (peer->ss_family == AF_INET) {
-        out[10] = out[11] = 0xff;
-        memcpy(out + 12, &((const struct sockaddr_in *)(const void *)peer)->sin_addr, 4);
-    } else if (peer->ss_family == AF_INET6) {
-        memcpy(out, &((const struct sockaddr_in6 *)(const void *)peer)->sin6_addr, 16);
-    }
+    count_out(connection->node, &connection->address);
 }
 
 /* Counts it in; false: it is one too many. */
-static bool let_in(struct tierce__door *door, const uint8_t address[16])
+static bool count_in(struct tierce__node *node, struct tierce__address *address,
+                     const struct sockaddr *peer)
 {
-    struct tierce__node *node = door->node;
     uint32_t before = atomic_fetch_add_explicit(&node->connections_now, 1, memory_order_relaxed);
     if (before < node->config->connections_max &&
-        tierce__addresses_enter(&node->addresses, address))
+        (node->addresses == NULL || tierce__addresses_enter(node->addresses, address, peer)))
         return true;
     atomic_fetch_sub_explicit(&node->connections_now, 1, memory_order_relaxed);
     tierce__node_count(node, TIERCE__NODE_connections_refused, 1);
@@ -75,13 +67,11 @@ static void arrive(struct tierce__task *task)
     struct tierce__poll_loop *loop = arrival->opts.loop;
     struct tierce__node *node = arrival->opts.node;
     arrival->opts.peer = arrival->peer;
-    arrival->opts.address = arrival->address;
     int rc = tierce__connection_open(&arrival->opts);
     if (rc < 0) {
         tierce__log_repeated(TIERCE_LOG_WARN, "node_connection_failed", "err=\"%s\"",
                              tierce_strerror(rc));
-        tierce__addresses_leave(&node->addresses, arrival->address);
-        atomic_fetch_sub_explicit(&node->connections_now, 1, memory_order_relaxed);
+        count_out(node, &arrival->opts.address);
         atomic_fetch_sub_explicit(&loop->member_count, 1, memory_order_release);
     }
     tierce__free(arrival);
@@ -99,17 +89,15 @@ static struct tierce__poll_loop *emptiest(const struct tierce__node *node)
 
 static void hand_on(struct tierce__door *door, int fd, const struct sockaddr_storage *peer)
 {
-    uint8_t address[16];
-    read_address(address, peer);
-    if (!let_in(door, address)) {
+    struct tierce__address address = {{0}};
+    if (!count_in(door->node, &address, (const struct sockaddr *)peer)) {
         tierce__log_repeated(TIERCE_LOG_WARN, "node_connection_refused", "port=%u", door->port);
         close(fd);
         return;
     }
     struct arrival *arrival = tierce__alloc(sizeof(*arrival));
     if (arrival == NULL) {
-        tierce__addresses_leave(&door->node->addresses, address);
-        atomic_fetch_sub_explicit(&door->node->connections_now, 1, memory_order_relaxed);
+        count_out(door->node, &address);
         close(fd);
         return;
     }
@@ -120,9 +108,9 @@ static void hand_on(struct tierce__door *door, int fd, const struct sockaddr_sto
                                          .node = door->node,
                                          .protocol = door->protocol,
                                          .fd = fd,
+                                         .address = address,
                                          .id = id,
                                          .gone = gone}};
-    memcpy(arrival->address, address, sizeof(address));
     tierce__peer_print(arrival->peer, (const struct sockaddr *)peer);
     tierce__node_count(door->node, TIERCE__NODE_connections, 1);
     atomic_fetch_add_explicit(&loop->member_count, 1, memory_order_relaxed);

@@ -172,8 +172,8 @@ static int open_parts(struct whole *whole, const struct tierce__node_config *con
     if (rc < 0)
         return rc;
     snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "no memory, or no thread");
-    rc = tierce__addresses_init(&node->addresses, config->connections_max,
-                                config->connections_per_address);
+    if (config->connections_per_address > 0)
+        rc = tierce__addresses_create(&node->addresses, config->connections_per_address);
     if (rc == 0)
         rc = tierce__grace_create(&node->grace, config->grace_ms, config->grace_max);
     if (rc == 0)
@@ -300,8 +300,8 @@ void tierce__node_stop(struct tierce__node *node)
     tierce__free(node->loops);
     tierce__workers_destroy(node->workers);
     tierce__grace_destroy(node->grace);
-    if (node->addresses.place_count > 0)
-        tierce__addresses_fini(&node->addresses);
+    if (node->addresses != NULL)
+        tierce__addresses_destroy(node->addresses);
     tierce__access_destroy(node->access);
     tierce_engine_close(node->engine);
     for (size_t i = 0; i < TIERCE__NODE_NAME_LOCKS; i++)

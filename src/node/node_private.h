@@ -6,7 +6,6 @@
 
 #include "base/prometheus.h"
 #include "node/access.h"
-#include "node/addresses.h"
 #include "node/config.h"
 #include "node/connection.h"
 #include "node/grace.h"
@@ -42,7 +41,7 @@ struct tierce__node {
     struct tierce__lock
         name_locks[TIERCE__NODE_NAME_LOCKS]; /* NODE_NAME: whoever changes a value */
 
-    struct tierce__addresses addresses;
+    struct tierce__addresses *addresses; /* NULL: no limit */
     _Atomic uint64_t ids;            /* of connections. relaxed, as all below */
     _Atomic uint64_t incoming_bytes; /* of values that arrive */
     _Atomic uint32_t connections_now;

@@ -102,7 +102,8 @@ static int number_blocks(struct tierce__recording *r)
     const uint32_t *numbers = r->numbers;
     while (r->numbered < r->buffered) {
         struct tierce__recorded *head = (void *)(r->buffer + r->numbered);
-        memcpy(head + 1, numbers, (size_t)head->count * sizeof(*numbers));
+        if (head->count > 0)
+            memcpy(head + 1, numbers, (size_t)head->count * sizeof(*numbers));
         numbers += head->count;
         r->numbered += recorded_bytes(head);
     }
@@ -327,7 +328,8 @@ int tierce__recording_bytes(const struct tierce__recording *recording, uint64_t 
             size_of[tierce__recorded_blocks(r)[i]] = bytes[i];
     }
     for (uint32_t b = 0; b < distinct; b++)
-        sum += size_of[b];
+        sum += size_of[b] < TIERCE__CAPACITY_BYTES_MAX - sum ? size_of[b]
+                                                             : TIERCE__CAPACITY_BYTES_MAX - sum;
     tierce__free(size_of);
     *out = sum;
     return 0;

@@ -147,7 +147,11 @@ static inline void tierce__recorded_saves(const struct tierce__recorded *request
 
 struct tierce__recording_totals tierce__recording_totals(const struct tierce__recording *recording);
 
-/* The bytes of all different blocks, each as it was last given. -ENOMEM, *out untouched. */
+/* Caches in bytes are no larger, so that a few of their sums fit 64 bits. */
+#define TIERCE__CAPACITY_BYTES_MAX (1ULL << 62)
+
+/* The bytes of all different blocks, each as it was last given, CAPACITY_BYTES_MAX at most.
+ * -ENOMEM, *out untouched. */
 TIERCE_MUSTUSE int tierce__recording_bytes(const struct tierce__recording *recording,
                                            uint64_t *out);
 

@@ -52,7 +52,10 @@ struct tierce__grpc_call *tierce__grpc_call_begin(struct tierce__grpc_connection
     call->deadline.expired = expired;
     tierce__grpc_reader_init(&call->reader, shared, shared->message_bytes_max);
     tierce__list_push_back(&connection->calls, &call->node);
-    return call;
+    if (tierce__grpc_call_hurry(call) == 0) /* its headers may trickle in too */
+        return call;
+    tierce__grpc_call_closed(call);
+    return NULL;
 }
 
 void tierce__grpc_call_header(struct tierce__grpc_call *call, const char *name, size_t name_bytes,
@@ -150,6 +153,8 @@ void tierce__grpc_call_headers_end(struct tierce__grpc_call *call)
 {
     const struct tierce__grpc_connection_opts *opts = &call->connection->opts;
     struct tierce__call_info *info = &call->base.info;
+    if (call->phase != TIERCE__GRPC_RECEIVING) /* they came too late */
+        return;
     if (call->is_too_long ||
         tierce__call_set_peer(&call->base, opts->peer, opts->certificate) != 0) {
         tierce__grpc_call_refuse(call, TIERCE__GRPC_RESOURCE_EXHAUSTED, "the headers are too long");

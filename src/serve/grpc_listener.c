@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <semaphore.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 /*
@@ -29,20 +30,9 @@ struct tierce__grpc_listener {
     bool is_polling, is_closed;
 };
 
-/* A socket on its way to its loop. */
-struct arrival {
-    struct tierce__task task;
-    struct tierce__grpc_listener *listener;
-    struct tierce__uv_loop *loop;
-    int fd;
-    char peer[TIERCE__PEER_BYTES];
-};
-
 static void arrive(struct tierce__task *task)
 {
-    struct arrival *arrival = TIERCE__CONTAINER_OF(task, struct arrival, task);
-    tierce__grpc_socket_open(arrival->loop, &arrival->listener->origin, arrival->fd, arrival->peer);
-    tierce__free(arrival);
+    tierce__grpc_socket_open(TIERCE__CONTAINER_OF(task, struct tierce__grpc_arrival, task));
 }
 
 static struct tierce__uv_loop *emptiest(const struct tierce__grpc_listener *listener)
@@ -55,21 +45,38 @@ static struct tierce__uv_loop *emptiest(const struct tierce__grpc_listener *list
     return best;
 }
 
+/* Counts it, unless a limit is in the way. */
+static bool may_enter(struct tierce__grpc_listener *listener, struct tierce__address *out,
+                      const struct sockaddr *address)
+{
+    struct tierce__grpc_origin *origin = &listener->origin;
+    uint32_t before = atomic_fetch_add_explicit(&origin->sockets, 1, memory_order_relaxed);
+    if (before < listener->connections_max &&
+        (origin->addresses == NULL || tierce__addresses_enter(origin->addresses, out, address)))
+        return true;
+    atomic_fetch_sub_explicit(&origin->sockets, 1, memory_order_relaxed);
+    return false;
+}
+
 static void hand_on(struct tierce__grpc_listener *listener, int fd, const struct sockaddr *address)
 {
-    struct arrival *arrival = tierce__alloc(sizeof(*arrival));
-    uint32_t before = atomic_fetch_add_explicit(&listener->origin.sockets, 1, memory_order_relaxed);
-    if (arrival == NULL || before >= listener->connections_max) {
-        atomic_fetch_sub_explicit(&listener->origin.sockets, 1, memory_order_relaxed);
+    struct tierce__grpc_arrival *arrival = tierce__alloc(sizeof(*arrival));
+    char peer[TIERCE__PEER_BYTES];
+    struct tierce__address counted = {{0}};
+    tierce__peer_print(peer, address);
+    if (arrival == NULL || !may_enter(listener, &counted, address)) {
         tierce__free(arrival);
         close(fd);
-        tierce__log_repeated(TIERCE_LOG_WARN, "serve_connection_refused", "port=%u max=%u",
-                             listener->port, listener->connections_max);
+        tierce__log_repeated(TIERCE_LOG_WARN, "serve_connection_refused", "port=%u peer=%s",
+                             listener->port, peer);
         return;
     }
-    *arrival = (struct arrival){
-        .task = {.run = arrive}, .listener = listener, .loop = emptiest(listener), .fd = fd};
-    tierce__peer_print(arrival->peer, address);
+    *arrival = (struct tierce__grpc_arrival){.task = {.run = arrive},
+                                             .origin = &listener->origin,
+                                             .loop = emptiest(listener),
+                                             .fd = fd,
+                                             .address = counted};
+    memcpy(arrival->peer, peer, sizeof(peer));
     atomic_fetch_add_explicit(&arrival->loop->socket_count, 1, memory_order_relaxed);
     if (tierce__loop_is_here(&arrival->loop->base))
         arrive(&arrival->task);
@@ -165,7 +172,8 @@ int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
     listener->close.run = stop_accepting;
     listener->is_closed = true;
     sem_init(&listener->closed, 0, 0);
-    listener->origin = (struct tierce__grpc_origin){.shared = opts->shared};
+    listener->origin =
+        (struct tierce__grpc_origin){.shared = opts->shared, .addresses = opts->addresses};
     rc = tierce__routes_init(&listener->routes, config->routes, config->route_count);
     listener->origin.routes = &listener->routes;
     if (rc == 0 && config->tls.certificate != NULL)
@@ -185,6 +193,12 @@ int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
 uint16_t tierce__grpc_listener_port(const struct tierce__grpc_listener *listener)
 {
     return listener->port;
+}
+
+void tierce__grpc_listener_exchange(struct tierce__grpc_listener *listener,
+                                    struct tierce__tls_context *fresh)
+{
+    tierce__tls_context_exchange(listener->origin.tls, fresh);
 }
 
 void tierce__grpc_listener_close(struct tierce__grpc_listener *listener)

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -26,6 +25,8 @@ struct socket {
     struct tierce__grpc_connection *connection; /* of TLS: once the certificate is known */
     struct tierce__tls_session *tls;
     struct tierce__deadline patience; /* with the opening, then with the end */
+    struct tierce__deadline taking;   /* of what it did not take at once */
+    struct tierce__address address;
     bool is_closing, is_writing;
     bool has_failed; /* nothing is read any more; closed when all is written */
     char peer[TIERCE__PEER_BYTES];
@@ -45,11 +46,20 @@ static void mark_dirty(void *arg)
         tierce__list_push_back(&socket->loop->dirty, &socket->dirty);
 }
 
+/* The last that is done to the listener and the loop for a socket. */
+static void leave(struct tierce__uv_loop *loop, struct tierce__grpc_origin *origin,
+                  const struct tierce__address *address)
+{
+    if (origin->addresses != NULL)
+        tierce__addresses_leave(origin->addresses, address);
+    atomic_fetch_sub_explicit(&origin->sockets, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&loop->socket_count, 1, memory_order_release);
+}
+
 static void on_closed(uv_handle_t *handle)
 {
     struct socket *socket = handle->data;
-    atomic_fetch_sub_explicit(&socket->origin->sockets, 1, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&socket->loop->socket_count, 1, memory_order_release);
+    leave(socket->loop, socket->origin, &socket->address);
     tierce__free(socket);
 }
 
@@ -61,6 +71,7 @@ static void close_socket(struct socket *socket)
     tierce__list_remove(&socket->node);
     tierce__list_remove(&socket->dirty);
     tierce__deadline_unset(&socket->loop->base.deadlines, &socket->patience);
+    tierce__deadline_unset(&socket->loop->base.deadlines, &socket->taking);
     tierce__grpc_connection_destroy(socket->connection);
     tierce__tls_session_destroy(socket->tls);
     socket->connection = NULL;
@@ -71,6 +82,11 @@ static void close_socket(struct socket *socket)
 static void out_of_patience(struct tierce__deadline *deadline)
 {
     close_socket(TIERCE__CONTAINER_OF(deadline, struct socket, patience));
+}
+
+static void took_too_long(struct tierce__deadline *deadline)
+{
+    close_socket(TIERCE__CONTAINER_OF(deadline, struct socket, taking));
 }
 
 static void be_patient(struct socket *socket, uint32_t ms)
@@ -112,6 +128,7 @@ static void on_written(uv_write_t *request, int status)
     struct socket *socket = write->socket;
     tierce__free(write);
     socket->is_writing = false;
+    tierce__deadline_unset(&socket->loop->base.deadlines, &socket->taking);
     if (status < 0)
         close_socket(socket);
     else
@@ -134,6 +151,11 @@ static void write_later(struct socket *socket, const uint8_t *bytes, size_t coun
         return;
     }
     socket->is_writing = true;
+    /* A client that takes a little now and then would hold its answers for ever. */
+    if (tierce__deadline_set(
+            &socket->loop->base.deadlines, &socket->taking,
+            tierce__deadline_in_ms(socket->origin->shared->transfer_ms)) != 0)
+        close_socket(socket);
 }
 
 static void end_if_done(struct socket *socket)
@@ -258,24 +280,35 @@ static int prepare(struct socket *socket)
     return make_connection(socket);
 }
 
-void tierce__grpc_socket_open(struct tierce__uv_loop *loop, struct tierce__grpc_origin *origin,
-                              int fd, const char *peer)
+/* NULL: no memory; the arrival is undone. */
+static struct socket *make_socket(const struct tierce__grpc_arrival *arrival)
 {
     struct socket *socket = tierce__calloc(1, sizeof(*socket));
-    if (socket == NULL || uv_tcp_init(&loop->uv, &socket->tcp) != 0) {
-        atomic_fetch_sub_explicit(&origin->sockets, 1, memory_order_relaxed);
-        atomic_fetch_sub_explicit(&loop->socket_count, 1, memory_order_release);
+    if (socket == NULL || uv_tcp_init(&arrival->loop->uv, &socket->tcp) != 0) {
+        close(arrival->fd);
+        leave(arrival->loop, arrival->origin, &arrival->address);
         tierce__free(socket);
-        close(fd);
-        return;
+        return NULL;
     }
     socket->tcp.data = socket;
-    socket->loop = loop;
-    socket->origin = origin;
+    socket->loop = arrival->loop;
+    socket->origin = arrival->origin;
+    socket->address = arrival->address;
     socket->patience.expired = out_of_patience;
-    snprintf(socket->peer, sizeof(socket->peer), "%s", peer);
-    tierce__list_push_back(&loop->sockets, &socket->node);
+    socket->taking.expired = took_too_long;
+    memcpy(socket->peer, arrival->peer, sizeof(socket->peer));
+    tierce__list_push_back(&socket->loop->sockets, &socket->node);
     tierce__list_init(&socket->dirty);
+    return socket;
+}
+
+void tierce__grpc_socket_open(struct tierce__grpc_arrival *arrival)
+{
+    struct socket *socket = make_socket(arrival);
+    int fd = arrival->fd;
+    tierce__free(arrival);
+    if (socket == NULL)
+        return;
     if (uv_tcp_open(&socket->tcp, fd) != 0) {
         close(fd);
         close_socket(socket);

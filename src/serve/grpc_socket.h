@@ -2,6 +2,7 @@
 #ifndef TIERCE_SERVE_GRPC_SOCKET_H
 #define TIERCE_SERVE_GRPC_SOCKET_H
 
+#include "serve/addresses.h"
 #include "serve/call_private.h"
 #include "serve/routes.h"
 #include "serve/tls.h"
@@ -17,6 +18,7 @@ struct tierce__grpc_listener_opts {
     size_t loop_count;
     const struct tierce__listener *listener;
     uint32_t connections_max;
+    struct tierce__addresses *addresses; /* [borrow until destroy]; NULL: no limit */
 };
 
 /* Errors: negative errno, TIERCE_E_CONFIG; `why` in words. */
@@ -24,6 +26,10 @@ TIERCE_MUSTUSE int tierce__grpc_listener_start(struct tierce__grpc_listener **ou
                                                const struct tierce__grpc_listener_opts *opts,
                                                char why[256]);
 uint16_t tierce__grpc_listener_port(const struct tierce__grpc_listener *listener);
+
+/* The certificates of connections from now on; `fresh` gets those that there were. */
+void tierce__grpc_listener_exchange(struct tierce__grpc_listener *listener,
+                                    struct tierce__tls_context *fresh);
 
 /* Accepts no more; returns when that is so. */
 void tierce__grpc_listener_close(struct tierce__grpc_listener *listener);

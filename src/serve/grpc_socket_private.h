@@ -3,17 +3,28 @@
 #define TIERCE_SERVE_GRPC_SOCKET_PRIVATE_H
 
 #include "serve/grpc_socket.h"
+#include "serve/listen.h"
 
 /* What the sockets of a listener have in common. */
 struct tierce__grpc_origin {
     struct tierce__shared *shared;
     const struct tierce__routes *routes;
     struct tierce__tls_context *tls; /* or NULL */
-    _Atomic uint32_t sockets;        /* relaxed: for the limit */
+    struct tierce__addresses *addresses; /* or NULL */
+    _Atomic uint32_t sockets;            /* relaxed: for the limit */
 };
 
-/* Takes the descriptor over; counted already, by the loop and by its origin. Owner only. */
-void tierce__grpc_socket_open(struct tierce__uv_loop *loop, struct tierce__grpc_origin *origin,
-                              int fd, const char *peer);
+/* A socket on its way to its loop; counted by the loop, by its origin and by its address. */
+struct tierce__grpc_arrival {
+    struct tierce__task task;
+    struct tierce__grpc_origin *origin;
+    struct tierce__uv_loop *loop;
+    int fd;
+    struct tierce__address address;
+    char peer[TIERCE__PEER_BYTES];
+};
+
+/* Takes it over. [transfer] Owner only. */
+void tierce__grpc_socket_open(struct tierce__grpc_arrival *arrival);
 
 #endif

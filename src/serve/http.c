@@ -16,7 +16,8 @@
 /* ---- deadlines --------------------------------------------------------------------------------
  */
 
-/* A client that has not sent its request by then is cut off; one that waits gets an answer. */
+/* A client that has not sent its request by then is cut off; one that waits gets an answer, and as
+ * long again to take it. */
 static void call_time(struct tierce__http *http, struct tierce__http_call *call, unsigned status,
                       const char *why)
 {
@@ -37,7 +38,51 @@ static void retire_first(struct tierce__http *http, unsigned status, const char 
         TIERCE__CONTAINER_OF(http->calls.next, struct tierce__http_call, node);
     tierce__list_remove(&call->node);
     tierce__list_push_back(&http->late, &call->node);
+    call->taken_by_ns = tierce__deadline_in_ms(http->shared->transfer_ms);
     call_time(http, call, status, why);
+}
+
+static void cut_first_late(struct tierce__http *http)
+{
+    struct tierce__http_call *call =
+        TIERCE__CONTAINER_OF(http->late.next, struct tierce__http_call, node);
+    tierce__list_remove(&call->node);
+    tierce__list_push_back(&http->past, &call->node);
+    if (!call->is_stream)
+        (void)shutdown(call->fd, SHUT_RDWR);
+}
+
+static void cut_first_idle(struct tierce__http *http)
+{
+    struct tierce__http_connection *c =
+        TIERCE__CONTAINER_OF(http->idle.next, struct tierce__http_connection, node);
+    tierce__list_remove(&c->node);
+    (void)shutdown(c->fd, SHUT_RDWR);
+}
+
+/* The first of each list, or never. */
+struct due {
+    uint64_t call_ns, late_ns, idle_ns;
+};
+
+static struct due find_due(const struct tierce__http *http)
+{
+    struct due due = {TIERCE__DEADLINE_NEVER, TIERCE__DEADLINE_NEVER, TIERCE__DEADLINE_NEVER};
+    if (!tierce__list_empty(&http->calls))
+        due.call_ns = TIERCE__CONTAINER_OF(http->calls.next, struct tierce__http_call, node)
+                          ->base.info.deadline_ns;
+    if (!tierce__list_empty(&http->late))
+        due.late_ns =
+            TIERCE__CONTAINER_OF(http->late.next, struct tierce__http_call, node)->taken_by_ns;
+    if (!tierce__list_empty(&http->idle))
+        due.idle_ns = TIERCE__CONTAINER_OF(http->idle.next, struct tierce__http_connection, node)
+                          ->deadline_ns;
+    return due;
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
 }
 
 static void *keep_time(void *arg)
@@ -45,16 +90,17 @@ static void *keep_time(void *arg)
     struct tierce__http *http = arg;
     tierce__lock_take(&http->lock);
     while (!http->is_ending) {
-        uint64_t deadline_ns = TIERCE__DEADLINE_NEVER;
-        if (!tierce__list_empty(&http->calls)) {
-            const struct tierce__http_call *first =
-                TIERCE__CONTAINER_OF(http->calls.next, struct tierce__http_call, node);
-            deadline_ns = first->base.info.deadline_ns;
-        }
-        if (deadline_ns <= tierce__now_ns())
+        struct due due = find_due(http);
+        uint64_t now_ns = tierce__now_ns();
+        if (due.call_ns <= now_ns)
             retire_first(http, 504, "deadline exceeded");
+        else if (due.late_ns <= now_ns)
+            cut_first_late(http);
+        else if (due.idle_ns <= now_ns)
+            cut_first_idle(http);
         else
-            (void)tierce__cond_wait(&http->changed, &http->lock, deadline_ns);
+            (void)tierce__cond_wait(&http->changed, &http->lock,
+                                    earlier(due.call_ns, earlier(due.late_ns, due.idle_ns)));
     }
     tierce__lock_drop(&http->lock);
     return NULL;
@@ -95,7 +141,7 @@ static int start_daemon(struct tierce__http *http, uint32_t threads, uint32_t co
         MHD_OPTION_CONNECTION_TIMEOUT, SILENCE_S,
         MHD_OPTION_URI_LOG_CALLBACK, tierce__http_call_begin, http,
         MHD_OPTION_NOTIFY_COMPLETED, tierce__http_call_completed, http,
-        MHD_OPTION_NOTIFY_CONNECTION, tierce__http_tls_connection, http,
+        MHD_OPTION_NOTIFY_CONNECTION, tierce__http_connection_notify, http,
         MHD_OPTION_STRICT_FOR_CLIENT, 1,
         MHD_OPTION_ARRAY, tls,
         MHD_OPTION_END);
@@ -114,10 +160,13 @@ int tierce__http_start(struct tierce__http **out, const struct tierce__http_opts
     http->shared = opts->shared;
     http->fd = -1;
     http->port = config->port;
+    http->addresses = opts->addresses;
     tierce__lock_init(&http->lock, TIERCE__LOCK_SERVE_HTTP);
     tierce__cond_init(&http->changed);
     tierce__list_init(&http->calls);
     tierce__list_init(&http->late);
+    tierce__list_init(&http->past);
+    tierce__list_init(&http->idle);
     tierce__list_init(&http->streams);
     int rc = tierce__routes_init(&http->routes, config->routes, config->route_count);
     if (rc == 0 && config->tls.certificate != NULL)
@@ -139,6 +188,15 @@ out:
     else
         *out = http;
     return rc;
+}
+
+void tierce__http_exchange(struct tierce__http *http, struct tierce__http_credentials *fresh)
+{
+    tierce__lock_take(&http->lock);
+    struct tierce__http_credentials *before = http->credentials;
+    http->credentials = fresh;
+    tierce__lock_drop(&http->lock);
+    tierce__http_credentials_drop(before);
 }
 
 uint16_t tierce__http_port(const struct tierce__http *http)
@@ -191,8 +249,11 @@ void tierce__http_give_up(struct tierce__http *http)
 void tierce__http_cut(struct tierce__http *http)
 {
     tierce__lock_take(&http->lock);
-    TIERCE__LIST_FOR_EACH (node, &http->late)
-        (void)shutdown(TIERCE__CONTAINER_OF(node, struct tierce__http_call, node)->fd, SHUT_RDWR);
+    struct tierce__list *const lists[] = {&http->late, &http->past};
+    for (int i = 0; i < 2; i++)
+        TIERCE__LIST_FOR_EACH (node, lists[i])
+            (void)shutdown(TIERCE__CONTAINER_OF(node, struct tierce__http_call, node)->fd,
+                           SHUT_RDWR);
     tierce__lock_drop(&http->lock);
 }
 
@@ -214,6 +275,7 @@ void tierce__http_stop(struct tierce__http *http)
     if (http->fd >= 0)
         close(http->fd);
     TIERCE_ASSERT(tierce__list_empty(&http->calls) && tierce__list_empty(&http->late));
+    TIERCE_ASSERT(tierce__list_empty(&http->past) && tierce__list_empty(&http->idle));
     TIERCE_ASSERT(tierce__list_empty(&http->streams));
     tierce__http_tls_fini(http);
     tierce__routes_fini(&http->routes);

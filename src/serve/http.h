@@ -2,6 +2,7 @@
 #ifndef TIERCE_SERVE_HTTP_H
 #define TIERCE_SERVE_HTTP_H
 
+#include "serve/addresses.h"
 #include "serve/call_private.h"
 #include "serve/routes.h"
 
@@ -13,12 +14,22 @@ struct tierce__http_opts {
     struct tierce__shared *shared;
     const struct tierce__listener *listener;
     uint32_t threads, connections_max;
+    struct tierce__addresses *addresses; /* [borrow until stop]; NULL: no limit */
 };
 
 /* Errors: negative errno, TIERCE_E_CONFIG (TLS files); `why` in words. */
 TIERCE_MUSTUSE int tierce__http_start(struct tierce__http **out,
                                       const struct tierce__http_opts *opts, char why[256]);
 uint16_t tierce__http_port(const struct tierce__http *http);
+
+/* The files of TLS, read anew; to be exchanged, or dropped. Errors: TIERCE_E_CONFIG, -ENOMEM; `why`
+ * in words. */
+struct tierce__http_credentials;
+TIERCE_MUSTUSE int tierce__http_credentials_read(struct tierce__http_credentials **out,
+                                                 const struct tierce__tls *files, char why[256]);
+void tierce__http_credentials_drop(struct tierce__http_credentials *credentials);
+/* For connections from now on. [transfer] */
+void tierce__http_exchange(struct tierce__http *http, struct tierce__http_credentials *fresh);
 
 /* Accepts no more, and ends streams; calls go on. */
 void tierce__http_drain(struct tierce__http *http);

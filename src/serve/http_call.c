@@ -128,6 +128,7 @@ void *tierce__http_call_begin(void *arg, const char *uri, struct MHD_Connection 
     call->fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
     tierce__list_init(&call->node);
     tierce__lock_take(&http->lock);
+    tierce__http_connection_has_request(connection);
     call->came_too_late = http->is_draining;
     if (!call->came_too_late) {
         call->base.info.deadline_ns = tierce__deadline_in_ms(http->shared->transfer_ms);
@@ -143,7 +144,6 @@ void *tierce__http_call_begin(void *arg, const char *uri, struct MHD_Connection 
 void tierce__http_call_completed(void *arg, struct MHD_Connection *connection, void **context,
                                  enum MHD_RequestTerminationCode code)
 {
-    (void)connection;
     (void)code;
     struct tierce__http *http = arg;
     struct tierce__http_call *call = *context;
@@ -152,6 +152,7 @@ void tierce__http_call_completed(void *arg, struct MHD_Connection *connection, v
         return;
     atomic_store_explicit(&call->base.is_over, true, memory_order_relaxed);
     tierce__lock_take(&http->lock);
+    tierce__http_connection_had_request(http, connection);
     if (!call->came_too_late) {
         tierce__list_remove(&call->node);
         http->call_count--;

@@ -77,7 +77,7 @@ static void response_is_gone(void *arg)
     drop(stream);
 }
 
-static struct tierce__stream *make_stream(const struct tierce__http_call *call)
+static struct tierce__stream *make_stream(struct tierce__http_call *call)
 {
     struct tierce__stream *stream = tierce__calloc(1, sizeof(*stream));
     if (stream == NULL)
@@ -92,6 +92,7 @@ static struct tierce__stream *make_stream(const struct tierce__http_call *call)
     tierce__lock_take(&call->http->lock);
     tierce__list_push_back(&call->http->streams, &stream->node);
     stream->is_ended = call->http->is_draining;
+    call->is_stream = true;
     tierce__lock_drop(&call->http->lock);
     return stream;
 }

@@ -140,7 +140,7 @@ struct tierce__listener {
     uint16_t port;    /* 0: any; see tierce__server_port */
     uint32_t threads; /* HTTP: 0: as many as the server's loops */
     const char *name; /* goes before what is said of it when it cannot start; or NULL */
-    struct tierce__tls tls;
+    struct tierce__tls tls;              /* [borrow until stop] the names */
     const struct tierce__route *routes; /* [borrow until stop] */
     size_t route_count;
 };
@@ -156,9 +156,10 @@ struct tierce__server_opts {
     size_t held_bytes_max;    /* of all requests and answers that are held; 0: 1 GiB */
     size_t stream_buffer_max; /* 0: 4 MiB */
     uint32_t connections_max; /* of each listener; 0: 4096 */
+    uint32_t connections_per_address; /* of those, from one; 0: no limit of its own */
     uint32_t streams_max;     /* gRPC calls at a time on one connection; 0: 4096 */
-    /* An HTTP call's deadline, from its first byte on; how long a gRPC client may take to send a
-     * request, and to take an answer; 0: 60 s */
+    /* An HTTP call's deadline, from its request line on; how long a client may take to come to a
+     * request line, to send a gRPC request, and to take an answer; 0: 60 s */
     uint32_t transfer_ms;
     const void *descriptors; /* FileDescriptorSet for gRPC reflection, or NULL. [borrow] */
     size_t descriptor_bytes;
@@ -179,6 +180,14 @@ TIERCE_MUSTUSE int tierce__server_start(struct tierce__server **out,
 
 /* The port of a listener by its index. */
 uint16_t tierce__server_port(const struct tierce__server *server, size_t listener);
+
+/* Reads the files of TLS again, for connections from now on; all of them, or none. Errors: as start;
+ * those that were there stay. Thread: one at a time. */
+TIERCE_MUSTUSE int tierce__server_reload(struct tierce__server *server, char why[256]);
+
+/* Calls that wait for a worker, and for the thread that computes aside. Thread: any. */
+void tierce__server_waiting(const struct tierce__server *server, uint32_t *workers,
+                            uint32_t *aside);
 
 /* Not to be called by a handler. Takes no new call, lets those that run end for at most drain_ms,
  * closes and frees. Calls that are late are answered UNAVAILABLE or 503, and their handlers'

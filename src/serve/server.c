@@ -19,6 +19,14 @@
 struct entrance {
     struct tierce__grpc_listener *grpc;
     struct tierce__http *http;
+    struct tierce__addresses *addresses; /* or NULL */
+    struct tierce__tls tls;
+};
+
+/* What is read anew of one of them; of its protocol. */
+struct fresh {
+    struct tierce__tls_context *grpc;
+    struct tierce__http_credentials *http;
 };
 
 struct tierce__server {
@@ -71,6 +79,10 @@ static int open_entrance(struct tierce__server *server, const struct tierce__lis
                          const struct tierce__server_opts *opts, char why[256])
 {
     struct entrance *entrance = &server->entrances[server->entrance_count++];
+    entrance->tls = listener->tls;
+    if (opts->connections_per_address > 0 &&
+        tierce__addresses_create(&entrance->addresses, opts->connections_per_address) != 0)
+        return -ENOMEM;
     uint32_t threads = (uint32_t)or_else(opts->loops, processors());
     uint32_t connections_max = (uint32_t)or_else(opts->connections_max, 4096);
     if (listener->protocol == TIERCE__SERVE_HTTP)
@@ -79,7 +91,8 @@ static int open_entrance(struct tierce__server *server, const struct tierce__lis
             &(struct tierce__http_opts){.shared = &server->shared,
                                         .listener = listener,
                                         .threads = (uint32_t)or_else(listener->threads, threads),
-                                        .connections_max = connections_max},
+                                        .connections_max = connections_max,
+                                        .addresses = entrance->addresses},
             why);
     int rc = server->loop_count == 0 ? start_loops(server, threads) : 0;
     if (rc != 0) {
@@ -92,7 +105,8 @@ static int open_entrance(struct tierce__server *server, const struct tierce__lis
                                              .loops = server->loops,
                                              .loop_count = server->loop_count,
                                              .listener = listener,
-                                             .connections_max = connections_max},
+                                             .connections_max = connections_max,
+                                             .addresses = entrance->addresses},
         why);
 }
 
@@ -161,6 +175,54 @@ uint16_t tierce__server_port(const struct tierce__server *server, size_t listene
                                   : tierce__grpc_listener_port(entrance->grpc);
 }
 
+void tierce__server_waiting(const struct tierce__server *server, uint32_t *workers, uint32_t *aside)
+{
+    TIERCE_CHECK_MAGIC(server, SERVER_MAGIC);
+    *workers = tierce__workers_waiting(server->shared.workers);
+    *aside = tierce__workers_waiting(server->shared.aside);
+}
+
+/* ---- certificates, anew -----------------------------------------------------------------------
+ */
+
+static int read_fresh(struct fresh *out, const struct entrance *entrance, char why[256])
+{
+    if (entrance->tls.certificate == NULL)
+        return 0;
+    return entrance->http != NULL
+               ? tierce__http_credentials_read(&out->http, &entrance->tls, why)
+               : tierce__tls_server_context(&out->grpc, &entrance->tls, why);
+}
+
+static void exchange(const struct entrance *entrance, struct fresh *fresh)
+{
+    if (fresh->http != NULL)
+        tierce__http_exchange(entrance->http, fresh->http);
+    if (fresh->grpc != NULL)
+        tierce__grpc_listener_exchange(entrance->grpc, fresh->grpc);
+    fresh->http = NULL;
+}
+
+int tierce__server_reload(struct tierce__server *server, char why[256])
+{
+    TIERCE_CHECK_MAGIC(server, SERVER_MAGIC);
+    struct fresh *fresh = tierce__calloc(server->entrance_count + 1, sizeof(*fresh));
+    int rc = fresh != NULL ? 0 : -ENOMEM;
+    snprintf(why, 256, "no memory");
+    for (size_t i = 0; rc == 0 && i < server->entrance_count; i++)
+        rc = read_fresh(&fresh[i], &server->entrances[i], why);
+    for (size_t i = 0; rc == 0 && i < server->entrance_count; i++)
+        exchange(&server->entrances[i], &fresh[i]);
+    for (size_t i = 0; fresh != NULL && i < server->entrance_count; i++) {
+        tierce__http_credentials_drop(fresh[i].http);
+        tierce__tls_context_destroy(fresh[i].grpc);
+    }
+    tierce__free(fresh);
+    if (rc == 0)
+        why[0] = '\0';
+    return rc;
+}
+
 /* ---- the end ----------------------------------------------------------------------------------
  */
 
@@ -224,6 +286,7 @@ void tierce__server_stop(struct tierce__server *server, uint32_t drain_ms)
     for (size_t i = 0; i < server->entrance_count; i++) {
         tierce__http_stop(server->entrances[i].http);
         tierce__grpc_listener_destroy(server->entrances[i].grpc);
+        tierce__addresses_destroy(server->entrances[i].addresses);
     }
     tierce__reflection_destroy(server->reflection);
     tierce__free(server->entrances);

@@ -2,6 +2,7 @@
 #include "serve/tls.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/lock.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 
 struct tierce__tls_context {
+    struct tierce__lock lock; /* SERVE_TLS */
     SSL_CTX *ssl;
 };
 
@@ -59,6 +61,7 @@ static int make_context(struct tierce__tls_context **out, const SSL_METHOD *meth
     struct tierce__tls_context *context = tierce__calloc(1, sizeof(*context));
     if (context == NULL)
         return -ENOMEM;
+    tierce__lock_init(&context->lock, TIERCE__LOCK_SERVE_TLS);
     context->ssl = SSL_CTX_new(method);
     if (context->ssl == NULL || SSL_CTX_set_min_proto_version(context->ssl, TLS1_2_VERSION) != 1) {
         tierce__tls_context_destroy(context);
@@ -147,7 +150,26 @@ void tierce__tls_context_destroy(struct tierce__tls_context *context)
     if (context == NULL)
         return;
     SSL_CTX_free(context->ssl);
+    tierce__lock_fini(&context->lock);
     tierce__free(context);
+}
+
+void tierce__tls_context_exchange(struct tierce__tls_context *context,
+                                  struct tierce__tls_context *by)
+{
+    tierce__lock_take(&context->lock);
+    SSL_CTX *before = context->ssl;
+    context->ssl = by->ssl;
+    tierce__lock_drop(&context->lock);
+    by->ssl = before; /* sessions that run hold it too */
+}
+
+static SSL *new_ssl(struct tierce__tls_context *context)
+{
+    tierce__lock_take(&context->lock);
+    SSL *ssl = SSL_new(context->ssl);
+    tierce__lock_drop(&context->lock);
+    return ssl;
 }
 
 /* ---- sessions ---------------------------------------------------------------------------------
@@ -166,12 +188,12 @@ static bool expect_name(SSL *ssl, const char *name)
 }
 
 int tierce__tls_session_create(struct tierce__tls_session **out,
-                               const struct tierce__tls_context *context, const char *server_name)
+                               struct tierce__tls_context *context, const char *server_name)
 {
     struct tierce__tls_session *session = tierce__calloc(1, sizeof(*session));
     if (session == NULL)
         return -ENOMEM;
-    session->ssl = SSL_new(context->ssl);
+    session->ssl = new_ssl(context);
     session->in = BIO_new(BIO_s_mem());
     session->out = BIO_new(BIO_s_mem());
     if (session->ssl == NULL || session->in == NULL || session->out == NULL) {

@@ -27,10 +27,14 @@ TIERCE_MUSTUSE int tierce__tls_client_context(struct tierce__tls_context **out, 
                                               char why[256]);
 void tierce__tls_context_destroy(struct tierce__tls_context *context);
 
+/* Sessions from now on have the certificates of `by`, which gets those that there were. */
+void tierce__tls_context_exchange(struct tierce__tls_context *context,
+                                  struct tierce__tls_context *by);
+
 /* server_name: a client's, to be found in the certificate; NULL: a server's session.
  * Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__tls_session_create(struct tierce__tls_session **out,
-                                              const struct tierce__tls_context *context,
+                                              struct tierce__tls_context *context,
                                               const char *server_name);
 void tierce__tls_session_destroy(struct tierce__tls_session *session);
 

@@ -94,3 +94,11 @@ bool tierce__workers_submit(struct tierce__workers *workers, struct tierce__task
     tierce__lock_drop(&workers->lock);
     return taken;
 }
+
+uint32_t tierce__workers_waiting(struct tierce__workers *workers)
+{
+    tierce__lock_take(&workers->lock);
+    uint32_t waiting = workers->waiting;
+    tierce__lock_drop(&workers->lock);
+    return waiting;
+}

@@ -21,4 +21,7 @@ void tierce__workers_destroy(struct tierce__workers *workers);
 /* False: the queue is full. Thread: any. */
 bool tierce__workers_submit(struct tierce__workers *workers, struct tierce__task *task);
 
+/* Tasks that wait. Thread: any. */
+uint32_t tierce__workers_waiting(struct tierce__workers *workers);
+
 #endif

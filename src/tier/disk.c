@@ -79,16 +79,20 @@ static bool admit(struct tierce__disk *d, const struct tierce__key *key)
     return false;
 }
 
-/* Drops the oldest queued puts until `bytes` more fit the bound. One put alone always fits. */
-static void make_room(struct tierce__disk *d, uint64_t bytes, struct tierce__list *finished)
+/* Puts that wait were not written yet, and what follows on them is of no use without them: so it is
+ * the last that has no room. One alone always has. */
+static bool queue_is_full(const struct tierce__disk *d, uint64_t bytes)
 {
-    while (!tierce__list_empty(&d->puts) && d->queued_put_bytes + bytes > d->queue_bytes_max) {
-        struct tierce__tier_req *oldest = tierce__disk_req_of(d->puts.next);
-        tierce__list_remove(&oldest->node);
-        d->queued_put_bytes -= oldest->object_bytes;
-        d->stats.dropped_puts++;
-        tierce__disk_finish(finished, oldest, TIERCE_E_FULL);
-    }
+    return !tierce__list_empty(&d->puts) && d->queued_put_bytes + bytes > d->queue_bytes_max;
+}
+
+/* From the end: a chunk comes right behind the one before it. */
+static bool is_queued(const struct tierce__disk *d, const struct tierce__key *key)
+{
+    struct tierce__list *node = d->puts.prev;
+    while (node != &d->puts && !tierce__key_equal(tierce__disk_req_of(node)->keys, key))
+        node = node->prev;
+    return node != &d->puts;
 }
 
 static bool put_is_sane(const struct tierce__tier_req *req)
@@ -118,8 +122,7 @@ static int accept_get(struct tierce__disk *d, struct tierce__tier_req *req)
     return queued;
 }
 
-static int accept_put(struct tierce__disk *d, struct tierce__tier_req *req,
-                      struct tierce__list *finished)
+static int accept_put(struct tierce__disk *d, struct tierce__tier_req *req)
 {
     if (!put_is_sane(req))
         return TIERCE_E_ARGUMENT;
@@ -128,7 +131,13 @@ static int accept_put(struct tierce__disk *d, struct tierce__tier_req *req,
         return tierce__disk_is_served(d, slot) ? 0 : TIERCE_E_REFUSED;
     if (d->admitted != NULL && !admit(d, req->keys))
         return TIERCE_E_REFUSED;
-    make_room(d, req->object_bytes, finished);
+    if (queue_is_full(d, req->object_bytes)) {
+        d->stats.dropped_puts++;
+        return TIERCE_E_FULL;
+    }
+    /* It is asked again when its turn comes; until then it would take the room of others. */
+    if (tierce__disk_lacks_parent(d, req) && !is_queued(d, req->parent))
+        return TIERCE_E_REFUSED;
     tierce__buf_acquire(req->buf);
     req->scratch[0] = TIERCE__DISK_HOLDS_BUF;
     d->queued_put_bytes += req->object_bytes;
@@ -209,7 +218,7 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
     case TIERCE__TIER_GET:
         return accept_get(d, req);
     case TIERCE__TIER_PUT:
-        return accept_put(d, req, finished);
+        return accept_put(d, req);
     case TIERCE__TIER_DELETE:
         return accept_delete(d, req);
     case TIERCE__TIER_HIDE:

@@ -31,7 +31,7 @@ struct tierce__disk_opts {
     uint32_t io_depth;        /* transfers in flight, at most 64; 0: 16 */
     uint32_t io_bytes; /* a transfer's size, an eighth more where that spares a small one; multiple
                           of 4096; 0: 1 MiB */
-    uint64_t queue_bytes;       /* puts waiting; beyond it the oldest is dropped; 0: 1/4 cap,
+    uint64_t queue_bytes;       /* puts waiting; what comes beyond it is dropped; 0: 1/4 cap,
                                    at most 256 MiB */
     uint32_t flush_interval_ms; /* background flush; 0: 1000 */
     uint32_t lock_wait_ms;      /* wait for the folder's lock; UINT32_MAX: for ever */

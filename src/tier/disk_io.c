@@ -378,8 +378,7 @@ static struct tierce__disk_op *writer_of(struct tierce__disk *d, uint32_t slot)
     return NULL;
 }
 
-/* A suffix is of no use without its prefix, which may have been dropped from the queue. */
-static bool lacks_parent(const struct tierce__disk *d, const struct tierce__tier_req *req)
+bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce__tier_req *req)
 {
     if (!req->needs_parent || req->parent == NULL)
         return false;
@@ -397,7 +396,7 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
     if (slot != TIERCE__INDEX_NONE &&
         (d->table.chunks[slot].doomed || d->table.chunks[slot].cancelled))
         return false; /* the old one has to leave first */
-    if (slot == TIERCE__INDEX_NONE && rc == 0 && lacks_parent(d, req))
+    if (slot == TIERCE__INDEX_NONE && rc == 0 && tierce__disk_lacks_parent(d, req))
         rc = TIERCE_E_REFUSED;
     if (slot == TIERCE__INDEX_NONE && rc == 0) {
         rc = claim_place(d, req, &slot);

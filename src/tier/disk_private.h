@@ -58,12 +58,14 @@ struct tierce__disk_xfer {
     struct tierce__list node; /* free, or returned by the vfs */
 };
 
-/* Space of a chunk that is gone from the index and not yet from the journal. */
+/* A chunk that is not served any more and not yet gone from the journal: its space, if it is gone
+ * from the index, or its slot, if somebody reads it. */
 struct tierce__disk_limbo {
     struct tierce__key key;
     uint64_t seq;
     uint64_t offset;
     uint64_t object_bytes;
+    uint32_t slot; /* or NO_SLOT */
 };
 
 struct tierce__disk_slots {
@@ -240,6 +242,9 @@ void tierce__disk_io_fini(struct tierce__disk *d);
 void *tierce__disk_io_main(void *arg);
 /* Answers each request of a list: releases what a queued put held, calls done. No lock. */
 void tierce__disk_answer(struct tierce__list *finished);
+/* Whether a put is of a suffix whose prefix is neither there nor being written: of no use. Under the
+ * lock. */
+bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce__tier_req *req);
 /* Puts a request on a list of those to be answered. */
 void tierce__disk_finish(struct tierce__list *finished, struct tierce__tier_req *req, int status);
 struct tierce__tier_req *tierce__disk_req_of(struct tierce__list *node);

@@ -175,6 +175,10 @@ void tierce__disk_settle(struct tierce__disk *d, uint64_t limbo_mark)
     set_all(d, TIERCE__DISK_DURABLE);
     for (; d->limbo_head < limbo_mark; d->limbo_head++) {
         const struct tierce__disk_limbo *l = &d->limbo[d->limbo_head % d->limbo_room];
+        if (l->slot != TIERCE__NO_SLOT) {
+            d->table.chunks[l->slot].state = TIERCE__DISK_FORGOTTEN;
+            continue;
+        }
         tierce__space_give(d->space, l->offset, l->object_bytes);
         d->limbo_bytes -= l->object_bytes;
     }
@@ -197,7 +201,7 @@ void tierce__disk_drop_unsynced(struct tierce__disk *d)
         while (lists[i]->count > 0) {
             uint32_t slot = lists[i]->head;
             list_remove(d, lists[i], slot);
-            d->table.chunks[slot].state = TIERCE__DISK_FAILED;
+            d->table.chunks[slot].state = TIERCE__DISK_FORGOTTEN;
             if (!d->table.chunks[slot].doomed)
                 tierce__disk_doom(d, slot, TIERCE__LEFT_LOST);
         }
@@ -255,25 +259,34 @@ static bool limbo_has_room(const struct tierce__disk *d)
     return d->limbo_tail - d->limbo_head < d->limbo_room;
 }
 
+/* The record of a chunk's end waits for the next commit; so does its space, or, if somebody reads
+ * it, the chunk. */
 static void send_to_limbo(struct tierce__disk *d, uint32_t slot)
 {
-    const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    bool stays = c->reads > 0;
     d->limbo[d->limbo_tail % d->limbo_room] =
         (struct tierce__disk_limbo){.key = *tierce__index_key(d->table.index, slot),
                                     .seq = c->seq,
                                     .offset = c->offset,
-                                    .object_bytes = c->object_bytes};
+                                    .object_bytes = c->object_bytes,
+                                    .slot = stays ? slot : TIERCE__NO_SLOT};
     d->limbo_tail++;
-    d->limbo_bytes += c->object_bytes;
     d->durable_count -= c->state == TIERCE__DISK_DURABLE;
+    if (stays)
+        c->state = TIERCE__DISK_LEAVING;
+    else
+        d->limbo_bytes += c->object_bytes;
+    c->recorded = false;
     tierce__disk_want_commit(d, false);
 }
 
-/* Whether a doomed chunk could be taken out. */
+/* Whether a doomed chunk could be taken out. If not, it is kept for its reads alone: its end is
+ * recorded without waiting for them. */
 static bool try_remove(struct tierce__disk *d, uint32_t slot)
 {
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
-    if (c->reads > 0 || c->state == TIERCE__DISK_COMMITTING)
+    if (c->state == TIERCE__DISK_COMMITTING || c->state == TIERCE__DISK_LEAVING)
         return false;
     bool recorded = c->state == TIERCE__DISK_DURABLE || c->recorded;
     if (recorded && !limbo_has_room(d)) {
@@ -281,11 +294,15 @@ static bool try_remove(struct tierce__disk *d, uint32_t slot)
         tierce__disk_want_commit(d, true);
         return false;
     }
-    if (c->state == TIERCE__DISK_DIRTY)
+    if (c->state == TIERCE__DISK_DIRTY) {
         list_remove(d, &d->dirty, slot);
+        c->state = TIERCE__DISK_FORGOTTEN;
+    }
     if (recorded)
         send_to_limbo(d, slot);
-    else /* no journal knows it, so its space is free at once */
+    if (c->reads > 0)
+        return false;
+    if (!recorded) /* no journal knows it, so its space is free at once */
         tierce__space_give(d->space, c->offset, c->object_bytes);
     c->hidden = false;
     c->doomed = false;

@@ -17,7 +17,8 @@ enum tierce__disk_state {
     TIERCE__DISK_DIRTY,      /* visible; no sync has covered its bytes */
     TIERCE__DISK_COMMITTING, /* the journal thread is making it durable */
     TIERCE__DISK_DURABLE,    /* in the journal */
-    TIERCE__DISK_FAILED,     /* its bytes may be lost: never in the journal, only kept for reads */
+    TIERCE__DISK_LEAVING,    /* doomed and read: the record of its end waits for a commit */
+    TIERCE__DISK_FORGOTTEN,  /* doomed: no journal has it, it is kept for reads alone */
 };
 
 struct tierce__disk_chunk {

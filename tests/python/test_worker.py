@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("vllm")
 
 from tierce.vllm.link import PREFETCH, Later  # noqa: E402
-from tierce.vllm.tracker import ChainPart, LoadSpec, ReqMeta  # noqa: E402
-from tierce.vllm.worker import TELLING_TOKENS, WorkerHalf  # noqa: E402
+from tierce.vllm.tracker import ChainPart, LoadSpec, ReqMeta, SaveSpec  # noqa: E402
+from tierce.vllm.worker import TELLING_TOKENS, SessionChain, WorkerHalf  # noqa: E402
 
 
 class View:
@@ -85,7 +85,7 @@ class PrefetchingView:
 def half():
     half = WorkerHalf.__new__(WorkerHalf)
     half.lock, half.view = threading.Lock(), PrefetchingView()
-    half.chains = {7: (None, SimpleNamespace(blocks=8))}
+    half.chains = {session: SessionChain(None, SimpleNamespace(blocks=8)) for session in (7, 8)}
     half.prefetches, half.busy, half.released = {}, {}, set()
     return half
 
@@ -118,3 +118,53 @@ def test_a_request_that_ends_takes_its_prefetch_along(half, keep_chain):
     assert ask(half, PREFETCH) is None
     half.release(7, keep_chain)
     assert half.view.prefetch.ended and not half.prefetches
+
+
+class WaitingView(PrefetchingView):
+    """Whose lookup of session 8, load and store wait, as for a disk or for memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits, self.goes_on = threading.Event(), threading.Event()
+
+    def wait(self):
+        self.waits.set()
+        assert self.goes_on.wait(60)
+
+    def lookup(self, chain, from_block, to_block, flags, session, tag):
+        if session == 8:
+            self.wait()
+        return super().lookup(chain, from_block, to_block, flags, session, tag)
+
+    def load_begin(self, *_):
+        self.wait()
+
+    def store_begin(self, *_):
+        self.wait()
+
+
+@pytest.mark.parametrize("what", ["lookup", "load", "store"])
+def test_who_waits_keeps_up_nobody_else(half, what):
+    half.view = view = WaitingView()
+    request = ReqMeta("r", 8, None, bytes(32), 0, 8, LoadSpec(0, 8, 0, False, True), SaveSpec(8, False))
+    half.requests = [request]
+    call = {"lookup": lambda: half.lookup(8, ChainPart(None, 8, b"", True, tag="t"), 1, 8, 1),
+            "load": lambda: half.begin_load(request), "store": half.begin_stores}[what]
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    assert view.waits.wait(60)
+    other = threading.Thread(target=lambda: (ask(half), half.release(7, False)), daemon=True)
+    other.start()
+    other.join(60)
+    assert not other.is_alive()
+    view.goes_on.set()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_prefetch_that_began_before_a_reset_is_ended(half):
+    old = half.view
+    old.prefetch_begin = lambda *_: setattr(half, "view", PrefetchingView()) or setattr(
+        old, "prefetch", Prefetch()) or old.prefetch
+    assert ask(half, PREFETCH) is None
+    assert old.prefetch.ended and not half.prefetches

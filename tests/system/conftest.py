@@ -52,11 +52,11 @@ class HostError(Exception):
 class Host:
     """A running engine.py. Methods of its Host are called by name."""
 
-    def __init__(self, log):
+    def __init__(self, log, *core):
         self.log = log
         self.running = False  # an engine
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("engine.py")), str(log)],
+            [sys.executable, str(Path(__file__).with_name("engine.py")), str(log), *map(str, core)],
             env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             start_new_session=True)
 

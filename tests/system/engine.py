@@ -4,13 +4,16 @@
 Commands are JSON lines on standard input: the name of a method of Host and its arguments. Answers
 are JSON lines on standard output; everything else that is printed goes to the log named as the
 first argument. Importing vLLM takes longer than starting a small engine, so one process serves
-many tests.
+many tests. A second argument names another build of the extension, to be used instead.
 """
 
+import ctypes
 import gc
+import importlib.util
 import json
 import os
 import sys
+import time
 import traceback
 from contextlib import contextmanager
 
@@ -81,11 +84,13 @@ class Host:
         size = len(asked) if together else 1
         out = []
         for at in range(0, len(asked), size):
+            began = time.monotonic()
             for result in self.llm.generate(asked[at:at + size], sampling, use_tqdm=False,
                                             lora_request=loras[at:at + size]):
                 out.append({"answer": list(result.outputs[0].token_ids),
                             "end": result.outputs[0].finish_reason,
-                            "report": result.kv_transfer_params})
+                            "report": result.kv_transfer_params,
+                            "seconds": time.monotonic() - began})
         return out
 
     def forget(self):
@@ -116,6 +121,14 @@ class Host:
     def flush(self):
         with self.opened() as engine:
             return engine.flush(30000)
+
+    def delay_reads(self, seconds):
+        """Reads of the disk take so much longer from now on; None: they hang until the next call.
+        Needs the extension of faulty_core.c."""
+        from tierce import _core
+
+        delay = ctypes.CDLL(_core.__file__).tierce_test_reads
+        delay(ctypes.c_int64(-1 if seconds is None else int(seconds * 1e9)))
 
     def break_call(self, part, name):
         """From now on a method of the connector's scheduler or worker half raises, or a call of the
@@ -165,11 +178,21 @@ class Host:
         destroy_distributed_environment()
 
 
+def use_core(path):
+    """Takes this build of the extension."""
+    spec = importlib.util.spec_from_file_location("tierce._core", path)
+    core = importlib.util.module_from_spec(spec)
+    sys.modules["tierce._core"] = core
+    spec.loader.exec_module(core)
+
+
 def main():
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    if len(sys.argv) > 2:
+        use_core(sys.argv[2])
     host = Host()
     for line in sys.stdin:
         name, arguments = json.loads(line)

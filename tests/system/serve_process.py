@@ -35,6 +35,11 @@ class Server:
     def url(self):
         return f"http://127.0.0.1:{self.http}"
 
+    def read_again(self):
+        """What it says when it is to read its certificates again."""
+        self.process.send_signal(signal.SIGHUP)
+        return self.process.stdout.readline().strip()
+
     def ask_to_end(self):
         self.process.send_signal(signal.SIGTERM)
 

@@ -3,6 +3,7 @@
 
 import gzip
 import random
+import shutil
 import socket
 import struct
 import threading
@@ -230,6 +231,31 @@ def test_who_does_not_read_or_end_holds_memory_for_a_while_only():
     raw.h2.send_data(stream, frame(b"handlers take their time"), end_stream=True)
     assert raw.wait(stream).status == 0
     for connection in (deaf, raw):
+        connection.close()
+    server.end()
+
+
+def test_who_reads_or_asks_slowly_is_cut_off():
+    """By bytes of TCP, below what HTTP/2 says of windows and streams."""
+    server = Server("--held-max", 24 << 20, "--transfer", 1500)
+    slow = Raw(server.grpc, window=(1 << 31) - 1)
+    slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.h2.increment_flow_control_window((1 << 30))
+    stream = slow.begin("/test.Echo/Big", [("x-bytes", str(18 << 20))])
+    slow.h2.send_data(stream, frame(b""), end_stream=True)
+    slow.send()
+    raw, until = Raw(server.grpc), time.monotonic() + 60
+    big = [("x-bytes", str(10 << 20))]
+    while raw.call("/test.Echo/Big", headers=big).headers.get("grpc-status") == "8":
+        assert slow.socket.recv(1 << 14) and time.monotonic() < until
+    # Headers in several frames, of which the last does not come.
+    stream = raw.begin("/test.Echo/Echo")
+    headers = bytearray(raw.h2.data_to_send())
+    assert headers[3:5] == b"\x01\x04"  # HEADERS, END_HEADERS
+    headers[4] = 0
+    raw.socket.sendall(headers)
+    assert raw.wait(stream).status == 4
+    for connection in (slow, raw):
         connection.close()
     server.end()
 
@@ -494,6 +520,36 @@ def test_connections_have_a_limit():
     server.end()
 
 
+def test_connections_of_one_address_have_a_limit():
+    server = Server("--connections-per-address", 2)
+
+    def connect(source):
+        """A connection that was let in, or None."""
+        made = Raw.__new__(Raw)
+        begin = socket.create_connection
+        try:
+            socket.create_connection = lambda to, seconds: begin(to, seconds, (source, 0))
+            made.__init__(server.grpc)
+            if made.call("/test.Echo/Echo").headers:
+                return made
+        except ConnectionError:
+            pass
+        finally:
+            socket.create_connection = begin
+        made.close()
+
+    held = [connect(f"127.0.0.{i}") for i in (1, 1, 2, 2)]
+    assert all(held) and connect("127.0.0.1") is None and connect("127.0.0.2") is None
+    held.pop(0).close()
+    until = time.monotonic() + 60
+    while (again := connect("127.0.0.1")) is None:
+        assert time.monotonic() < until
+    assert connect("127.0.0.2") is None
+    for made in (again, *held):
+        made.close()
+    server.end()
+
+
 def test_sigterm_lets_calls_end():
     server = Server()
     with grpc.insecure_channel(server.target) as channel:
@@ -577,4 +633,33 @@ def test_mutual_tls(certificates):
         with secure(server, certificates, name) as channel:
             assert error_of(channel, "Echo", timeout=5).code() in (
                 grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    server.end()
+
+
+def test_certificates_are_read_again(tmp_path):
+    first, second, used = (tmp_path / name for name in ("first", "second", "used"))
+    for folder in (first, second):
+        folder.mkdir()
+        make_certificates(folder)
+    shutil.copytree(first, used)
+    server = Server("--cert", used / "server.pem", "--key", used / "server.key", "--ca",
+                    used / "ca.pem")
+
+    def let_in(folder):
+        with secure(server, folder, "alice") as channel:
+            try:
+                return call(channel, "Echo", b"x", timeout=5) == b"x"
+            except grpc.RpcError:
+                return False
+
+    with secure(server, first, "alice") as kept:
+        assert call(kept, "Echo", b"x") == b"x"
+        assert let_in(first) and not let_in(second)
+        shutil.copy(second / "server.pem", used)  # without its key
+        assert "TLS" in server.read_again() and let_in(first)
+        for file in ("server.key", "ca.pem"):
+            shutil.copy(second / file, used)
+        assert server.read_again() == "read"
+        assert let_in(second) and not let_in(first)
+        assert call(kept, "Echo", b"y") == b"y"
     server.end()

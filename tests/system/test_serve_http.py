@@ -4,7 +4,9 @@
 import json
 import random
 import select
+import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -225,6 +227,76 @@ def test_a_deadline_ends_a_call():
     server.end()
 
 
+def trickle(connection, text, pause=0.05):
+    """Sends a letter now and then, until the server has had enough."""
+    with pytest.raises(ConnectionError):
+        for i in range(len(text)):
+            connection.sendall(text[i:i + 1])
+            if select.select([connection], [], [], pause)[0] and not connection.recv(1000):
+                raise ConnectionError
+
+
+def test_a_request_that_trickles_in_is_cut_off():
+    server = Server("--transfer", 500)
+    for begun in (b"", b"POST /Echo HTTP/1.1\r\nHost: localhost\r\n",
+                  b"GET /Info HTTP/1.1\r\nHost: localhost\r\n\r\n"):  # behind an answered one too
+        with connect(server, begun) as s:
+            if begun.startswith(b"GET"):
+                assert read_answer(s.makefile("rb"))[0] == 200
+            trickle(s, b"A" * 400)
+    with connect(server) as silent:
+        assert silent.recv(1) == b""
+    assert curl(server.url + "/Echo", data=b"well").body == b"well"
+    server.end()
+
+
+def test_an_answer_that_is_read_slowly_is_cut_off():
+    """All share the memory of answers: who takes a little now and then would keep it."""
+    server = Server("--transfer", 500, "--held-max", 96 << 20)
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        s.connect(("127.0.0.1", server.http))
+        s.sendall(b"GET /Big HTTP/1.1\r\nHost: localhost\r\nx-bytes: 67108864\r\n\r\n")
+        with connect(server, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n") as events:
+            deadline, lines = time.monotonic() + 40, b""
+            while curl(server.url + "/Big", "-H", f"x-bytes: {90 << 20}", "-o", "/dev/null",
+                       "-w", "HTTP/1.1 %{http_code}\r\n\r\n").status != 200:
+                assert s.recv(1 << 16) and time.monotonic() < deadline
+                lines += events.recv(1 << 16)
+            seen = int(lines.split(b"data: ")[-2].split()[0])
+            while b"data: %d\n" % (seen + 20) not in lines:  # a stream has no end
+                lines += events.recv(1 << 16)
+    server.end()
+
+
+def test_connections_of_one_address_have_a_limit():
+    server = Server("--connections-per-address", 3)
+    ask = b"GET /Info HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    def answer(source):
+        """A connection that was let in, or None."""
+        made = socket.create_connection(("127.0.0.1", server.http), 60, (source, 0))
+        try:
+            made.sendall(ask)
+            if made.recv(1 << 16):
+                return made
+        except ConnectionError:
+            pass
+        made.close()
+
+    held = [answer("127.0.0.1") for _ in range(3)]
+    assert all(held) and answer("127.0.0.1") is None
+    others = [answer("127.0.0.2") for _ in range(3)]
+    assert all(others) and answer("127.0.0.2") is None
+    held.pop().close()
+    deadline = time.monotonic() + 60
+    while (again := answer("127.0.0.1")) is None:
+        assert time.monotonic() < deadline
+    for made in (*held, *others, again):
+        made.close()
+    server.end()
+
+
 def test_clients_that_go_away(server):
     before = int(curl(server.url + "/Over").body)
     with connect(server, b"POST /Wait HTTP/1.1\r\nHost: localhost\r\nx-wait-ms: 30000\r\n"
@@ -335,6 +407,50 @@ def test_mutual_tls(certificates):
     assert curl(url, *own("alice")).body.split(b"|")[4] == b"alice"
     assert curl(url, "--cacert", certificates / "ca.pem").status == 403
     assert curl(url, *own("mallory")).status == 403
+    server.end()
+
+
+def test_certificates_are_read_again(tmp_path):
+    """A connection keeps what it was begun with; files that are no good change nothing."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        make_certificates(folder)
+    used = tmp_path / "used"
+    shutil.copytree(first, used)
+    server = Server("--cert", used / "server.pem", "--key", used / "server.key", "--ca",
+                    used / "ca.pem")
+
+    def let_in(server_of, client_of, name="alice"):
+        own = ssl.create_default_context(cafile=server_of / "ca.pem")
+        own.load_cert_chain(client_of / f"{name}.pem", client_of / f"{name}.key")
+        try:
+            with socket.create_connection(("127.0.0.1", server.http), 60) as plain, \
+                    own.wrap_socket(plain, server_hostname="localhost") as s:
+                s.sendall(b"GET /Info HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                status, body = read_answer(s.makefile("rb"))
+                return status == 200 and body.split(b"|")[4] == b"alice"
+        except ssl.SSLError:
+            return False
+
+    kept = ssl.create_default_context(cafile=first / "ca.pem")
+    kept.load_cert_chain(first / "alice.pem", first / "alice.key")
+    kept = kept.wrap_socket(socket.create_connection(("127.0.0.1", server.http), 60),
+                            server_hostname="localhost")
+    assert let_in(first, first) and not let_in(second, second)
+    for broken in ("server.pem", "server.key", "ca.pem"):
+        (used / broken).write_text("no PEM")
+        assert str(used) in server.read_again() and let_in(first, first)
+        shutil.copy(first / broken, used)
+    shutil.copy(second / "server.key", used)  # which is not the certificate's
+    assert server.read_again() != "read" and let_in(first, first)
+    for file in ("server.pem", "ca.pem"):
+        shutil.copy(second / file, used)
+    assert server.read_again() == "read"
+    assert let_in(second, second) and not let_in(first, first) and not let_in(second, first)
+    kept.sendall(b"GET /Info HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert read_answer(kept.makefile("rb"))[0] == 200
+    kept.close()
     server.end()
 
 

@@ -3,7 +3,8 @@
 
 One step of vLLM is: begin_step, start_loads, then wait_layer and save_layer for each layer, then
 end_step. All of it runs on the worker's main thread; lookups may come from another thread and
-asynchronous loads run on one of their own. Chains are guarded by a lock.
+asynchronous loads run on one of their own. What they share is guarded by a lock, under which nothing
+waits; a chain has a lock of its own, so that a call that waits keeps up its own request only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 import secrets
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from . import identity
@@ -155,6 +157,15 @@ class Transfer:
             log.debug("abort: %s", second)
 
 
+@dataclass
+class SessionChain:
+    """The chain of a request; used by one thread at a time, which holds the lock."""
+
+    root: ChainRoot | None = None
+    chain: object = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
 class WorkerHalf:
     def __init__(self, vllm_config, settings: Settings, engine_version: str):
         self.vllm_config = vllm_config
@@ -166,7 +177,7 @@ class WorkerHalf:
         self.namespace: dict | None = None
         self.hashed = False
         self.lock = threading.Lock()
-        self.chains: dict[int, tuple[ChainRoot, object]] = {}
+        self.chains: dict[int, SessionChain] = {}
         self.busy: dict[int, int] = {}  # session -> asynchronous loads that use it
         self.prefetches: dict[int, object] = {}  # session -> the prefetch that is under way
         self.released: set[int] = set()  # sessions to release when they are no longer busy
@@ -293,45 +304,65 @@ class WorkerHalf:
                flags: int) -> tuple[int, int]:
         """Raises FromStart if the chain's beginning is missing here, and Later while a prefetch is
         under way for the session."""
-        with self.lock:
-            chain = self.extend_chain(session, part)
+        with self.using_chain(session, part) as (view, chain):
             if to_block > chain.blocks:
                 raise FromStart
             late = self.end_prefetch(session)
-            total, memory = self.view.lookup(chain, from_block, to_block, flags & ~PREFETCH,
-                                             session, part.tag)
+            total, memory = view.lookup(chain, from_block, to_block, flags & ~PREFETCH, session,
+                                        part.tag)
             if late:
                 total = memory  # the slower tiers have had their time
             if flags & PREFETCH and memory < total:
-                self.prefetches[session] = self.view.prefetch_begin(
-                    chain, from_block, total, session)
+                self.begin_prefetch(view, chain, from_block, total, session)
                 raise Later
         return total, memory
 
+    def begin_prefetch(self, view, chain, from_block: int, to_block: int, session: int) -> None:
+        prefetch = view.prefetch_begin(chain, from_block, to_block, session)
+        with self.lock:
+            if view is self.view:
+                self.prefetches[session] = prefetch
+            else:  # a reset has come between: nothing of the old view is found any more
+                prefetch.end()
+
     def end_prefetch(self, session: int) -> bool:
         """Ends the session's prefetch if it is through, else raises Later. Returns whether its
-        deadline ended it. Under the lock."""
-        prefetch = self.prefetches.get(session)
-        if prefetch is None:
-            return False
-        final, _, _, late = prefetch.poll()
-        if not final:
-            raise Later
-        self.prefetches.pop(session).end()
+        deadline ended it."""
+        with self.lock:
+            prefetch = self.prefetches.get(session)
+            if prefetch is None:
+                return False
+            final, _, _, late = prefetch.poll()
+            if not final:
+                raise Later
+            self.prefetches.pop(session).end()
         return late
 
-    def extend_chain(self, session: int, part: ChainPart | None):
-        """The session's chain with what `part` adds. Under the lock."""
-        root, chain = self.chains.get(session, (None, None))
+    @contextmanager
+    def using_chain(self, session: int, part: ChainPart | None):
+        """The view, and the session's chain with what `part` adds. Whoever else wants this chain
+        waits until the end."""
+        with self.lock:
+            view, known = self.view, self.chains.get(session)
+            if known is None:
+                if part is None or part.from_block != 0:
+                    raise FromStart
+                known = self.chains[session] = SessionChain()
+        with known.lock:
+            yield view, self.extend_chain(view, known, part)
+
+    def extend_chain(self, view, known: SessionChain, part: ChainPart | None):
+        """Under the chain's lock."""
         if part is None:
-            if chain is None:
+            if known.chain is None:
                 raise FromStart
-            return chain
-        if chain is None or root != part.root:
+            return known.chain
+        if known.chain is None or known.root != part.root:
             if part.from_block != 0:
                 raise FromStart
-            chain = self.view.chain(part.root.lora, part.root.salt, part.root.other)
-            self.chains[session] = (part.root, chain)
+            known.chain = view.chain(part.root.lora, part.root.salt, part.root.other)
+            known.root = part.root
+        chain = known.chain
         have = chain.blocks
         if part.from_block > have:
             raise FromStart
@@ -391,9 +422,8 @@ class WorkerHalf:
         if not load.allowed:
             return None
         try:
-            with self.lock:
-                chain = self.extend_chain(request.session, request.chain)
-                handle = self.view.load_begin(
+            with self.using_chain(request.session, request.chain) as (view, chain):
+                handle = view.load_begin(
                     chain, load.from_block, load.to_block,
                     int32(request.block_ids)[:load.to_block], request.session, 0)
             return Transfer(request, handle)
@@ -425,9 +455,8 @@ class WorkerHalf:
                 continue
             to_block = request.save.to_block
             try:
-                with self.lock:
-                    chain = self.extend_chain(request.session, request.chain)
-                    handle = self.view.store_begin(
+                with self.using_chain(request.session, request.chain) as (view, chain):
+                    handle = view.store_begin(
                         chain, to_block, int32(request.block_ids)[:to_block],
                         request.save.tail, request.session, request.tag)
                 if handle is not None:

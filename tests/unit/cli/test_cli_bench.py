@@ -52,6 +52,7 @@ class Bench(CliCase):
         rows = self.replays("--python", "missing/python3")
         self.assertEqual(list(rows), ["lru", "sieve", "s3fifo", "arc", "lfu", "lru curve"])
         for row in rows.values():
+            self.assertTrue(row["case"].endswith("; a made-up trace"), row)
             self.assertEqual((row["limit"], row["ratio"]), ("", ""))
             least, value, most = (float(row[k]) for k in ("value_min", "value", "value_max"))
             self.assertTrue(0 < least <= value <= most, row)
@@ -65,7 +66,8 @@ class Bench(CliCase):
                                   "hash_ids": [i % 7, 1000 + i % 300, 2000 + i]}), file=trace)
         self.addCleanup(os.remove, path)
         rows = self.replays("--trace", path, "--python", "missing/python3")
-        self.assertRegex(rows["arc"]["case"], "^arc; 230 of 2307 blocks$")
+        name = os.path.basename(self.folder)
+        self.assertEqual(rows["arc"]["case"], f"arc; 230 of 2307 blocks; {name}")
         self.check(1, "bench", "optimize", *SMALL, "--trace", "missing", err=["missing: "])
 
     def test_hits_are_those_of_libcachesim(self):

@@ -93,6 +93,57 @@ class Optimize(CliCase):
         self.check(0, "optimize", path, "--block-bytes", "1MiB", "--capacity", "3MiB",
                    out=["3.0 MiB", "75.00%"])
 
+    def test_a_narrow_terminal_has_the_table_in_parts(self):
+        path = self.trace([[i * i % 97 for i in range(r, r + 9)] for r in range(200)])
+        args = ["optimize", path, "--policy", "lru,sampled-lru,infinite", "--match", "prefix,any"]
+        whole = self.check(0, *args, env={"COLUMNS": ""}).stdout.split("\nhits by prefix against")[0]
+        parts = self.check(0, *args, env={"COLUMNS": "60"}).stdout.split("\nhits by prefix against")[0]
+        self.assertGreater(max(map(len, whole.splitlines())), 16 + 11 * 10)
+        tables = [line for line in parts.splitlines()[1:] if "looked up" not in line]
+        self.assertLessEqual(max(map(len, tables)), 60)
+
+        def cells(text):
+            """What stands behind each name, by match, in the order of the capacities."""
+            out, match = {}, None
+            for line in text.splitlines()[1:]:
+                if line.startswith("hits by"):
+                    match = line.split()[2].rstrip(",")
+                elif line:
+                    out.setdefault((match, line[:16].strip()), []).extend(line[16:].split())
+            return out
+
+        self.assertEqual(cells(parts), cells(whole))
+        self.assertEqual(len(cells(whole)), 2 * 4)
+        self.check(0, *args, env={"COLUMNS": "3"})  # a column at a time
+
+    def test_names_that_a_terminal_would_obey(self):
+        name = "a\x1b[2J\x7f\u009b31m".encode() + b"\xff,b.jsonl"
+        path = os.path.join(os.fsencode(self.folder), name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(record(0, [1]) + record(1, [1]) + "x\n")
+        for args in ([path, "--csv", "-"], [path, "--polcy", "x"], [path, path], [path + b"?"],
+                     [path, "--html", path], [path, "--capacity", name]):
+            said = subprocess.run([EXECUTABLE, "optimize", *args], capture_output=True, timeout=60,
+                                  check=False)
+            for char in (b"\x1b", b"\x7f", b"\xc2\x9b", b"\xff"):
+                self.assertNotIn(char, said.stdout + said.stderr, args)
+        rows = self.rows(path, "--policy", "lru", "--capacity", "1")
+        self.assertEqual([row["trace"] for row in rows], ["a?[2J??31m?_b"])
+
+    def test_requests_without_blocks(self):
+        path = self.trace([[]] * 20)
+        rows = self.rows(path)
+        self.assertEqual({(r["requests"], r["blocks"], r["hits"]) for r in rows}, {("20", "0", "0")})
+
+    def test_blocks_so_large_that_sums_of_them_fit_no_number(self):
+        path = self.write("large.csv", "time,key,size\n" + "".join(
+            f"{i},{i % 3},{2**63 + i % 3}\n" for i in range(30)))
+        for args in ([], ["--capacity", "4096PiB"]):
+            for row in self.rows(path, *args, "--policy", "lru,fifo,lfu,sieve,s3fifo,arc"):
+                self.assertEqual(row["hits"], "0", row)
+        for row in self.rows(path, "--policy", "lru,arc,infinite", "--capacity", "unlimited"):
+            self.assertEqual(row["hits"], "27", row)
+
     def test_csv_to_a_file(self):
         path, out = self.trace([[1], [1]]), os.path.join(self.folder, "out.csv")
         self.check(0, "optimize", path, "--csv", out, "--policy", "lru", out=["lru"])
@@ -123,6 +174,7 @@ class Optimize(CliCase):
                 ([path, "--capacity", "0"], "less than one block"),
                 ([path, "--capacity", "ten"], "blocks (10000)"),
                 ([path, "--capacity", "1.5"], 'not "1.5"'),
+                ([path, "--capacity", "4097PiB"], 'not "4097PiB"'),
                 ([path, "--capacity", "1GiB"], "--block-bytes"),
                 ([path, "--block-bytes", "1MiB", "--capacity", "1KiB"], "less than one block"),
                 ([path, "--threads", "0"], "--threads"),

