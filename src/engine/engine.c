@@ -325,6 +325,7 @@ static bool close_parts(struct tierce_engine *engine)
     TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
     tierce__fetches_fini(&engine->fetches);
     tierce__storing_fini(&engine->storing);
+    tierce__object_names_fini(&engine->object_names);
     tierce__prefetches_fini(&engine->prefetches);
     tierce__pool_destroy(engine->pool);
     tierce__events_destroy(engine->events);
@@ -359,6 +360,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     tierce__list_init(&engine->registry_node);
     tierce__fetches_init(&engine->fetches);
     tierce__storing_init(&engine->storing);
+    tierce__object_names_init(&engine->object_names);
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);
     tierce__list_init(&engine->unattended);

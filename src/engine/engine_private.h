@@ -16,6 +16,7 @@
 #include "engine/cost.h"
 #include "engine/health.h"
 #include "engine/fetch.h"
+#include "engine/object_names.h"
 #include "engine/storing.h"
 #include "key/namespaces.h"
 #include "tier/tier.h"
@@ -122,6 +123,7 @@ struct tierce_engine {
 
     struct tierce__fetches fetches;
     struct tierce__storing storing;
+    struct tierce__object_names object_names;
     struct tierce__prefetches prefetches;
     /* Threads of tiers that call a tier from an answer: closing waits for them, because the one
      * who waited for that call's own answer may be closing the engine already. */
@@ -319,6 +321,12 @@ TIERCE_MUSTUSE int tierce__storage_publish(struct tierce_engine *engine,
                                            const struct tierce__storage_chunk *chunk,
                                            struct tierce__buf *buf);
 
+/* Publishes a sealed chunk in memory in the place of the one that is there, if there is one, in one
+ * step. Returns 0 or the memory tier's status. */
+TIERCE_MUSTUSE int tierce__storage_replace(struct tierce_engine *engine,
+                                           const struct tierce__storage_chunk *chunk,
+                                           struct tierce__buf *buf);
+
 /*
  * What a store writes to the slower tiers, and the keys of its request, which are put in order
  * there when the last of it has been answered. Begin leaves zeroes where there is no slower tier,
@@ -344,6 +352,10 @@ void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
 void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
                                 const struct tierce__key *key, int why);
 
+/* Deletes a chunk from a tier; nobody waits for it. */
+void tierce__storage_drop(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+                          enum tierce__tier_left left);
+
 /* Fills the PUT of a sealed chunk; the caller adds done, arg and what else differs. [borrow until
  * done] chunk, buf. */
 void tierce__storage_fill_put(struct tierce__tier_req *req,
@@ -352,6 +364,20 @@ void tierce__storage_fill_put(struct tierce__tier_req *req,
 /* Forgets a chunk of a rung; one that is not there is fine. */
 void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
                             const struct tierce__key *key);
+
+/* Makes durable what a rung was asked for before, where it can. Waits. */
+TIERCE_MUSTUSE int tierce__storage_sync(struct tierce_engine *engine, size_t rung,
+                                        uint64_t deadline_ns);
+
+/* Forgets a chunk of a rung, so that it is not there again whatever ends the process; also of one
+ * that is left alone. Returns 1 if it was there, 0 if not, or why it cannot be promised. Waits. */
+TIERCE_MUSTUSE int tierce__storage_remove(struct tierce_engine *engine, size_t rung,
+                                          const struct tierce__key *key, uint64_t deadline_ns);
+
+/* Reads the beginning of a chunk of a slower rung, as much as the buffer holds. Waits. */
+TIERCE_MUSTUSE int tierce__storage_read_head(struct tierce_engine *engine, size_t rung,
+                                             const struct tierce__key *key, struct tierce__buf *buf,
+                                             uint64_t deadline_ns);
 
 /* Clears a rung, also one that is left alone; of: a key of the one namespace, or NULL. Returns the
  * chunks that left, or why it could not. */

@@ -95,6 +95,11 @@ static bool is_queued(const struct tierce__disk *d, const struct tierce__key *ke
     return node != &d->puts;
 }
 
+static struct tierce__list *bin_of(struct tierce__disk *d, const struct tierce__key *key)
+{
+    return &d->puts_by_key[tierce__key_spread(key) % TIERCE__DISK_PUT_BINS];
+}
+
 static bool put_is_sane(const struct tierce__tier_req *req)
 {
     return req->buf != NULL && req->object_bytes > 0 &&
@@ -142,17 +147,37 @@ static int accept_put(struct tierce__disk *d, struct tierce__tier_req *req)
     req->scratch[0] = TIERCE__DISK_HOLDS_BUF;
     d->queued_put_bytes += req->object_bytes;
     tierce__list_push_back(&d->puts, &req->node);
+    tierce__list_push_back(bin_of(d, req->keys), tierce__disk_by_key(req));
     return queued;
 }
 
-static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req)
+static void cancel_queued(struct tierce__disk *d, const struct tierce__key *key,
+                          struct tierce__list *finished)
 {
-    uint32_t slot = tierce__disk_find(d, req->keys);
-    if (slot == TIERCE__INDEX_NONE)
-        return TIERCE_E_MISS;
-    tierce__disk_doom(d, slot, req->left);
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, bin_of(d, key)) {
+        struct tierce__tier_req *put =
+            TIERCE__CONTAINER_OF(it, struct tierce__tier_req, scratch[1]);
+        if (!tierce__key_equal(put->keys, key))
+            continue;
+        tierce__list_remove(&put->node);
+        tierce__disk_unqueued(d, put);
+        tierce__disk_finish(finished, put, TIERCE_E_CANCELLED);
+    }
+}
+
+static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req,
+                         struct tierce__list *finished)
+{
+    cancel_queued(d, req->keys, finished);
+    uint32_t slot = tierce__index_find(d->table.index, req->keys);
+    if (slot != TIERCE__INDEX_NONE && d->table.chunks[slot].state == TIERCE__DISK_WRITING)
+        d->table.chunks[slot].cancelled = true;
+    bool visible = slot != TIERCE__INDEX_NONE && tierce__disk_is_visible(d, slot);
+    if (visible)
+        tierce__disk_doom(d, slot, req->left);
     tierce__disk_reap(d);
-    return 0;
+    req->found = tierce__disk_may_return(d, req->keys);
+    return visible ? 0 : TIERCE_E_MISS;
 }
 
 static int accept_hide(struct tierce__disk *d, struct tierce__tier_req *req)
@@ -174,7 +199,7 @@ static int accept_clear(struct tierce__disk *d, struct tierce__tier_req *req,
         if (ns_of != NULL && put->keys[0].ns != ns_of->ns)
             continue;
         tierce__list_remove(it);
-        d->queued_put_bytes -= put->object_bytes;
+        tierce__disk_unqueued(d, put);
         tierce__disk_finish(finished, put, TIERCE_E_CANCELLED);
     }
     for (uint32_t from = 0; from < d->table.slot_count && !d->closing;) {
@@ -192,10 +217,11 @@ static int accept_clear(struct tierce__disk *d, struct tierce__tier_req *req,
 static int accept_flush(struct tierce__disk *d, struct tierce__tier_req *req)
 {
     bool clean = d->dirty.count == 0 && d->committing.count == 0 &&
-                 d->limbo_head == d->limbo_tail && !d->limbo_is_full && d->journal_error == 0 &&
-                 d->unsaid_loss == 0;
+                 d->limbo_head == d->limbo_tail && d->doomed == TIERCE__NO_SLOT &&
+                 d->journal_error == 0 && d->unsaid_loss == 0;
     if (clean)
         return 0;
+    req->scratch[TIERCE__DISK_FLUSH_MARK] = d->next_seq;
     tierce__list_push_back(&d->flushes, &req->node);
     tierce__cond_signal(&d->journal_cond);
     return queued;
@@ -220,7 +246,7 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
     case TIERCE__TIER_PUT:
         return accept_put(d, req);
     case TIERCE__TIER_DELETE:
-        return accept_delete(d, req);
+        return accept_delete(d, req, finished);
     case TIERCE__TIER_HIDE:
         return accept_hide(d, req);
     case TIERCE__TIER_FLUSH:

@@ -314,14 +314,32 @@ void tierce__disk_reap(struct tierce__disk *d)
 {
     tierce__lock_assert_held(&d->lock);
     uint32_t *link = &d->doomed;
+    bool any = false;
     d->limbo_is_full = false;
     while (*link != TIERCE__NO_SLOT && !d->limbo_is_full) {
         uint32_t slot = *link, next = d->table.chunks[slot].doom_next;
-        if (try_remove(d, slot))
+        bool removed = try_remove(d, slot);
+        any |= removed;
+        if (removed)
             *link = next;
         else
             link = &d->table.chunks[slot].doom_next;
     }
+    if (any && !tierce__list_empty(&d->flushes))
+        tierce__cond_signal(&d->journal_cond); /* one may have waited for it */
+}
+
+bool tierce__disk_may_return(const struct tierce__disk *d, const struct tierce__key *key)
+{
+    tierce__lock_assert_held(&d->lock);
+    uint32_t slot = tierce__index_find(d->table.index, key);
+    if (slot != TIERCE__INDEX_NONE && d->table.chunks[slot].doomed)
+        return true;
+    for (uint64_t i = d->limbo_head; i < d->limbo_tail; i++) {
+        if (tierce__key_equal(&d->limbo[i % d->limbo_room].key, key))
+            return true;
+    }
+    return false;
 }
 
 bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes)
