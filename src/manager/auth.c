@@ -27,8 +27,8 @@ struct remembered {
 
 struct tierce__auth {
     struct tierce__auth_opts opts;
-    uint8_t key[DIGEST_BYTES]; /* of this process */
-    struct tierce__lock lock;     /* AUTH: what follows */
+    uint8_t key[DIGEST_BYTES];     /* of this process */
+    struct tierce__lock lock;      /* AUTH: what follows */
     struct tierce__tokens *tokens; /* NULL: no file */
     struct remembered remembered[REMEMBERED_MAX];
     size_t next;
@@ -96,7 +96,7 @@ void tierce__auth_destroy(struct tierce__auth *auth)
 }
 
 struct tierce__tokens *tierce__auth_exchange(struct tierce__auth *auth,
-                                                  struct tierce__tokens *fresh)
+                                             struct tierce__tokens *fresh)
 {
     tierce__lock_take(&auth->lock);
     struct tierce__tokens *before = auth->tokens;

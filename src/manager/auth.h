@@ -39,7 +39,7 @@ TIERCE_MUSTUSE int tierce__auth_tokens_read(struct tierce__tokens **out,
                                             const struct tierce__auth *auth, char why[256]);
 /* Gives those that counted until now. [transfer] both */
 TIERCE_MUSTUSE struct tierce__tokens *tierce__auth_exchange(struct tierce__auth *auth,
-                                                                 struct tierce__tokens *fresh);
+                                                            struct tierce__tokens *fresh);
 
 enum tierce__auth_result {
     TIERCE__AUTH_OK,

@@ -42,8 +42,8 @@ struct tierce__node {
         name_locks[TIERCE__NODE_NAME_LOCKS]; /* NODE_NAME: whoever changes a value */
 
     struct tierce__addresses *addresses; /* NULL: no limit */
-    _Atomic uint64_t ids;            /* of connections. relaxed, as all below */
-    _Atomic uint64_t incoming_bytes; /* of values that arrive */
+    _Atomic uint64_t ids;                /* of connections. relaxed, as all below */
+    _Atomic uint64_t incoming_bytes;     /* of values that arrive */
     _Atomic uint32_t connections_now;
     _Atomic bool is_draining;
     _Atomic uint64_t counters[TIERCE__NODE_COUNTERS];
