@@ -131,6 +131,12 @@ void tierce__connection_end(struct tierce__connection *c)
     c->is_ending = true;
 }
 
+void tierce__connection_acknowledge(struct tierce__connection *c)
+{
+    int yes = 1;
+    (void)setsockopt(c->source.fd, IPPROTO_TCP, TCP_QUICKACK, &yes, sizeof(yes));
+}
+
 /* Up to three ranges: text, a piece of the value that is verified, what comes behind the last. */
 static int gather(struct tierce__connection *c, struct iovec iov[3])
 {

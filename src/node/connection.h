@@ -132,6 +132,9 @@ void tierce__connection_go_on(struct tierce__connection *connection);
 /* Closes when what was put is sent. */
 void tierce__connection_end(struct tierce__connection *connection);
 
+/* What came is acknowledged now, though nothing is sent. */
+void tierce__connection_acknowledge(struct tierce__connection *connection);
+
 /* tierce__object_find: 0, an error, or -EINPROGRESS, and then `answered` is called and the answer
  * is in connection->find. The name is borrowed until then. */
 TIERCE_MUSTUSE int tierce__connection_find(struct tierce__connection *connection,
