@@ -113,8 +113,6 @@ static int check_access(const struct tierce__node_config *config,
     bool has_tls = config->tls_certificate[0] != '\0', has_tokens = config->token_file[0] != '\0';
     if (has_tls != (config->tls_key[0] != '\0'))
         return fail(error, TIERCE_E_CONFIG, "tls.certificate and tls.key belong together");
-    if (has_tls)
-        return fail(error, TIERCE_E_UNSUPPORTED, "a node does not serve TLS yet");
     if (is_loopback(config->host) || config->is_insecure)
         return 0;
     const char *host = config->host[0] != '\0' ? config->host : "every address";

@@ -15,13 +15,14 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define TEXT_BYTES_FIRST 512u
-#define TEXT_BYTES_KEPT  (16u << 10) /* a larger buffer goes when it is empty */
-#define TEXT_BYTES_FULL  (64u << 10)
-#define ROUNDS_AT_ONCE   16u
-#define PIECES_AT_ONCE   16u
-#define PROGRESS_BYTES   (1u << 20)
-#define KEEPALIVE_S      60
+#define TEXT_BYTES_FIRST  512u
+#define TEXT_BYTES_KEPT   (16u << 10) /* a larger buffer goes when it is empty */
+#define TEXT_BYTES_FULL   (64u << 10)
+#define ROUNDS_AT_ONCE    16u
+#define PIECES_AT_ONCE    16u
+#define TLS_BYTES_AT_ONCE (32u << 10)
+#define PROGRESS_BYTES    (1u << 20)
+#define KEEPALIVE_S       60
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
@@ -32,6 +33,8 @@ static void free_connection(struct tierce__task *task)
     if (c->gone != NULL)
         c->gone(c);
     tierce__list_remove(&c->member);
+    tierce__tls_session_destroy(c->tls);
+    tierce__free(c->cipher);
     tierce__free(c->kept);
     tierce__free(c->text);
     tierce__free(c);
@@ -71,7 +74,7 @@ static void close_noted(struct tierce__connection *c, const char *why)
 
 static bool has_output(const struct tierce__connection *c)
 {
-    return c->text_at < c->text_bytes || c->value != NULL || c->tail_bytes > 0;
+    return c->text_at < c->text_bytes || c->value != NULL || c->tail_bytes > 0 || c->cipher != NULL;
 }
 
 bool tierce__connection_is_full(const struct tierce__connection *c)
@@ -194,39 +197,102 @@ static void advance(struct tierce__connection *c, size_t count)
     }
 }
 
+/* Sends ranges, as much of them as the socket takes. Returns how much, or 0: none now, or it is
+ * closed. */
+static size_t send_some(struct tierce__connection *c, struct iovec *iov, int parts)
+{
+    struct msghdr message = {.msg_iov = iov, .msg_iovlen = (size_t)parts};
+    ssize_t n;
+    do
+        n = sendmsg(c->source.fd, &message, MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        c->is_writable = false;
+    else if (n < 0)
+        close_connection(c);
+    if (n <= 0)
+        return 0;
+    c->progress_bytes += (size_t)n;
+    tierce__node_count(c->node, TIERCE__NODE_sent_bytes, (uint64_t)n);
+    return (size_t)n;
+}
+
+static void send_plain(struct tierce__connection *c)
+{
+    struct iovec iov[3];
+    int parts = gather(c, iov);
+    if (parts < 0)
+        close_noted(c, "a value does not verify while it is being sent");
+    else if (parts == 0) /* an empty value without a tail */
+        advance(c, 0);
+    else
+        advance(c, send_some(c, iov, parts));
+}
+
+/* One range, as ciphertext to be sent. */
+static void encrypt_some(struct tierce__connection *c)
+{
+    struct iovec iov[3];
+    int parts = gather(c, iov), rc = 0;
+    size_t count = parts > 0 ? iov[0].iov_len : 0;
+    count = count < TLS_BYTES_AT_ONCE ? count : TLS_BYTES_AT_ONCE;
+    if (parts >= 0 && count > 0)
+        rc = tierce__tls_write(c->tls, iov[0].iov_base, count);
+    if (parts < 0 || rc < 0)
+        close_noted(c, parts < 0 ? "a value does not verify while it is being sent" : "TLS failed");
+    else
+        advance(c, count);
+}
+
+/* What TLS has to say, into the memory that it is sent from. False: nothing. */
+static bool take_cipher(struct tierce__connection *c)
+{
+    uint8_t *scratch = c->loop->scratch;
+    size_t count = tierce__tls_take(c->tls, scratch, sizeof(c->loop->scratch));
+    if (count == 0)
+        return false;
+    c->cipher = tierce__alloc(count);
+    if (c->cipher == NULL) {
+        c->failure = -ENOMEM;
+        return false;
+    }
+    memcpy(c->cipher, scratch, count);
+    c->cipher_at = 0;
+    c->cipher_bytes = count;
+    return true;
+}
+
+static void send_cipher(struct tierce__connection *c)
+{
+    struct iovec iov = {c->cipher + c->cipher_at, c->cipher_bytes - c->cipher_at};
+    c->cipher_at += send_some(c, &iov, 1);
+    if (c->is_closing || c->cipher_at < c->cipher_bytes)
+        return;
+    tierce__free(c->cipher);
+    c->cipher = NULL;
+}
+
 /* True: everything is sent. False: the socket takes no more, it is closed, or others have waited
  * long enough. */
 static bool flush(struct tierce__connection *c)
 {
-    for (unsigned i = 0; has_output(c); i++) {
-        struct iovec iov[3];
+    for (unsigned i = 0; !c->is_closing && c->failure == 0; i++) {
+        if (c->tls != NULL && c->cipher == NULL)
+            (void)take_cipher(c);
+        if (!has_output(c))
+            return true;
         if (i == PIECES_AT_ONCE)
             tierce__poll_again(c->loop, &c->source);
         if (!c->is_writable || i == PIECES_AT_ONCE)
             return false;
-        int parts = gather(c, iov);
-        if (parts < 0) {
-            close_noted(c, "a value does not verify while it is being sent");
-            return false;
-        }
-        if (parts == 0) { /* an empty value without a tail */
-            advance(c, 0);
-            continue;
-        }
-        struct msghdr message = {.msg_iov = iov, .msg_iovlen = (size_t)parts};
-        ssize_t n = sendmsg(c->source.fd, &message, MSG_NOSIGNAL);
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            c->is_writable = false;
-        } else if (n < 0 && errno != EINTR) {
-            close_connection(c);
-            return false;
-        } else if (n > 0) {
-            advance(c, (size_t)n);
-            c->progress_bytes += (size_t)n;
-            tierce__node_count(c->node, TIERCE__NODE_sent_bytes, (uint64_t)n);
-        }
+        if (c->cipher != NULL)
+            send_cipher(c);
+        else if (c->tls != NULL)
+            encrypt_some(c);
+        else
+            send_plain(c);
     }
-    return true;
+    return false;
 }
 
 /* ---- in -------------------------------------------------------------------------------------- */
@@ -269,6 +335,50 @@ static void feed_kept(struct tierce__connection *c)
     c->kept = NULL;
 }
 
+/* The end of the stream, an error, or nothing now. */
+static bool read_nothing(struct tierce__connection *c, ssize_t n)
+{
+    if (n < 0 && errno == EINTR)
+        return true;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        c->is_readable = false;
+    else
+        close_connection(c);
+    return false;
+}
+
+/* What TLS has for us: to the value's place, or to the session by way of the loop's memory. */
+static void read_plain(struct tierce__connection *c)
+{
+    size_t room_bytes = 0;
+    uint8_t *room = c->protocol->room(c->session, &room_bytes), *plain = c->loop->plain;
+    size_t capacity = room != NULL ? room_bytes : sizeof(c->loop->plain);
+    ssize_t n = tierce__tls_read(c->tls, room != NULL ? room : plain,
+                                 capacity < TIERCE__OBJECT_PIECE ? capacity : TIERCE__OBJECT_PIECE);
+    if (n < 0) {
+        tierce__node_count(c->node, TIERCE__NODE_protocol_errors, 1);
+        close_noted(c, "it does not speak TLS as it should");
+        return;
+    }
+    c->has_plain = n > 0;
+    if (n > 0 && room != NULL)
+        c->protocol->filled(c->session, (size_t)n);
+    if (n > 0)
+        feed(c, plain, room != NULL ? 0 : (size_t)n);
+}
+
+static bool read_cipher(struct tierce__connection *c)
+{
+    ssize_t n = read(c->source.fd, c->loop->scratch, sizeof(c->loop->scratch));
+    if (n <= 0)
+        return read_nothing(c, n);
+    c->progress_bytes += (size_t)n;
+    tierce__node_count(c->node, TIERCE__NODE_received_bytes, (uint64_t)n);
+    c->failure = tierce__tls_feed(c->tls, c->loop->scratch, (size_t)n);
+    c->has_plain = true;
+    return true;
+}
+
 /* To the value's place as far as it goes, and what comes behind it to the loop's memory. A piece at
  * a time, so that its sum is taken while it is in the processor's cache. */
 static bool read_some(struct tierce__connection *c)
@@ -287,16 +397,8 @@ static bool read_some(struct tierce__connection *c)
     wanted = wanted < sizeof(c->loop->scratch) ? wanted : sizeof(c->loop->scratch);
     iov[parts++] = (struct iovec){c->loop->scratch, wanted};
     ssize_t n = readv(c->source.fd, iov, parts);
-    if (n < 0 && errno == EINTR)
-        return true;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-        c->is_readable = false;
-        return false;
-    }
-    if (n <= 0) {
-        close_connection(c);
-        return false;
-    }
+    if (n <= 0)
+        return read_nothing(c, n);
     if (!c->has_hung_up && (size_t)n < room_bytes + wanted)
         c->is_readable = false; /* that was all; what comes is told */
     size_t count = (size_t)n, direct = count < room_bytes ? count : room_bytes;
@@ -315,8 +417,10 @@ static bool step(struct tierce__connection *c)
         feed_kept(c);
     else if (c->goes_on)
         feed(c, NULL, 0);
+    else if (c->has_plain)
+        read_plain(c);
     else if (c->is_readable)
-        return read_some(c);
+        return c->tls != NULL ? read_cipher(c) : read_some(c);
     else
         return false;
     return true;
@@ -330,7 +434,7 @@ static enum tierce__patience kind_of(const struct tierce__connection *c)
         return TIERCE__PATIENCE_ANSWER;
     if (c->protocol->is_within(c->session))
         return TIERCE__PATIENCE_REQUEST;
-    if (!c->is_open)
+    if (!c->is_open || (c->tls != NULL && !tierce__tls_is_ready(c->tls)))
         return TIERCE__PATIENCE_OPENING;
     return c->node->limits.idle_ms > 0 ? TIERCE__PATIENCE_IDLE : TIERCE__PATIENCE_NONE;
 }
@@ -383,16 +487,19 @@ static void run(struct tierce__connection *c)
 {
     unsigned round;
     for (round = 0; round < ROUNDS_AT_ONCE && !c->is_closing; round++) {
-        if (c->failure < 0) {
-            close_noted(c, "no memory");
-        } else if (!flush(c) || c->is_busy) {
+        if (c->failure < 0 || !flush(c) || c->is_busy) {
             break;
+        } else if (c->is_ending && c->tls != NULL && !c->has_said_bye) {
+            tierce__tls_end(c->tls);
+            c->has_said_bye = true;
         } else if (c->is_ending) {
             close_connection(c);
         } else if (!step(c)) {
             break;
         }
     }
+    if (c->failure < 0 && !c->is_closing)
+        close_noted(c, "no memory");
     if (c->is_closing)
         return;
     if (round == ROUNDS_AT_ONCE)
@@ -503,10 +610,13 @@ int tierce__connection_open(const struct tierce__connection_opts *opts)
     snprintf(c->peer, sizeof(c->peer), "%s", opts->peer);
     c->address = opts->address;
     tune(opts->fd);
-    int rc = c->protocol->open(c->session, c);
+    int rc = opts->tls != NULL ? tierce__tls_session_create(&c->tls, opts->tls, NULL) : 0;
+    if (rc == 0)
+        rc = c->protocol->open(c->session, c);
     if (rc == 0 && (rc = tierce__poll_watch(c->loop, &c->source)) < 0)
         c->protocol->close(c->session);
     if (rc < 0) {
+        tierce__tls_session_destroy(c->tls);
         close(opts->fd);
         tierce__free(c);
         return rc;

@@ -5,6 +5,7 @@
 #include "engine/objects.h"
 #include "node/poll_loop.h"
 #include "serve/addresses.h"
+#include "serve/tls.h"
 #include "serve/workers.h"
 
 /*
@@ -72,8 +73,14 @@ struct tierce__connection {
     bool goes_on;     /* the session wants its turn without input */
     bool is_ending;   /* closed when all is sent */
     bool is_closing;  /* the socket is gone */
-    bool is_open;     /* it may stay: who it is was told, where that must be */
-    int failure;      /* no memory for what was put */
+    bool has_plain;   /* what TLS has decrypted, or will, is not taken yet */
+    bool has_said_bye;
+    bool is_open; /* it may stay: who it is was told, where that must be */
+    int failure;  /* no memory for what was put */
+
+    struct tierce__tls_session *tls; /* or NULL */
+    uint8_t *cipher;                 /* of it, on its way out */
+    size_t cipher_at, cipher_bytes;
 
     uint8_t *kept; /* input that was not taken yet */
     size_t kept_at, kept_bytes;
@@ -99,7 +106,8 @@ struct tierce__connection_opts {
     struct tierce__poll_loop *loop;
     struct tierce__node *node;
     const struct tierce__protocol *protocol;
-    int fd; /* [transfer], non-blocking */
+    int fd;                          /* [transfer], non-blocking */
+    struct tierce__tls_context *tls; /* or NULL. [borrow until the connection is gone] */
     const char *peer;
     struct tierce__address address; /* for `gone` */
     uint64_t id;

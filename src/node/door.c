@@ -108,6 +108,7 @@ static void hand_on(struct tierce__door *door, int fd, const struct sockaddr_sto
                                          .node = door->node,
                                          .protocol = door->protocol,
                                          .fd = fd,
+                                         .tls = door->node->tls,
                                          .address = address,
                                          .id = id,
                                          .gone = gone}};

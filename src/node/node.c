@@ -171,6 +171,14 @@ static int open_parts(struct whole *whole, const struct tierce__node_config *con
     rc = tierce__access_create(&node->access, node->engine, config->token_file, why);
     if (rc < 0)
         return rc;
+    if (config->tls_certificate[0] != '\0')
+        rc = tierce__tls_server_context(
+            &node->tls,
+            &(struct tierce__tls){
+                .certificate = config->tls_certificate, .key = config->tls_key, .is_bare = true},
+            why);
+    if (rc < 0)
+        return rc;
     snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "no memory, or no thread");
     if (config->connections_per_address > 0)
         rc = tierce__addresses_create(&node->addresses, config->connections_per_address);
@@ -303,6 +311,7 @@ void tierce__node_stop(struct tierce__node *node)
     if (node->addresses != NULL)
         tierce__addresses_destroy(node->addresses);
     tierce__access_destroy(node->access);
+    tierce__tls_context_destroy(node->tls);
     tierce_engine_close(node->engine);
     for (size_t i = 0; i < TIERCE__NODE_NAME_LOCKS; i++)
         tierce__lock_fini(&node->name_locks[i]);

@@ -28,6 +28,7 @@ struct tierce__node {
     struct tierce_engine *engine;
     struct tierce__access *access;
     struct tierce__grace *grace;
+    struct tierce__tls_context *tls; /* of the ports of clients, or NULL */
     struct tierce__workers *workers;
     struct tierce__connection_limits limits;
     uint32_t find_ms;

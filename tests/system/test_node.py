@@ -13,6 +13,7 @@ import time
 import pytest
 
 from node_process import GET, PUT, REPLY, Lm, Node, command, take
+from serve_process import make_certificates
 
 TOKENS = {"reader": "read", "writer": "read,write", "boss": "read,write,admin"}
 
@@ -307,6 +308,30 @@ def test_systemd_is_told(tmp_path):
         told = {listener.recv(100)}
         while b"STOPPING=1" not in told:
             told.add(listener.recv(100))
+
+
+def test_tls(tmp_path):
+    redis = pytest.importorskip("redis")
+    make_certificates(tmp_path)
+    node = Node(tmp_path, f"--tls.certificate={tmp_path}/server.pem", f"--tls.key={tmp_path}/server.key",
+                "--timeout.request=2s")
+    client = redis.Redis(port=node.resp, ssl=True, ssl_ca_certs=str(tmp_path / "ca.pem"), protocol=3)
+    for size in (0, 5, 16383, 16384, 300_000, 9 << 20):
+        value = os.urandom(size)
+        assert client.set("k", value) and client.get("k") == value
+    big = os.urandom(5 << 20)
+    client.set("big", big)
+    pipeline = client.pipeline(transaction=False)
+    for i in range(500):
+        pipeline.set(f"p{i}", i).get(f"p{i}").get("big" if i % 50 == 0 else "k")
+    assert pipeline.execute()[150:152] == [True, b"50"]
+    plain = node.connect(node.resp)  # who does not speak it is cut, at once or when time is over
+    plain.sendall(b"*1\r\n$4\r\nPING\r\n")
+    assert b"PONG" not in plain.recv(100)
+    silent = node.connect(node.resp)
+    assert silent.recv(1) == b""
+    client.close()
+    node.end()
 
 
 def test_addresses_that_others_reach_are_refused(tmp_path):
