@@ -321,6 +321,7 @@ def test_tls(tmp_path):
         assert client.set("k", value) and client.get("k") == value
     big = os.urandom(5 << 20)
     client.set("big", big)
+    client.set("k", "small")
     pipeline = client.pipeline(transaction=False)
     for i in range(500):
         pipeline.set(f"p{i}", i).get(f"p{i}").get("big" if i % 50 == 0 else "k")
