@@ -64,7 +64,7 @@ static void serve_readyz(void *arg, struct tierce__call *call)
 static const struct {
     const char *name, *text;
 } counters[] = {
-#define TIERCE_COUNTER(name, text) {#name, text},
+#define TIERCE_COUNTER(name, text) {"node." #name, text},
 #include "node/counters.def"
 #undef TIERCE_COUNTER
 };
@@ -80,10 +80,8 @@ static char *node_metrics(struct tierce__node *node, size_t *bytes)
 {
     struct tierce__prometheus text = {0};
     for (size_t i = 0; i < TIERCE__NODE_COUNTERS; i++) {
-        char name[64];
-        snprintf(name, sizeof(name), "node.%s", counters[i].name);
         tierce__prometheus_put(
-            &text, &(struct tierce__metric){.name = name,
+            &text, &(struct tierce__metric){.name = counters[i].name,
                                             .help = counters[i].text,
                                             .is_counter = true,
                                             .value = (double)atomic_load_explicit(
@@ -138,7 +136,7 @@ static void serve_status(void *arg, struct tierce__call *call)
     tierce__line_put_int(&line, atomic_load_explicit(&node->connections_now, memory_order_relaxed));
     for (size_t i = 0; i < TIERCE__NODE_COUNTERS; i++) {
         tierce__line_put(&line, ",");
-        tierce__line_put_string(&line, counters[i].name);
+        tierce__line_put_string(&line, counters[i].name + strlen("node."));
         tierce__line_put(&line, ":");
         tierce__line_put_int(
             &line, (int64_t)atomic_load_explicit(&node->counters[i], memory_order_relaxed));
