@@ -28,6 +28,7 @@ static const struct tierce__param params[] = {
 static const char *const other_variables[] = {
     "TIERCE_CONFIG",    /* path of the file that the adapters and the command line read first */
     "TIERCE_MANAGER_*", /* of the manager */
+    "TIERCE_NODE_*",    /* of the node */
     "TIERCE_TEST_*",    /* of the tests */
     "TIERCE_VENV",      /* where tools/setup puts the Python environment */
     NULL,

@@ -114,6 +114,15 @@ void tierce__object_begin(uint8_t *object, struct tierce__object_form *form,
     tierce__object_sums(object, what->value_bytes)[0] = tierce__sum(cell, cells[0]);
 }
 
+void tierce__object_set_expiry(uint8_t *object, const struct tierce__object_what *what,
+                               uint8_t *value, uint64_t expires_ms)
+{
+    uint32_t bytes = first_bytes(what->name_bytes, what->note_bytes);
+    uint8_t *cell = value - bytes;
+    tierce__store_le64(cell + AT_EXPIRES, expires_ms);
+    tierce__object_sums(object, what->value_bytes)[0] = tierce__sum(cell, bytes);
+}
+
 /* ---- reading ---- */
 
 /* The first cell of `bytes` bytes, whose sum is right. */

@@ -59,6 +59,11 @@ struct tierce__object_form {
 void tierce__object_begin(uint8_t *object, struct tierce__object_form *form,
                           const struct tierce__object_space *space, const struct tierce__key *key);
 
+/* Another time at which a value ends, in an object that was begun and is not sealed; `value`: where
+ * its value lies. */
+void tierce__object_set_expiry(uint8_t *object, const struct tierce__object_what *what,
+                               uint8_t *value, uint64_t expires_ms);
+
 /*
  * Reads the first `available` bytes of an object, which may be hostile: header and first cell are
  * verified, every length is checked, and the identity is compared in full, with the name if `name`

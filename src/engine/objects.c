@@ -182,6 +182,14 @@ void tierce__object_filled(struct tierce__object *object, uint64_t bytes)
         sums[1 + h->done] = sum_piece(h, h->done);
 }
 
+void tierce__object_expire(struct tierce__object *object, uint64_t expires_ms)
+{
+    struct tierce__object_handle *h = handle_of(object);
+    TIERCE_ASSERT(!h->found);
+    object->what.expires_ms = expires_ms;
+    tierce__object_set_expiry(h->buf->data, &object->what, object->value, expires_ms);
+}
+
 /* Takes a value that proved wrong out of the tiers that it came from, unless another has come in
  * its place, or is about to. */
 static void expel_wrong(const struct tierce__object_handle *h)

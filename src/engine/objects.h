@@ -77,6 +77,9 @@ TIERCE_MUSTUSE int tierce__object_create(struct tierce__objects *space, struct t
  * processor's cache. Optional; publish takes those that are left. */
 void tierce__object_filled(struct tierce__object *object, uint64_t bytes);
 
+/* When it ends, said before publish and after create: of a protocol that tells it last. */
+void tierce__object_expire(struct tierce__object *object, uint64_t expires_ms);
+
 /*
  * Makes the value findable in memory and hands it to the slower tiers; ends the handle. The same
  * bytes under the same name, with the same note and end, are kept as they are. Returns 0 once it

@@ -3,10 +3,9 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/bytes.h"
-#include "base/file.h"
 #include "base/lock.h"
 #include "manager/account.h"
+#include "serve/tokens.h"
 
 #include <errno.h>
 #include <openssl/crypto.h>
@@ -16,20 +15,8 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 
 enum { DIGEST_BYTES = 32, REMEMBERED_MAX = 256, CREDENTIAL_BYTES_MAX = 1024 };
-
-struct token {
-    enum tierce__role role;
-    char name[64];
-    uint8_t digest[DIGEST_BYTES];
-};
-
-struct tierce__auth_tokens {
-    size_t count;
-    struct token items[];
-};
 
 /* A name and password that were right a while ago, as a keyed digest of both and of the hash that
  * the account had: an account that changed, or went and came again, has another. */
@@ -40,95 +27,37 @@ struct remembered {
 
 struct tierce__auth {
     struct tierce__auth_opts opts;
-    uint8_t key[DIGEST_BYTES]; /* of this process */
-    struct tierce__lock lock;  /* AUTH: what follows */
-    struct tierce__auth_tokens *tokens;
+    uint8_t key[DIGEST_BYTES];     /* of this process */
+    struct tierce__lock lock;      /* AUTH: what follows */
+    struct tierce__tokens *tokens; /* NULL: no file */
     struct remembered remembered[REMEMBERED_MAX];
     size_t next;
 };
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static bool read_token(struct token *out, char *line)
+static bool read_role(uint32_t *out, const char *word)
 {
-    char *save = NULL;
-    const char *role = strtok_r(line, " \t", &save);
-    const char *name = strtok_r(NULL, " \t", &save);
-    const char *digest = strtok_r(NULL, " \t", &save);
-    if (role == NULL || name == NULL || digest == NULL || strtok_r(NULL, " \t", &save) != NULL)
-        return false;
-    bool is_admin = strcmp(role, "admin") == 0;
-    if ((!is_admin && strcmp(role, "user") != 0) || strlen(name) >= sizeof(out->name))
-        return false;
-    out->role = is_admin ? TIERCE__ROLE_ADMIN : TIERCE__ROLE_USER;
-    snprintf(out->name, sizeof(out->name), "%s", name);
-    return tierce__hex_decode(out->digest, DIGEST_BYTES, digest);
+    bool is_admin = strcmp(word, "admin") == 0;
+    *out = is_admin ? TIERCE__ROLE_ADMIN : TIERCE__ROLE_USER;
+    return is_admin || strcmp(word, "user") == 0;
 }
 
-static int read_lines(struct tierce__auth_tokens *tokens, const char *path, char *text,
-                      char why[256])
-{
-    size_t number = 0;
-    for (char *line = text; line != NULL;) {
-        char *end = strchr(line, '\n');
-        if (end != NULL)
-            *end = '\0';
-        number++;
-        line += strspn(line, " \t\r");
-        if (*line != '\0' && *line != '#' && !read_token(&tokens->items[tokens->count++], line)) {
-            snprintf(why, 256,
-                     "%.120s, line %zu: expected ROLE NAME SHA256, as in \"admin ops 9f86d0…\"; "
-                     "a role is user or admin",
-                     path, number);
-            return TIERCE_E_CONFIG;
-        }
-        line = end != NULL ? end + 1 : NULL;
-    }
-    return 0;
-}
-
-static int parse_tokens(struct tierce__auth_tokens **out, const char *path, char *text,
-                        char why[256])
-{
-    size_t lines = 1;
-    for (const char *p = text; *p != '\0'; p++)
-        lines += *p == '\n';
-    struct tierce__auth_tokens *tokens =
-        tierce__calloc(1, sizeof(*tokens) + lines * sizeof(tokens->items[0]));
-    if (tokens == NULL)
-        return -ENOMEM;
-    int rc = read_lines(tokens, path, text, why);
-    if (rc == 0)
-        *out = tokens;
-    else
-        tierce__free(tokens);
-    return rc;
-}
-
-int tierce__auth_tokens_read(struct tierce__auth_tokens **out, const struct tierce__auth *auth,
+int tierce__auth_tokens_read(struct tierce__tokens **out, const struct tierce__auth *auth,
                              char why[256])
 {
-    enum { FILE_BYTES_MAX = 1024 * 1024 };
     const char *path = auth->opts.token_file;
-    struct stat info;
-    char *text;
-    size_t bytes;
-    snprintf(why, 256, "no memory");
-    if (path == NULL || path[0] == '\0')
-        return parse_tokens(out, "", (char[]){""}, why);
-    int rc = tierce__read_file(&text, &bytes, path, FILE_BYTES_MAX);
-    if (rc < 0) {
-        snprintf(why, 256, "the token file %.120s cannot be read: %s", path, tierce_strerror(rc));
-        return rc;
+    if (path == NULL || path[0] == '\0') {
+        *out = NULL;
+        return 0;
     }
-    if (stat(path, &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-        snprintf(why, 256, "others may read the token file %.120s; chmod 600 it", path);
-        rc = TIERCE_E_CONFIG;
-    } else {
-        rc = parse_tokens(out, path, text, why);
-    }
-    tierce__free(text);
-    return rc;
+    return tierce__tokens_load(
+        out,
+        &(struct tierce__tokens_opts){.size = sizeof(struct tierce__tokens_opts),
+                                      .path = path,
+                                      .rights = read_role,
+                                      .rights_text = "a role is user or admin"},
+        why);
 }
 
 int tierce__auth_create(struct tierce__auth **out, const struct tierce__auth_opts *opts,
@@ -161,31 +90,26 @@ void tierce__auth_destroy(struct tierce__auth *auth)
     if (auth == NULL)
         return;
     tierce__lock_fini(&auth->lock);
-    tierce__auth_tokens_destroy(auth->tokens);
+    tierce__tokens_destroy(auth->tokens);
     OPENSSL_cleanse(auth, sizeof(*auth));
     tierce__free(auth);
 }
 
-struct tierce__auth_tokens *tierce__auth_exchange(struct tierce__auth *auth,
-                                                  struct tierce__auth_tokens *fresh)
+struct tierce__tokens *tierce__auth_exchange(struct tierce__auth *auth,
+                                             struct tierce__tokens *fresh)
 {
     tierce__lock_take(&auth->lock);
-    struct tierce__auth_tokens *before = auth->tokens;
+    struct tierce__tokens *before = auth->tokens;
     auth->tokens = fresh;
     tierce__lock_drop(&auth->lock);
     return before;
-}
-
-void tierce__auth_tokens_destroy(struct tierce__auth_tokens *tokens)
-{
-    tierce__free(tokens);
 }
 
 bool tierce__auth_lets_nobody_in(struct tierce__auth *auth)
 {
     size_t accounts;
     tierce__lock_take(&auth->lock);
-    bool has_tokens = auth->tokens->count > 0;
+    bool has_tokens = tierce__tokens_count(auth->tokens) > 0;
     tierce__lock_drop(&auth->lock);
     if (!auth->opts.is_on || has_tokens)
         return false;
@@ -200,22 +124,14 @@ bool tierce__auth_lets_nobody_in(struct tierce__auth *auth)
 static bool find_token(struct tierce__auth *auth, const char *shown, enum tierce__role *role,
                        char name[64])
 {
-    uint8_t digest[DIGEST_BYTES];
-    bool found = false;
-    unsigned bytes = sizeof(digest);
-    if (EVP_Digest(shown, strlen(shown), digest, &bytes, EVP_sha256(), NULL) != 1)
-        return false;
     tierce__lock_take(&auth->lock);
-    for (size_t i = 0; i < auth->tokens->count; i++) {
-        const struct token *token = &auth->tokens->items[i];
-        if (CRYPTO_memcmp(token->digest, digest, sizeof(digest)) != 0)
-            continue;
-        found = true;
-        *role = token->role;
+    const struct tierce__token *token = tierce__tokens_find(auth->tokens, shown, strlen(shown));
+    if (token != NULL) {
+        *role = (enum tierce__role)token->rights;
         snprintf(name, 64, "%s", token->name);
     }
     tierce__lock_drop(&auth->lock);
-    return found;
+    return token != NULL;
 }
 
 static bool recall(struct tierce__auth *auth, const uint8_t digest[DIGEST_BYTES])

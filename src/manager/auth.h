@@ -4,6 +4,7 @@
 
 #include "manager/registry.h"
 #include "serve/serve.h"
+#include "serve/tokens.h"
 
 /*
  * Who may call. Switched off, everybody; switched on, a call shows one of
@@ -34,13 +35,11 @@ TIERCE_MUSTUSE int tierce__auth_create(struct tierce__auth **out,
 void tierce__auth_destroy(struct tierce__auth *auth);
 
 /* The token file as it is now, to be exchanged or dropped. Errors as create. */
-struct tierce__auth_tokens;
-TIERCE_MUSTUSE int tierce__auth_tokens_read(struct tierce__auth_tokens **out,
+TIERCE_MUSTUSE int tierce__auth_tokens_read(struct tierce__tokens **out,
                                             const struct tierce__auth *auth, char why[256]);
 /* Gives those that counted until now. [transfer] both */
-TIERCE_MUSTUSE struct tierce__auth_tokens *tierce__auth_exchange(struct tierce__auth *auth,
-                                                                 struct tierce__auth_tokens *fresh);
-void tierce__auth_tokens_destroy(struct tierce__auth_tokens *tokens);
+TIERCE_MUSTUSE struct tierce__tokens *tierce__auth_exchange(struct tierce__auth *auth,
+                                                            struct tierce__tokens *fresh);
 
 enum tierce__auth_result {
     TIERCE__AUTH_OK,

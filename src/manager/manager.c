@@ -380,14 +380,14 @@ static const struct tierce__server *server_of(const struct tierce__manager *mana
 
 int tierce__manager_reload(struct tierce__manager *manager, char why[256])
 {
-    struct tierce__auth_tokens *tokens = NULL;
+    struct tierce__tokens *tokens = NULL;
     int rc = tierce__auth_tokens_read(&tokens, manager->auth, why);
     if (rc == 0)
         rc = tierce__server_reload(atomic_load_explicit(&manager->server, memory_order_acquire),
                                    why);
     if (rc == 0)
         tokens = tierce__auth_exchange(manager->auth, tokens);
-    tierce__auth_tokens_destroy(tokens);
+    tierce__tokens_destroy(tokens);
     if (rc == 0)
         tierce__log(TIERCE_LOG_INFO, "manager.read_again", "tokens and certificates");
     else

@@ -131,6 +131,7 @@ struct tierce__route {
 struct tierce__tls {
     const char *certificate, *key; /* PEM files; NULL: no TLS */
     const char *client_ca;         /* PEM: clients must show a certificate of it; or NULL */
+    bool is_bare;                  /* not for HTTP/2: no protocol is agreed upon inside */
 };
 
 /* Several listeners may share a server: its loops, workers and routes may differ. */

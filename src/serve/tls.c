@@ -15,6 +15,7 @@
 #include <string.h>
 
 struct tierce__tls_context {
+    bool is_bare;             /* as of struct tierce__tls */
     struct tierce__lock lock; /* SERVE_TLS */
     SSL_CTX *ssl;
 };
@@ -22,7 +23,7 @@ struct tierce__tls_context {
 struct tierce__tls_session {
     SSL *ssl;
     BIO *in, *out; /* owned by ssl */
-    bool is_ready;
+    bool is_ready, is_bare;
     char peer_name[256];
 };
 
@@ -105,7 +106,9 @@ int tierce__tls_server_context(struct tierce__tls_context **out, const struct ti
         snprintf(why, 256, "no memory for TLS");
         return rc;
     }
-    SSL_CTX_set_alpn_select_cb(context->ssl, choose_alpn, NULL);
+    context->is_bare = files->is_bare;
+    if (!context->is_bare)
+        SSL_CTX_set_alpn_select_cb(context->ssl, choose_alpn, NULL);
     /* A session that is taken up again would not show its certificate. */
     SSL_CTX_set_session_cache_mode(context->ssl, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_options(context->ssl, SSL_OP_NO_TICKET);
@@ -193,6 +196,7 @@ int tierce__tls_session_create(struct tierce__tls_session **out,
     struct tierce__tls_session *session = tierce__calloc(1, sizeof(*session));
     if (session == NULL)
         return -ENOMEM;
+    session->is_bare = context->is_bare;
     session->ssl = new_ssl(context);
     session->in = BIO_new(BIO_s_mem());
     session->out = BIO_new(BIO_s_mem());
@@ -262,7 +266,7 @@ static int shake_hands(struct tierce__tls_session *session)
         int error = SSL_get_error(session->ssl, rc);
         return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? 0 : TIERCE_E_FORMAT;
     }
-    if (!is_h2(session->ssl))
+    if (!session->is_bare && !is_h2(session->ssl))
         return TIERCE_E_FORMAT;
     read_peer_name(session);
     session->is_ready = true;

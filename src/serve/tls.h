@@ -9,8 +9,8 @@
 #include "serve/serve.h"
 
 /*
- * TLS for HTTP/2 by OpenSSL, without a socket: ciphertext and plaintext in and out. TLS 1.2 and
- * above, ALPN "h2".
+ * TLS by OpenSSL, without a socket: ciphertext and plaintext in and out. TLS 1.2 and above; ALPN
+ * "h2", unless it is bare.
  */
 
 struct tierce__tls_context; /* certificates, for many sessions; Thread: any */

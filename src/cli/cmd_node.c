@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
+#include "cli/cli.h"
+#include "node/node.h"
+#include "node/notify.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+
+#define COMMAND "node"
+
+extern char **environ;
+
+const char *const tierce__cli_node_help[] = {
+    "Keeps values for clients that speak Redis' protocol or LMCache's (lm://), in memory and below "
+    "it:\n"
+    "redis-cli, LMCache's redis://, resp:// and lm://. Without an argument it listens on "
+    "loopback.\n"
+    "\n"
+    "  --config FILE       YAML; without it the file that TIERCE_NODE_CONFIG names\n"
+    "  --PARAMETER=VALUE   one of them, such as --memory.size=8GiB or --listen.resp_port=6380\n"
+    "  --print-config      prints all parameters and where they come from, and ends\n"
+    "  --markdown          prints the reference of the node's parameters, and ends\n"
+    "\n"
+    "The parameters of the engine (docs/ref/config.md) stand beside the node's own "
+    "(docs/ref/node.md).\n"
+    "SIGTERM or SIGINT end it: requests in progress are finished, and what waits is written to "
+    "disk.\n",
+    NULL};
+
+static const char reference_head[] =
+    "# Parameters of the node\n"
+    "\n"
+    "This page is printed by `tierce node --markdown`.\n"
+    "\n"
+    "Beside these a node takes every parameter of its engine (docs/ref/config.md), in the same "
+    "file.\n"
+    "Values come from the defaults, then a YAML file, then the environment, then flags. A later "
+    "source\n"
+    "overrides an earlier one. A name that does not exist is refused and the nearest one named; so "
+    "is\n"
+    "a value out of its bounds. `tierce node --print-config` prints the effective configuration "
+    "and\n"
+    "where each value comes from.\n"
+    "\n"
+    "- In YAML (`--config FILE`) a name is a nested mapping (`listen:` with `resp_port: 6380` "
+    "below\n"
+    "  it) or the dotted name (`listen.resp_port: 6380`).\n"
+    "- In the environment it is `TIERCE_NODE_`, then the name in upper case with `_` for the dot:\n"
+    "  `TIERCE_NODE_MEMORY_SIZE=8GiB`. `TIERCE_NODE_CONFIG` names the YAML file.\n"
+    "- As a flag it is `--listen.resp_port=6380`.\n"
+    "\n"
+    "Sizes are bytes with a unit (`64MiB`, `1GB` decimal, `4096`), durations have a unit too\n"
+    "(`250ms`, `5s`, `2min`; a bare number is milliseconds), bools `true` or `false`.\n"
+    "\n";
+
+static void tell_ports(const struct tierce__node *node, const char *host)
+{
+    struct tierce__node_ports ports;
+    tierce__node_ports(node, &ports);
+    fprintf(stderr, "tierce node: listening on %s:", host);
+    if (ports.resp != 0)
+        fprintf(stderr, " RESP %u,", ports.resp);
+    if (ports.lm != 0)
+        fprintf(stderr, " lm %u,", ports.lm);
+    fprintf(stderr, " HTTP 127.0.0.1 %u\n", ports.http);
+}
+
+/* Until a signal says that it is to end. The watchdog is told that all is well only when it is. */
+static void wait_for_end(struct tierce__node *node, const sigset_t *signals)
+{
+    uint64_t interval_ms = tierce__notify_watchdog_ms();
+    struct timespec wait = {.tv_sec = (time_t)(interval_ms / 1000),
+                            .tv_nsec = (long)(interval_ms % 1000 * TIERCE__MS_NS)};
+    char why[256];
+    for (;;) {
+        int got = sigtimedwait(signals, NULL, interval_ms > 0 ? &wait : NULL);
+        if (got > 0)
+            return;
+        if (errno == EAGAIN && tierce__node_is_ready(node, why))
+            tierce__notify("WATCHDOG=1");
+    }
+}
+
+static int run(const struct tierce__node_config *config)
+{
+    struct tierce__node *node;
+    char why[TIERCE_CONFIG_ERROR_BYTES] = "";
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails as one to a full disk does */
+    pthread_sigmask(SIG_BLOCK, &signals, NULL); /* all threads inherit it: only we see them */
+    int rc = tierce__node_start(&node, config, why);
+    if (rc < 0)
+        return tierce__cli_fail(COMMAND, "%s", why[0] != '\0' ? why : tierce_strerror(rc));
+    tell_ports(node, config->host);
+    tierce__notify("READY=1");
+    wait_for_end(node, &signals);
+    tierce__notify("STOPPING=1");
+    tierce__node_stop(node);
+    return TIERCE__CLI_OK;
+}
+
+int tierce__cli_node(int argc, char **argv)
+{
+    struct tierce__node_config config = {0};
+    struct tierce__config_error error;
+    int status = TIERCE__CLI_OK;
+    size_t count;
+    int rc = tierce__node_config_load(&config, argc - 1, argv + 1, environ, &error);
+    if (rc < 0) {
+        tierce__cli_fail(COMMAND, "%s", error.text);
+        return TIERCE__CLI_USAGE;
+    }
+    const struct tierce__param *params = tierce__node_params(&count);
+    switch (config.action) {
+    case TIERCE__NODE_HELP:
+        tierce__cli_print_help(stdout, tierce__cli_node_help);
+        break;
+    case TIERCE__NODE_PRINT:
+        tierce__config_print(config.values, stdout);
+        break;
+    case TIERCE__NODE_MARKDOWN:
+        fputs(reference_head, stdout);
+        tierce__config_print_markdown(params, count, stdout);
+        break;
+    case TIERCE__NODE_RUN:
+        status = run(&config);
+        break;
+    }
+    tierce__node_config_clear(&config);
+    return status;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_NODE_ACCESS_H
+#define TIERCE_NODE_ACCESS_H
+
+#include "engine/objects.h"
+#include "serve/tokens.h"
+
+/*
+ * Who may do what, and whose values they see. Without a token file everybody may do all, as the
+ * tenant "". A space is of a tenant and a protocol; the node makes it, no client names one.
+ *
+ * Thread: any.
+ */
+
+enum tierce__scope { /* bits */
+                     TIERCE__SCOPE_READ = 1,
+                     TIERCE__SCOPE_WRITE = 2,
+                     TIERCE__SCOPE_ADMIN = 4, /* forgetting everything; calls that change a node */
+};
+
+enum tierce__space_kind {
+    TIERCE__SPACE_RESP,
+    TIERCE__SPACE_LM,
+    TIERCE__SPACE_PROBE, /* of the node itself */
+    TIERCE__SPACE_KINDS,
+};
+
+struct tierce__access;
+
+/* token_file "": none. [borrow] the engine until destroy. Errors, `why` in words: as
+ * tierce__tokens_load and tierce__objects_open. */
+TIERCE_MUSTUSE int tierce__access_create(struct tierce__access **out, struct tierce_engine *engine,
+                                         const char *token_file, char why[256]);
+/* NULL is accepted. */
+void tierce__access_destroy(struct tierce__access *access);
+
+/* Who somebody is. */
+struct tierce__identity {
+    uint32_t scopes;
+    const char *name;              /* [borrow until destroy] */
+    struct tierce__objects *space; /* of the kind that was asked for */
+};
+
+/* What everybody is who has shown nothing: false if nothing may be done without a token. */
+bool tierce__access_nobody(struct tierce__access *access, enum tierce__space_kind kind,
+                           struct tierce__identity *out);
+
+/* By a token, and where `name` is not NULL only if it is that one's. False: it is wrong. */
+bool tierce__access_token(struct tierce__access *access, enum tierce__space_kind kind,
+                          const char *name, size_t name_bytes, const char *token,
+                          size_t token_bytes, struct tierce__identity *out);
+
+/* The space of the tenant "". */
+struct tierce__objects *tierce__access_space(struct tierce__access *access,
+                                             enum tierce__space_kind kind);
+
+#endif

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "engine/metrics.h"
+#include "node/node.h"
+#include "node/node_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <tierce/operate.h>
+
+/* HTTP of administrators, on loopback: what everybody of the machine may read, and what changes the
+ * node, which needs a token with the scope admin. */
+
+static void release(void *body)
+{
+    tierce__free(body);
+}
+
+static void release_c(void *body)
+{
+    free(body); /* open_memstream's */
+}
+
+static void reply_text(struct tierce__call *call, uint32_t status, const char *text)
+{
+    tierce__call_reply(call, &(struct tierce__reply){.status = status,
+                                                     .type = "text/plain; charset=utf-8",
+                                                     .body = text,
+                                                     .bytes = strlen(text)});
+}
+
+/* ---- alive and ready ------------------------------------------------------------------------- */
+
+static void serve_livez(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    reply_text(call, 200, "ok\n");
+}
+
+static void serve_readyz(void *arg, struct tierce__call *call)
+{
+    struct tierce__node *node = arg;
+    char why[256], text[260];
+    if (!tierce__call_info(call)->is_deferred) {
+        tierce__call_defer(call); /* the probe may wait for a device */
+        return;
+    }
+    if (atomic_load_explicit(&node->is_draining, memory_order_relaxed)) {
+        reply_text(call, 503, "the node ends\n");
+    } else if (tierce__node_is_ready(node, why)) {
+        reply_text(call, 200, "ok\n");
+    } else {
+        snprintf(text, sizeof(text), "%s\n", why);
+        reply_text(call, 503, text);
+    }
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name, *text;
+} counters[] = {
+#define TIERCE_COUNTER(name, text) {"node." #name, text},
+#include "node/counters.def"
+#undef TIERCE_COUNTER
+};
+
+static void put_gauge(struct tierce__prometheus *text, const char *name, const char *help,
+                      double value)
+{
+    tierce__prometheus_put(text,
+                           &(struct tierce__metric){.name = name, .help = help, .value = value});
+}
+
+static char *node_metrics(struct tierce__node *node, size_t *bytes)
+{
+    struct tierce__prometheus text = {0};
+    for (size_t i = 0; i < TIERCE__NODE_COUNTERS; i++) {
+        tierce__prometheus_put(
+            &text, &(struct tierce__metric){.name = counters[i].name,
+                                            .help = counters[i].text,
+                                            .is_counter = true,
+                                            .value = (double)atomic_load_explicit(
+                                                &node->counters[i], memory_order_relaxed)});
+    }
+    put_gauge(&text, "node.connections_now", "Connections of clients.",
+              atomic_load_explicit(&node->connections_now, memory_order_relaxed));
+    put_gauge(&text, "node.incoming_bytes", "Bytes of values that are arriving.",
+              (double)atomic_load_explicit(&node->incoming_bytes, memory_order_relaxed));
+    put_gauge(&text, "node.grace_bytes",
+              "Bytes of values that stay for whoever was told that they are there.",
+              (double)tierce__grace_bytes(node->grace));
+    return tierce__prometheus_end(&text, bytes);
+}
+
+static void serve_metrics(void *arg, struct tierce__call *call)
+{
+    struct tierce__node *node = arg;
+    struct tierce__line page = {0};
+    size_t engine_bytes = 0, node_bytes = 0;
+    char *engine = tierce__engine_metrics(node->engine, &engine_bytes);
+    char *own = node_metrics(node, &node_bytes);
+    if (engine != NULL && own != NULL) {
+        tierce__line_put_bytes(&page, engine, engine_bytes);
+        tierce__line_put_bytes(&page, own, node_bytes);
+    }
+    if (engine == NULL || own == NULL || page.failed) {
+        tierce__line_clear(&page);
+        reply_text(call, 500, "no memory\n");
+    } else {
+        tierce__call_reply(call, &(struct tierce__reply){.status = 200,
+                                                         .type = "text/plain; version=0.0.4",
+                                                         .body = page.text,
+                                                         .bytes = page.bytes,
+                                                         .release = release});
+    }
+    tierce__free(engine);
+    tierce__free(own);
+}
+
+static void serve_status(void *arg, struct tierce__call *call)
+{
+    struct tierce__node *node = arg;
+    struct tierce__line line = {0};
+    tierce__line_put(&line, "{\"node\":{\"uptime_s\":");
+    tierce__line_put_int(&line,
+                         (int64_t)((tierce__now_ns() - node->started_ns) / (1000 * TIERCE__MS_NS)));
+    tierce__line_put(&line, ",\"is_draining\":");
+    tierce__line_put(
+        &line, atomic_load_explicit(&node->is_draining, memory_order_relaxed) ? "true" : "false");
+    tierce__line_put(&line, ",\"connections_now\":");
+    tierce__line_put_int(&line, atomic_load_explicit(&node->connections_now, memory_order_relaxed));
+    for (size_t i = 0; i < TIERCE__NODE_COUNTERS; i++) {
+        tierce__line_put(&line, ",");
+        tierce__line_put_string(&line, counters[i].name + strlen("node."));
+        tierce__line_put(&line, ":");
+        tierce__line_put_int(
+            &line, (int64_t)atomic_load_explicit(&node->counters[i], memory_order_relaxed));
+    }
+    tierce__line_put(&line, "},\"engine\":");
+    tierce__engine_status(node->engine, &line);
+    tierce__line_put(&line, "}");
+    if (line.failed) {
+        tierce__line_clear(&line);
+        reply_text(call, 500, "no memory\n");
+        return;
+    }
+    tierce__call_reply(
+        call, &(struct tierce__reply){
+                  .status = 200, .body = line.text, .bytes = line.bytes, .release = release});
+}
+
+/* ---- configuration --------------------------------------------------------------------------- */
+
+/* Passwords of URLs are the only secrets that a configuration may hold: files hold the others. */
+static void hide_passwords(char *text)
+{
+    for (char *p = text; (p = strstr(p, "://")) != NULL;) {
+        p += 3;
+        size_t authority = strcspn(p, "/ ,\n\"'");
+        char *at = memrchr(p, '@', authority);
+        if (at != NULL)
+            memset(p, '*', (size_t)(at - p));
+        p += authority;
+    }
+}
+
+static void serve_config(void *arg, struct tierce__call *call)
+{
+    struct tierce__node *node = arg;
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    if (file != NULL)
+        tierce__config_print(node->config->values, file);
+    if (file == NULL || fclose(file) != 0) {
+        free(text);
+        reply_text(call, 500, "no memory\n");
+        return;
+    }
+    hide_passwords(text);
+    tierce__call_reply(call, &(struct tierce__reply){.status = 200,
+                                                     .type = "text/plain; charset=utf-8",
+                                                     .body = text,
+                                                     .bytes = bytes,
+                                                     .release = release_c});
+}
+
+/* ---- changes --------------------------------------------------------------------------------- */
+
+static bool may_change(struct tierce__node *node, struct tierce__call *call)
+{
+    const char *shown = tierce__call_header(call, "authorization");
+    struct tierce__identity who;
+    bool is_known = shown != NULL && strncasecmp(shown, "Bearer ", 7) == 0 &&
+                    tierce__access_token(node->access, TIERCE__SPACE_RESP, NULL, 0, shown + 7,
+                                         strlen(shown + 7), &who);
+    if (is_known && (who.scopes & TIERCE__SCOPE_ADMIN) != 0)
+        return true;
+    if (is_known)
+        reply_text(call, 403, "the token has not the scope admin\n");
+    else
+        tierce__call_reply(call, &(struct tierce__reply){
+                                     .status = 401,
+                                     .header_name = "WWW-Authenticate",
+                                     .header_value = "Bearer",
+                                     .type = "text/plain; charset=utf-8",
+                                     .body = "a token of auth.token_file is needed\n",
+                                     .bytes = 37,
+                                 });
+    return false;
+}
+
+static void serve_mode(void *arg, struct tierce__call *call)
+{
+    struct tierce__node *node = arg;
+    const struct tierce__call_info *info = tierce__call_info(call);
+    char text[64];
+    if (!may_change(node, call))
+        return;
+    for (int mode = TIERCE_MODE_NORMAL; mode <= TIERCE_MODE_BYPASS; mode++) {
+        const char *name = tierce_mode_name((enum tierce_mode)mode);
+        if (info->body_bytes != strlen(name) || memcmp(info->body, name, info->body_bytes) != 0)
+            continue;
+        int rc = tierce_engine_set_mode(node->engine, (enum tierce_mode)mode);
+        snprintf(text, sizeof(text), "%s\n", rc == 0 ? name : tierce_strerror(rc));
+        reply_text(call, rc == 0 ? 200 : 500, text);
+        return;
+    }
+    reply_text(call, 400, "the body is normal, freeze or bypass\n");
+}
+
+static void serve_clear(void *arg, struct tierce__call *call)
+{
+    struct tierce__node *node = arg;
+    char text[64];
+    if (!may_change(node, call))
+        return;
+    if (!tierce__call_info(call)->is_deferred) {
+        tierce__call_defer(call);
+        return;
+    }
+    int64_t count = tierce_engine_clear(node->engine, 0, NULL);
+    if (count < 0)
+        snprintf(text, sizeof(text), "%s\n", tierce_strerror((int)count));
+    else
+        snprintf(text, sizeof(text), "{\"forgotten\":%lld}\n", (long long)count);
+    reply_text(call, count < 0 ? 500 : 200, text);
+}
+
+/* ---- routes ---------------------------------------------------------------------------------- */
+
+int tierce__node_http_start(struct tierce__server **out, struct tierce__node *node, uint16_t port,
+                            char why[256])
+{
+    const struct tierce__route routes[TIERCE__NODE_ROUTES] = {
+        {.path = "/livez", .method = "GET", .serve = serve_livez},
+        {.path = "/readyz", .method = "GET", .serve = serve_readyz},
+        {.path = "/metrics", .method = "GET", .serve = serve_metrics},
+        {.path = "/status", .method = "GET", .serve = serve_status},
+        {.path = "/config", .method = "GET", .serve = serve_config},
+        {.path = "/mode", .method = "POST", .serve = serve_mode},
+        {.path = "/clear", .method = "POST", .serve = serve_clear},
+    };
+    for (size_t i = 0; i < TIERCE__NODE_ROUTES; i++) {
+        node->routes[i] = routes[i];
+        node->routes[i].arg = node;
+    }
+    struct tierce__listener http = {.protocol = TIERCE__SERVE_HTTP,
+                                    .host = "127.0.0.1",
+                                    .port = port,
+                                    .threads = 1,
+                                    .name = "listen.http_port",
+                                    .routes = node->routes,
+                                    .route_count = TIERCE__NODE_ROUTES};
+    return tierce__server_start(
+        out,
+        &(struct tierce__server_opts){.size = sizeof(struct tierce__server_opts),
+                                      .listeners = &http,
+                                      .listener_count = 1,
+                                      .loops = 1,
+                                      .workers = 1,
+                                      .queue_max = 64,
+                                      .message_bytes_max = 64 << 10,
+                                      .connections_max = 64},
+        why);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_NODE_CONFIG_H
+#define TIERCE_NODE_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tierce/config.h>
+
+#include "base/config.h"
+#include "engine/config.h"
+
+/*
+ * What a node is started with: its engine's parameters and its own in one table.
+ *
+ *     defaults < YAML file < TIERCE_NODE_* < flags
+ *
+ * Thread: one at a time until it is only read.
+ */
+
+enum tierce__node_param { /* behind those of the engine, which keep their numbers */
+                          TIERCE__NODE_BEFORE_FIRST = TIERCE__ENGINE_PARAMS - 1,
+#define TIERCE_PARAM(row, name, type, fallback, min, max, choices, text) TIERCE__NODE_##row,
+#include "node/params.def"
+#undef TIERCE_PARAM
+                          TIERCE__NODE_PARAMS
+};
+
+/* The node's own rows, *count of them. Constant storage. */
+const struct tierce__param *tierce__node_params(size_t *count);
+
+enum tierce__node_action {
+    TIERCE__NODE_RUN,
+    TIERCE__NODE_HELP,
+    TIERCE__NODE_PRINT,    /* the configuration */
+    TIERCE__NODE_MARKDOWN, /* the reference of params.def */
+};
+
+/* Texts are never NULL; what is not said is "". */
+struct tierce__node_config {
+    struct tierce__config *values; /* owned: what the rest is taken from */
+    struct tierce_config *engine;  /* owned */
+    enum tierce__node_action action;
+
+    const char *host;
+    uint16_t resp_port, lm_port, http_port; /* 0: a free one */
+    bool has_resp, has_lm, is_insecure;
+    const char *tls_certificate, *tls_key;
+    const char *token_file;
+    uint32_t loops, workers, drain_ms;
+    uint32_t connections_max, connections_per_address;
+    uint64_t value_max, request_max, incoming_max, grace_max; /* bytes */
+    uint32_t idle_ms, request_ms, grace_ms, find_ms;
+    bool may_wait; /* there is a slower tier than memory */
+};
+
+/* From the arguments behind the subcommand's name and an environment (as `environ`). Errors, *out
+ * untouched and `error` filled: TIERCE_E_CONFIG, negative errno (a file), -ENOMEM. */
+TIERCE_MUSTUSE int tierce__node_config_load(struct tierce__node_config *out, int argc,
+                                            char *const *argv, char *const *env,
+                                            struct tierce__config_error *error);
+
+/* Accepts a zeroed one. */
+void tierce__node_config_clear(struct tierce__node_config *config);
+
+#endif

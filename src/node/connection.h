@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_NODE_CONNECTION_H
+#define TIERCE_NODE_CONNECTION_H
+
+#include "engine/objects.h"
+#include "node/poll_loop.h"
+#include "serve/addresses.h"
+#include "serve/tls.h"
+#include "serve/workers.h"
+
+/*
+ * A client's socket, and what is under way on it. It reads bytes to where its session wants them,
+ * sends what the session puts, and waits for the engine in its place. The session knows a protocol
+ * and no sockets.
+ *
+ * One thing at a time: while a find or a work is under way, or a value is being sent, nothing more
+ * is taken from the client. So a client that does not read holds one value and a little text.
+ *
+ * Thread: its loop; find and work call other threads' functions and come back to it.
+ */
+
+struct tierce__node;
+struct tierce__connection;
+
+struct tierce__protocol {
+    const char *name;
+    size_t session_bytes; /* zeroed memory of a session lies in the connection */
+    TIERCE_MUSTUSE int (*open)(void *session, struct tierce__connection *connection);
+    /* Nothing is under way any more. */
+    void (*close)(void *session);
+    /* Takes bytes, or goes on with what it has (count 0). It stops when it is busy or the
+     * connection is full. Errors: what is to be sent is sent, and the connection closed. */
+    TIERCE_MUSTUSE int (*feed)(void *session, const uint8_t *bytes, size_t count, size_t *used);
+    /* As of wire/resp_request.h; after filled comes feed. */
+    void *(*room)(void *session, size_t *bytes);
+    void (*filled)(void *session, size_t bytes);
+    /* How many bytes are worth reading beyond those that have a room. */
+    size_t (*wanted)(const void *session);
+    /* Whether half a request is there. */
+    bool (*is_within)(const void *session);
+    /* What find or work left undone is done. */
+    void (*answered)(void *session);
+};
+
+struct tierce__connection_limits {
+    uint32_t idle_ms;    /* without a request; 0: for ever */
+    uint32_t request_ms; /* for each MiB of a request, of an answer, and for the first words */
+};
+
+enum tierce__patience { /* what the deadline is about */
+                        TIERCE__PATIENCE_NONE,
+                        TIERCE__PATIENCE_OPENING,
+                        TIERCE__PATIENCE_IDLE,
+                        TIERCE__PATIENCE_REQUEST,
+                        TIERCE__PATIENCE_ANSWER,
+};
+
+struct tierce__connection {
+    struct tierce__poll_source source;
+    struct tierce__poll_loop *loop;
+    struct tierce__node *node;
+    const struct tierce__protocol *protocol;
+    struct tierce__list member; /* of the loop */
+    struct tierce__task task;   /* an answer on its way here, or the end */
+    uint64_t id;
+    char peer[64];
+    struct tierce__address address;
+    void (*gone)(struct tierce__connection *connection); /* before it is freed */
+
+    bool is_readable, is_writable;
+    bool has_hung_up; /* the end of its input is to be read */
+    bool is_busy;     /* a find or a work is under way */
+    bool goes_on;     /* the session wants its turn without input */
+    bool is_ending;   /* closed when all is sent */
+    bool is_closing;  /* the socket is gone */
+    bool has_plain;   /* what TLS has decrypted, or will, is not taken yet */
+    bool has_said_bye;
+    bool is_open; /* it may stay: who it is was told, where that must be */
+    int failure;  /* no memory for what was put */
+
+    struct tierce__tls_session *tls; /* or NULL */
+    uint8_t *cipher;                 /* of it, on its way out */
+    size_t cipher_at, cipher_bytes;
+
+    uint8_t *kept; /* input that was not taken yet */
+    size_t kept_at, kept_bytes;
+
+    uint8_t *text; /* to be sent first */
+    size_t text_at, text_bytes, text_room;
+    struct tierce__object *value; /* then this, or NULL */
+    uint64_t value_at, value_end;
+    const char *tail; /* then this; constant storage */
+    size_t tail_bytes;
+
+    enum tierce__patience patience;
+    struct tierce__deadline deadline;
+    uint64_t progress_bytes; /* since the deadline was set */
+
+    struct tierce__object_find find;
+    void (*work)(void *session);
+    struct tierce__task work_task;
+    _Alignas(16) uint8_t session[];
+};
+
+struct tierce__connection_opts {
+    struct tierce__poll_loop *loop;
+    struct tierce__node *node;
+    const struct tierce__protocol *protocol;
+    int fd;                          /* [transfer], non-blocking */
+    struct tierce__tls_context *tls; /* or NULL. [borrow until the connection is gone] */
+    const char *peer;
+    struct tierce__address address; /* for `gone` */
+    uint64_t id;
+    void (*gone)(struct tierce__connection *connection);
+};
+
+/* Owner loop. Errors: -ENOMEM, negative errno: the descriptor is closed, gone is not called. */
+TIERCE_MUSTUSE int tierce__connection_open(const struct tierce__connection_opts *opts);
+
+/* Ends every connection of the loop: at once, or when it has nothing under way. Owner only. */
+void tierce__connections_end(struct tierce__poll_loop *loop, bool at_once);
+
+/* ---- of the session, on the loop ------------------------------------------------------------- */
+
+/* Text to be sent. No memory: the connection ends. */
+void tierce__connection_put(struct tierce__connection *connection, const void *bytes, size_t count);
+
+/* value [from, to) to be sent behind the text, and then `tail` [constant storage]. [transfer]
+ * object, of which the first piece behind `from` is verified. One at a time. */
+void tierce__connection_put_value(struct tierce__connection *connection,
+                                  struct tierce__object *object, uint64_t from, uint64_t to,
+                                  const char *tail);
+
+/* Whether nothing more is to be put before some was sent. */
+bool tierce__connection_is_full(const struct tierce__connection *connection);
+
+/* Has feed called again though nothing comes. */
+void tierce__connection_go_on(struct tierce__connection *connection);
+
+/* Closes when what was put is sent. */
+void tierce__connection_end(struct tierce__connection *connection);
+
+/* What came is acknowledged now, though nothing is sent. */
+void tierce__connection_acknowledge(struct tierce__connection *connection);
+
+/* tierce__object_find: 0, an error, or -EINPROGRESS, and then `answered` is called and the answer
+ * is in connection->find. The name is borrowed until then. */
+TIERCE_MUSTUSE int tierce__connection_find(struct tierce__connection *connection,
+                                           struct tierce__objects *space, const void *name,
+                                           size_t name_bytes);
+
+/* Runs what may wait for a device: at once where no device is (0), else on a worker (-EINPROGRESS,
+ * and then `answered` is called). Errors: -EBUSY (too many wait). */
+TIERCE_MUSTUSE int tierce__connection_work(struct tierce__connection *connection,
+                                           void (*work)(void *session));
+
+#endif

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "node/node.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/lock.h"
+#include "base/log.h"
+#include "node/door.h"
+#include "node/node_private.h"
+
+#include <errno.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { WORKER_QUEUE_MAX = 65536, GRACE_TICK_MS = 250, DRAIN_TICK_MS = 20 };
+
+/* What only this file needs. */
+struct whole {
+    struct tierce__node node;
+    struct tierce__door *resp, *lm;
+    struct tierce__node_ports ports;
+    struct tierce__server *server;
+    struct tierce__deadline grace_tick;
+    struct tierce__task begin_ticking;
+};
+
+static struct whole *whole_of(struct tierce__node *node)
+{
+    return TIERCE__CONTAINER_OF(node, struct whole, node);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+struct tierce__lock *tierce__node_name_lock(struct tierce__node *node, const void *name,
+                                            size_t name_bytes)
+{
+    return &node->name_locks[XXH3_64bits(name, name_bytes) % TIERCE__NODE_NAME_LOCKS];
+}
+
+static void on_found(struct tierce__object_find *find)
+{
+    sem_post(find->arg);
+}
+
+int tierce__node_find(struct tierce__node *node, struct tierce__objects *space,
+                      struct tierce__object **out, const void *name, size_t name_bytes)
+{
+    sem_t done;
+    struct tierce__object_find find = {.name = name,
+                                       .name_bytes = name_bytes,
+                                       .deadline_ns = tierce__deadline_in_ms(node->find_ms),
+                                       .done = on_found,
+                                       .arg = &done};
+    sem_init(&done, 0, 0);
+    int rc = tierce__object_find(space, &find);
+    if (rc == -EINPROGRESS) {
+        while (sem_wait(&done) != 0 && errno == EINTR) {
+        }
+        rc = find.status;
+    }
+    sem_destroy(&done);
+    if (rc == 0)
+        *out = find.object;
+    return rc;
+}
+
+int tierce__node_receive(struct tierce__node *node, struct tierce__objects *space,
+                         struct tierce__object **out, const struct tierce__object_what *what)
+{
+    if (what->value_bytes > node->config->value_max || what->name_bytes == 0 ||
+        what->name_bytes > TIERCE__OBJECT_NAME_MAX)
+        return TIERCE_E_LIMIT;
+    uint64_t before =
+        atomic_fetch_add_explicit(&node->incoming_bytes, what->value_bytes, memory_order_relaxed);
+    int rc = before + what->value_bytes <= node->config->incoming_max
+                 ? tierce__object_create(space, out, what)
+                 : TIERCE_E_FULL;
+    if (rc < 0)
+        tierce__node_arrived(node, what->value_bytes);
+    return rc;
+}
+
+void tierce__node_arrived(struct tierce__node *node, uint64_t value_bytes)
+{
+    atomic_fetch_sub_explicit(&node->incoming_bytes, value_bytes, memory_order_relaxed);
+}
+
+bool tierce__node_is_ready(struct tierce__node *node, char why[256])
+{
+    static _Atomic uint64_t probes;
+    struct tierce__objects *space = tierce__access_space(node->access, TIERCE__SPACE_PROBE);
+    struct tierce__object *object = NULL;
+    char name[64];
+    bool is_same = false, was = false;
+    /* Two who ask at once must not take each other's away. */
+    int bytes = snprintf(name, sizeof(name), "probe %ld %llu", (long)getpid(),
+                         (unsigned long long)atomic_fetch_add(&probes, 1));
+    int rc = tierce__object_create(space, &object,
+                                   &(struct tierce__object_what){.name = name,
+                                                                 .name_bytes = (size_t)bytes,
+                                                                 .value_bytes = (uint64_t)bytes});
+    if (rc == 0) {
+        memcpy(object->value, name, (size_t)bytes);
+        rc = tierce__object_publish(object);
+    }
+    if (rc == 0)
+        rc = tierce__node_find(node, space, &object, name, (size_t)bytes);
+    if (rc == 0) {
+        is_same = tierce__object_verified(object, (uint64_t)bytes) &&
+                  memcmp(object->value, name, (size_t)bytes) == 0;
+        tierce__object_release(object);
+        rc = tierce__object_remove(space, name, (size_t)bytes, &was);
+    }
+    snprintf(why, 256, "a probe of the data path: %s",
+             rc < 0 ? tierce_strerror(rc) : "not what was stored came back");
+    return rc == 0 && is_same && was;
+}
+
+/* ---- the first loop's clock ------------------------------------------------------------------ */
+
+static void tick(struct tierce__deadline *deadline)
+{
+    struct whole *whole = TIERCE__CONTAINER_OF(deadline, struct whole, grace_tick);
+    tierce__grace_expire(whole->node.grace, tierce__now_ns());
+    if (tierce__deadline_set(&whole->node.loops[0]->base.deadlines, deadline,
+                             tierce__deadline_in_ms(GRACE_TICK_MS)) != 0)
+        tierce__log(TIERCE_LOG_ERROR, "node_no_clock", "what was kept for a moment stays");
+}
+
+static void begin_ticking(struct tierce__task *task)
+{
+    struct whole *whole = TIERCE__CONTAINER_OF(task, struct whole, begin_ticking);
+    whole->grace_tick.expired = tick;
+    tick(&whole->grace_tick);
+}
+
+/* ---- start ----------------------------------------------------------------------------------- */
+
+static int start_loops(struct whole *whole)
+{
+    struct tierce__node *node = &whole->node;
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t count = node->config->loops > 0 ? node->config->loops
+                   : processors > 0        ? (size_t)processors
+                                           : 1;
+    node->loops = tierce__calloc(count, sizeof(struct tierce__poll_loop *));
+    if (node->loops == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < count; i++) {
+        int rc = tierce__poll_loop_start(&node->loops[i]);
+        if (rc < 0)
+            return rc;
+        node->loop_count++;
+    }
+    whole->begin_ticking.run = begin_ticking;
+    tierce__loop_post(&node->loops[0]->base, &whole->begin_ticking);
+    return 0;
+}
+
+static int open_parts(struct whole *whole, const struct tierce__node_config *config,
+                      char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    struct tierce__node *node = &whole->node;
+    int rc = tierce_engine_open(&node->engine, config->engine, why);
+    if (rc < 0)
+        return rc;
+    rc = tierce__access_create(&node->access, node->engine, config->token_file, why);
+    if (rc < 0)
+        return rc;
+    if (config->tls_certificate[0] != '\0')
+        rc = tierce__tls_server_context(
+            &node->tls,
+            &(struct tierce__tls){
+                .certificate = config->tls_certificate, .key = config->tls_key, .is_bare = true},
+            why);
+    if (rc < 0)
+        return rc;
+    snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "no memory, or no thread");
+    if (config->connections_per_address > 0)
+        rc = tierce__addresses_create(&node->addresses, config->connections_per_address);
+    if (rc == 0)
+        rc = tierce__grace_create(&node->grace, config->grace_ms, config->grace_max);
+    if (rc == 0)
+        rc = tierce__workers_create(&node->workers, config->workers, WORKER_QUEUE_MAX);
+    return rc == 0 ? start_loops(whole) : rc;
+}
+
+static int listen_to(struct whole *whole, const struct tierce__node_config *config,
+                     char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    struct tierce__node *node = &whole->node;
+    int rc = 0;
+    whole->ports.resp = config->resp_port;
+    whole->ports.lm = config->lm_port;
+    if (config->has_resp)
+        rc = tierce__door_open(&whole->resp, node, &tierce__resp_protocol, config->host,
+                               &whole->ports.resp, why);
+    if (rc == 0 && config->has_lm)
+        rc = tierce__door_open(&whole->lm, node, &tierce__lm_protocol, config->host,
+                               &whole->ports.lm, why);
+    node->resp_port = whole->resp != NULL ? whole->ports.resp : 0;
+    if (rc == 0)
+        rc = tierce__node_http_start(&whole->server, node, config->http_port, why);
+    if (rc == 0)
+        whole->ports.http = tierce__server_port(whole->server, 0);
+    return rc;
+}
+
+int tierce__node_start(struct tierce__node **out, const struct tierce__node_config *config,
+                       char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    struct whole *whole = tierce__calloc(1, sizeof(*whole));
+    if (whole == NULL) {
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "no memory");
+        return -ENOMEM;
+    }
+    struct tierce__node *node = &whole->node;
+    node->config = config;
+    node->limits = (struct tierce__connection_limits){.idle_ms = config->idle_ms,
+                                                      .request_ms = config->request_ms};
+    node->find_ms = config->find_ms;
+    node->may_wait = config->may_wait;
+    node->started_ns = tierce__now_ns();
+    for (size_t i = 0; i < TIERCE__NODE_NAME_LOCKS; i++)
+        tierce__lock_init(&node->name_locks[i], TIERCE__LOCK_NODE_NAME);
+    int rc = open_parts(whole, config, why);
+    if (rc == 0)
+        rc = listen_to(whole, config, why);
+    if (rc < 0)
+        tierce__node_stop(node);
+    else
+        *out = node;
+    return rc;
+}
+
+void tierce__node_ports(const struct tierce__node *node, struct tierce__node_ports *out)
+{
+    const struct whole *whole = (const struct whole *)node;
+    *out = whole->ports;
+    if (whole->resp == NULL)
+        out->resp = 0;
+    if (whole->lm == NULL)
+        out->lm = 0;
+}
+
+/* ---- stop ------------------------------------------------------------------------------------ */
+
+struct ending {
+    struct tierce__task task;
+    struct tierce__poll_loop *loop;
+    bool at_once;
+    sem_t *done;
+};
+
+static void end_connections(struct tierce__task *task)
+{
+    struct ending *ending = TIERCE__CONTAINER_OF(task, struct ending, task);
+    tierce__connections_end(ending->loop, ending->at_once);
+    sem_post(ending->done);
+}
+
+/* Returns how many are left; those that were closed take a moment. */
+static uint32_t end_all(struct tierce__node *node, bool at_once)
+{
+    uint32_t left = 0;
+    sem_t done;
+    sem_init(&done, 0, 0);
+    for (size_t i = 0; i < node->loop_count; i++) {
+        struct ending ending = {.task = {.run = end_connections},
+                                .loop = node->loops[i],
+                                .at_once = at_once,
+                                .done = &done};
+        tierce__loop_post(&node->loops[i]->base, &ending.task);
+        while (sem_wait(&done) != 0 && errno == EINTR) {
+        }
+        left += atomic_load_explicit(&node->loops[i]->member_count, memory_order_acquire);
+    }
+    sem_destroy(&done);
+    return left;
+}
+
+/* Whoever waits for the engine has an answer by its deadline, so this ends. */
+static void drain(struct tierce__node *node)
+{
+    uint64_t until = tierce__deadline_in_ms(node->config->drain_ms);
+    struct timespec pause = {.tv_nsec = DRAIN_TICK_MS * (long)TIERCE__MS_NS};
+    atomic_store_explicit(&node->is_draining, true, memory_order_relaxed);
+    while (end_all(node, tierce__now_ns() >= until) > 0)
+        nanosleep(&pause, NULL);
+}
+
+void tierce__node_stop(struct tierce__node *node)
+{
+    if (node == NULL)
+        return;
+    struct whole *whole = whole_of(node);
+    tierce__door_close(whole->resp);
+    tierce__door_close(whole->lm);
+    drain(node);
+    if (whole->server != NULL)
+        tierce__server_stop(whole->server, node->config->drain_ms);
+    for (size_t i = 0; i < node->loop_count; i++)
+        tierce__poll_loop_stop(node->loops[i]);
+    tierce__free(node->loops);
+    tierce__workers_destroy(node->workers);
+    tierce__grace_destroy(node->grace);
+    if (node->addresses != NULL)
+        tierce__addresses_destroy(node->addresses);
+    tierce__access_destroy(node->access);
+    tierce__tls_context_destroy(node->tls);
+    tierce_engine_close(node->engine);
+    for (size_t i = 0; i < TIERCE__NODE_NAME_LOCKS; i++)
+        tierce__lock_fini(&node->name_locks[i]);
+    tierce__free(whole);
+}

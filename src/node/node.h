@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_NODE_H
+#define TIERCE_NODE_H
+
+#include "node/config.h"
+
+/*
+ * `tierce node`: an engine whose values clients of other protocols reach over the network.
+ *
+ *     rc = tierce__node_start(&node, &config, why);
+ *     ...
+ *     tierce__node_stop(node);
+ */
+
+struct tierce__node;
+
+/* [borrow] config until stop. Errors, *out untouched, `why` in words: TIERCE_E_CONFIG, negative
+ * errno (a port that is taken), -ENOMEM. */
+TIERCE_MUSTUSE int tierce__node_start(struct tierce__node **out,
+                                      const struct tierce__node_config *config,
+                                      char why[TIERCE_CONFIG_ERROR_BYTES]);
+
+/* 0: there is none. */
+struct tierce__node_ports {
+    uint16_t resp, lm, http;
+};
+void tierce__node_ports(const struct tierce__node *node, struct tierce__node_ports *out);
+
+/* Whether a value can be stored, found and removed; `why` in words where not. Blocks at most
+ * timeout.load. Thread: any. */
+bool tierce__node_is_ready(struct tierce__node *node, char why[256]);
+
+/* Takes no new connection, closes those that have nothing under way, waits for the others at most
+ * serve.drain, and ends. NULL is accepted. */
+void tierce__node_stop(struct tierce__node *node);
+
+#endif

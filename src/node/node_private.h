@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_NODE_PRIVATE_H
+#define TIERCE_NODE_PRIVATE_H
+
+#include <stdatomic.h>
+
+#include "base/prometheus.h"
+#include "node/access.h"
+#include "node/config.h"
+#include "node/connection.h"
+#include "node/grace.h"
+#include "serve/serve.h"
+
+/* What the files of a node share. */
+
+enum tierce__node_counter {
+#define TIERCE_COUNTER(name, text) TIERCE__NODE_##name,
+#include "node/counters.def"
+#undef TIERCE_COUNTER
+    TIERCE__NODE_COUNTERS
+};
+
+#define TIERCE__NODE_NAME_LOCKS 64u
+#define TIERCE__NODE_ROUTES     7u
+
+struct tierce__node {
+    const struct tierce__node_config *config;
+    struct tierce_engine *engine;
+    struct tierce__access *access;
+    struct tierce__grace *grace;
+    struct tierce__tls_context *tls; /* of the ports of clients, or NULL */
+    struct tierce__workers *workers;
+    struct tierce__connection_limits limits;
+    uint32_t find_ms;
+    bool may_wait;
+    uint64_t started_ns;
+    uint16_t resp_port;
+
+    struct tierce__route routes[TIERCE__NODE_ROUTES]; /* of HTTP */
+    struct tierce__poll_loop **loops;
+    size_t loop_count;
+    struct tierce__lock
+        name_locks[TIERCE__NODE_NAME_LOCKS]; /* NODE_NAME: whoever changes a value */
+
+    struct tierce__addresses *addresses; /* NULL: no limit */
+    _Atomic uint64_t ids;                /* of connections. relaxed, as all below */
+    _Atomic uint64_t incoming_bytes;     /* of values that arrive */
+    _Atomic uint32_t connections_now;
+    _Atomic bool is_draining;
+    _Atomic uint64_t counters[TIERCE__NODE_COUNTERS];
+};
+
+static inline void tierce__node_count(struct tierce__node *node, enum tierce__node_counter counter,
+                                      uint64_t by)
+{
+    atomic_fetch_add_explicit(&node->counters[counter], by, memory_order_relaxed);
+}
+
+/* Of whoever changes the value of a name, from the look at the old one to the end. */
+struct tierce__lock *tierce__node_name_lock(struct tierce__node *node, const void *name,
+                                            size_t name_bytes);
+
+/* tierce__object_find, waited for. On a worker, or where nothing waits for a device. */
+TIERCE_MUSTUSE int tierce__node_find(struct tierce__node *node, struct tierce__objects *space,
+                                     struct tierce__object **out, const void *name,
+                                     size_t name_bytes);
+
+/* Room for a value that will arrive, within limit.value and limit.incoming. Errors: as
+ * tierce__object_create's. It ends with arrived, before publish or release. */
+TIERCE_MUSTUSE int tierce__node_receive(struct tierce__node *node, struct tierce__objects *space,
+                                        struct tierce__object **out,
+                                        const struct tierce__object_what *what);
+void tierce__node_arrived(struct tierce__node *node, uint64_t value_bytes);
+
+extern const struct tierce__protocol tierce__resp_protocol, tierce__lm_protocol;
+
+/* Serves the HTTP of administrators. [borrow] node until the server stops. Errors: as
+ * tierce__server_start's. */
+TIERCE_MUSTUSE int tierce__node_http_start(struct tierce__server **out, struct tierce__node *node,
+                                           uint16_t port, char why[256]);
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_NODE_POLL_LOOP_H
+#define TIERCE_NODE_POLL_LOOP_H
+
+#include <stdatomic.h>
+
+#include "serve/loop.h"
+
+/*
+ * A loop that epoll turns, on a thread of its own. What is watched is registered once, edge
+ * triggered, for both directions: whoever reads or writes goes on until the socket has no more, and
+ * no system call is spent on saying what is awaited. (libuv reads into buffers that it asks for
+ * before it knows what comes, and one epoll_ctl goes with each change of direction; values go
+ * straight from and to the pool here.)
+ */
+
+#define TIERCE__POLL_SCRATCH_BYTES (64u << 10)
+
+struct tierce__poll_source {
+    int fd;
+    void (*ready)(struct tierce__poll_source *source, uint32_t events); /* EPOLLIN, ... */
+    struct tierce__list again; /* of those that have more to do without an event */
+};
+
+struct tierce__poll_loop {
+    struct tierce__loop base;
+    int epoll_fd, event_fd;
+    pthread_t thread;
+    bool is_ending;
+    struct tierce__list again;
+    struct tierce__list members;   /* whoever belongs to the loop: connections. Owner only */
+    _Atomic uint32_t member_count; /* relaxed: to choose the loop of a new one, and to wait */
+    uint8_t scratch[TIERCE__POLL_SCRATCH_BYTES], plain[TIERCE__POLL_SCRATCH_BYTES];
+};
+
+/* Errors: -ENOMEM, negative errno. */
+TIERCE_MUSTUSE int tierce__poll_loop_start(struct tierce__poll_loop **out);
+
+/* Ends the thread; nothing is watched any more. NULL is accepted. Not on the loop. */
+void tierce__poll_loop_stop(struct tierce__poll_loop *loop);
+
+/* Owner only. Errors: -ENOMEM, -ENOSPC. */
+TIERCE_MUSTUSE int tierce__poll_watch(struct tierce__poll_loop *loop,
+                                      struct tierce__poll_source *source);
+
+/* Closes its descriptor; it is called no more. Owner only. */
+void tierce__poll_close(struct tierce__poll_source *source);
+
+/* Has `ready` called with 0 after the others had their turn. Owner only. */
+void tierce__poll_again(struct tierce__poll_loop *loop, struct tierce__poll_source *source);
+
+#endif

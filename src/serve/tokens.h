@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_SERVE_TOKENS_H
+#define TIERCE_SERVE_TOKENS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * A token file: "RIGHTS NAME SHA256-OF-TOKEN" a line, with a fourth word where the owner of the
+ * file says so; '#' begins a comment. Mode 0600, read once. The tokens themselves are never kept.
+ *
+ * Thread: any, once loaded.
+ */
+
+#define TIERCE__TOKEN_NAME_BYTES 64u
+
+struct tierce__token {
+    uint32_t rights; /* as `rights` below gave them */
+    char name[TIERCE__TOKEN_NAME_BYTES];
+    char tenant[TIERCE__TOKEN_NAME_BYTES]; /* the fourth word, or "" */
+};
+
+struct tierce__tokens_opts {
+    size_t size;
+    const char *path;
+    bool (*rights)(uint32_t *out, const char *word); /* false: there is no such word */
+    const char *rights_text;                         /* "a role is user or admin" */
+    bool has_tenants;                                /* a fourth word may stand there */
+};
+
+struct tierce__tokens;
+
+/* Errors, `why` in words: TIERCE_E_CONFIG (a line; others may read the file), negative errno,
+ * -ENOMEM. */
+TIERCE_MUSTUSE int tierce__tokens_load(struct tierce__tokens **out,
+                                       const struct tierce__tokens_opts *opts, char why[256]);
+/* NULL is accepted here and below, and holds none. */
+void tierce__tokens_destroy(struct tierce__tokens *tokens);
+
+size_t tierce__tokens_count(const struct tierce__tokens *tokens);
+const struct tierce__token *tierce__tokens_at(const struct tierce__tokens *tokens, size_t index);
+
+/* The token that is shown, or NULL. Takes as long for one that is wrong. [borrow until destroy] */
+const struct tierce__token *tierce__tokens_find(const struct tierce__tokens *tokens,
+                                                const char *shown, size_t shown_bytes);
+
+#endif

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_WIRE_RESP_REQUEST_H
+#define TIERCE_WIRE_RESP_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * Requests of RESP2 and RESP3, as a server gets them, in any pieces: arrays of bulk strings, and
+ * the inline commands that are typed by hand. An argument of at least large_bytes (a SET's value)
+ * is not kept: it is announced as soon as its length is known, and its bytes go where they belong.
+ *
+ *     while ((rc = tierce__resp_request_feed(parser, bytes, count, &used, &request)) ...)
+ *         LARGE:   tierce__resp_request_into(parser, memory of request.large_bytes, or NULL)
+ *         REQUEST: request.args are all there
+ *
+ * Nothing that was fed comes again. What a request takes is bounded: arguments by args_max, their
+ * bytes by bytes_max, a line by 64 KiB; memory grows with what has come.
+ *
+ * Thread: one at a time.
+ */
+
+struct tierce__resp_arg {
+    const char *text; /* with a NUL behind it; may hold others. Of the large argument: NULL */
+    size_t bytes;
+};
+
+struct tierce__resp_request {
+    const struct tierce__resp_arg *args; /* [borrow until the next feed] */
+    size_t count;
+    size_t large;         /* LARGE: that argument's index, == count */
+    uint64_t large_bytes; /* and its length */
+};
+
+enum tierce__resp_request_event {
+    TIERCE__RESP_REQUEST_MORE = 0,
+    TIERCE__RESP_REQUEST_WHOLE = 1, /* at least one argument */
+    TIERCE__RESP_REQUEST_LARGE = 2, /* those before it are there; into comes next */
+};
+
+struct tierce__resp_request_limits {
+    size_t args_max;
+    size_t bytes_max;         /* of all arguments but the large one */
+    uint64_t large_bytes;     /* from when on an argument is large; one of a request may be */
+    uint64_t large_bytes_max; /* and what it may be */
+};
+
+struct tierce__resp_request_parser;
+
+/* NULL for no memory. */
+struct tierce__resp_request_parser *
+tierce__resp_request_create(const struct tierce__resp_request_limits *limits);
+void tierce__resp_request_destroy(struct tierce__resp_request_parser *parser);
+
+/* Other limits, from the next length on. */
+void tierce__resp_request_limit(struct tierce__resp_request_parser *parser,
+                                const struct tierce__resp_request_limits *limits);
+
+/* Takes *used of `count` bytes and returns an enum tierce__resp_request_event; MORE: all of them.
+ * Errors, after which nothing helps: TIERCE_E_FORMAT, TIERCE_E_LIMIT, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__resp_request_feed(struct tierce__resp_request_parser *parser,
+                                             const char *bytes, size_t count, size_t *used,
+                                             struct tierce__resp_request *out);
+
+/* What was wrong, in Redis' words; constant storage. */
+const char *tierce__resp_request_error(const struct tierce__resp_request_parser *parser);
+
+/* After LARGE: where the bytes go, [borrow until they are there]. NULL: nowhere. */
+void tierce__resp_request_into(struct tierce__resp_request_parser *parser, void *memory);
+
+/* From now on the bytes go nowhere. Harmless where there is no large argument. */
+void tierce__resp_request_discard(struct tierce__resp_request_parser *parser);
+
+/* Where the next bytes belong if they are of the large argument and have a place: up to *bytes at
+ * the pointer; or NULL. What was written there is told by filled. */
+void *tierce__resp_request_room(struct tierce__resp_request_parser *parser, size_t *bytes);
+void tierce__resp_request_filled(struct tierce__resp_request_parser *parser, size_t bytes);
+
+/* How much of the large argument has come. */
+uint64_t tierce__resp_request_large_filled(const struct tierce__resp_request_parser *parser);
+
+/* Whether a request has begun and is not complete. */
+bool tierce__resp_request_is_within(const struct tierce__resp_request_parser *parser);
+
+#endif

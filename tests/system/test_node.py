@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node and what talks to it: redis-cli, redis-benchmark, redis-py, LMCache's messages, and those who mean no good."""
+
+import concurrent.futures
+import hashlib
+import os
+import random
+import resource
+import socket
+import subprocess
+import time
+
+import pytest
+
+from node_process import GET, PUT, REPLY, Lm, Node, command, take
+from serve_process import make_certificates
+
+TOKENS = {"reader": "read", "writer": "read,write", "boss": "read,write,admin"}
+
+
+@pytest.fixture(name="node")
+def run_node(tmp_path):
+    node = Node(tmp_path)
+    yield node
+    node.end()
+
+
+def cli(node, *arguments, stdin=None):
+    return subprocess.run(["redis-cli", "-p", str(node.resp), *arguments], input=stdin, check=True,
+                          capture_output=True, timeout=60).stdout
+
+
+# ---- clients that everybody uses ----------------------------------------------------------------
+
+def test_redis_cli(node):
+    big = os.urandom(3 << 20)
+    assert cli(node, "set", "k", "v") == b"OK\n"
+    assert cli(node, "-x", "set", "big", stdin=big) == b"OK\n"
+    assert cli(node, "get", "big") == big + b"\n"
+    assert sorted(cli(node, "--scan").split()) == [b"big", b"k"]
+    assert cli(node, "-3", "mget", "k", "none") == b"v\n\n"
+    assert b"tierce_version" in cli(node, "info")
+    assert cli(node, "flushdb") == b"OK\n" and cli(node, "dbsize") == b"0\n"
+
+
+def test_redis_benchmark(node):
+    for extra in ([], ["-P", "16"], ["-d", "100000", "-n", "500"]):
+        out = subprocess.run(["redis-benchmark", "-p", str(node.resp), "-n", "5000", "-c", "20", "--csv",
+                              "-t", "ping_mbulk,set,get", *extra],
+                             check=True, capture_output=True, text=True, timeout=300)
+        assert "Error" not in out.stdout + out.stderr
+        assert [line.split('"')[1] for line in out.stdout.splitlines()[1:]] == ["PING_MBULK", "SET", "GET"]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_redis_py(node, protocol):
+    redis = pytest.importorskip("redis")
+    client = redis.Redis(port=node.resp, protocol=protocol, client_name="test")
+    big = os.urandom(20 << 20)
+    assert client.ping() and client.set("k", "v", ex=100) and 98 <= client.ttl("k") <= 100
+    assert client.set("k", "w", nx=True) is None and client.get("k") == b"v"
+    assert client.set("big", big) and client.get("big") == big
+    assert client.getrange("big", 5, 9) == big[5:10] and client.strlen("big") == len(big)
+    assert client.mget("k", "none", "big") == [b"v", None, big]
+    assert client.exists("k", "none") == 1 and client.client_getname() in ("test", b"test")
+    assert sorted(client.scan_iter(match="*i*")) == [b"big"]
+    pipeline = client.pipeline(transaction=False)
+    for i in range(1000):
+        pipeline.set(f"p{i}", i).get(f"p{i}")
+    assert pipeline.execute()[1::2] == [str(i).encode() for i in range(1000)]
+    assert client.delete("k", "big", "none") == 2 and client.info()["tcp_port"] == node.resp
+    assert client.config_get("maxmemory") == {"maxmemory": str(128 << 20)}
+    client.close()
+
+
+# ---- LMCache's protocol -------------------------------------------------------------------------
+
+def test_lm_values(node):
+    client, other = Lm(node), Lm(node)
+    values = {f"org/m@1@0@{i:064x}@bfloat16": os.urandom(size)
+              for i, size in enumerate([1, 4096, 1 << 20, 16 << 20])}
+    for key, value in values.items():
+        client.put(key, value)
+        assert client.exist(key) and other.get(key) == value
+    assert other.get("none") is None and not other.exist("none")
+    client.close()
+    other.close()
+
+
+def test_header_and_value_come_together(node):
+    """LMCache's client reads a header with one recv; and of a server that sends twice each small GET takes 40 ms."""
+    client = Lm(node)
+    client.put("k", b"x" * 4096)
+    for _ in range(100):
+        client.send(GET, "k")
+        assert len(client.socket.recv(1 << 16)) == REPLY.size + 4096
+    client.close()
+
+
+# ---- those who mean no good ---------------------------------------------------------------------
+
+def test_bytes_that_are_no_request(node):
+    dice = random.Random(int(os.environ.get("TIERCE_TEST_SEED", "7")))
+    good = [command("SET", "k", b"v" * 30000, "EX", 5), command("GET", "k"), command("MGET", "a", "b"),
+            b"set k \"v\"\r\n", command("SCAN", 0, "MATCH", "*"), command("HELLO", 3)]
+    for i in range(300):
+        data = bytearray(dice.choice(good))
+        for _ in range(dice.randrange(1, 6)):
+            data[dice.randrange(min(len(data), 80))] = dice.randrange(256)
+        port = node.resp if i % 3 else node.lm
+        sock = node.connect(port)
+        try:
+            sock.sendall(data)
+            if i % 2:
+                sock.shutdown(socket.SHUT_WR)
+                sock.recv(100)
+        except ConnectionError:
+            pass
+        sock.close()
+    assert cli(node, "set", "k", "v") == b"OK\n" and cli(node, "get", "k") == b"v\n"
+
+
+def test_a_thousand_connections(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    node = Node(tmp_path, "--limit.connections=1001")
+    socks = [node.connect(node.resp) for _ in range(1000)]
+    for i, sock in enumerate(socks):
+        sock.sendall(command("SET", f"k{i}", i) + command("GET", f"k{i}"))
+    for i, sock in enumerate(socks):
+        wanted = b"+OK\r\n$%d\r\n%d\r\n" % (len(str(i)), i)
+        assert take(sock, len(wanted)) == wanted
+    last, beyond = node.connect(node.resp), node.connect(node.resp)
+    assert beyond.recv(1) == b""
+    for sock in [*socks, last, beyond]:
+        sock.close()
+    while node.metric("node_connections_now") > 0:
+        time.sleep(0.01)
+    node.end()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_slow_readers_hold_a_lease_and_nothing_else(node):
+    value = os.urandom(8 << 20)
+    client = Lm(node)
+    client.put("big", value)
+    assert client.get("big") == value
+    before = node.resident()
+    slow = [node.connect(node.resp, receive=4096) for _ in range(50)]
+    slow += [node.connect(node.lm, receive=4096) for _ in range(1)]
+    for sock in slow[:-1]:
+        sock.sendall(command("SET", "x", "y") * 3 + command("GET", "none") * 3)
+    for sock in slow[:-1]:
+        take(sock, 3 * 5 + 3 * 5)
+    lm = Lm(node)
+    for _ in range(20):
+        lm.send(GET, "big")
+    assert client.get("big") == value
+    assert node.resident() - before < 32 << 20
+    for sock in slow:
+        sock.close()
+    lm.close()
+    client.close()
+
+
+def test_halves_of_values_are_never_seen(node):
+    for port, head in ((node.lm, None), (node.resp, b"*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$5000000\r\n")):
+        for cut in (0, 1, 100_000):
+            sock = node.connect(port)
+            if head is None:
+                client = Lm(node)
+                client.send(PUT, "half", 5_000_000)
+                client.socket.sendall(b"x" * cut)
+                client.close()
+            else:
+                sock.sendall(head + b"x" * cut)
+            sock.close()
+    client = Lm(node)
+    assert not client.exist("half")
+    client.close()
+    assert cli(node, "exists", "half") == b"0\n"
+    while node.metric("node_incoming_bytes") > 0:
+        time.sleep(0.01)
+
+
+def test_memory_stays_within_its_cap(node):
+    client = Lm(node)
+    for i in range(100):
+        client.put(f"k{i}", os.urandom(4 << 20))
+    assert client.get("k99") is not None and client.get("k0") is None
+    assert node.metric("memory_bytes_now") <= 128 << 20
+    assert node.resident() < (128 << 20) + (96 << 20)
+    client.close()
+
+
+# ---- restart ------------------------------------------------------------------------------------
+
+def disk_arguments(folder):
+    return (f"--disk.path={folder / 'store'}", "--disk.size=512MiB", "--disk.flush_interval=50ms")
+
+
+def test_what_lies_on_disk_survives_kill_9(tmp_path):
+    node = Node(tmp_path, *disk_arguments(tmp_path))
+    values = {f"k{i}": os.urandom(1 << 20) for i in range(40)}
+    client = Lm(node)
+    for key, value in values.items():
+        client.put(key, value)
+        assert cli(node, "-x", "set", key, stdin=value) == b"OK\n"
+    while node.metric('tier_durable_chunks{tier="disk"}') < 80:
+        time.sleep(0.05)
+    client.put("late", b"x" * 100)
+    node.kill()
+    node.start()
+    client = Lm(node)
+    for key, value in values.items():
+        assert client.exist(key) and client.get(key) == value
+        assert cli(node, "get", key) == value + b"\n"
+    late = client.get("late")
+    assert late is None or late == b"x" * 100
+    client.close()
+    node.end()
+
+
+def test_killed_while_it_stores(tmp_path):
+    node = Node(tmp_path, *disk_arguments(tmp_path))
+    for round_ in range(3):
+        client = Lm(node)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            def store(client=client):
+                for i in range(10_000):
+                    body = hashlib.sha256(str(i % 50).encode()).digest() * 4096
+                    client.put(f"k{i % 50}", body)
+            storing = pool.submit(store)
+            time.sleep(0.3)
+            node.kill()
+            with pytest.raises(OSError):
+                storing.result()
+        node.start()
+        client = Lm(node)
+        for i in range(50):
+            got = client.get(f"k{i}")
+            assert got is None or got == hashlib.sha256(str(i).encode()).digest() * 4096, round_
+        client.close()
+    node.end()
+
+
+# ---- operation ----------------------------------------------------------------------------------
+
+@pytest.fixture(name="guarded")
+def run_guarded(tmp_path):
+    tokens = tmp_path / "tokens"
+    lines = [f"{scopes} {name} {hashlib.sha256(name.encode()).hexdigest()}" for name, scopes in TOKENS.items()]
+    lines.append(f"read,write other {hashlib.sha256(b'other').hexdigest()} elsewhere")
+    tokens.write_text("\n".join(lines))
+    tokens.chmod(0o600)
+    node = Node(tmp_path, f"--auth.token_file={tokens}")
+    yield node
+    node.end()
+
+
+def test_tokens(guarded):
+    def ask(token, *arguments):
+        return cli(guarded, "--no-auth-warning", "-a", token, *arguments)
+    assert b"NOAUTH" in cli(guarded, "get", "k")
+    assert ask("writer", "set", "k", "v") == b"OK\n" and ask("reader", "get", "k") == b"v\n"
+    assert b"NOPERM" in ask("reader", "set", "k", "w") and b"NOPERM" in ask("writer", "flushdb")
+    assert ask("other", "get", "k") == b"\n" and ask("other", "set", "k", "mine") == b"OK\n"
+    assert ask("reader", "get", "k") == b"v\n"
+    assert ask("boss", "flushdb") == b"OK\n" and ask("other", "get", "k") == b"mine\n"
+
+
+def test_the_pages_of_administrators(guarded):
+    assert guarded.ask("GET", "/livez") == (200, "ok\n") and guarded.ask("GET", "/readyz") == (200, "ok\n")
+    assert '"resp_commands":' in guarded.ask("GET", "/status")[1]
+    assert "auth" in guarded.ask("GET", "/config")[1]
+    assert guarded.ask("POST", "/mode", "freeze")[0] == 401
+    assert guarded.ask("POST", "/mode", "freeze", Authorization="Bearer reader")[0] == 403
+    assert guarded.ask("POST", "/mode", "freeze", Authorization="Bearer boss") == (200, "freeze\n")
+    status, text = guarded.ask("GET", "/readyz")
+    assert status == 503 and "probe" in text
+    assert b"READONLY" in cli(guarded, "--no-auth-warning", "-a", "writer", "set", "k", "v")
+    assert guarded.ask("POST", "/mode", "normal", Authorization="Bearer boss")[0] == 200
+    assert guarded.ask("POST", "/clear", Authorization="Bearer boss")[0] == 200
+
+
+def test_sigterm_lets_requests_end(node):
+    client = node.connect(node.resp)
+    value = os.urandom(2 << 20)
+    client.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n" % len(value) + value[:1 << 20])
+    while node.metric("node_incoming_bytes") == 0:
+        time.sleep(0.01)
+    node.process.terminate()
+    time.sleep(0.2)
+    client.sendall(value[1 << 20:] + b"\r\n")
+    assert take(client, 5) == b"+OK\r\n"
+    assert client.recv(1) == b""
+    node.end()
+
+
+def test_systemd_is_told(tmp_path):
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(path)
+        listener.settimeout(30)
+        node = Node(tmp_path, env={**os.environ, "NOTIFY_SOCKET": path, "WATCHDOG_USEC": "200000"})
+        assert listener.recv(100) == b"READY=1" and listener.recv(100) == b"WATCHDOG=1"
+        node.end()
+        told = {listener.recv(100)}
+        while b"STOPPING=1" not in told:
+            told.add(listener.recv(100))
+
+
+def test_tls(tmp_path):
+    redis = pytest.importorskip("redis")
+    make_certificates(tmp_path)
+    node = Node(tmp_path, f"--tls.certificate={tmp_path}/server.pem", f"--tls.key={tmp_path}/server.key",
+                "--timeout.request=2s")
+    client = redis.Redis(port=node.resp, ssl=True, ssl_ca_certs=str(tmp_path / "ca.pem"), protocol=3)
+    for size in (0, 5, 16383, 16384, 300_000, 9 << 20):
+        value = os.urandom(size)
+        assert client.set("k", value) and client.get("k") == value
+    big = os.urandom(5 << 20)
+    client.set("big", big)
+    client.set("k", "small")
+    pipeline = client.pipeline(transaction=False)
+    for i in range(500):
+        pipeline.set(f"p{i}", i).get(f"p{i}").get("big" if i % 50 == 0 else "k")
+    assert pipeline.execute()[150:152] == [True, b"50"]
+    plain = node.connect(node.resp)  # who does not speak it is cut, at once or when time is over
+    plain.sendall(b"*1\r\n$4\r\nPING\r\n")
+    assert b"PONG" not in plain.recv(100)
+    silent = node.connect(node.resp)
+    assert silent.recv(1) == b""
+    client.close()
+    node.end()
+
+
+def test_addresses_that_others_reach_are_refused(tmp_path):
+    with pytest.raises(AssertionError, match="listen.insecure"):
+        Node(tmp_path, "--listen.host=0.0.0.0")
