@@ -32,7 +32,7 @@ static inline struct tierce__pool *connector_pool(void)
 
 struct connector_call {
     struct tierce__connector_req req;
-    struct tierce__object_name name;
+    struct tierce__store_name name;
     char text[TIERCE__CONNECTOR_NAME_MAX + 1];
     sem_t done;
     _Atomic int done_count;

@@ -28,7 +28,7 @@ static inline bool redis_tell(uint16_t port, char *answer, size_t size, const ch
 {
     struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
-    char line[512];
+    char line[1024];
     va_list args;
     va_start(args, format);
     int bytes = vsnprintf(line, sizeof(line) - 2, format, args);

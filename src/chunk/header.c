@@ -179,7 +179,7 @@ static bool all_zero(const uint8_t *p, size_t n)
     return true;
 }
 
-static uint32_t cell_bytes_of(const uint8_t *object, uint32_t layer)
+uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer)
 {
     return tierce__load_le32(object + TIERCE__CHUNK_FIXED + 4 * (size_t)layer);
 }
@@ -190,7 +190,7 @@ static bool cells_in_bounds(const uint8_t *object, uint32_t layers, uint32_t blo
 {
     uint64_t cells = 0;
     for (uint32_t i = 0; i < layers; i++) {
-        uint32_t bytes = cell_bytes_of(object, i);
+        uint32_t bytes = tierce__chunk_cell_bytes(object, i);
         if (bytes == 0 || bytes > CELL_BYTES_MAX)
             return false;
         cells += bytes;
@@ -259,6 +259,19 @@ int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object, u
     return 0;
 }
 
+uint64_t tierce__chunk_header_bytes(const uint8_t *object)
+{
+    return tierce__load_le32(object + AT_HEADER_BYTES);
+}
+
+bool tierce__chunk_same(const uint8_t *a, const uint8_t *b)
+{
+    uint64_t bytes = tierce__chunk_header_bytes(a);
+    return bytes == tierce__chunk_header_bytes(b) && memcmp(a, b, AT_HEADER_SUM) == 0 &&
+           memcmp(a + AT_NS_DIGEST, b + AT_NS_DIGEST, AT_CREATED - AT_NS_DIGEST) == 0 &&
+           memcmp(a + AT_LAYER_COUNT, b + AT_LAYER_COUNT, bytes - AT_LAYER_COUNT) == 0;
+}
+
 const uint8_t *tierce__chunk_block_hashes(const uint8_t *object, uint32_t layer_count)
 {
     return object + hashes_offset(layer_count);
@@ -267,7 +280,7 @@ const uint8_t *tierce__chunk_block_hashes(const uint8_t *object, uint32_t layer_
 static bool same_cells(const uint8_t *object, const struct tierce__geometry *want)
 {
     for (uint32_t i = 0; i < want->layer_count; i++) {
-        if (cell_bytes_of(object, i) != want->cell_bytes[i])
+        if (tierce__chunk_cell_bytes(object, i) != want->cell_bytes[i])
             return false;
     }
     return true;
@@ -332,7 +345,7 @@ uint64_t tierce__chunk_verify_cells(const uint8_t *object, const struct tierce__
     const uint8_t *cell = object + info->extent.header_bytes;
     uint64_t bad = 0;
     for (uint32_t layer = 0; layer < layers; layer++) {
-        uint32_t bytes = cell_bytes_of(object, layer);
+        uint32_t bytes = tierce__chunk_cell_bytes(object, layer);
         for (uint32_t block = 0; block < blocks; block++, cell += bytes, sum += 8)
             bad += XXH3_64bits(cell, bytes) != tierce__load_le64(sum);
     }

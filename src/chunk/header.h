@@ -92,6 +92,17 @@ bool tierce__chunk_has_magic(const uint8_t *object);
 TIERCE_MUSTUSE int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object,
                                        uint64_t available);
 
+/* The length of the header that the first TIERCE__CHUNK_FIXED bytes tell, after parse has returned
+ * TIERCE_E_LIMIT for no more than they were. */
+uint64_t tierce__chunk_header_bytes(const uint8_t *object);
+
+/* Whether two headers that were parsed or sealed differ in nothing but the time of their making: of
+ * the same chunk, with the same sums. */
+bool tierce__chunk_same(const uint8_t *a, const uint8_t *b);
+
+/* Bytes of one cell of a layer, as a header that was parsed says. */
+uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer);
+
 /* The block hashes (block_count * 32 bytes) of a header that was parsed. */
 const uint8_t *tierce__chunk_block_hashes(const uint8_t *object, uint32_t layer_count);
 

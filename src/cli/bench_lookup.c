@@ -226,12 +226,11 @@ static int look_up(struct lookup *l, struct tierce_found *found)
         rc = l->hashes_given ? tierce_chain_append_hashes(chain, l->hashes, blocks)
                              : tierce_chain_append(chain, l->tokens, PROMPT_TOKENS, NULL);
     if (rc >= 0)
-        rc = tierce_lookup(
-            l->view, chain, blocks,
-            &(struct tierce_lookup_opts){.size = sizeof(struct tierce_lookup_opts),
-                                         .flags = l->pins ? TIERCE_LOOKUP_PIN : 0,
-                                         .session = l->pins ? SESSION : 0},
-            found);
+        rc = tierce_lookup(l->view, chain, blocks,
+                           &(struct tierce_lookup_opts){.size = sizeof(struct tierce_lookup_opts),
+                                                        .flags = l->pins ? TIERCE_LOOKUP_PIN : 0,
+                                                        .session = l->pins ? SESSION : 0},
+                           found);
     tierce_chain_destroy(chain);
     return rc < 0 ? (int)rc : 0;
 }
@@ -275,7 +274,8 @@ static int64_t run_pins(void *arg)
     return ns;
 }
 
-/* What a lookup costs that counts a reason, or holds what it finds, beside one that does neither. */
+/* What a lookup costs that counts a reason, or holds what it finds, beside one that does neither.
+ */
 static int run_beside(struct lookup *l, int64_t (*run)(void *arg), const char *what)
 {
     l->hashes_given = true;

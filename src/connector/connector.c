@@ -25,10 +25,12 @@ static const struct scheme *find_scheme(const char *name)
     return NULL;
 }
 
+/* `name` NULL: the URL has none. */
 static int refuse_scheme(const char *name, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     size_t room = TIERCE__CONNECTOR_WHY_BYTES;
-    int used = snprintf(why, room, "no connector for %.32s://; there are", name);
+    int used = name == NULL ? snprintf(why, room, "a URL begins with one of")
+                            : snprintf(why, room, "no connector for %.32s://; there are", name);
     for (size_t i = 0; i < SCHEME_COUNT && (size_t)used < room; i++)
         used += snprintf(why + used, room - (size_t)used, "%s %s://", i > 0 ? "," : "",
                          schemes[i].name);
@@ -42,6 +44,8 @@ int tierce__connector_open(struct tierce__connector **out, const char *url,
     struct tierce__url parsed = {0};
     char store_name[TIERCE__CONNECTOR_WHY_BYTES / 2];
     why[0] = '\0';
+    if (strstr(url, "://") == NULL)
+        return refuse_scheme(NULL, why);
     int rc = tierce__url_parse(&parsed, url, why);
     if (rc != 0)
         return rc;

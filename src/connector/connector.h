@@ -62,13 +62,13 @@ enum tierce__connector_urgency {
 
 /* The name of an object: bytes without '\0', 1 .. TIERCE__CONNECTOR_NAME_MAX. Not a path: it may
  * hold slashes and dots, which the connector maps to what its store takes. */
-struct tierce__object_name {
+struct tierce__store_name {
     const char *text; /* not terminated */
     size_t bytes;
 };
 
 /* One name of a page. [borrow for the call] */
-typedef void tierce__connector_each_fn(void *arg, const struct tierce__object_name *name);
+typedef void tierce__connector_each_fn(void *arg, const struct tierce__store_name *name);
 
 struct tierce__connector_req {
     enum tierce__connector_op op;
@@ -79,7 +79,7 @@ struct tierce__connector_req {
 
     /* EXISTS: names[0 .. name_count), [out] found: the leading ones that are there. GET, PUT,
      * DELETE: names[0]. LIST: names[0] is what names begin with, or no name. [borrow until done] */
-    const struct tierce__object_name *names;
+    const struct tierce__store_name *names;
     size_t name_count;
     size_t found;
 

@@ -87,14 +87,14 @@ static int missing(struct tierce__link *link)
 }
 
 static void path_of(const struct tierce__link *link, char *path,
-                    const struct tierce__object_name *name)
+                    const struct tierce__store_name *name)
 {
     tierce__file_path(path, link->store->root, link->levels, name);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static int file_exists(struct tierce__link *link, const struct tierce__object_name *names,
+static int file_exists(struct tierce__link *link, const struct tierce__store_name *names,
                        size_t count, size_t *found, uint64_t deadline_ns)
 {
     char path[TIERCE__FILE_PATH_BYTES];
@@ -139,7 +139,7 @@ static int read_range(struct tierce__vfs *vfs, const char *path, uint8_t *memory
     return rc == -ENODATA ? TIERCE_E_FORMAT : rc;
 }
 
-static int file_get(struct tierce__link *link, const struct tierce__object_name *name,
+static int file_get(struct tierce__link *link, const struct tierce__store_name *name,
                     uint8_t *memory, uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
     char path[TIERCE__FILE_PATH_BYTES];
@@ -213,7 +213,7 @@ static int take_room(struct tierce__link *link, uint64_t bytes)
     return fail(link, "the store", TIERCE_E_FULL);
 }
 
-static int file_put(struct tierce__link *link, const struct tierce__object_name *name,
+static int file_put(struct tierce__link *link, const struct tierce__store_name *name,
                     const uint8_t *memory, uint64_t length, uint64_t deadline_ns)
 {
     char path[TIERCE__FILE_PATH_BYTES];
@@ -241,7 +241,7 @@ static int file_put(struct tierce__link *link, const struct tierce__object_name 
     return fail(link, "writing an object", rc);
 }
 
-static int file_remove(struct tierce__link *link, const struct tierce__object_name *name,
+static int file_remove(struct tierce__link *link, const struct tierce__store_name *name,
                        uint64_t deadline_ns)
 {
     char path[TIERCE__FILE_PATH_BYTES];
@@ -261,7 +261,7 @@ static int file_remove(struct tierce__link *link, const struct tierce__object_na
 /* ---- pages of names -------------------------------------------------------------------------- */
 
 struct listing {
-    const struct tierce__object_name *prefix;
+    const struct tierce__store_name *prefix;
     tierce__connector_each_fn *each;
     void *arg;
     size_t count;
@@ -270,9 +270,9 @@ struct listing {
 static int tell_name(void *arg, const char *path, const char *relative)
 {
     struct listing *listing = arg;
-    const struct tierce__object_name *prefix = listing->prefix;
+    const struct tierce__store_name *prefix = listing->prefix;
     char text[TIERCE__CONNECTOR_NAME_MAX];
-    struct tierce__object_name name = {.text = text};
+    struct tierce__store_name name = {.text = text};
     (void)path;
     if (!tierce__file_name(text, &name.bytes, relative) || name.bytes < prefix->bytes ||
         memcmp(text, prefix->text, prefix->bytes) != 0)
@@ -298,7 +298,7 @@ static uint64_t leaf_path(const struct tierce__link *link, char *path, uint64_t 
     return 0;
 }
 
-static int file_list(struct tierce__link *link, const struct tierce__object_name *prefix,
+static int file_list(struct tierce__link *link, const struct tierce__store_name *prefix,
                      uint64_t *cursor, tierce__connector_each_fn *each, void *arg,
                      uint64_t deadline_ns)
 {

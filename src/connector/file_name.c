@@ -16,7 +16,7 @@ static bool is_plain(char c)
 }
 
 /* The name as one path or, where it is long, several; returns its length. */
-static size_t encode(char *out, const struct tierce__object_name *name)
+static size_t encode(char *out, const struct tierce__store_name *name)
 {
     static const char hex[] = "0123456789ABCDEF";
     size_t used = 0, part = 0;
@@ -42,7 +42,7 @@ static size_t encode(char *out, const struct tierce__object_name *name)
 }
 
 void tierce__file_path(char *path, const char *root, uint32_t levels,
-                       const struct tierce__object_name *name)
+                       const struct tierce__store_name *name)
 {
     uint8_t digest[TIERCE__SHA256_BYTES];
     size_t used = strlen(root);
@@ -92,7 +92,7 @@ bool tierce__file_name(char *name, size_t *bytes, const char *relative)
             return false;
         name[used++] = (char)byte;
     }
-    encode(again, &(struct tierce__object_name){.text = name, .bytes = used});
+    encode(again, &(struct tierce__store_name){.text = name, .bytes = used});
     *bytes = used;
     return used > 0 && strcmp(again, relative) == 0;
 }

@@ -49,7 +49,7 @@ struct tierce__file_store {
 /* Where an object lies: root/3f/a0/NAME. The buffer has TIERCE__FILE_PATH_BYTES. Cannot fail for
  * names as connector.h has them and roots below TIERCE__FILE_ROOT_BYTES. */
 void tierce__file_path(char *path, const char *root, uint32_t levels,
-                       const struct tierce__object_name *name);
+                       const struct tierce__store_name *name);
 
 /* The folder of a path, as text of its own. */
 void tierce__file_folder_of(char *folder, const char *path);

@@ -31,7 +31,7 @@ struct call {
     enum tierce__connector_op op;
     uint64_t deadline_ns, offset, length;
     struct tierce__buf *buf; /* a reference, or NULL */
-    struct tierce__object_name *names;
+    struct tierce__store_name *names;
     size_t name_count, name_room;
     char *text; /* of the names */
     size_t text_room;
@@ -144,7 +144,7 @@ static int copy_names(struct call *call, const struct tierce__connector_req *req
     call->text = text;
     char *at = call->text;
     for (size_t i = 0; i < req->name_count && rc == 0; i++) {
-        call->names[i] = (struct tierce__object_name){.text = at, .bytes = req->names[i].bytes};
+        call->names[i] = (struct tierce__store_name){.text = at, .bytes = req->names[i].bytes};
         memcpy(at, req->names[i].text, req->names[i].bytes);
         at += req->names[i].bytes;
     }
@@ -183,7 +183,7 @@ static void free_copies(struct call *call)
 
 /* ---- pages of names -------------------------------------------------------------------------- */
 
-static void collect(void *arg, const struct tierce__object_name *name)
+static void collect(void *arg, const struct tierce__store_name *name)
 {
     struct page *page = arg;
     size_t wanted = page->used + PAGE_HEAD + name->bytes;
@@ -207,8 +207,8 @@ static void tell_page(const struct page *page, const struct tierce__connector_re
     for (size_t at = 0; at < page->used;) {
         uint16_t length;
         memcpy(&length, page->bytes + at, PAGE_HEAD);
-        req->each(req->arg, &(struct tierce__object_name){.text = page->bytes + at + PAGE_HEAD,
-                                                          .bytes = length});
+        req->each(req->arg, &(struct tierce__store_name){.text = page->bytes + at + PAGE_HEAD,
+                                                         .bytes = length});
         at += PAGE_HEAD + length;
     }
 }
@@ -232,9 +232,9 @@ static struct tierce__connector_req *next_req(struct links *links, const struct 
 
 static int make_call(const struct links *links, struct tierce__link *link, struct call *call)
 {
-    static const struct tierce__object_name no_name = {.text = ""};
+    static const struct tierce__store_name no_name = {.text = ""};
     const struct tierce__link_ops *ops = links->link_ops;
-    const struct tierce__object_name *name = call->name_count > 0 ? call->names : &no_name;
+    const struct tierce__store_name *name = call->name_count > 0 ? call->names : &no_name;
     uint64_t deadline_ns = call->deadline_ns;
     switch (call->op) {
     case TIERCE__CONNECTOR_EXISTS:
@@ -453,7 +453,7 @@ static int check_names(const struct tierce__connector_req *req)
     if (req->name_count == 0 && most == 1 && !lists)
         return TIERCE_E_ARGUMENT;
     for (size_t i = 0; i < req->name_count; i++) {
-        const struct tierce__object_name *name = &req->names[i];
+        const struct tierce__store_name *name = &req->names[i];
         if ((name->bytes == 0 && !lists) || name->bytes > TIERCE__CONNECTOR_NAME_MAX ||
             (name->bytes > 0 && memchr(name->text, '\0', name->bytes) != NULL))
             return TIERCE_E_ARGUMENT;

@@ -29,16 +29,16 @@ struct tierce__link_ops {
 
     /* As the requests of connector.h, each until deadline_ns. Errors: statuses as there. All texts
      * and memory are the link's until the call returns, even where that is after the deadline. */
-    int (*exists)(struct tierce__link *link, const struct tierce__object_name *names, size_t count,
+    int (*exists)(struct tierce__link *link, const struct tierce__store_name *names, size_t count,
                   size_t *found, uint64_t deadline_ns);
-    int (*get)(struct tierce__link *link, const struct tierce__object_name *name, uint8_t *memory,
+    int (*get)(struct tierce__link *link, const struct tierce__store_name *name, uint8_t *memory,
                uint64_t offset, uint64_t length, uint64_t deadline_ns);
-    int (*put)(struct tierce__link *link, const struct tierce__object_name *name,
+    int (*put)(struct tierce__link *link, const struct tierce__store_name *name,
                const uint8_t *memory, uint64_t length, uint64_t deadline_ns);
-    int (*remove)(struct tierce__link *link, const struct tierce__object_name *name,
+    int (*remove)(struct tierce__link *link, const struct tierce__store_name *name,
                   uint64_t deadline_ns);
     /* NULL without TIERCE__CONNECTOR_LISTS. `prefix` may be of 0 bytes. */
-    int (*list)(struct tierce__link *link, const struct tierce__object_name *prefix,
+    int (*list)(struct tierce__link *link, const struct tierce__store_name *prefix,
                 uint64_t *cursor, tierce__connector_each_fn *each, void *arg, uint64_t deadline_ns);
     int (*ping)(struct tierce__link *link, uint64_t deadline_ns);
 

@@ -50,7 +50,7 @@ struct key {
 };
 
 static void make_key(struct key *key, const struct redis *redis,
-                     const struct tierce__object_name *name)
+                     const struct tierce__store_name *name)
 {
     TIERCE_ASSERT(redis->prefix_bytes + name->bytes <= sizeof(key->text));
     memcpy(key->text, redis->prefix, redis->prefix_bytes);
@@ -132,7 +132,7 @@ static int call(struct tierce__link *link, const char *const *arguments, const s
 }
 
 /* At most EXISTS_AT_ONCE names. All answers are read, so that the connection stays in step. */
-static int exists_some(struct tierce__link *link, const struct tierce__object_name *names,
+static int exists_some(struct tierce__link *link, const struct tierce__store_name *names,
                        size_t count, size_t *found, uint64_t deadline_ns)
 {
     struct key key;
@@ -161,7 +161,7 @@ static int exists_some(struct tierce__link *link, const struct tierce__object_na
     return rc != 0 ? failed(link, rc) : status;
 }
 
-static int redis_exists(struct tierce__link *link, const struct tierce__object_name *names,
+static int redis_exists(struct tierce__link *link, const struct tierce__store_name *names,
                         size_t count, size_t *found, uint64_t deadline_ns)
 {
     size_t done = 0;
@@ -177,9 +177,10 @@ static int redis_exists(struct tierce__link *link, const struct tierce__object_n
     return rc;
 }
 
-/* GETRANGE has an empty string for what is not there; no object is empty. It costs redis-server what
- * GET does: 0.89 and 0.88 ms for 4 MiB (p10 of 1,200 each over a Unix socket, redis 7.0, 2026-11). */
-static int redis_get(struct tierce__link *link, const struct tierce__object_name *name,
+/* GETRANGE has an empty string for what is not there; no object is empty. It costs redis-server
+ * what GET does: 0.89 and 0.88 ms for 4 MiB (p10 of 1,200 each over a Unix socket, redis 7.0,
+ * 2026-11). */
+static int redis_get(struct tierce__link *link, const struct tierce__store_name *name,
                      uint8_t *memory, uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
     struct key key;
@@ -208,7 +209,7 @@ static int redis_get(struct tierce__link *link, const struct tierce__object_name
     return value.bytes == 0 ? TIERCE_E_MISS : TIERCE_E_FORMAT;
 }
 
-static int redis_put(struct tierce__link *link, const struct tierce__object_name *name,
+static int redis_put(struct tierce__link *link, const struct tierce__store_name *name,
                      const uint8_t *memory, uint64_t length, uint64_t deadline_ns)
 {
     struct key key;
@@ -242,7 +243,7 @@ static int redis_put(struct tierce__link *link, const struct tierce__object_name
     return misunderstood(link, &value, "SET");
 }
 
-static int redis_remove(struct tierce__link *link, const struct tierce__object_name *name,
+static int redis_remove(struct tierce__link *link, const struct tierce__store_name *name,
                         uint64_t deadline_ns)
 {
     struct key key;
@@ -278,7 +279,7 @@ static bool is_page(const struct tierce__resp_value *value)
            value->items[1].type == TIERCE__RESP_ARRAY;
 }
 
-static int redis_list(struct tierce__link *link, const struct tierce__object_name *prefix,
+static int redis_list(struct tierce__link *link, const struct tierce__store_name *prefix,
                       uint64_t *cursor, tierce__connector_each_fn *each, void *arg,
                       uint64_t deadline_ns)
 {
@@ -300,8 +301,8 @@ static int redis_list(struct tierce__link *link, const struct tierce__object_nam
     for (size_t i = 0; i < value.items[1].count; i++) {
         const struct tierce__resp_value *name = &value.items[1].items[i];
         if (name->type == TIERCE__RESP_STRING && name->bytes > prefix_bytes)
-            each(arg, &(struct tierce__object_name){.text = name->text + prefix_bytes,
-                                                    .bytes = name->bytes - prefix_bytes});
+            each(arg, &(struct tierce__store_name){.text = name->text + prefix_bytes,
+                                                   .bytes = name->bytes - prefix_bytes});
     }
     *cursor = next;
     return 0;

@@ -16,6 +16,7 @@
 #include "engine/cost.h"
 #include "engine/health.h"
 #include "engine/fetch.h"
+#include "engine/object_names.h"
 #include "engine/storing.h"
 #include "key/namespaces.h"
 #include "tier/tier.h"
@@ -70,7 +71,7 @@ struct tierce__settings {
 /* A tier in its place in the waterfall: 0 is the fastest and always memory. */
 struct tierce__rung {
     struct tierce_engine *engine;
-    const char *policy; /* its name; constant storage */
+    const char *policy; /* its name, constant storage; "" where the tier has none */
     struct tierce__tier *tier;
     struct tierce__health health;
     _Atomic uint64_t measure_tried_ns; /* cost.c */
@@ -122,6 +123,7 @@ struct tierce_engine {
 
     struct tierce__fetches fetches;
     struct tierce__storing storing;
+    struct tierce__object_names object_names;
     struct tierce__prefetches prefetches;
     /* Threads of tiers that call a tier from an answer: closing waits for them, because the one
      * who waited for that call's own answer may be closing the engine already. */
@@ -166,7 +168,7 @@ struct tierce_view {
     struct tierce_engine *engine;
     struct tierce__list node; /* under ENGINE: among the engine's views */
     uint32_t borrowers;       /* under ENGINE: closing waits for them */
-    char *text; /* canonical namespace */
+    char *text;               /* canonical namespace */
     uint8_t ns_digest[TIERCE_HASH_BYTES];
     enum tierce_chain_algo algo;
     uint32_t chunk_blocks;
@@ -183,6 +185,10 @@ static inline void tierce__count(struct tierce_engine *engine, enum tierce__stat
 
 /* ---- engine.c ---- */
 
+/* The next slower tier; while the engine is opened. [transfer] tier, on success of open. */
+void tierce__engine_add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
+                             enum tierce_origin origin, const char *policy, uint64_t window_bytes);
+
 /* One more reference, ended by tierce_engine_close. */
 void tierce__engine_ref(struct tierce_engine *engine);
 
@@ -194,8 +200,8 @@ bool tierce__engine_inherited(const struct tierce_engine *engine);
 
 /* ---- view.c ---- */
 
-/* A view that is open on this namespace and shard, until it is given back, or NULL. For answers about
- * it that end soon: who closes it waits. */
+/* A view that is open on this namespace and shard, until it is given back, or NULL. For answers
+ * about it that end soon: who closes it waits. */
 struct tierce_view *tierce__view_borrow(struct tierce_engine *engine,
                                         const struct tierce__key *key);
 void tierce__view_give_back(struct tierce_view *view);
@@ -328,6 +334,12 @@ TIERCE_MUSTUSE int tierce__storage_publish(struct tierce_engine *engine,
                                            const struct tierce__storage_chunk *chunk,
                                            struct tierce__buf *buf);
 
+/* Publishes a sealed chunk in memory in the place of the one that is there, if there is one, in one
+ * step. Returns 0 or the memory tier's status. */
+TIERCE_MUSTUSE int tierce__storage_replace(struct tierce_engine *engine,
+                                           const struct tierce__storage_chunk *chunk,
+                                           struct tierce__buf *buf);
+
 /*
  * What a store writes to the slower tiers, and the keys of its request, which are put in order
  * there when the last of it has been answered. Begin leaves zeroes where there is no slower tier,
@@ -353,6 +365,10 @@ void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
 void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
                                 const struct tierce__key *key, int why);
 
+/* Deletes a chunk from a tier; nobody waits for it. */
+void tierce__storage_drop(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+                          enum tierce__tier_left left);
+
 /* Fills the PUT of a sealed chunk; the caller adds done, arg and what else differs. [borrow until
  * done] chunk, buf. */
 void tierce__storage_fill_put(struct tierce__tier_req *req,
@@ -361,6 +377,20 @@ void tierce__storage_fill_put(struct tierce__tier_req *req,
 /* Forgets a chunk of a rung; one that is not there is fine. */
 void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
                             const struct tierce__key *key);
+
+/* Makes durable what a rung was asked for before, where it can. Waits. */
+TIERCE_MUSTUSE int tierce__storage_sync(struct tierce_engine *engine, size_t rung,
+                                        uint64_t deadline_ns);
+
+/* Forgets a chunk of a rung, so that it is not there again whatever ends the process; also of one
+ * that is left alone. Returns 1 if it was there, 0 if not, or why it cannot be promised. Waits. */
+TIERCE_MUSTUSE int tierce__storage_remove(struct tierce_engine *engine, size_t rung,
+                                          const struct tierce__key *key, uint64_t deadline_ns);
+
+/* Reads the beginning of a chunk of a slower rung, as much as the buffer holds. Waits. */
+TIERCE_MUSTUSE int tierce__storage_read_head(struct tierce_engine *engine, size_t rung,
+                                             const struct tierce__key *key, struct tierce__buf *buf,
+                                             uint64_t deadline_ns);
 
 /* Clears a rung, also one that is left alone; of: a key of the one namespace, or NULL. Returns the
  * chunks that left, or why it could not. */
@@ -386,7 +416,8 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
 void tierce__storage_try(struct tierce_engine *engine, size_t rung,
                          const struct tierce__key *asked);
 
-/* Reads the first `bytes` of a chunk, for what the answer tells of the tier: nobody waits for it. */
+/* Reads the first `bytes` of a chunk, for what the answer tells of the tier: nobody waits for it.
+ */
 void tierce__storage_sample(struct tierce_engine *engine, size_t rung,
                             const struct tierce__key *key, uint64_t bytes);
 

@@ -207,9 +207,8 @@ bool tierce__sibling_pays(struct tierce_view *view, const struct tierce__sibling
 {
     uint64_t block_bytes = view->full.extent.payload_bytes / view->chunk_blocks;
     uint64_t more = hit->blocks - want->from;
-    return hit->blocks > 0 &&
-           tierce__cost_pays(view, hit->rung, block_bytes * hit->block_count,
-                             more * view->full.geometry.block_tokens);
+    return hit->blocks > 0 && tierce__cost_pays(view, hit->rung, block_bytes * hit->block_count,
+                                                more * view->full.geometry.block_tokens);
 }
 
 static bool is_among(const struct tierce__sibling *siblings, size_t count,

@@ -20,20 +20,29 @@ static void tell_change(struct tierce_engine *engine, const struct tierce__rung 
 {
     if (change == TIERCE__HEALTH_LOST) {
         tierce__count(engine, TIERCE__STAT_breaker_trips, 1);
+        char why[TIERCE__TIER_WHY_BYTES] = "";
+        if (rung->tier->ops->why != NULL)
+            rung->tier->ops->why(rung->tier, why);
         tierce__log(TIERCE_LOG_ERROR, "tier_out_of_service",
-                    "tier=%s last_error=\"%s\" retry_ms=%u", rung->tier->ops->name,
-                    tierce_strerror(status), rung->health.limits.retry_ms);
+                    "tier=%s last_error=\"%s\" retry_ms=%u%s%s%s", rung->tier->ops->name,
+                    tierce_strerror(status), rung->health.limits.retry_ms,
+                    why[0] != '\0' ? " why=\"" : "", why, why[0] != '\0' ? "\"" : "");
     } else if (change == TIERCE__HEALTH_BACK) {
         tierce__count(engine, TIERCE__STAT_breaker_recoveries, 1);
         tierce__log(TIERCE_LOG_WARN, "tier_in_service", "tier=%s", rung->tier->ops->name);
     }
 }
 
+static bool is_forgetting(const struct tierce__tier_req *req)
+{
+    return req->op == TIERCE__TIER_CLEAR || req->op == TIERCE__TIER_DELETE;
+}
+
 void tierce__storage_note(struct tierce_engine *engine, size_t rung,
                           const struct tierce__tier_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
-    if (rung == 0 || req->op == TIERCE__TIER_CLEAR)
+    if (rung == 0 || is_forgetting(req))
         return;
     if (req->status == TIERCE_E_DEADLINE)
         tierce__count(engine, TIERCE__STAT_deadline_failures, 1);
@@ -46,7 +55,7 @@ bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct ti
 {
     struct tierce__rung *r = &engine->rungs[rung];
     /* Memory has no device that could fail; to forget is no use of one. */
-    bool pass = rung == 0 || req->op == TIERCE__TIER_CLEAR || tierce__health_pass(&r->health, req);
+    bool pass = rung == 0 || is_forgetting(req) || tierce__health_pass(&r->health, req);
     if (pass)
         r->tier->ops->submit(r->tier, req);
     return pass;
@@ -400,6 +409,15 @@ int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__s
     return rc == 0 && w.req.found > 0 ? 1 : rc;
 }
 
+int tierce__storage_replace(struct tierce_engine *engine, const struct tierce__storage_chunk *chunk,
+                            struct tierce__buf *buf)
+{
+    struct waiter w = {0};
+    tierce__storage_fill_put(&w.req, chunk, buf);
+    w.req.replaces = true;
+    return ask(engine, 0, &w);
+}
+
 /* A PUT that could not even be made. */
 static void miss_put(struct tierce_engine *engine, int status)
 {
@@ -456,6 +474,30 @@ void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
     }
 }
 
+/* A DELETE or a HIDE that nobody waits for; there is none where there is no memory for it. */
+static void drop(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+                 enum tierce__tier_op op, enum tierce__tier_left left)
+{
+    struct detached *d = tierce__calloc(1, sizeof(*d));
+    if (d == NULL)
+        return;
+    d->engine = engine;
+    d->rung = rung;
+    d->chunk.key = *key;
+    d->req = (struct tierce__tier_req){.op = op,
+                                       .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                       .keys = &d->chunk.key,
+                                       .key_count = 1,
+                                       .left = left};
+    submit_detached(d);
+}
+
+void tierce__storage_drop(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+                          enum tierce__tier_left left)
+{
+    drop(engine, rung, key, TIERCE__TIER_DELETE, left);
+}
+
 void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
                                 const struct tierce__key *key, int why)
 {
@@ -463,20 +505,12 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
     tierce__count(engine, sum ? TIERCE__STAT_checksum_failures : TIERCE__STAT_identity_failures, 1);
     tierce__log(TIERCE_LOG_ERROR, "chunk_out_of_service", "tier=%s reason=\"%s\"",
                 engine->rungs[rung].tier->ops->name, tierce_strerror(why));
-    struct detached *d = tierce__calloc(1, sizeof(*d));
-    if (d == NULL)
-        return;
-    d->engine = engine;
-    d->rung = rung;
-    d->chunk.key = *key;
     /* Another version is right for some other build, which may still want it. */
-    bool keep = why == TIERCE_E_VERSION;
-    d->req = (struct tierce__tier_req){.op = keep ? TIERCE__TIER_HIDE : TIERCE__TIER_DELETE,
-                                       .deadline_ns = TIERCE__DEADLINE_NEVER,
-                                       .keys = &d->chunk.key,
-                                       .key_count = 1,
-                                       .left = sum ? TIERCE__LEFT_CHECKSUM : TIERCE__LEFT_IDENTITY};
-    submit_detached(d);
+    if (why == TIERCE_E_VERSION)
+        drop(engine, rung, key, TIERCE__TIER_HIDE, TIERCE__LEFT_VERSION);
+    else
+        tierce__storage_drop(engine, rung, key,
+                             sum ? TIERCE__LEFT_CHECKSUM : TIERCE__LEFT_IDENTITY);
 }
 
 void tierce__storage_touch(struct tierce_engine *engine, size_t rungs,
@@ -499,6 +533,42 @@ void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
                                .key_count = 1,
                                .left = TIERCE__LEFT_DELETED}};
     (void)ask(engine, rung, &w);
+}
+
+int tierce__storage_sync(struct tierce_engine *engine, size_t rung, uint64_t deadline_ns)
+{
+    if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
+        return 0;
+    struct waiter w = {.req = {.op = TIERCE__TIER_FLUSH, .deadline_ns = deadline_ns}};
+    return ask(engine, rung, &w);
+}
+
+int tierce__storage_remove(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+                           uint64_t deadline_ns)
+{
+    struct waiter w = {.req = {.op = TIERCE__TIER_DELETE,
+                               .deadline_ns = deadline_ns,
+                               .keys = key,
+                               .key_count = 1,
+                               .left = TIERCE__LEFT_DELETED}};
+    int rc = ask(engine, rung, &w);
+    if (rc < 0 && rc != TIERCE_E_MISS)
+        return rc;
+    int synced = w.req.found > 0 ? tierce__storage_sync(engine, rung, deadline_ns) : 0;
+    return synced < 0 ? synced : rc == 0;
+}
+
+int tierce__storage_read_head(struct tierce_engine *engine, size_t rung,
+                              const struct tierce__key *key, struct tierce__buf *buf,
+                              uint64_t deadline_ns)
+{
+    struct waiter w = {.req = {.op = TIERCE__TIER_GET,
+                               .deadline_ns = deadline_ns,
+                               .keys = key,
+                               .key_count = 1,
+                               .buf = buf,
+                               .length = buf->bytes}};
+    return ask(engine, rung, &w);
 }
 
 int64_t tierce__storage_forget(struct tierce_engine *engine, size_t rung,
@@ -550,10 +620,7 @@ int tierce_engine_flush(struct tierce_engine *engine, uint32_t timeout_ms)
     if (first == TIERCE_E_DEADLINE)
         return first;
     for (size_t rung = 1; rung < engine->rung_count; rung++) {
-        if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
-            continue;
-        struct waiter w = {.req = {.op = TIERCE__TIER_FLUSH, .deadline_ns = deadline_ns}};
-        int rc = ask(engine, rung, &w);
+        int rc = tierce__storage_sync(engine, rung, deadline_ns);
         if (first == 0)
             first = rc;
     }

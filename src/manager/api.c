@@ -424,8 +424,8 @@ static void run(struct tierce__api_call *api, const struct tierce__fault *fault)
              (rpc->is_leader_only && !tierce__manager_leads(api->manager)))
         say_not_leader(api);
     else if (api->unknown != NULL)
-        tierce__api_say(api, INVALID_ARGUMENT, "missing or invalid fields: {%s: {%s}}",
-                        rpc->method, api->unknown);
+        tierce__api_say(api, INVALID_ARGUMENT, "missing or invalid fields: {%s: {%s}}", rpc->method,
+                        api->unknown);
     else
         row_of(api->id)->run(api);
     set_request_id(api);

@@ -41,7 +41,7 @@ struct remembered {
 struct tierce__auth {
     struct tierce__auth_opts opts;
     uint8_t key[DIGEST_BYTES]; /* of this process */
-    struct tierce__lock lock;     /* AUTH: what follows */
+    struct tierce__lock lock;  /* AUTH: what follows */
     struct tierce__auth_tokens *tokens;
     struct remembered remembered[REMEMBERED_MAX];
     size_t next;
@@ -75,8 +75,7 @@ static int read_lines(struct tierce__auth_tokens *tokens, const char *path, char
             *end = '\0';
         number++;
         line += strspn(line, " \t\r");
-        if (*line != '\0' && *line != '#' &&
-            !read_token(&tokens->items[tokens->count++], line)) {
+        if (*line != '\0' && *line != '#' && !read_token(&tokens->items[tokens->count++], line)) {
             snprintf(why, 256,
                      "%.120s, line %zu: expected ROLE NAME SHA256, as in \"admin ops 9f86d0…\"; "
                      "a role is user or admin",

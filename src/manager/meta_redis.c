@@ -204,8 +204,7 @@ static bool has_own_names(struct tierce__redis_keys *keys, const char *id, bool 
     if (!is_cluster)
         return has_name(&keys->keys, "kvcache:instance_%s:tierce:keys", id) &&
                has_name(&keys->notes, "kvcache:instance_%s:tierce:notes:", id);
-    unsigned tag =
-        tierce__resp_slot_tag(tierce__resp_slot(keys->metadata, strlen(keys->metadata)));
+    unsigned tag = tierce__resp_slot_tag(tierce__resp_slot(keys->metadata, strlen(keys->metadata)));
     return has_name(&keys->keys, "kvcache:tierce:{%u}:instance_%s:keys", tag, id) &&
            has_name(&keys->notes, "kvcache:tierce:{%u}:instance_%s:notes:", tag, id) &&
            has_name(&keys->journal, "kvcache:tierce:{%u}:instance_%s:journal", tag, id) &&
@@ -512,8 +511,7 @@ static int write_touches(struct tierce__redis *redis, const struct tierce__touch
 static int spread_touches(struct tierce__redis *redis, const struct tierce__touch *touches,
                           size_t count, struct tierce__arena *arena)
 {
-    struct tierce__redis_command *commands =
-        tierce__arena_calloc(arena, count, sizeof(*commands));
+    struct tierce__redis_command *commands = tierce__arena_calloc(arena, count, sizeof(*commands));
     size_t n = 0;
     if (commands == NULL)
         return -ENOMEM;

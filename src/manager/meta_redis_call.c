@@ -78,7 +78,7 @@ static const char touch_script[] =
 /* Of a space's metadata, KEYS[1]. */
 #define CHECK_SPACE_FENCE                                                                          \
     "local seen = redis.call('HGET', KEYS[1], 'tierce:fence')\n"                                   \
-    "if ARGV[1] ~= '' and seen and seen > ARGV[1] then\n"                                         \
+    "if ARGV[1] ~= '' and seen and seen > ARGV[1] then\n"                                          \
     "  return redis.error_reply('FENCED by a later leader')\n"                                     \
     "end\n"
 
@@ -160,10 +160,9 @@ static const char touch_one_script[] =
     "return 1\n";
 
 static const char *const script_texts[TIERCE__REDIS_SCRIPTS] = {
-    [TIERCE__REDIS_FENCE] = fence_script,
-    [TIERCE__REDIS_WRITE] = write_script,
-    [TIERCE__REDIS_TOUCH] = touch_script,       [TIERCE__REDIS_COMMIT] = commit_script,
-    [TIERCE__REDIS_SETTLE] = settle_script,     [TIERCE__REDIS_REDO] = redo_script,
+    [TIERCE__REDIS_FENCE] = fence_script,         [TIERCE__REDIS_WRITE] = write_script,
+    [TIERCE__REDIS_TOUCH] = touch_script,         [TIERCE__REDIS_COMMIT] = commit_script,
+    [TIERCE__REDIS_SETTLE] = settle_script,       [TIERCE__REDIS_REDO] = redo_script,
     [TIERCE__REDIS_TOUCH_ONE] = touch_one_script,
 };
 
@@ -202,7 +201,8 @@ void tierce__redis_add_text(struct tierce__redis_command *command, const char *t
     tierce__redis_add(command, text, strlen(text));
 }
 
-static char *print_text(struct tierce__arena *arena, size_t *bytes, const char *format, va_list args)
+static char *print_text(struct tierce__arena *arena, size_t *bytes, const char *format,
+                        va_list args)
 {
     va_list again;
     va_copy(again, args);

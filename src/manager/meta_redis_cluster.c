@@ -55,13 +55,12 @@ static void add_redo(struct tierce__redis_command *command, struct tierce__redis
 {
     const char *record =
         tierce__redis_textf(command->arena, "%s%" PRId64, space->keys->data, redo->keys[i]);
-    const char *guard =
-        record == NULL
-            ? NULL
-            : tierce__redis_textf(
-                  command->arena, "kvcache:tierce:{%u}%s",
-                  (unsigned)tierce__resp_slot_tag(tierce__resp_slot(record, strlen(record))),
-                  space->keys->guard);
+    const char *guard = record == NULL
+                            ? NULL
+                            : tierce__redis_textf(command->arena, "kvcache:tierce:{%u}%s",
+                                                  (unsigned)tierce__resp_slot_tag(
+                                                      tierce__resp_slot(record, strlen(record))),
+                                                  space->keys->guard);
     if (guard == NULL) {
         command->rc = -ENOMEM;
         return;
@@ -75,7 +74,8 @@ static void add_redo(struct tierce__redis_command *command, struct tierce__redis
                           redo->bytes[i * TIERCE__REDIS_FIELDS + f]);
 }
 
-/* Writes the records. -ESTALE: somebody began a new era, of which *guard is one; else of a store. */
+/* Writes the records. -ESTALE: somebody began a new era, of which *guard is one; else of a store.
+ */
 static int redo_records(struct tierce__redis_space *space, const struct tierce__redis_redo *redo,
                         const char *era, bool raises, uint64_t *guard)
 {
@@ -84,8 +84,7 @@ static int redo_records(struct tierce__redis_space *space, const struct tierce__
     for (size_t done = 0, n; rc == 0 && done < redo->count; done += n) {
         n = redo->count - done < REDO_KEYS ? redo->count - done : REDO_KEYS;
         tierce__arena_reset(&arena);
-        struct tierce__redis_command *commands =
-            tierce__arena_calloc(&arena, n, sizeof(*commands));
+        struct tierce__redis_command *commands = tierce__arena_calloc(&arena, n, sizeof(*commands));
         for (size_t i = 0; commands != NULL && i < n; i++) {
             commands[i].arena = &arena;
             add_redo(&commands[i], space, redo, done + i, era, raises);

@@ -66,9 +66,10 @@ int tierce__redis_redo_print(const struct tierce__redis_redo *redo, struct tierc
             return TIERCE_E_LIMIT;
         size += LENGTH_BYTES + redo->bytes[i];
     }
-    char *text = tierce__arena_alloc(arena, size), *at = text + HEAD_BYTES;
+    char *text = tierce__arena_alloc(arena, size);
     if (text == NULL)
         return -ENOMEM;
+    char *at = text + HEAD_BYTES;
     tierce__store_le32(text + SUM_BYTES, (uint32_t)redo->put_count);
     tierce__store_le32(text + SUM_BYTES + 4, (uint32_t)(redo->count - redo->put_count));
     for (size_t i = 0; i < redo->count; i++) {

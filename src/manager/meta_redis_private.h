@@ -61,13 +61,13 @@ struct tierce__redis {
 
 /* What a space in a cluster needs beside (meta_redis_cluster.c). */
 struct tierce__redis_ledger {
-    struct tierce__lock lock;     /* of all below, and held while the journal is worked off */
-    _Atomic bool is_unsettled;    /* the journal must be worked off before anything else */
-    _Atomic uint32_t fences;      /* redis->fences when it last was */
+    struct tierce__lock lock;  /* of all below, and held while the journal is worked off */
+    _Atomic bool is_unsettled; /* the journal must be worked off before anything else */
+    _Atomic uint32_t fences;   /* redis->fences when it last was */
     char era[TIERCE__REDIS_TOKEN_BYTES + 1];
-    uint64_t era_min;             /* of the next era */
-    uint64_t last;                /* the largest number of a batch that was told */
-    bool is_wrong;                /* keys and counters must be made anew */
+    uint64_t era_min; /* of the next era */
+    uint64_t last;    /* the largest number of a batch that was told */
+    bool is_wrong;    /* keys and counters must be made anew */
     uint64_t finished[TIERCE__REDIS_FINISHED_MAX];
     size_t finished_count;
 };
@@ -202,7 +202,8 @@ void tierce__redis_add_notes(struct tierce__redis_command *command,
 void tierce__redis_add_counters(struct tierce__redis_command *command,
                                 const struct tierce__meta_batch *batch);
 
-/* ---- meta_redis_journal.c: what a batch does to records, as bytes ----------------------------- */
+/* ---- meta_redis_journal.c: what a batch does to records, as bytes -----------------------------
+ */
 
 /* Keys that are put, with the values of a record's fields, and then those that are deleted. */
 struct tierce__redis_redo {

@@ -79,6 +79,16 @@ static bool admit(struct tierce__disk *d, const struct tierce__key *key)
     return false;
 }
 
+static struct tierce__list *bin_of(struct tierce__disk *d, const struct tierce__key *key)
+{
+    return &d->puts_by_key[tierce__key_spread(key) % TIERCE__DISK_PUT_BINS];
+}
+
+static struct tierce__tier_req *put_of(struct tierce__list *by_key)
+{
+    return TIERCE__CONTAINER_OF(by_key, struct tierce__tier_req, scratch[1]);
+}
+
 /* Puts that wait were not written yet, and what follows on them is of no use without them: so it is
  * the last that has no room. One alone always has. */
 static bool queue_is_full(const struct tierce__disk *d, uint64_t bytes)
@@ -86,13 +96,13 @@ static bool queue_is_full(const struct tierce__disk *d, uint64_t bytes)
     return !tierce__list_empty(&d->puts) && d->queued_put_bytes + bytes > d->queue_bytes_max;
 }
 
-/* From the end: a chunk comes right behind the one before it. */
-static bool is_queued(const struct tierce__disk *d, const struct tierce__key *key)
+static bool is_queued(struct tierce__disk *d, const struct tierce__key *key)
 {
-    struct tierce__list *node = d->puts.prev;
-    while (node != &d->puts && !tierce__key_equal(tierce__disk_req_of(node)->keys, key))
-        node = node->prev;
-    return node != &d->puts;
+    TIERCE__LIST_FOR_EACH (it, bin_of(d, key)) {
+        if (tierce__key_equal(put_of(it)->keys, key))
+            return true;
+    }
+    return false;
 }
 
 static bool put_is_sane(const struct tierce__tier_req *req)
@@ -142,17 +152,37 @@ static int accept_put(struct tierce__disk *d, struct tierce__tier_req *req)
     req->scratch[0] = TIERCE__DISK_HOLDS_BUF;
     d->queued_put_bytes += req->object_bytes;
     tierce__list_push_back(&d->puts, &req->node);
+    tierce__list_push_back(bin_of(d, req->keys), tierce__disk_by_key(req));
     return queued;
 }
 
-static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req)
+static void cancel_queued(struct tierce__disk *d, const struct tierce__key *key,
+                          struct tierce__list *finished)
 {
-    uint32_t slot = tierce__disk_find(d, req->keys);
-    if (slot == TIERCE__INDEX_NONE)
-        return TIERCE_E_MISS;
-    tierce__disk_doom(d, slot, req->left);
-    tierce__disk_reap(d);
-    return 0;
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, bin_of(d, key)) {
+        struct tierce__tier_req *put = put_of(it);
+        if (!tierce__key_equal(put->keys, key))
+            continue;
+        tierce__list_remove(&put->node);
+        tierce__disk_unqueued(d, put);
+        tierce__disk_finish(finished, put, TIERCE_E_CANCELLED);
+    }
+}
+
+static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req,
+                         struct tierce__list *finished)
+{
+    cancel_queued(d, req->keys, finished);
+    uint32_t slot = tierce__index_find(d->table.index, req->keys);
+    if (slot != TIERCE__INDEX_NONE && d->table.chunks[slot].state == TIERCE__DISK_WRITING)
+        d->table.chunks[slot].cancelled = true;
+    bool visible = slot != TIERCE__INDEX_NONE && tierce__disk_is_visible(d, slot);
+    if (visible) {
+        tierce__disk_doom(d, slot, req->left);
+        tierce__disk_reap(d);
+    }
+    req->found = tierce__disk_may_return(d, req->keys);
+    return visible ? 0 : TIERCE_E_MISS;
 }
 
 static int accept_hide(struct tierce__disk *d, struct tierce__tier_req *req)
@@ -174,7 +204,7 @@ static int accept_clear(struct tierce__disk *d, struct tierce__tier_req *req,
         if (ns_of != NULL && put->keys[0].ns != ns_of->ns)
             continue;
         tierce__list_remove(it);
-        d->queued_put_bytes -= put->object_bytes;
+        tierce__disk_unqueued(d, put);
         tierce__disk_finish(finished, put, TIERCE_E_CANCELLED);
     }
     for (uint32_t from = 0; from < d->table.slot_count && !d->closing;) {
@@ -220,7 +250,7 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
     case TIERCE__TIER_PUT:
         return accept_put(d, req);
     case TIERCE__TIER_DELETE:
-        return accept_delete(d, req);
+        return accept_delete(d, req, finished);
     case TIERCE__TIER_HIDE:
         return accept_hide(d, req);
     case TIERCE__TIER_FLUSH:

@@ -21,6 +21,13 @@ struct tierce__tier_req *tierce__disk_req_of(struct tierce__list *node)
     return TIERCE__CONTAINER_OF(node, struct tierce__tier_req, node);
 }
 
+void tierce__disk_unqueued(struct tierce__disk *d, struct tierce__tier_req *put)
+{
+    tierce__lock_assert_held(&d->lock);
+    tierce__list_remove(tierce__disk_by_key(put));
+    d->queued_put_bytes -= put->object_bytes;
+}
+
 void tierce__disk_finish(struct tierce__list *finished, struct tierce__tier_req *req, int status)
 {
     req->status = status;
@@ -218,7 +225,7 @@ static void sweep_late(struct tierce__disk *d, struct tierce__list *finished,
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &d->puts) {
         struct tierce__tier_req *req = tierce__disk_req_of(it);
         if (expire(&s, req))
-            d->queued_put_bytes -= req->object_bytes;
+            tierce__disk_unqueued(d, req);
     }
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &d->active_ops) {
         struct tierce__disk_op *op = TIERCE__CONTAINER_OF(it, struct tierce__disk_op, node);
@@ -405,7 +412,7 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
     } else if (slot != TIERCE__INDEX_NONE) {
         struct tierce__disk_op *writer = writer_of(d, slot);
         tierce__list_remove(&req->node);
-        d->queued_put_bytes -= req->object_bytes;
+        tierce__disk_unqueued(d, req);
         if (writer != NULL)
             tierce__list_push_back(&writer->followers, &req->node);
         else
@@ -413,7 +420,7 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
         return true;
     }
     tierce__list_remove(&req->node);
-    d->queued_put_bytes -= req->object_bytes;
+    tierce__disk_unqueued(d, req);
     if (rc < 0) {
         d->stats.errors += rc != TIERCE_E_FULL && rc != TIERCE_E_REFUSED;
         tierce__disk_finish(finished, req, rc);

@@ -677,6 +677,8 @@ int tierce__disk_open(struct tierce__tier **out, const struct tierce__disk_opts 
     tierce__cond_init(&d->ended_cond);
     tierce__list_init(&d->gets);
     tierce__list_init(&d->puts);
+    for (size_t i = 0; i < TIERCE__DISK_PUT_BINS; i++)
+        tierce__list_init(&d->puts_by_key[i]);
     tierce__list_init(&d->flushes);
     tierce__list_init(&d->flushing);
 

@@ -31,7 +31,8 @@
  * call of the vfs, of done, or of a buffer's release.
  */
 
-#define TIERCE__DISK_MAGIC 0x4b534954u
+#define TIERCE__DISK_MAGIC    0x4b534954u
+#define TIERCE__DISK_PUT_BINS 4096u
 
 struct tierce__disk;
 
@@ -58,14 +59,14 @@ struct tierce__disk_xfer {
     struct tierce__list node; /* free, or returned by the vfs */
 };
 
-/* A chunk that is not served any more and not yet gone from the journal: its space, if it is gone
- * from the index, or its slot, if somebody reads it. */
+/* A chunk that is not served any more and not yet gone from the journal. Its space is given back
+ * with this, unless somebody still reads it. */
 struct tierce__disk_limbo {
     struct tierce__key key;
     uint64_t seq;
     uint64_t offset;
     uint64_t object_bytes;
-    uint32_t slot; /* or NO_SLOT */
+    uint32_t slot; /* of a chunk that is read, or NO_SLOT */
 };
 
 struct tierce__disk_slots {
@@ -125,10 +126,11 @@ struct tierce__disk {
     tierce__tier_watch_fn *watch;
     void *watch_arg;
 
-    struct tierce__list gets;     /* queued */
-    struct tierce__list puts;     /* queued; each holds a reference on its buffer */
-    struct tierce__list flushes;  /* waiting for the next commit */
-    struct tierce__list flushing; /* waiting for the one that runs */
+    struct tierce__list gets; /* queued */
+    struct tierce__list puts; /* queued; each holds a reference on its buffer */
+    struct tierce__list puts_by_key[TIERCE__DISK_PUT_BINS]; /* the same by key */
+    struct tierce__list flushes;                            /* waiting for the next commit */
+    struct tierce__list flushing;                           /* waiting for the one that runs */
     uint64_t queued_put_bytes;
     uint64_t active_put_bytes;
     uint64_t next_deadline; /* no deadline of a request is before it */
@@ -220,6 +222,8 @@ struct tierce__tier_event tierce__disk_describe(const struct tierce__disk *d, ui
  * the slots [from, to). Returns the number of chunks that were served. */
 size_t tierce__disk_clear(struct tierce__disk *d, const struct tierce__key *ns_of, uint32_t from,
                           uint32_t to);
+/* Whether a journal may say, until the next commit, that a chunk is there which is not. */
+bool tierce__disk_may_return(const struct tierce__disk *d, const struct tierce__key *key);
 /* Takes out the doomed that nothing holds any more. */
 void tierce__disk_reap(struct tierce__disk *d);
 /* Evicts until the space of `bytes` is in limbo or free, or nothing can be evicted. Returns
@@ -242,12 +246,14 @@ void tierce__disk_io_fini(struct tierce__disk *d);
 void *tierce__disk_io_main(void *arg);
 /* Answers each request of a list: releases what a queued put held, calls done. No lock. */
 void tierce__disk_answer(struct tierce__list *finished);
-/* Whether a put is of a suffix whose prefix is neither there nor being written: of no use. Under the
- * lock. */
+/* Whether a put is of a suffix whose prefix is neither there nor being written: of no use. Under
+ * the lock. */
 bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce__tier_req *req);
 /* Puts a request on a list of those to be answered. */
 void tierce__disk_finish(struct tierce__list *finished, struct tierce__tier_req *req, int status);
 struct tierce__tier_req *tierce__disk_req_of(struct tierce__list *node);
+/* A put that has been taken off the queue. Under the lock. */
+void tierce__disk_unqueued(struct tierce__disk *d, struct tierce__tier_req *put);
 /* Wakes the I/O thread. Thread: any. No lock. */
 void tierce__disk_wake_io(struct tierce__disk *d, bool polling);
 
@@ -255,6 +261,12 @@ void tierce__disk_wake_io(struct tierce__disk *d, bool polling);
 #define TIERCE__DISK_HOLDS_BUF 1u
 /* And: the policy expects it. */
 #define TIERCE__DISK_EXPECTED 2u
+
+/* scratch[1] and [2] of a put that is queued: its place in puts_by_key. */
+static inline struct tierce__list *tierce__disk_by_key(struct tierce__tier_req *put)
+{
+    return (struct tierce__list *)(void *)&put->scratch[1];
+}
 
 /* ---- disk_commit.c --------------------------------------------------------------------------- */
 

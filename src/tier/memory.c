@@ -262,14 +262,23 @@ static int run_get(struct memory *memory, struct tierce__tier_req *req)
     return 0;
 }
 
-static int run_put(struct memory *memory, struct tierce__tier_req *req)
+/* *dropped as of run_delete. */
+static int run_put(struct memory *memory, struct tierce__tier_req *req,
+                   struct tierce__buf **dropped)
 {
     if (req->buf == NULL || req->buf->pool != memory->pool || req->object_bytes > req->buf->bytes)
         return TIERCE_E_ARGUMENT;
-    req->found = tierce__index_find(memory->index, &req->keys[0]) != TIERCE__INDEX_NONE;
+    uint32_t old = tierce__index_find(memory->index, &req->keys[0]);
+    req->found = old != TIERCE__INDEX_NONE && !req->replaces;
     if (req->found > 0)
         return 0;
     uint32_t slot = atomic_load_explicit(&req->buf->kept, memory_order_relaxed) - 1;
+    if (slot != TIERCE__NO_SLOT &&
+        (tierce__index_has(memory->index, slot) ||
+         !tierce__key_equal(tierce__index_key(memory->index, slot), &req->keys[0])))
+        return TIERCE_E_ARGUMENT;
+    if (old != TIERCE__INDEX_NONE)
+        *dropped = take_entry(memory, old, TIERCE__LEFT_DELETED);
     if (slot == TIERCE__NO_SLOT) {
         struct tierce__policy_entry entry = entry_of(&req->keys[0], req->buf->bytes);
         tierce__policy_expect(memory->policy, &entry);
@@ -278,9 +287,6 @@ static int run_put(struct memory *memory, struct tierce__tier_req *req)
         if (req->parent != NULL)
             entry.parent = tierce__index_find(memory->index, req->parent);
         slot = reserve_slot(memory, &req->keys[0], &entry, req->buf);
-    } else if (tierce__index_has(memory->index, slot) ||
-               !tierce__key_equal(tierce__index_key(memory->index, slot), &req->keys[0])) {
-        return TIERCE_E_ARGUMENT;
     }
     show_entry(memory, slot, req);
     return 0;
@@ -360,7 +366,7 @@ static int run_request(struct memory *memory, struct tierce__tier_req *req,
     case TIERCE__TIER_GET:
         return run_get(memory, req);
     case TIERCE__TIER_PUT:
-        return run_put(memory, req);
+        return run_put(memory, req, dropped);
     case TIERCE__TIER_DELETE:
     case TIERCE__TIER_HIDE: /* nobody else will read this memory */
         return run_delete(memory, req, dropped);

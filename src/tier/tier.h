@@ -31,10 +31,10 @@ enum tierce__tier_op {
     TIERCE__TIER_LOOKUP,   /* how many leading keys are there? */
     TIERCE__TIER_GET,      /* a range of a chunk into a buffer, or a reference on a buffer */
     TIERCE__TIER_PUT,      /* keep a sealed chunk */
-    TIERCE__TIER_DELETE,   /* forget a chunk */
+    TIERCE__TIER_DELETE,   /* forget a chunk, also one that is being put */
     TIERCE__TIER_HIDE,     /* do not serve a chunk any more and keep its bytes, for a build that can
                               read them; until the tier is opened again */
-    TIERCE__TIER_FLUSH,    /* make durable every put that was done before */
+    TIERCE__TIER_FLUSH,    /* make durable every put, delete and clear that was done before */
     TIERCE__TIER_CLEAR,    /* forget all chunks, or those of one namespace */
     TIERCE__TIER_SIBLINGS, /* which chunks begin with this block? */
 };
@@ -74,7 +74,11 @@ struct tierce__tier_req {
      * own; siblings: room for TIERCE__SIBLINGS_MAX. [out] siblings[0 .. found): chunks that LOOKUP
      * finds, those that came last first, perhaps not all; a tier that does not know finds none.
      * All other operations look at keys[0] only. PUT to a lending tier: [out] found is 1 if the
-     * chunk was there already, else 0. [borrow until done] */
+     * chunk was there already, else 0. DELETE from a durable tier: [out] found is 1 if the chunk,
+     * whether or not it was there just now, could be there again when the tier is opened anew,
+     * unless there is a FLUSH first. DELETE answers puts of the key that were submitted before and
+     * are not done TIERCE_E_CANCELLED; those that are submitted later are not touched by it.
+     * [borrow until done] */
     const struct tierce__key *keys;
     size_t key_count;
     size_t found;
@@ -100,6 +104,8 @@ struct tierce__tier_req {
     uint64_t token_start;
     uint32_t block_count;
     enum tierce__tier_left left; /* DELETE: why */
+    bool replaces;               /* PUT to a lending tier: in the place of what is there, so that
+                                    at no time neither is */
     bool needs_parent;           /* PUT: refuse the chunk if its parent is not there by now, so
                                     that no suffix is kept without its prefix */
 
@@ -118,6 +124,15 @@ struct tierce__tier_req {
 
 #define TIERCE__TIER_LENDS   1u /* GET gives references on the tier's own buffers */
 #define TIERCE__TIER_DURABLE 2u /* FLUSH makes chunks survive the process */
+#define TIERCE__TIER_SHARED                                                                        \
+    4u /* others change it too: a LOOKUP asks outside; no chunks and no cap in its stats, nothing  \
+          for a watcher, no scan, no order that touch could change; DELETE may answer 0 for what   \
+          was not there, and takes back what is on its way: TIERCE_E_CANCELLED for that PUT */
+#define TIERCE__TIER_WHOLE                                                                         \
+    8u /* chunks are read as a whole: all parts of one should be asked for at once, into one       \
+          buffer as large as the chunk */
+
+#define TIERCE__TIER_WHY_BYTES 256u
 
 struct tierce__tier_stats {
     uint64_t chunks;
@@ -188,6 +203,9 @@ struct tierce__tier_ops {
      */
     struct tierce__buf *(*reserve)(struct tierce__tier *tier, const struct tierce__reserve *what);
     void (*stats)(struct tierce__tier *tier, struct tierce__tier_stats *out);
+    /* The last failure in words, without credentials; "" for none. NULL for tiers whose statuses
+     * say it all. Thread: any. */
+    void (*why)(struct tierce__tier *tier, char why[TIERCE__TIER_WHY_BYTES]);
     /* From here on tells every change in order, until close begins. Once, before the first request;
      * what a tier holds by then is told by scan. */
     void (*watch)(struct tierce__tier *tier, tierce__tier_watch_fn *fn, void *arg);

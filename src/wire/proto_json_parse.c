@@ -175,8 +175,8 @@ static void note_unknown(struct parser *parser, const ProtobufCEnumDescriptor *d
         return;
     for (; shown < length && shown < SHOWN_MAX && next > 0; shown += next)
         next = tierce__utf8_length((const uint8_t *)text + shown, length - shown);
-    int bytes = snprintf(parser->unknown, ROOM, "%s: \"%.*s\" is none of", parser->field,
-                         (int)shown, text);
+    int bytes =
+        snprintf(parser->unknown, ROOM, "%s: \"%.*s\" is none of", parser->field, (int)shown, text);
     for (unsigned i = 0; i < descriptor->n_values && bytes < ROOM; i++)
         bytes += snprintf(parser->unknown + bytes, (size_t)(ROOM - bytes), "%s %s",
                           i > 0 ? "," : "", descriptor->values[i].name);

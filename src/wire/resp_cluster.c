@@ -324,8 +324,8 @@ int tierce__resp_cluster_open(struct tierce__resp_cluster **out,
 {
     struct tierce__resp_cluster *cluster = NULL;
     snprintf(why, TIERCE__RESP_WHY_BYTES, "%s", tierce_strerror(-ENOMEM));
-    int rc = tierce__resp_cluster_create(
-        &cluster, opts, &(struct tierce__resp_node){opts->host, opts->port}, 1);
+    int rc = tierce__resp_cluster_create(&cluster, opts,
+                                         &(struct tierce__resp_node){opts->host, opts->port}, 1);
     if (rc != 0)
         return rc;
     rc = tierce__resp_cluster_learn(cluster, TIERCE__DEADLINE_NEVER);

@@ -80,7 +80,8 @@ TIERCE_MUSTUSE int tierce__resp_cluster_node(struct tierce__resp_cluster *cluste
 /* The slot of a key, 0 .. 16383: of what stands in its first braces, if they are not empty. */
 unsigned tierce__resp_slot(const char *key, size_t bytes);
 
-/* The smallest number whose decimal digits lie in a slot: a key with it in braces lies there too. */
+/* The smallest number whose decimal digits lie in a slot: a key with it in braces lies there too.
+ */
 uint32_t tierce__resp_slot_tag(unsigned slot);
 
 #endif

@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define POOL_MAX       16u
-#define TIMEOUT_MS_MAX 3600000u
-#define PARAMS_MAX     16u
+#define POOL_MAX          16u
+#define TIMEOUT_MS_MAX    3600000u
+#define PARAMS_MAX        16u
 #define WAIT_REPLICAS_MAX 16u
 
 static int refuse(char why[TIERCE__RESP_WHY_BYTES], const char *what)
@@ -216,15 +216,17 @@ int tierce__resp_uri_parse(struct tierce__resp_uri *out, const char *uri,
     static const struct {
         const char *text;
         bool tls, is_unix, is_cluster;
-    } schemes[] = {{"redis://", false, false, false},        {"rediss://", true, false, false},
-                   {"redis-cluster://", false, false, true}, {"rediss-cluster://", true, false, true},
-                   {"redis+unix://", false, true, false},    {"unix://", false, true, false}};
+    } schemes[] = {
+        {"redis://", false, false, false},        {"rediss://", true, false, false},
+        {"redis-cluster://", false, false, true}, {"rediss-cluster://", true, false, true},
+        {"redis+unix://", false, true, false},    {"unix://", false, true, false}};
     parsed.text = tierce__strdup(uri);
     if (parsed.text == NULL) {
         refuse(why, "no memory");
         return -ENOMEM;
     }
-    const char *wrong = "it begins with none of redis://, rediss://, redis-cluster://, redis+unix://";
+    const char *wrong =
+        "it begins with none of redis://, rediss://, redis-cluster://, redis+unix://";
     for (size_t i = 0; i < sizeof(schemes) / sizeof(*schemes); i++) {
         size_t length = strlen(schemes[i].text);
         if (strncmp(uri, schemes[i].text, length) != 0)

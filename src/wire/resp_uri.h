@@ -29,7 +29,7 @@ struct tierce__resp_uri {
     struct tierce__resp_node nodes[TIERCE__RESP_URI_NODES]; /* of a cluster; the first is opts' */
     size_t node_count;
     uint32_t wait_replicas; /* of a cluster: that have a write before it is told; 0 */
-    char *text;                    /* owned: the URI, cut into pieces */
+    char *text;             /* owned: the URI, cut into pieces */
     const char *names[16], *values[16];
     size_t param_count;
 };

@@ -216,7 +216,7 @@ END_TEST
 
 #define MANY 600u
 
-static struct tierce__object_name many[MANY];
+static struct tierce__store_name many[MANY];
 static char many_texts[MANY][24];
 
 static void make_many(void)
@@ -224,7 +224,7 @@ static void make_many(void)
     for (uint32_t i = 0; i < MANY; i++) {
         snprintf(many_texts[i], sizeof(many_texts[i]), "many/%06u", i);
         many[i] =
-            (struct tierce__object_name){.text = many_texts[i], .bytes = strlen(many_texts[i])};
+            (struct tierce__store_name){.text = many_texts[i], .bytes = strlen(many_texts[i])};
     }
 }
 
@@ -262,7 +262,7 @@ END_TEST
 
 static uint32_t told[MANY + NAMES];
 
-static void tell(void *arg, const struct tierce__object_name *name)
+static void tell(void *arg, const struct tierce__store_name *name)
 {
     ck_assert_ptr_eq(((struct connector_call *)arg)->req.arg, arg);
     ck_assert_int_eq(atomic_load(&((struct connector_call *)arg)->done_count), 0);
@@ -346,7 +346,7 @@ static int run_wrong(enum tierce__connector_op op, size_t name_bytes, uint64_t o
     struct connector_call call;
     memset(name, 'n', sizeof(name));
     connector_call_init(&call, op, NULL, 0);
-    call.name = (struct tierce__object_name){.text = name, .bytes = name_bytes};
+    call.name = (struct tierce__store_name){.text = name, .bytes = name_bytes};
     call.req.names = &call.name;
     call.req.name_count = 1;
     call.req.buf = connector_object(pool, 1, 100);

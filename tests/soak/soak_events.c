@@ -22,7 +22,7 @@ struct entry {
 
 struct directory {
     int bins[BINS], free;
-    unsigned count;
+    int64_t count;
     struct entry entries[ENTRIES];
 };
 
@@ -177,7 +177,9 @@ void events_settle(uint32_t timeout_ms)
     MUST(tierce_events_snapshot(events.subscription, &sequence, take_snapshot_batch, &fresh) == 0);
     MUST(sequence == last);
     struct tierce_engine_stats s = soak_stats();
-    MUST(fresh.count == (uint64_t)(s.memory_chunks_now + s.disk_chunks_now));
+    int64_t counted = s.memory_chunks_now + s.disk_chunks_now;
+    /* A bit flipped in a version hides a chunk: the disk keeps and counts it, and serves it not. */
+    MUST(fresh.count == counted || (soak.spoils && fresh.count < counted));
     if (last == 0)
         return; /* nothing has come or left, and nothing was told */
     MUST(fresh.count == events.directory.count);

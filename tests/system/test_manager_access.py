@@ -349,7 +349,21 @@ def test_tokens_and_certificates_are_read_again(tmp_path):
 def test_one_address_does_not_keep_all_connections(tmp_path):
     manager = Manager(tmp_path / "m", "--serve.connections_per_address=8")
     held = []
-    for port in ("http", "grpc", "admin_http", "admin_grpc"):
+
+    def let_in(port):
+        made = socket.create_connection(("127.0.0.1", manager.ports[port]))
+        made.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        try:
+            if made.recv(100):
+                held.append(made)
+        except ConnectionError:
+            pass
+        return made in held
+
+    for port in ("http", "admin_http"):
+        for _ in range(8):  # those that the harness had may not be gone yet
+            wait_until(lambda: let_in(port))
+    for port in ("grpc", "admin_grpc"):
         held += [socket.create_connection(("127.0.0.1", manager.ports[port])) for _ in range(8)]
 
     def status_from(source):

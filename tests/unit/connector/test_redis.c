@@ -543,7 +543,7 @@ static const struct {
 #undef D
 };
 
-static void no_name(void *arg, const struct tierce__object_name *name)
+static void no_name(void *arg, const struct tierce__store_name *name)
 {
     (void)arg;
     (void)name;

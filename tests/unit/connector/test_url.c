@@ -218,7 +218,7 @@ static const struct {
 } not_opened[] = {
     {"s3x://bucket", "no connector for s3x://; there are redis://, rediss://, redis+unix://, "
                      "valkey://, valkeys://, valkey+unix://, file://"},
-    {"nothing", "URL: it does not begin with a scheme and ://"},
+    {"nothing", "a URL begins with one of redis://, rediss://"},
     {"redis://h?tttl=1", "URL: unknown parameter \"tttl\" (\"ttl\"?); there are ttl, connections, "
                          "prefix, db, timeout_ms, ca_file, client_certificate, client_key"},
     {"redis://h?connections=1", "URL: parameter connections is not between 2 and 150"},

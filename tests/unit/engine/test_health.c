@@ -121,10 +121,12 @@ START_TEST(an_answer_that_came_too_late_is_a_failure)
 }
 END_TEST
 
-/* Two requests that end at their deadline after 25 ms; if `answered`, another is answered meanwhile. */
+/* Two requests that end at their deadline after 25 ms; if `answered`, another is answered
+ * meanwhile. */
 static enum tierce__health_change let_time_pass(bool answered)
 {
-    struct tierce__tier_req a = {.op = TIERCE__TIER_GET, .keys = &key, .key_count = 1}, b = a, c = a;
+    struct tierce__tier_req a = {.op = TIERCE__TIER_GET, .keys = &key, .key_count = 1}, b = a,
+                            c = a;
     ck_assert(tierce__health_pass(&health, &a) && tierce__health_pass(&health, &b));
     ck_assert(tierce__health_pass(&health, &c));
     a.status = b.status = TIERCE_E_DEADLINE;
@@ -279,8 +281,8 @@ START_TEST(a_slow_disk_is_measured_with_nobody_waiting)
     struct tierce__tier *disk = wrap_disk(), *memory = fx.engine->rungs[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     tierce__fault_set(disk, TIERCE__TIER_GET,
-                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 300});
-    tierce_view_computed(fx.view, 1600, 1000000000); /* the chunk in ten milliseconds */
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 1500});
+    tierce_view_computed(fx.view, 160, 1000000000); /* the chunk in a tenth of a second */
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 4, fx_ids);
     ck_assert_int_eq(tierce_load(fx.view, &what, NULL), 4);
     memory->ops->evict(memory, UINT64_MAX);

@@ -252,17 +252,15 @@ START_TEST(test_uri)
     ck_assert_str_eq(uri.opts.ca_file, "/x");
     tierce__resp_uri_clear(&uri);
 
-    ck_assert_int_eq(
-        tierce__resp_uri_parse(&uri, "redis+unix://:pw@/run/r.sock?db=2", why), 0);
+    ck_assert_int_eq(tierce__resp_uri_parse(&uri, "redis+unix://:pw@/run/r.sock?db=2", why), 0);
     ck_assert_str_eq(uri.opts.host, "/run/r.sock");
     ck_assert_str_eq(uri.opts.password, "pw");
     ck_assert_uint_eq(uri.opts.database, 2);
     ck_assert(!uri.is_cluster);
     tierce__resp_uri_clear(&uri);
 
-    ck_assert_int_eq(tierce__resp_uri_parse(
-                         &uri, "redis-cluster://u:p@a:1,b,[::1]:3?wait_replicas=2", why),
-                     0);
+    ck_assert_int_eq(
+        tierce__resp_uri_parse(&uri, "redis-cluster://u:p@a:1,b,[::1]:3?wait_replicas=2", why), 0);
     ck_assert(uri.is_cluster && !uri.opts.tls);
     ck_assert_uint_eq(uri.node_count, 3);
     ck_assert_str_eq(uri.opts.host, "a");

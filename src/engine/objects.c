@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Named values: making, replacing, forgetting. Read tierce__object_publish: sums, seal, and replace
+ * while the name is held: what is there and differs is taken out of the slower tiers so that it
+ * cannot come back, then memory is swapped in one step, then the slower tiers are given the new
+ * one.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "engine/objects_private.h"
+#include "key/utf8.h"
+#include "paged/paged.h"
+
+/* ---- spaces ---- */
+
+#define TEXT_BYTES_MAX 1024u
+
+int tierce__objects_open(struct tierce__objects **out, struct tierce_engine *engine,
+                         const char *kind, const char *tenant)
+{
+    TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
+    char text[TEXT_BYTES_MAX];
+    int n = snprintf(text, sizeof(text), TIERCE__OBJECT_SPACE_TEXT "%s\ntenant=%s\n", kind, tenant);
+    if (n < 0 || (size_t)n >= sizeof(text) || kind[0] == '\0' ||
+        !tierce__text_is_plain(kind, strlen(kind)) ||
+        !tierce__text_is_plain(tenant, strlen(tenant)))
+        return TIERCE_E_ARGUMENT;
+    struct tierce__objects *space = tierce__calloc(1, sizeof(*space));
+    if (space == NULL)
+        return -ENOMEM;
+    tierce_namespace_digest(space->space.ns_digest, text);
+    int64_t id = tierce__namespaces_intern(engine->namespaces, space->space.ns_digest, text);
+    if (id < 0) {
+        tierce__free(space);
+        return (int)id;
+    }
+    space->magic = TIERCE__OBJECTS_MAGIC;
+    space->engine = engine;
+    space->space.key.ns = (uint32_t)id;
+    space->space.key.shard = (struct tierce_shard){0, 1, 0, 1};
+    *out = space;
+    return 0;
+}
+
+void tierce__objects_close(struct tierce__objects *space)
+{
+    if (space == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
+    space->magic = 0;
+    tierce__free(space);
+}
+
+/* ---- handles ---- */
+
+static struct tierce__object_handle *handle_of(struct tierce__object *object)
+{
+    struct tierce__object_handle *h =
+        TIERCE__CONTAINER_OF(object, struct tierce__object_handle, base);
+    TIERCE_CHECK_MAGIC(h, TIERCE__OBJECT_MAGIC);
+    return h;
+}
+
+static void fill_handle(struct tierce__object_handle *h, struct tierce__objects *space,
+                        const struct tierce__key *key, struct tierce__buf *buf,
+                        const struct tierce__object_form *form)
+{
+    *h = (struct tierce__object_handle){.magic = TIERCE__OBJECT_MAGIC,
+                                        .space = space,
+                                        .key = *key,
+                                        .buf = buf,
+                                        .object_bytes = form->extent.object_bytes,
+                                        .pieces = tierce__object_pieces(form->what.value_bytes)};
+    h->base.value = buf->data + form->value_at;
+    h->base.what = form->what;
+}
+
+struct tierce__object *tierce__object_open(struct tierce__objects *space,
+                                           const struct tierce__key *key, struct tierce__buf *buf,
+                                           const struct tierce__object_form *form)
+{
+    struct tierce__object_handle *h = tierce__calloc(1, sizeof(*h));
+    if (h == NULL) {
+        tierce__buf_release(buf);
+        return NULL;
+    }
+    fill_handle(h, space, key, buf, form);
+    h->found = true;
+    return &h->base;
+}
+
+static void free_handle(struct tierce__object_handle *h)
+{
+    tierce__buf_release(h->buf);
+    h->magic = 0;
+    tierce__free(h);
+}
+
+void tierce__object_release(struct tierce__object *object)
+{
+    if (object != NULL)
+        free_handle(handle_of(object));
+}
+
+int tierce__object_share(struct tierce__object *object, struct tierce__object **out)
+{
+    const struct tierce__object_handle *h = handle_of(object);
+    struct tierce__object_handle *copy = tierce__alloc(sizeof(*copy));
+    TIERCE_ASSERT(h->found);
+    if (copy == NULL)
+        return -ENOMEM;
+    *copy = *h;
+    tierce__buf_acquire(copy->buf);
+    *out = &copy->base;
+    return 0;
+}
+
+struct tierce__storage_chunk tierce__object_record(const struct tierce__key *key,
+                                                   uint64_t object_bytes)
+{
+    struct tierce__storage_chunk chunk = {
+        .key = *key, .object_bytes = object_bytes, .block_count = 1};
+    memcpy(chunk.first_block, key->hash, sizeof(chunk.first_block));
+    return chunk;
+}
+
+int tierce__object_create(struct tierce__objects *space, struct tierce__object **out,
+                          const struct tierce__object_what *what)
+{
+    TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
+    struct tierce_engine *engine = space->engine;
+    struct tierce__object_form form = {.what = *what};
+    if (tierce__engine_inherited(engine) || tierce__engine_mode(engine) != TIERCE_MODE_NORMAL)
+        return TIERCE_E_CLOSED;
+    int rc = tierce__object_extent(&form.extent, what);
+    if (rc < 0)
+        return rc;
+    if (form.extent.object_bytes > engine->settings.memory_bytes)
+        return TIERCE_E_LIMIT;
+    struct tierce__object_handle *h = tierce__alloc(sizeof(*h));
+    if (h == NULL)
+        return -ENOMEM;
+    struct tierce__key key = tierce__object_key(&space->space, what->name, what->name_bytes);
+    struct tierce__storage_chunk chunk = tierce__object_record(&key, form.extent.object_bytes);
+    struct tierce__buf *buf = tierce__storage_reserve(engine, &chunk, NULL);
+    if (buf == NULL) {
+        tierce__free(h);
+        return TIERCE_E_FULL;
+    }
+    tierce__object_begin(buf->data, &form, &space->space, &key);
+    fill_handle(h, space, &key, buf, &form);
+    *out = &h->base;
+    return 0;
+}
+
+/* ---- filling and verifying ---- */
+
+/* Pieces that end within the first `bytes` of the value; all of them for its end. */
+static uint32_t pieces_within(const struct tierce__object_handle *h, uint64_t bytes)
+{
+    return bytes >= h->base.what.value_bytes ? h->pieces : (uint32_t)(bytes / TIERCE__OBJECT_PIECE);
+}
+
+static uint64_t sum_piece(const struct tierce__object_handle *h, uint32_t index)
+{
+    return tierce__sum(h->base.value + (uint64_t)index * TIERCE__OBJECT_PIECE,
+                       tierce__object_piece_bytes(h->base.what.value_bytes, index));
+}
+
+void tierce__object_filled(struct tierce__object *object, uint64_t bytes)
+{
+    struct tierce__object_handle *h = handle_of(object);
+    uint64_t *sums = tierce__object_sums(h->buf->data, h->base.what.value_bytes);
+    TIERCE_ASSERT(!h->found);
+    for (uint32_t end = pieces_within(h, bytes); h->done < end; h->done++)
+        sums[1 + h->done] = sum_piece(h, h->done);
+}
+
+/* Takes a value that proved wrong out of the tiers that it came from, unless another has come in
+ * its place, or is about to. */
+static void expel_wrong(const struct tierce__object_handle *h)
+{
+    struct tierce_engine *engine = h->space->engine;
+    struct tierce__object_name *name = tierce__object_name_take(&engine->object_names, &h->key);
+    if (name == NULL)
+        return;
+    if (tierce__object_name_try(name, tierce__object_name_changes(name))) {
+        struct tierce__buf *now = tierce__storage_lease(engine, &h->key);
+        if (now == h->buf)
+            tierce__objects_expel(engine, 0, &h->key, TIERCE_E_CHECKSUM);
+        if (h->buf->source > 0 && (now == h->buf || now == NULL))
+            tierce__objects_expel(engine, h->buf->source, &h->key, TIERCE_E_CHECKSUM);
+        tierce__buf_release(now);
+        tierce__object_name_let_go(name);
+    }
+    tierce__object_name_drop(name);
+}
+
+bool tierce__object_verified(struct tierce__object *object, uint64_t bytes)
+{
+    struct tierce__object_handle *h = handle_of(object);
+    uint64_t round = bytes + TIERCE__OBJECT_PIECE - 1; /* the piece in which the last byte lies */
+    const uint64_t *sums = tierce__object_sums(h->buf->data, h->base.what.value_bytes);
+    TIERCE_ASSERT(h->found);
+    for (uint32_t end = pieces_within(h, round); h->done < end; h->done++) {
+        if (sum_piece(h, h->done) == sums[1 + h->done])
+            continue;
+        expel_wrong(h);
+        return false;
+    }
+    return true;
+}
+
+void tierce__objects_expel(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+                           int why)
+{
+    if (why == TIERCE_E_MISS)
+        tierce__storage_drop(engine, rung, key, TIERCE__LEFT_EXPIRED);
+    else
+        tierce__storage_quarantine(engine, rung, key, why);
+}
+
+/* ---- what is there ---- */
+
+/* Takes out what memory has, if it is still the same and nobody changes it just now; of what has
+ * expired every tier has the same. */
+static void expel_from_memory(struct tierce__objects *space, const struct tierce__key *key,
+                              const struct tierce__buf *buf, int why)
+{
+    struct tierce_engine *engine = space->engine;
+    struct tierce__object_name *name = tierce__object_name_take(&engine->object_names, key);
+    if (name == NULL)
+        return;
+    if (tierce__object_name_try(name, tierce__object_name_changes(name))) {
+        struct tierce__buf *now = tierce__storage_lease(engine, key);
+        size_t rungs = why == TIERCE_E_MISS ? engine->rung_count : 1;
+        for (size_t rung = rungs; now == buf && rung-- > 0;)
+            tierce__objects_expel(engine, rung, key, why);
+        tierce__buf_release(now);
+        tierce__object_name_let_go(name);
+    }
+    tierce__object_name_drop(name);
+}
+
+struct tierce__buf *tierce__objects_lease(struct tierce__objects *space,
+                                          struct tierce__object_form *form,
+                                          const struct tierce__key *key, const void *name,
+                                          size_t name_bytes)
+{
+    uint64_t need;
+    struct tierce__buf *buf = tierce__storage_lease(space->engine, key);
+    if (buf == NULL)
+        return NULL;
+    int rc = tierce__object_parse(form, &need, buf->data, buf->bytes, &space->space, key, name,
+                                  name_bytes);
+    if (rc == 0 && form->extent.object_bytes > buf->bytes)
+        rc = TIERCE_E_FORMAT;
+    if (rc == 0 && tierce__object_expired(&form->what))
+        rc = TIERCE_E_MISS;
+    if (rc == 0)
+        return buf;
+    expel_from_memory(space, key, buf, rc);
+    tierce__buf_release(buf);
+    return NULL;
+}
+
+int tierce__objects_peek(struct tierce__objects *space, struct tierce__object_form *form,
+                         struct tierce__buf **head, size_t rung, const struct tierce__key *key,
+                         uint64_t deadline_ns)
+{
+    struct tierce_engine *engine = space->engine;
+    uint64_t need = TIERCE__OBJECT_HEAD_BYTES, had = 0;
+    int rc = TIERCE_E_LIMIT;
+    while (rc == TIERCE_E_LIMIT && need > had) {
+        had = need;
+        struct tierce__buf *buf = tierce__storage_alloc(engine, had);
+        if (buf == NULL)
+            return TIERCE_E_FULL;
+        rc = tierce__storage_read_head(engine, rung, key, buf, deadline_ns);
+        if (rc < 0) {
+            tierce__buf_release(buf);
+            return rc;
+        }
+        rc = tierce__object_parse(form, &need, buf->data, had, &space->space, key, NULL, 0);
+        if (rc == 0 && !tierce__object_expired(&form->what)) {
+            *head = buf;
+            return 0;
+        }
+        tierce__buf_release(buf);
+    }
+    return TIERCE_E_MISS;
+}
+
+/* ---- replacing ---- */
+
+static bool rung_has(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
+{
+    struct tierce__unasked unasked;
+    return tierce__storage_search(engine, 1u << rung, key, 1, NULL, &unasked) == 1;
+}
+
+/* Whether memory, or a slower rung, has the very same. */
+static bool memory_has_same(const struct tierce__object_handle *h)
+{
+    struct tierce__object_form form;
+    struct tierce__buf *old =
+        tierce__objects_lease(h->space, &form, &h->key, h->base.what.name, h->base.what.name_bytes);
+    bool same = old != NULL && tierce__chunk_same(old->data, h->buf->data);
+    tierce__buf_release(old);
+    return same;
+}
+
+static bool rung_has_same(const struct tierce__object_handle *h, size_t rung, uint64_t deadline_ns)
+{
+    struct tierce__object_form form;
+    struct tierce__buf *head;
+    if (!rung_has(h->space->engine, rung, &h->key) ||
+        tierce__objects_peek(h->space, &form, &head, rung, &h->key, deadline_ns) < 0)
+        return false;
+    bool same = tierce__chunk_same(head->data, h->buf->data);
+    tierce__buf_release(head);
+    return same;
+}
+
+/* Enters the era that is now: what is published after a clear is not what it cleared. */
+static uint64_t enter_era(struct tierce_engine *engine)
+{
+    uint64_t era;
+    do
+        era = tierce__era_now(engine);
+    while (!tierce__era_enter(engine, era));
+    return era;
+}
+
+/* The name is held. `rungs`: those that are to be given the value. */
+static int put_everywhere(const struct tierce__object_handle *h, uint32_t rungs)
+{
+    struct tierce_engine *engine = h->space->engine;
+    struct tierce__storage_chunk chunk = tierce__object_record(&h->key, h->object_bytes);
+    struct tierce__writes writes = {0};
+    uint64_t era = enter_era(engine);
+    int rc = tierce__storage_replace(engine, &chunk, h->buf);
+    if (rc == 0)
+        tierce__storage_write(engine, rungs, &writes, &chunk, h->buf);
+    tierce__era_leave(engine, era);
+    return rc;
+}
+
+static int replace(const struct tierce__object_handle *h, struct tierce__object_name *name,
+                   uint64_t deadline_ns)
+{
+    struct tierce_engine *engine = h->space->engine;
+    uint32_t rungs = 0;
+    int rc = 0;
+    if (memory_has_same(h)) {
+        tierce__storage_touch(engine, engine->rung_count, &h->key, 1, 0);
+        tierce__count(engine, TIERCE__STAT_objects_kept, 1);
+        return 0;
+    }
+    tierce__object_name_change(name);
+    for (size_t rung = 1; rung < engine->rung_count && rc >= 0; rung++) {
+        if (rung_has_same(h, rung, deadline_ns))
+            continue;
+        rungs |= 1u << rung;
+        rc = tierce__storage_remove(engine, rung, &h->key, deadline_ns);
+    }
+    if (rc >= 0)
+        rc = put_everywhere(h, rungs);
+    tierce__object_name_change(name);
+    return rc;
+}
+
+int tierce__object_publish(struct tierce__object *object)
+{
+    struct tierce__object_handle *h = handle_of(object);
+    struct tierce_engine *engine = h->space->engine;
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
+    tierce__object_filled(object, h->base.what.value_bytes);
+    tierce__chunk_seal(h->buf->data);
+    int rc = TIERCE_E_CLOSED;
+    struct tierce__object_name *name = NULL;
+    if (!tierce__engine_inherited(engine) && tierce__engine_mode(engine) == TIERCE_MODE_NORMAL) {
+        name = tierce__object_name_take(&engine->object_names, &h->key);
+        rc = name == NULL ? -ENOMEM : TIERCE_E_DEADLINE;
+    }
+    if (name != NULL && tierce__object_name_hold(name, deadline_ns)) {
+        rc = replace(h, name, deadline_ns);
+        tierce__object_name_let_go(name);
+    }
+    tierce__object_name_drop(name);
+    free_handle(h);
+    if (rc == 0)
+        tierce__count(engine, TIERCE__STAT_objects_stored, 1);
+    return rc;
+}
+
+/* ---- forgetting ---- */
+
+/* Whether some tier has a value that has not expired. */
+static bool is_there(struct tierce__objects *space, const struct tierce__key *key,
+                     uint64_t deadline_ns)
+{
+    struct tierce__object_form form;
+    struct tierce__buf *buf = tierce__objects_lease(space, &form, key, NULL, 0);
+    for (size_t rung = 1; rung < space->engine->rung_count && buf == NULL; rung++) {
+        if (rung_has(space->engine, rung, key) &&
+            tierce__objects_peek(space, &form, &buf, rung, key, deadline_ns) < 0)
+            buf = NULL;
+    }
+    tierce__buf_release(buf);
+    return buf != NULL;
+}
+
+/* The name is held. */
+static int forget(struct tierce_engine *engine, struct tierce__object_name *name,
+                  uint64_t deadline_ns)
+{
+    int rc = 0;
+    tierce__object_name_change(name);
+    for (size_t rung = engine->rung_count; rung-- > 0;) {
+        int removed = tierce__storage_remove(engine, rung, &name->key, deadline_ns);
+        if (removed < 0 && rc == 0)
+            rc = removed;
+    }
+    tierce__object_name_change(name);
+    return rc;
+}
+
+int tierce__object_remove(struct tierce__objects *space, const void *name, size_t name_bytes,
+                          bool *was)
+{
+    TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
+    struct tierce_engine *engine = space->engine;
+    *was = false;
+    if (tierce__engine_inherited(engine))
+        return TIERCE_E_CLOSED;
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
+    struct tierce__key key = tierce__object_key(&space->space, name, name_bytes);
+    struct tierce__object_name *turn = tierce__object_name_take(&engine->object_names, &key);
+    if (turn == NULL)
+        return -ENOMEM;
+    int rc = TIERCE_E_DEADLINE;
+    if (tierce__object_name_hold(turn, deadline_ns)) {
+        *was = is_there(space, &key, deadline_ns);
+        rc = forget(engine, turn, deadline_ns);
+        tierce__object_name_let_go(turn);
+    }
+    tierce__object_name_drop(turn);
+    return rc;
+}
+
+int64_t tierce__objects_clear(struct tierce__objects *space)
+{
+    TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
+    struct tierce_engine *engine = space->engine;
+    if (tierce__engine_inherited(engine))
+        return TIERCE_E_CLOSED;
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
+    uint64_t count = tierce__objects_count(space);
+    int64_t rc = tierce__engine_clear(engine, 0, &space->space.key);
+    /* What was read from the disk just before it was cleared may have come to memory since. */
+    if (rc >= 0)
+        rc = tierce__engine_clear(engine, 1u << TIERCE_ORIGIN_MEMORY, &space->space.key);
+    for (size_t rung = 1; rung < engine->rung_count && rc >= 0; rung++) {
+        int synced = tierce__storage_sync(engine, rung, deadline_ns);
+        rc = synced < 0 ? synced : rc;
+    }
+    return rc < 0 ? rc : (int64_t)count;
+}

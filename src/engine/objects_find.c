@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finding a named value. What memory has is leased. What a slower tier has is read, once for all
+ * who want it at the time, by a reading that goes on in whatever thread brings it an answer:
+ *
+ *     LOOKUP in the next rung -> HEAD: the length is not known before -> BODY -> memory, and told
+ *
+ * A reading begins with how often the name was changed; if it was changed again meanwhile, what
+ * came may be the old value, or half of one, and those who wait for it are started anew.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "engine/objects_private.h"
+
+#define TRIES_MAX 16u /* of one find, whose name is changed again and again */
+
+enum step { STEP_LOOKUP, STEP_HEAD, STEP_BODY };
+
+struct tierce__object_reading {
+    struct tierce__objects *space;
+    struct tierce_engine *engine;
+    struct tierce__object_name *name;
+    uint64_t changes; /* of the name when it began */
+    uint64_t era;     /* operate.h */
+    uint64_t deadline_ns;
+    size_t rung;
+    enum step step;
+    int status;                /* why a rung that may have it could not be asked, or MISS */
+    struct tierce__list finds; /* under the lock of the names */
+    struct tierce__buf *buf;
+    uint64_t have; /* bytes of the object that are there */
+    struct tierce__object_form form;
+    struct tierce__tier_req req;
+};
+
+/* What the engine keeps in a find. */
+enum find_state {
+    FIND_RUNS, /* its call has not returned */
+    FIND_WAITS,
+    FIND_ANSWERED, /* before its call returned */
+};
+
+struct seat {
+    struct tierce__list node;
+    struct tierce__objects *space;
+    struct tierce__key key;
+    uint32_t tries;
+    enum find_state state; /* under the lock of the names */
+};
+
+_Static_assert(sizeof(struct seat) <= sizeof(((struct tierce__object_find *)0)->scratch),
+               "a seat fits into a find");
+
+static struct seat *seat_of(struct tierce__object_find *find)
+{
+    return (struct seat *)(void *)find->scratch;
+}
+
+static struct tierce__object_find *find_of(struct tierce__list *node)
+{
+    struct seat *seat = TIERCE__CONTAINER_OF(node, struct seat, node);
+    return TIERCE__CONTAINER_OF(seat, struct tierce__object_find, scratch);
+}
+
+/* ---- answers ---- */
+
+/* The find is its owner's again when this returns. */
+static void answer(struct tierce__object_find *find, int status, struct tierce__object *object)
+{
+    struct seat *seat = seat_of(find);
+    struct tierce_engine *engine = seat->space->engine;
+    struct tierce__lock *lock = &engine->object_names.lock;
+    find->status = status;
+    find->object = object;
+    tierce__count(engine, status == 0 ? TIERCE__STAT_objects_found : TIERCE__STAT_objects_missed,
+                  1);
+    tierce__lock_take(lock);
+    bool call = seat->state == FIND_WAITS;
+    seat->state = FIND_ANSWERED;
+    tierce__lock_drop(lock);
+    if (call)
+        find->done(find);
+}
+
+/* What memory has for a find; NULL: nothing, or no memory for a handle. */
+static struct tierce__object *open_from_memory(struct tierce__object_find *find)
+{
+    struct seat *seat = seat_of(find);
+    struct tierce_engine *engine = seat->space->engine;
+    struct tierce__object_form form;
+    struct tierce__buf *buf =
+        tierce__objects_lease(seat->space, &form, &seat->key, find->name, find->name_bytes);
+    if (buf == NULL)
+        return NULL;
+    tierce__storage_touch(engine, engine->rung_count, &seat->key, 1, 0);
+    return tierce__object_open(seat->space, &seat->key, buf, &form);
+}
+
+static void answer_value(struct tierce__object_reading *r, struct tierce__object_find *find)
+{
+    struct tierce__object *object = NULL;
+    const struct tierce__object_what *what = &r->form.what;
+    if (what->name_bytes == find->name_bytes &&
+        memcmp(what->name, find->name, find->name_bytes) == 0) {
+        tierce__buf_acquire(r->buf);
+        object = tierce__object_open(r->space, &r->name->key, r->buf, &r->form);
+    }
+    answer(find, object != NULL ? 0 : TIERCE_E_MISS, object);
+}
+
+static void start(struct tierce__object_find *find);
+
+/* It was published, or promoted by another reading, perhaps while this one looked elsewhere. */
+static void answer_without(struct tierce__object_find *find, int status)
+{
+    struct tierce__object *object = open_from_memory(find);
+    answer(find, object != NULL ? 0 : status, object);
+}
+
+static void start_again(struct tierce__object_find *find)
+{
+    struct tierce__object *object = open_from_memory(find);
+    if (object != NULL)
+        answer(find, 0, object);
+    else if (++seat_of(find)->tries >= TRIES_MAX)
+        answer(find, TIERCE_E_MISS, NULL);
+    else
+        start(find);
+}
+
+static void settle(struct tierce__object_reading *r, struct tierce__object_find *find, int status,
+                   bool current)
+{
+    bool has_time = status == TIERCE_E_DEADLINE && find->deadline_ns > r->deadline_ns;
+    if (!current || has_time)
+        start_again(find);
+    else if (status == 0)
+        answer_value(r, find);
+    else
+        answer_without(find, status);
+}
+
+static void finish(struct tierce__object_reading *r, int status)
+{
+    struct tierce__list finds;
+    tierce__list_init(&finds);
+    tierce__lock_take(&r->name->names->lock);
+    if (r->name->reading == r)
+        r->name->reading = NULL;
+    bool current = r->name->changes == r->changes;
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &r->finds) {
+        tierce__list_remove(it);
+        tierce__list_push_back(&finds, it);
+    }
+    tierce__lock_drop(&r->name->names->lock);
+    while (!tierce__list_empty(&finds)) {
+        struct tierce__list *node = finds.next;
+        tierce__list_remove(node);
+        settle(r, find_of(node), status, current);
+    }
+    tierce__buf_release(r->buf);
+    tierce__object_name_drop(r->name);
+    tierce__free(r);
+}
+
+/* ---- what has come ---- */
+
+static void ask_rungs(struct tierce__object_reading *r);
+
+static void leave_rung(struct tierce__object_reading *r, int status)
+{
+    if (status != TIERCE_E_MISS && tierce__health_is_fault(status))
+        r->status = status == TIERCE_E_DEADLINE ? status : TIERCE_E_DOWN;
+    tierce__buf_release(r->buf);
+    r->buf = NULL;
+    r->have = 0;
+    r->rung++;
+    ask_rungs(r);
+}
+
+/* Reads what the buffer has room for and does not hold yet. */
+static void read_on(struct tierce__object_reading *r, enum step step)
+{
+    r->step = step;
+    r->req.op = TIERCE__TIER_GET;
+    r->req.deadline_ns = r->deadline_ns;
+    r->req.buf = r->buf;
+    r->req.offset = r->have;
+    r->req.length = r->buf->bytes - r->have;
+    if (!tierce__storage_submit(r->engine, r->rung, &r->req))
+        leave_rung(r, TIERCE_E_DOWN);
+}
+
+static void read_head(struct tierce__object_reading *r, uint64_t bytes)
+{
+    tierce__buf_release(r->buf);
+    r->have = 0;
+    r->buf = tierce__storage_alloc(r->engine, bytes);
+    if (r->buf == NULL) {
+        leave_rung(r, TIERCE_E_MISS);
+        return;
+    }
+    r->buf->source = (uint32_t)r->rung;
+    read_on(r, STEP_HEAD);
+}
+
+/* Room for all of it, with what has come. */
+static void read_body(struct tierce__object_reading *r)
+{
+    struct tierce__storage_chunk chunk =
+        tierce__object_record(&r->name->key, r->form.extent.object_bytes);
+    struct tierce__buf *whole = tierce__storage_reserve(r->engine, &chunk, NULL);
+    if (whole == NULL) {
+        leave_rung(r, TIERCE_E_MISS);
+        return;
+    }
+    whole->source = (uint32_t)r->rung;
+    memcpy(whole->data, r->buf->data, r->have);
+    tierce__buf_release(r->buf);
+    r->buf = whole;
+    read_on(r, STEP_BODY);
+}
+
+/* What is wrong, or has expired, unless somebody is changing it. */
+static void expel(struct tierce__object_reading *r, int why)
+{
+    if (tierce__object_name_try(r->name, r->changes)) {
+        tierce__objects_expel(r->engine, r->rung, &r->name->key, why);
+        tierce__object_name_let_go(r->name);
+    }
+    leave_rung(r, TIERCE_E_MISS);
+}
+
+/* What was changed since is not brought back. */
+static void promote(struct tierce__object_reading *r)
+{
+    struct tierce_engine *engine = r->engine;
+    struct tierce__storage_chunk chunk =
+        tierce__object_record(&r->name->key, r->form.extent.object_bytes);
+    if (tierce__engine_mode(engine) != TIERCE_MODE_NORMAL ||
+        !tierce__object_name_try(r->name, r->changes))
+        return;
+    if (tierce__era_enter(engine, r->era)) {
+        if (tierce__storage_publish(engine, &chunk, r->buf) == 0)
+            tierce__count(engine, TIERCE__STAT_promotions, 1);
+        tierce__era_leave(engine, r->era);
+    }
+    tierce__object_name_let_go(r->name);
+    tierce__storage_touch(engine, engine->rung_count, &r->name->key, 1, 0);
+}
+
+static void look_at(struct tierce__object_reading *r)
+{
+    uint64_t need;
+    int rc = tierce__object_parse(&r->form, &need, r->buf->data, r->have, &r->space->space,
+                                  &r->name->key, NULL, 0);
+    uint64_t object_bytes = r->form.extent.object_bytes;
+    if (rc == TIERCE_E_LIMIT && need > r->have)
+        read_head(r, need);
+    else if (rc < 0)
+        expel(r, rc == TIERCE_E_LIMIT ? TIERCE_E_FORMAT : rc);
+    else if (tierce__object_expired(&r->form.what))
+        expel(r, TIERCE_E_MISS);
+    else if (object_bytes > r->engine->settings.memory_bytes)
+        leave_rung(r, TIERCE_E_MISS);
+    else if (object_bytes > r->have)
+        read_body(r);
+    else {
+        promote(r);
+        finish(r, 0);
+    }
+}
+
+/* ---- asking ---- */
+
+static void go_on(struct tierce__object_reading *r)
+{
+    int status = r->req.status;
+    if (status < 0) {
+        leave_rung(r, status);
+    } else if (r->step != STEP_LOOKUP) {
+        r->have += r->req.length;
+        look_at(r);
+    } else if (r->req.found > 0) {
+        read_head(r, TIERCE__OBJECT_HEAD_BYTES);
+    } else {
+        leave_rung(r, TIERCE_E_MISS);
+    }
+}
+
+static void answered(struct tierce__tier_req *req)
+{
+    struct tierce__object_reading *r = req->arg;
+    struct tierce_engine *engine = r->engine;
+    atomic_fetch_add(&engine->calling, 1);
+    tierce__storage_note(engine, r->rung, req);
+    go_on(r);
+    atomic_fetch_sub(&engine->calling, 1);
+}
+
+/* False: the tier is not asked now. */
+static bool ask_rung(struct tierce__object_reading *r)
+{
+    struct tierce_engine *engine = r->engine;
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    r->step = STEP_LOOKUP;
+    r->req = (struct tierce__tier_req){.op = TIERCE__TIER_LOOKUP,
+                                       .deadline_ns = deadline_ns < r->deadline_ns ? deadline_ns
+                                                                                   : r->deadline_ns,
+                                       .done = answered,
+                                       .arg = r,
+                                       .keys = &r->name->key,
+                                       .key_count = 1};
+    if (tierce__health_serves(&engine->rungs[r->rung].health) &&
+        tierce__storage_submit(engine, r->rung, &r->req))
+        return true;
+    tierce__storage_try(engine, r->rung, &r->name->key);
+    r->status = r->status == TIERCE_E_MISS ? TIERCE_E_DOWN : r->status;
+    return false;
+}
+
+static void ask_rungs(struct tierce__object_reading *r)
+{
+    for (; r->rung < r->engine->rung_count; r->rung++) {
+        if (ask_rung(r))
+            return;
+    }
+    finish(r, r->status);
+}
+
+/* Seats the find with the reading that is under way, if it ends in time for it, or with `fresh`;
+ * whether it is the latter, which the caller begins then. */
+static bool take_seat(struct tierce__object_reading *fresh, struct tierce__object_find *find)
+{
+    struct tierce__object_name *name = fresh->name;
+    struct seat *seat = seat_of(find);
+    tierce__lock_take(&name->names->lock);
+    struct tierce__object_reading *r = name->reading;
+    bool joins = r != NULL && r->deadline_ns <= find->deadline_ns;
+    if (!joins) {
+        fresh->changes = name->changes;
+        if (r == NULL)
+            name->reading = fresh;
+        r = fresh;
+    }
+    tierce__list_push_back(&r->finds, &seat->node);
+    tierce__lock_drop(&name->names->lock);
+    return !joins;
+}
+
+static void start(struct tierce__object_find *find)
+{
+    struct seat *seat = seat_of(find);
+    struct tierce_engine *engine = seat->space->engine;
+    struct tierce__object_reading *r = tierce__calloc(1, sizeof(*r));
+    struct tierce__object_name *name =
+        r != NULL ? tierce__object_name_take(&engine->object_names, &seat->key) : NULL;
+    if (name == NULL) {
+        tierce__free(r);
+        answer(find, TIERCE_E_MISS, NULL);
+        return;
+    }
+    r->space = seat->space;
+    r->engine = engine;
+    r->name = name;
+    r->era = tierce__era_now(engine);
+    r->deadline_ns = find->deadline_ns;
+    r->rung = 1;
+    r->status = TIERCE_E_MISS;
+    tierce__list_init(&r->finds);
+    if (take_seat(r, find)) {
+        ask_rungs(r);
+        return;
+    }
+    tierce__count(engine, TIERCE__STAT_fetches_shared, 1);
+    tierce__object_name_drop(name);
+    tierce__free(r);
+}
+
+int tierce__object_find(struct tierce__objects *space, struct tierce__object_find *find)
+{
+    TIERCE_CHECK_MAGIC(space, TIERCE__OBJECTS_MAGIC);
+    struct tierce_engine *engine = space->engine;
+    struct seat *seat = seat_of(find);
+    find->object = NULL;
+    find->status = TIERCE_E_MISS;
+    if (tierce__engine_inherited(engine) || tierce__engine_mode(engine) == TIERCE_MODE_BYPASS)
+        return TIERCE_E_MISS;
+    *seat = (struct seat){.space = space,
+                          .key = tierce__object_key(&space->space, find->name, find->name_bytes)};
+    struct tierce__object *object = open_from_memory(find);
+    if (object != NULL || engine->rung_count == 1)
+        answer(find, object != NULL ? 0 : TIERCE_E_MISS, object);
+    else
+        start(find);
+    tierce__lock_take(&engine->object_names.lock);
+    bool is_answered = seat->state == FIND_ANSWERED;
+    if (!is_answered)
+        seat->state = FIND_WAITS;
+    tierce__lock_drop(&engine->object_names.lock);
+    return is_answered ? find->status : -EINPROGRESS;
+}
