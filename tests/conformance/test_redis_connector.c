@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Against a real redis-server: over TCP, over its Unix socket, and as a user with a password. */
+/* Against a real redis-server: over TCP, over its Unix socket, by TLS, and as a user with a
+ * password. */
 #include "conformance/connector_conformance.h"
 #include "redis_server.h"
 
@@ -34,6 +35,29 @@ static bool start_user(char *url, size_t room, void *ctx)
     return true;
 }
 
+static bool start_tls(char *url, size_t room, void *ctx)
+{
+    static const char *const more[] = {"--tls-cert-file",
+                                       "s.pem",
+                                       "--tls-key-file",
+                                       "s.key",
+                                       "--tls-ca-cert-file",
+                                       "ca.pem",
+                                       "--tls-auth-clients",
+                                       "yes",
+                                       NULL};
+    if (!redis_start(&server, NULL))
+        return false;
+    redis_kill(&server);
+    if (!redis_make_certificates(&server) || !redis_run(&server, true, more))
+        return false;
+    snprintf(url, room,
+             "rediss://127.0.0.1:%u?ca_file=%s/ca.pem&client_certificate=%s/s.pem&client_key=%s/"
+             "s.key%s",
+             (unsigned)server.port, server.dir, server.dir, server.dir, (const char *)ctx);
+    return true;
+}
+
 static void stop(void *ctx)
 {
     (void)ctx;
@@ -48,6 +72,7 @@ static char plain[] = "", many[] = "?db=2&connections=40&prefix=a*%3F%5B%5C",
 static const struct connector_factory factories[] = {
     {.name = "redis", .start = start_tcp, .stop = stop, .ctx = plain, .caps = CAPS},
     {.name = "redis by a socket", .start = start_unix, .stop = stop, .ctx = many, .caps = CAPS},
+    {.name = "redis by TLS", .start = start_tls, .stop = stop, .ctx = plain, .caps = CAPS},
     {.name = "redis for a user", .start = start_user, .stop = stop, .ctx = user, .caps = CAPS},
 };
 

@@ -390,23 +390,6 @@ END_TEST
 
 /* ---- TLS ------------------------------------------------------------------------------------- */
 
-static void make_certificates(void)
-{
-    char command[1200];
-    snprintf(command, sizeof(command),
-             "cd %s && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-             " -keyout ca.key -out ca.pem -subj /CN=ca 2>/dev/null && "
-             "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-             " -keyout other.key -out other.pem -subj /CN=other 2>/dev/null && "
-             "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout s.key"
-             " -out s.csr -subj /CN=s 2>/dev/null && "
-             "printf 'subjectAltName=IP:127.0.0.1' >ext && "
-             "openssl x509 -req -in s.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2"
-             " -extfile ext -out s.pem 2>/dev/null",
-             server.dir);
-    ck_assert_int_eq(system(command), 0);
-}
-
 static const char *in_dir(const char *name)
 {
     static char paths[8][128];
@@ -419,7 +402,7 @@ static const char *in_dir(const char *name)
 START_TEST(test_tls)
 {
     redis_kill(&server);
-    make_certificates();
+    ck_assert(redis_make_certificates(&server));
     ck_assert(redis_run(&server, true,
                         (const char *[]){"--tls-cert-file", "s.pem", "--tls-key-file", "s.key",
                                          "--tls-ca-cert-file", "ca.pem", "--tls-auth-clients",
@@ -458,7 +441,7 @@ END_TEST
 START_TEST(test_tls_refused)
 {
     redis_kill(&server);
-    make_certificates();
+    ck_assert(redis_make_certificates(&server));
     ck_assert(redis_run(&server, true,
                         (const char *[]){"--tls-cert-file", "s.pem", "--tls-key-file", "s.key",
                                          "--tls-auth-clients", "no", "--tls-ca-cert-file", "ca.pem",
