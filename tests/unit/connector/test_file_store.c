@@ -406,8 +406,12 @@ START_TEST(the_count_survives)
     char name[16];
     start((struct tierce__file_opts){.cap_bytes = 8 << 20, .sweep_ms = 50});
     for (uint32_t i = 0; i < 7; i++) {
+        int rc;
         snprintf(name, sizeof(name), "object-%u", i);
-        ck_assert_int_eq(connector_put(connector, pool, name, i, 1 << 20), 0);
+        do { /* what was written during a sweep counts twice until the next one */
+            rc = connector_put(connector, pool, name, i, 1 << 20);
+        } while (rc == TIERCE_E_FULL && usleep(10000) == 0);
+        ck_assert_int_eq(rc, 0);
     }
     char claim[96], text[64] = "";
     snprintf(claim, sizeof(claim), "%s/~claim", store);
