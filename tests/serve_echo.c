@@ -16,7 +16,8 @@
  *
  *     serve_echo [--loops N] [--workers N] [--message-max BYTES] [--transfer MS] [--drain MS]
  *                [--cert F --key F [--ca F]] [--descriptors F] [--unhealthy SERVICE]
- *                [--connections-max N] [--connections-per-address N] [--streams-max N] [--queue-max N] [--held-max N] [--host H]
+ *                [--connections-max N] [--connections-per-address N] [--streams-max N] [--queue-max
+ * N] [--held-max N] [--host H]
  *
  * prints "grpc PORT http PORT" and serves until SIGTERM; SIGHUP has it read its certificates again,
  * and print "read" or why not. gRPC methods of /test.Echo/ and HTTP paths

@@ -249,6 +249,7 @@ enum tierce_origin {
     TIERCE_ORIGIN_FAILED = 0, /* not loaded: must be computed */
     TIERCE_ORIGIN_MEMORY = 1,
     TIERCE_ORIGIN_DISK = 2,
+    TIERCE_ORIGIN_REMOTE = 3, /* one of remote.urls */
 };
 
 struct tierce_load;

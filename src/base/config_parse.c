@@ -224,22 +224,12 @@ void tierce__format_share(char *text, size_t size, uint64_t billionths)
         text[n - 1] = '\0';
 }
 
-/* C0, DEL and C1 control characters, and the two Unicode line ends, which YAML folds. */
-static bool is_control(const uint8_t *p, size_t n)
-{
-    if (n == 1)
-        return p[0] < 0x20 || p[0] == 0x7f;
-    if (n == 2)
-        return p[0] == 0xc2 && p[1] < 0xa0;
-    return n == 3 && p[0] == 0xe2 && p[1] == 0x80 && (p[2] == 0xa8 || p[2] == 0xa9);
-}
-
 bool tierce__text_is_clean(const char *text, size_t len)
 {
     const uint8_t *p = (const uint8_t *)text;
     for (size_t i = 0; i < len;) {
         size_t n = tierce__utf8_length(p + i, len - i);
-        if (n == 0 || is_control(p + i, n))
+        if (n == 0 || tierce__is_control(p + i, n))
             return false;
         i += n;
     }
@@ -255,7 +245,7 @@ void tierce__text_for_message(char *out, size_t size, const char *text)
 
     for (size_t i = 0; i < len;) {
         size_t n = tierce__utf8_length(p + i, len - i);
-        bool bad = n == 0 || is_control(p + i, n);
+        bool bad = n == 0 || tierce__is_control(p + i, n);
         size_t room = bad ? 1 : n;
         if (used + room >= size) {
             memcpy(out + cut, "...", 4);

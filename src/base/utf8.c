@@ -48,3 +48,12 @@ bool tierce__is_utf8(const char *text, size_t bytes)
     }
     return true;
 }
+
+bool tierce__is_control(const uint8_t *p, size_t n)
+{
+    if (n == 1)
+        return p[0] < 0x20 || p[0] == 0x7f;
+    if (n == 2)
+        return p[0] == 0xc2 && p[1] < 0xa0;
+    return n == 3 && p[0] == 0xe2 && p[1] == 0x80 && (p[2] == 0xa8 || p[2] == 0xa9);
+}

@@ -10,6 +10,10 @@
  * forms, surrogates and what lies beyond U+10FFFF are none. Thread: any. */
 size_t tierce__utf8_length(const uint8_t *p, size_t left);
 
+/* Whether the sequence of n bytes at p is a C0, DEL or C1 control character, or one of the two
+ * Unicode line ends, which YAML folds. Thread: any. */
+bool tierce__is_control(const uint8_t *p, size_t n);
+
 /* Whether all of it is UTF-8; a NUL is. Thread: any. */
 bool tierce__is_utf8(const char *text, size_t bytes);
 

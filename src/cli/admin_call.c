@@ -84,6 +84,8 @@ static void set_way(CURL *curl, const struct tierce__admin_target *target,
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)TIMEOUT_S);
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(curl, CURLOPT_PROXY,
+                     ""); /* whatever the environment says: a token goes along */
     if (target->ca_file != NULL)
         curl_easy_setopt(curl, CURLOPT_CAINFO, target->ca_file);
 }

@@ -36,6 +36,7 @@ static const struct kind {
 
 #define GIVEN_GOAL_US 15
 #define MISS_GOAL     (1 / 1.2) /* a fifth more than a lookup that finds all */
+#define SESSION       1u
 
 /* A table of hashes that does nothing but be probed. */
 struct bare_table {
@@ -51,6 +52,7 @@ struct lookup {
     struct tierce_view *view;
     uint32_t prompts; /* in the index */
     bool hashes_given;
+    bool pins; /* lookups hold what they find, until the next one does */
     int32_t tokens[PROMPT_TOKENS];
     int32_t ids[BLOCKS_MAX];
     uint8_t hashes[BLOCKS_MAX * TIERCE_HASH_BYTES];
@@ -225,7 +227,9 @@ static int look_up(struct lookup *l, struct tierce_found *found)
                              : tierce_chain_append(chain, l->tokens, PROMPT_TOKENS, NULL);
     if (rc >= 0)
         rc = tierce_lookup(l->view, chain, blocks,
-                           &(struct tierce_lookup_opts){.size = sizeof(struct tierce_lookup_opts)},
+                           &(struct tierce_lookup_opts){.size = sizeof(struct tierce_lookup_opts),
+                                                        .flags = l->pins ? TIERCE_LOOKUP_PIN : 0,
+                                                        .session = l->pins ? SESSION : 0},
                            found);
     tierce_chain_destroy(chain);
     return rc < 0 ? (int)rc : 0;
@@ -261,18 +265,26 @@ static int64_t run_miss(void *arg)
     return time_lookup(arg, 1);
 }
 
-/* What it costs that a lookup which finds less counts the reason. */
-static int run_miss_case(struct lookup *l)
+static int64_t run_pins(void *arg)
+{
+    struct lookup *l = arg;
+    l->pins = true;
+    int64_t ns = time_lookup(l, 0);
+    l->pins = false;
+    return ns;
+}
+
+/* What a lookup costs that counts a reason, or holds what it finds, beside one that does neither.
+ */
+static int run_beside(struct lookup *l, int64_t (*run)(void *arg), const char *what)
 {
     l->hashes_given = true;
-    struct tierce__bench_side sides[] = {{.run = run_miss, .arg = l},
-                                         {.run = run_lookup, .arg = l}};
+    struct tierce__bench_side sides[] = {{.run = run, .arg = l}, {.run = run_lookup, .arg = l}};
     int rc = tierce__bench_alternate(sides, 2, l->bench->seconds);
     if (rc < 0)
         return rc;
     char name[64];
-    snprintf(name, sizeof(name), "the same but for its last chunk; blocks of %u",
-             l->kind->block_tokens);
+    snprintf(name, sizeof(name), "%s; blocks of %u", what, l->kind->block_tokens);
     tierce__bench_emit(l->bench, &(struct tierce__bench_row){.case_name = name,
                                                              .unit = "us",
                                                              .sense = TIERCE__BENCH_LESS_IS_BETTER,
@@ -314,7 +326,9 @@ static int run_kind(struct lookup *l, const struct kind *kind)
     if (rc == 0 && kind->algo == TIERCE_CHAIN_XXH3_128)
         rc = run_case(l, true, GIVEN_GOAL_US);
     if (rc == 0 && kind->algo == TIERCE_CHAIN_XXH3_128)
-        rc = run_miss_case(l);
+        rc = run_beside(l, run_miss, "the same but for its last chunk");
+    if (rc == 0 && kind->algo == TIERCE_CHAIN_XXH3_128)
+        rc = run_beside(l, run_pins, "the same with its pins");
     if (rc == 0)
         rc = run_case(l, false, kind->chain_goal_us);
     tierce_view_close(l->view);

@@ -4,6 +4,7 @@
 #include "base/config_parse.h"
 #include "base/file.h"
 #include "base/nearest.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -214,12 +215,12 @@ int tierce__cli_main(int argc, char **argv)
 
 static void print_message(const char *command, const char *format, va_list ap)
 {
-    char message[2048], shown[2048];
+    char message[2048];
     vsnprintf(message, sizeof(message), format, ap);
-    tierce__text_for_message(shown, sizeof(shown), message);
+    tierce__cli_clean(message); /* a cut in the middle of a letter as well */
     /* Results that came before a message stay before it where both go to one file. */
     fflush(stdout);
-    fprintf(stderr, "tierce %s: %s\n", command, shown);
+    fprintf(stderr, "tierce %s: %s\n", command, message);
 }
 
 int tierce__cli_usage(const char *command, const char *format, ...)
@@ -239,6 +240,18 @@ int tierce__cli_fail(const char *command, const char *format, ...)
     print_message(command, format, ap);
     va_end(ap);
     return TIERCE__CLI_FAILED;
+}
+
+void tierce__cli_clean(char *text)
+{
+    for (size_t n; *text != '\0'; text += n) {
+        const uint8_t *p = (const uint8_t *)text;
+        n = tierce__utf8_length(p, strnlen(text, 4));
+        bool bad = n == 0 || (*text != '\n' && tierce__is_control(p, n));
+        n = n > 0 ? n : 1;
+        if (bad)
+            memset(text, '?', n);
+    }
 }
 
 const char *tierce__cli_read_error(int rc)

@@ -77,6 +77,10 @@ void tierce__cli_trace_name(char out[TIERCE__CLI_TRACE_NAME_BYTES], const char *
  */
 TIERCE_MUSTUSE int tierce__cli_read_text(char **out, const char *path, size_t bytes_max);
 
+/* Puts '?' for what is not UTF-8 and for control characters but line feeds: what others have
+ * written may go to a terminal. */
+void tierce__cli_clean(char *text);
+
 /* What an error of tierce__cli_read_text says behind the name of the file. */
 const char *tierce__cli_read_error(int rc);
 

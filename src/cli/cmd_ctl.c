@@ -63,6 +63,7 @@ static int clear(const struct tierce__process *process, int argc, char **argv)
     static const char *const known[] = {"--tier", "--namespace", NULL};
     char path[256] = "/clear";
     const char *between = "?";
+    bool given[2] = {false, false};
     for (int i = 0; i < argc; i += 2) {
         bool is_tier = strcmp(argv[i], "--tier") == 0;
         if (!is_tier && strcmp(argv[i], "--namespace") != 0)
@@ -70,9 +71,10 @@ static int clear(const struct tierce__process *process, int argc, char **argv)
         if (i + 1 == argc || !is_plain(argv[i + 1]))
             return tierce__cli_usage("ctl", "%s wants %s", argv[i],
                                      is_tier ? "a tier's name" : "a digest in hex");
-        size_t at = strlen(path);
-        if (at + strlen(argv[i + 1]) + 16 > sizeof(path))
+        if (given[is_tier])
             return tierce__cli_usage("ctl", "%s comes once", argv[i]);
+        given[is_tier] = true;
+        size_t at = strlen(path);
         snprintf(path + at, sizeof(path) - at, "%s%s=%s", between, argv[i] + 2, argv[i + 1]);
         between = "&";
     }

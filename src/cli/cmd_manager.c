@@ -32,8 +32,10 @@ const char *const tierce__cli_manager_help[] = {
     "  --print-config      prints all parameters and where they come from, and ends\n"
     "  --markdown          prints the reference of all parameters, and ends\n"
     "\n"
-    "SIGTERM or SIGINT end it: calls in progress are finished, the lease is given back. SIGHUP has it\n"
-    "read tokens, certificates and keys again; where one of them is no good, all stay as they were.\n",
+    "SIGTERM or SIGINT end it: calls in progress are finished, the lease is given back. SIGHUP has "
+    "it\n"
+    "read tokens, certificates and keys again; where one of them is no good, all stay as they "
+    "were.\n",
     NULL};
 
 static const char reference_head[] =

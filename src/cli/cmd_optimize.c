@@ -57,7 +57,8 @@ const char *const tierce__cli_optimize_help[] = {
     "\n",
     "Policies: lru, fifo, mru, lfu, sieve, s3fifo, s3fifo-lcs, arc, leaf-lru, ttl, sampled-lru,\n"
     "belady, infinite, kvcm-lru, kvcm-random-lru, kvcm-leaf-aware-lru.\n"
-    "belady knows the future and is what no policy can beat; infinite keeps everything.\n"
+    "belady knows the future and is what no policy can beat, but by window:N; infinite keeps\n"
+    "everything.\n"
     "\n"
     "Exit status: 0 done, 1 the trace cannot be read or a result not be written, 2 wrong\n"
     "arguments, or what a file that they name says.\n",

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/config_parse.h"
 #include "cli/cli.h"
 #include "cli/process.h"
 #include "cli/progress.h"
@@ -68,6 +69,14 @@ static struct json_object *member(struct json_object *object, const char *name)
     return value;
 }
 
+/* A word for a terminal. */
+static const char *word(char out[32], struct json_object *object, const char *name)
+{
+    const char *text = json_object_get_string(member(object, name));
+    tierce__text_for_message(out, 32, text != NULL ? text : "?");
+    return out;
+}
+
 static double share(int64_t part, int64_t whole)
 {
     return whole > 0 ? 100.0 * (double)part / (double)whole : 0;
@@ -85,21 +94,21 @@ static double rate(struct json_object *now, struct json_object *before, const ch
 static struct json_object *tier_of(struct json_object *status, size_t index)
 {
     struct json_object *tiers = member(status, "tiers");
-    return tiers != NULL && index < json_object_array_length(tiers)
+    return json_object_is_type(tiers, json_type_array) && index < json_object_array_length(tiers)
                ? json_object_array_get_idx(tiers, index)
                : NULL;
 }
 
 static void print_tier(struct json_object *tier, struct json_object *before, double seconds)
 {
-    char used[32], cap[32], queued[32], read[32], put[32];
+    char name[32], used[32], cap[32], queued[32], read[32], put[32];
     tierce__human_bytes(used, sizeof(used), (uint64_t)number(tier, "used_bytes"));
     tierce__human_bytes(cap, sizeof(cap), (uint64_t)number(tier, "cap_bytes"));
     tierce__human_bytes(queued, sizeof(queued), (uint64_t)number(tier, "queued_bytes"));
     tierce__human_bytes(read, sizeof(read), (uint64_t)rate(tier, before, "read_bytes", seconds));
     tierce__human_bytes(put, sizeof(put), (uint64_t)rate(tier, before, "put_bytes", seconds));
     printf("  %-8s %-7s %9lld %10s %10s %4.0f%% %10s %10s/s %10s/s %8.1f/s %7lld\n",
-           json_object_get_string(member(tier, "name")),
+           word(name, tier, "name"),
            json_object_get_boolean(member(tier, "in_service")) ? "serves" : "LEFT",
            (long long)number(tier, "chunks"), used, cap,
            share(number(tier, "used_bytes"), number(tier, "cap_bytes")), queued, read, put,
@@ -108,7 +117,7 @@ static void print_tier(struct json_object *tier, struct json_object *before, dou
 
 static void print_process(const char *socket, struct json_object *status, const struct look *before)
 {
-    char uptime[32];
+    char uptime[32], mode[32];
     struct json_object *stats = member(status, "stats"), *old = member(before->status, "stats");
     double uptime_s = (double)number(status, "uptime_ms") / 1e3;
     double seconds =
@@ -116,8 +125,7 @@ static void print_process(const char *socket, struct json_object *status, const 
     int64_t asked = number(stats, "lookup_blocks") - number(old, "lookup_blocks");
     int64_t hit = number(stats, "lookup_hit_blocks") - number(old, "lookup_hit_blocks");
     tierce__human_seconds(uptime, sizeof(uptime), (uint64_t)uptime_s);
-    const char *mode = json_object_get_string(member(status, "mode"));
-    bool stands_out = mode != NULL && strcmp(mode, "normal") != 0;
+    bool stands_out = strcmp(word(mode, status, "mode"), "normal") != 0;
     printf("process %lld  up %s  %s%s%s  %s\n", (long long)number(status, "pid"), uptime, socket,
            stands_out ? "  mode " : "", stands_out ? mode : "",
            before->status != NULL ? "" : "(rates since it began)");
@@ -127,7 +135,8 @@ static void print_process(const char *socket, struct json_object *status, const 
            share(hit, asked),
            share(number(stats, "lookup_hit_blocks"), number(stats, "lookup_blocks")),
            rate(stats, old, "blocks_loaded_memory", seconds) +
-               rate(stats, old, "blocks_loaded_disk", seconds),
+               rate(stats, old, "blocks_loaded_disk", seconds) +
+               rate(stats, old, "blocks_loaded_remote", seconds),
            (long long)number(stats, "blocks_failed"), (long long)number(stats, "sessions_now"));
     printf("  checksum failures %lld  identity failures %lld  device failures %lld  deadlines "
            "%lld\n",

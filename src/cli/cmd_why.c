@@ -147,19 +147,41 @@ static int read_tokens(struct request *r)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
+/* A member that is a text, or NULL. */
+static const char *text_of(struct json_object *answer, const char *name)
+{
+    struct json_object *value;
+    return json_object_object_get_ex(answer, name, &value) &&
+                   json_object_is_type(value, json_type_string)
+               ? json_object_get_string(value)
+               : NULL;
+}
+
+static int print_text(const char *text)
+{
+    char *clean = tierce__strdup(text);
+    if (clean == NULL)
+        return tierce__cli_fail("why", "no memory");
+    tierce__cli_clean(clean);
+    fputs(clean, stdout);
+    tierce__free(clean);
+    return TIERCE__CLI_OK;
+}
+
 /* Prints what JSON says, and its reason as an exit status. */
 static int show(const struct request *r, const char *json)
 {
-    struct json_object *answer = json_tokener_parse(json), *text, *reason;
-    int status;
-    if (!json_object_object_get_ex(answer, "text", &text) ||
-        !json_object_object_get_ex(answer, "reason", &reason)) {
+    struct json_object *answer = json_tokener_parse(json);
+    const char *text = text_of(answer, "text"), *reason = text_of(answer, "reason");
+    int status = TIERCE__CLI_OK;
+    if (text == NULL || reason == NULL)
         status = tierce__cli_fail("why", "the answer is not one of Tierce");
-    } else {
-        fputs(r->json ? json : json_object_get_string(text), stdout);
-        status = strcmp(json_object_get_string(reason), "none") == 0 ? TIERCE__CLI_OK
-                                                                     : TIERCE__CLI_FAILED;
-    }
+    else if (r->json)
+        fputs(json, stdout);
+    else
+        status = print_text(text);
+    if (status == TIERCE__CLI_OK && strcmp(reason, "none") != 0)
+        status = TIERCE__CLI_FAILED;
     json_object_put(answer);
     return status;
 }

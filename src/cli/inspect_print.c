@@ -147,6 +147,10 @@ static void print_namespace(const struct tierce__inspect *inspect, uint32_t id, 
     print_line("model", value, out);
     short_field(value, text, "weights");
     print_line("weights", value, out);
+    short_field(value, text, "objects");
+    print_line("values", value, out); /* of a protocol, not KV */
+    short_field(value, text, "tenant");
+    print_line("tenant", value, out);
     short_field(value, text, "kv_dtype");
     print_line("dtype", value, out);
     short_field(value, text, "algo");

@@ -94,10 +94,11 @@ static int add_capacity(struct tierce__optimize *out, const char *text)
     if (out->capacity_count == TIERCE__OPTIMIZE_LIST_MAX)
         return too_many("--capacity");
     if (!tierce__optimize_read_size(&out->capacity_sizes[out->capacity_count], text))
-        return tierce__cli_usage(COMMAND,
-                                 "--capacity takes blocks (10000), bytes with a unit (64GiB, at most "
-                                 "4096PiB) or unlimited, and not less than one block; not \"%s\"",
-                                 text);
+        return tierce__cli_usage(
+            COMMAND,
+            "--capacity takes blocks (10000), bytes with a unit (64GiB, at most "
+            "4096PiB) or unlimited, and not less than one block; not \"%s\"",
+            text);
     out->capacity_count++;
     return TIERCE__CLI_OK;
 }

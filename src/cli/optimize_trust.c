@@ -3,6 +3,7 @@
 #include "cli/optimize.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- intervals ------------------------------------------------------------------------------- */
@@ -42,7 +43,7 @@ static void print_intervals(FILE *file, const struct tierce__optimize *request,
 /* A cache, order and match, and where a finding holds of it; "" for nowhere. */
 struct line {
     size_t first; /* of its rows */
-    char where[96];
+    char where[1024];
 };
 
 static size_t list_lines(struct line *out, const struct tierce__sweep *sweep)
@@ -58,43 +59,68 @@ static size_t list_lines(struct line *out, const struct tierce__sweep *sweep)
     return count;
 }
 
-/* Of a line, the capacities that have a finding, and those that have not. */
-struct span {
-    uint64_t least, most;
+/* A capacity of a line, and whether it has the finding. */
+struct mark {
+    uint64_t capacity;
+    bool has;
 };
 
-static void widen(struct span *span, uint64_t capacity)
+static int compare_marks(const void *a, const void *b)
 {
-    span->least = capacity < span->least ? capacity : span->least;
-    span->most = capacity > span->most ? capacity : span->most;
+    const struct mark *x = a, *y = b;
+    return (x->capacity > y->capacity) - (x->capacity < y->capacity);
+}
+
+/* By capacity. */
+static size_t list_marks(struct mark out[TIERCE__OPTIMIZE_LIST_MAX], const struct line *line,
+                         const struct tierce__trust *trust, const struct tierce__sweep *sweep,
+                         int finding)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < sweep->row_count && count < TIERCE__OPTIMIZE_LIST_MAX; i++) {
+        if (tierce__sweep_same_line(&sweep->rows[i], &sweep->rows[line->first]))
+            out[count++] = (struct mark){.capacity = sweep->rows[i].capacity,
+                                         .has = (trust->rows[i].findings & 1u << finding) != 0};
+    }
+    qsort(out, count, sizeof(out[0]), compare_marks);
+    return count;
+}
+
+/* Says of the marks [from .. to] that they have it, and of those beside them that they have not. */
+static void add_run(struct line *line, const struct tierce__optimize *request,
+                    const struct mark *marks, size_t count, size_t from, size_t to)
+{
+    size_t used = strlen(line->where), size = sizeof(line->where) - used;
+    const char *comma = used > 0 ? ", " : "";
+    char *at = line->where + used, least[32], most[32];
+    tierce__optimize_capacity(least, request, marks[from].capacity);
+    tierce__optimize_capacity(most, request, marks[to].capacity);
+    if (from == 0 && to + 1 == count)
+        snprintf(at, size, "everywhere");
+    else if (to + 1 == count)
+        snprintf(at, size, "%sfrom %s on", comma, least);
+    else if (from == 0)
+        snprintf(at, size, "up to %s", most);
+    else if (from == to)
+        snprintf(at, size, "%sat %s", comma, least);
+    else
+        snprintf(at, size, "%sfrom %s to %s", comma, least, most);
 }
 
 static void find_where(struct line *line, const struct tierce__optimize *request,
                        const struct tierce__trust *trust, const struct tierce__sweep *sweep,
                        int finding)
 {
-    struct span with = {.least = UINT64_MAX}, without = {.least = UINT64_MAX};
-    size_t size = sizeof(line->where);
-    for (size_t i = 0; i < sweep->row_count; i++) {
-        if (tierce__sweep_same_line(&sweep->rows[i], &sweep->rows[line->first]))
-            widen((trust->rows[i].findings & 1u << finding) != 0 ? &with : &without,
-                  sweep->rows[i].capacity);
+    struct mark marks[TIERCE__OPTIMIZE_LIST_MAX];
+    size_t count = list_marks(marks, line, trust, sweep, finding);
+    line->where[0] = '\0';
+    for (size_t i = 0; i < count; i++) {
+        size_t from = i;
+        while (i < count && marks[i].has)
+            i++;
+        if (i > from)
+            add_run(line, request, marks, count, from, i - 1);
     }
-    char least[32], most[32];
-    tierce__optimize_capacity(least, request, with.least);
-    tierce__optimize_capacity(most, request, with.most);
-    if (with.most == 0)
-        snprintf(line->where, size, "%s", "");
-    else if (without.most == 0)
-        snprintf(line->where, size, "everywhere");
-    else if (without.most < with.least)
-        snprintf(line->where, size, "from %s on", least);
-    else if (without.least > with.most)
-        snprintf(line->where, size, "up to %s", most);
-    else if (with.least == with.most)
-        snprintf(line->where, size, "at %s", least);
-    else
-        snprintf(line->where, size, "from %s to %s", least, most);
 }
 
 /* Lines that have it in the same places share one. */

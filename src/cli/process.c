@@ -43,6 +43,10 @@ static int by_name(const void *a, const void *b)
 static int list_folder(const char *command, const char *folder, const char *pid,
                        struct tierce__process **out, size_t *count)
 {
+    char why[256];
+    int rc = tierce__control_folder_is_ours(folder, why);
+    if (rc < 0)
+        return rc == -ENOENT ? TIERCE__CLI_OK : tierce__cli_fail(command, "%s", why);
     DIR *dir = opendir(folder);
     if (dir == NULL && errno != ENOENT)
         return tierce__cli_fail(command, "%s: %s", folder, strerror(errno));
@@ -127,6 +131,8 @@ int tierce__process_ask(const char *command, const struct tierce__process *proce
     if (rc < 0)
         return say(command, is_quiet, process, rc == -ECONNREFUSED ? "nobody answers there" : why);
     int status = TIERCE__CLI_OK;
+    if (answer.body != NULL)
+        tierce__cli_clean(answer.body);
     if (answer.status != 200 || answer.body == NULL)
         status =
             say(command, is_quiet, process, answer.body != NULL ? answer.body : "an empty answer");

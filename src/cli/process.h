@@ -23,7 +23,8 @@ TIERCE_MUSTUSE int tierce__processes_find(const char *command, const char *who,
 
 /*
  * The page `path` of a process ("/status"), with `body` as a POST, or NULL for a GET. *text, heap,
- * NUL-terminated. Returns an exit status; what was wrong has been said, unless `is_quiet`.
+ * NUL-terminated, and clean (cli.h): whoever it is that answers. Returns an exit status; what was
+ * wrong has been said, unless `is_quiet`.
  */
 TIERCE_MUSTUSE int tierce__process_ask(const char *command, const struct tierce__process *process,
                                        const char *path, const char *body, bool is_quiet,

@@ -14,7 +14,7 @@
  * The client of one kind of remote store. It keeps named objects of opaque bytes: what a name means
  * and whether the bytes are good is the business of who asks (tier/remote.h).
  *
- *     rc = tierce__connector_open(&connector, "redis://127.0.0.1:6379/0?ttl=1d", &opts, why);
+ *     rc = tierce__connector_open(&connector, "redis://127.0.0.1:6379/0?ttl=24h", &opts, why);
  *     connector->ops->submit(connector, &req);      // answered by req.done
  *     left = connector->ops->close(connector, deadline_ns);
  *
@@ -62,13 +62,13 @@ enum tierce__connector_urgency {
 
 /* The name of an object: bytes without '\0', 1 .. TIERCE__CONNECTOR_NAME_MAX. Not a path: it may
  * hold slashes and dots, which the connector maps to what its store takes. */
-struct tierce__object_name {
+struct tierce__store_name {
     const char *text; /* not terminated */
     size_t bytes;
 };
 
 /* One name of a page. [borrow for the call] */
-typedef void tierce__connector_each_fn(void *arg, const struct tierce__object_name *name);
+typedef void tierce__connector_each_fn(void *arg, const struct tierce__store_name *name);
 
 struct tierce__connector_req {
     enum tierce__connector_op op;
@@ -79,7 +79,7 @@ struct tierce__connector_req {
 
     /* EXISTS: names[0 .. name_count), [out] found: the leading ones that are there. GET, PUT,
      * DELETE: names[0]. LIST: names[0] is what names begin with, or no name. [borrow until done] */
-    const struct tierce__object_name *names;
+    const struct tierce__store_name *names;
     size_t name_count;
     size_t found;
 
@@ -87,7 +87,8 @@ struct tierce__connector_req {
      * GET: bytes [offset, offset + length) of the object to buf->data + offset. Without
      * TIERCE__CONNECTOR_RANGES: offset 0 and the whole object, whose length must be `length`. An
      * object that ends before the range does, or that is not `length` long where it is read whole,
-     * is TIERCE_E_FORMAT, and what buf holds then is undefined. PUT: buf->data[0 .. length).
+     * is TIERCE_E_FORMAT, and what buf holds then is undefined; one that ends before the range
+     * begins may also be TIERCE_E_MISS. PUT: buf->data[0 .. length). `length` is never 0.
      * The caller keeps its reference until done.
      */
     struct tierce__buf *buf;
@@ -95,7 +96,8 @@ struct tierce__connector_req {
     uint64_t length;
 
     /* LIST: [in, out] cursor: 0 for the first page, 0 again after the last. `each` is called before
-     * done for each name of the page, under no lock. */
+     * done for each name of the page, under no lock. A name that is there all the time is told once
+     * at least; a page may be empty. */
     uint64_t cursor;
     tierce__connector_each_fn *each;
 
@@ -104,8 +106,9 @@ struct tierce__connector_req {
      * TIERCE_E_REFUSED (it does not take our credentials, or they may not do this),
      * TIERCE_E_DOWN (it cannot be reached), TIERCE_E_DEADLINE, TIERCE_E_FORMAT (it answers what
      * cannot be understood, or an object is not as long as it must be), TIERCE_E_LIMIT (larger than
-     * the store takes, or too many requests wait), TIERCE_E_UNSUPPORTED, TIERCE_E_CLOSED,
-     * TIERCE_E_CANCELLED (close was quicker), or a negative errno. In words: ops->why.
+     * the store takes, or too many requests wait), TIERCE_E_UNSUPPORTED, TIERCE_E_ARGUMENT (a
+     * contract above is broken), TIERCE_E_CLOSED, TIERCE_E_CANCELLED (close was quicker), or a
+     * negative errno. In words: ops->why.
      */
     int status;
 

@@ -13,7 +13,8 @@
  * that does not come back by its deadline (a hung file system) is left behind with the link's
  * thread, which takes no part until it has come back.
  *
- * Links of a connector are alike and made one for each thread; `arg` is what they share.
+ * Links of a connector are alike and made one for each thread; `arg` is what they share. A link is
+ * used by its own thread alone; destroy and end may be called by another one, after all calls.
  */
 
 struct tierce__link; /* of the implementation */
@@ -26,21 +27,22 @@ struct tierce__link_ops {
     int (*create)(struct tierce__link **out, void *arg);
     void (*destroy)(struct tierce__link *link);
 
-    /* As the requests of connector.h, each until deadline_ns. Errors: statuses as there. */
-    int (*exists)(struct tierce__link *link, const struct tierce__object_name *names, size_t count,
+    /* As the requests of connector.h, each until deadline_ns. Errors: statuses as there. All texts
+     * and memory are the link's until the call returns, even where that is after the deadline. */
+    int (*exists)(struct tierce__link *link, const struct tierce__store_name *names, size_t count,
                   size_t *found, uint64_t deadline_ns);
-    int (*get)(struct tierce__link *link, const struct tierce__object_name *name, uint8_t *memory,
+    int (*get)(struct tierce__link *link, const struct tierce__store_name *name, uint8_t *memory,
                uint64_t offset, uint64_t length, uint64_t deadline_ns);
-    int (*put)(struct tierce__link *link, const struct tierce__object_name *name,
+    int (*put)(struct tierce__link *link, const struct tierce__store_name *name,
                const uint8_t *memory, uint64_t length, uint64_t deadline_ns);
-    int (*remove)(struct tierce__link *link, const struct tierce__object_name *name,
+    int (*remove)(struct tierce__link *link, const struct tierce__store_name *name,
                   uint64_t deadline_ns);
-    /* NULL without TIERCE__CONNECTOR_LISTS. */
-    int (*list)(struct tierce__link *link, const struct tierce__object_name *prefix,
+    /* NULL without TIERCE__CONNECTOR_LISTS. `prefix` may be of 0 bytes. */
+    int (*list)(struct tierce__link *link, const struct tierce__store_name *prefix,
                 uint64_t *cursor, tierce__connector_each_fn *each, void *arg, uint64_t deadline_ns);
     int (*ping)(struct tierce__link *link, uint64_t deadline_ns);
 
-    bool (*is_connected)(const struct tierce__link *link);
+    bool (*is_connected)(const struct tierce__link *link); /* after a call */
     /* The last failure of this link in words, without credentials. [borrow until the next call] */
     const char *(*why)(const struct tierce__link *link);
 
@@ -48,15 +50,22 @@ struct tierce__link_ops {
     void (*end)(void *arg);
 };
 
+#define TIERCE__LINKS_MAX 150u
+
 struct tierce__links_opts {
     const struct tierce__link_ops *ops;
     void *arg;              /* for create and end */
-    uint32_t links;         /* threads, 2 .. 64 */
+    uint32_t links;         /* threads, 2 .. TIERCE__LINKS_MAX */
     uint32_t waiting_max;   /* requests that wait for a link; beyond it TIERCE_E_LIMIT */
     const char *store_name; /* for `why`: "redis://127.0.0.1:6379"; [borrow for the call] */
 };
 
-/* On success takes over opts->arg, and on an error too. Errors: -ENOMEM, -EAGAIN (no thread). */
+/*
+ * On success takes over opts->arg, and on an error too. Errors: -ENOMEM, -EAGAIN (no thread).
+ *
+ * close cancels what waits, and lets the calls that are under way end by the deadline; those that
+ * do not are left behind, and the last of them that comes back frees what is left of the connector.
+ */
 TIERCE_MUSTUSE int tierce__links_create(struct tierce__connector **out,
                                         const struct tierce__links_opts *opts);
 

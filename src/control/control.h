@@ -82,4 +82,11 @@ const char *tierce__control_socket(const struct tierce__control *control);
 #define TIERCE__CONTROL_PATH_BYTES 108u /* of a sockaddr_un */
 TIERCE_MUSTUSE int tierce__control_folder(char path[TIERCE__CONTROL_PATH_BYTES]);
 
+/*
+ * Whether it is there and this user's alone: anybody can make a folder of that name in /tmp, and
+ * what listens there would be told prompts. Errors, `why` in words: -ENOENT, -EACCES, another
+ * negative errno. Thread: any.
+ */
+TIERCE_MUSTUSE int tierce__control_folder_is_ours(const char *path, char why[256]);
+
 #endif

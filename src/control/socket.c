@@ -23,21 +23,28 @@ int tierce__control_folder(char path[TIERCE__CONTROL_PATH_BYTES])
     return n < (int)TIERCE__CONTROL_PATH_BYTES ? 0 : TIERCE_E_ARGUMENT;
 }
 
-/* /tmp is everybody's: a folder that somebody else made first, or may write, is not used. */
-static int make_folder(const char *path, char why[256])
+int tierce__control_folder_is_ours(const char *path, char why[256])
 {
     struct stat info;
-    if (mkdir(path, 0700) < 0 && errno != EEXIST) {
+    if (lstat(path, &info) < 0) {
         int rc = -errno;
-        snprintf(why, 256, "cannot make the folder %.160s: %s", path, strerror(errno));
+        snprintf(why, 256, "%.160s: %s", path, tierce_strerror(rc));
         return rc;
     }
-    if (lstat(path, &info) < 0)
-        return -errno;
     if (S_ISDIR(info.st_mode) && info.st_uid == geteuid() && (info.st_mode & 077) == 0)
         return 0;
     snprintf(why, 256, "%.160s is not a folder of this user alone (mode 0700)", path);
     return -EACCES;
+}
+
+static int make_folder(const char *path, char why[256])
+{
+    if (mkdir(path, 0700) < 0 && errno != EEXIST) {
+        int rc = -errno;
+        snprintf(why, 256, "cannot make the folder %.160s: %s", path, tierce_strerror(rc));
+        return rc;
+    }
+    return tierce__control_folder_is_ours(path, why);
 }
 
 int tierce__control_auto_path(char path[TIERCE__CONTROL_PATH_BYTES], char why[256])

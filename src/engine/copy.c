@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copies and moves of a prompt between memory and a slower tier, for a controller. Down: what
- * memory has is leased and put, a few chunks at a time, so that the tier's queue drops none. Up: a
- * prefetch. Once the other tier has it, a chunk that moves is taken out of its source, the last one
- * first, so that at no time a suffix is there without its prefix.
+ * memory has is leased and put, a few chunks at a time, and what found the tier's queue full again.
+ * Up: a prefetch. Once the other tier has it, a chunk that moves is taken out of its source, the
+ * last one first, so that at no time a suffix is there without its prefix.
  */
 #include <errno.h>
 
@@ -82,8 +82,9 @@ static void put(struct batch *batch, size_t i, size_t index)
     tierce__lock_drop(&batch->lock);
 }
 
-/* Writes chunks [first, end). Returns how many of them, from the first on, the tier has then. */
-static size_t write_some(struct copy *copy, size_t first, size_t end)
+/* Writes chunks [first, end). Returns how many of them, from the first on, the tier has then;
+ * *full: the next one found no room in its queue. */
+static size_t write_some(struct copy *copy, size_t first, size_t end, bool *full)
 {
     struct batch batch = {.copy = copy};
     size_t count = end - first, good = 0;
@@ -105,6 +106,7 @@ static size_t write_some(struct copy *copy, size_t first, size_t end)
     for (size_t i = 0; i < count; i++)
         tierce__buf_release(batch.reqs[i].buf);
     good = search(copy, 1u << copy->to, copy->keys.keys + first, count);
+    *full = good < count && batch.reqs[good].status == TIERCE_E_FULL;
     tierce__cond_fini(&batch.answered);
     tierce__lock_fini(&batch.lock);
     return good;
@@ -116,10 +118,11 @@ static size_t copy_down(struct copy *copy)
         search(copy, 1u << copy->from | 1u << copy->to, copy->keys.keys, copy->keys.count);
     size_t at = 0;
     while (at < there) {
+        bool full;
         size_t end = there - at < AT_ONCE ? there : at + AT_ONCE;
-        size_t good = write_some(copy, at, end);
+        size_t good = write_some(copy, at, end, &full);
         at += good;
-        if (at < end)
+        if (at < end && !(full && good > 0))
             break;
     }
     return at;

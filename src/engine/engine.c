@@ -14,6 +14,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/remotes.h"
 #include "engine/config.h"
 #include "engine/departures.h"
 #include "engine/engine_private.h"
@@ -113,19 +114,19 @@ static void watch_rung(void *arg, const struct tierce__tier_event *event)
     tierce__events_tell(rung->engine->events, index, event);
 }
 
-static void add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
-                     enum tierce_origin origin, const struct tierce__policy_ops *policy,
-                     uint64_t window_bytes)
+void tierce__engine_add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
+                             enum tierce_origin origin, const char *policy, uint64_t window_bytes)
 {
     TIERCE_ASSERT(engine->rung_count < TIERCE__TIERS_MAX);
     struct tierce__rung *rung = &engine->rungs[engine->rung_count++];
     rung->engine = engine;
-    rung->policy = policy->name;
+    rung->policy = policy;
     rung->tier = tier;
     rung->origin = origin;
     rung->window_bytes = window_bytes;
     tier->ops->watch(tier, watch_rung, rung);
     tierce__health_init(&rung->health, &engine->settings.health);
+    rung->health.shared = (tier->ops->caps & TIERCE__TIER_SHARED) != 0;
 }
 
 static int open_memory(struct tierce_engine *engine, const struct tierce_config *config,
@@ -149,8 +150,8 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
                    .policy = policy_of(config, TIERCE__ENGINE_MEMORY_POLICY),
                    .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_TTL)});
     if (rc == 0)
-        add_rung(engine, tier, TIERCE_ORIGIN_MEMORY,
-                 policy_of(config, TIERCE__ENGINE_MEMORY_POLICY), 0);
+        tierce__engine_add_rung(engine, tier, TIERCE_ORIGIN_MEMORY,
+                                policy_of(config, TIERCE__ENGINE_MEMORY_POLICY)->name, 0);
     return rc;
 }
 
@@ -181,8 +182,8 @@ static void open_disk(struct tierce_engine *engine, const struct tierce_config *
     struct tierce__tier *tier;
     int status = tierce__disk_open(&tier, &opts);
     if (status == 0) {
-        add_rung(engine, tier, TIERCE_ORIGIN_DISK, opts.policy,
-                 tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_DISK_WINDOW));
+        tierce__engine_add_rung(engine, tier, TIERCE_ORIGIN_DISK, opts.policy->name,
+                                tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_DISK_WINDOW));
         return;
     }
     tierce__count(engine, TIERCE__STAT_disk_open_status, status);
@@ -291,6 +292,8 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
     if (rc == 0)
         open_disk(engine, config);
     if (rc == 0)
+        rc = tierce__remotes_open(engine, config, why);
+    if (rc == 0)
         open_access_log(engine, config);
     if (rc == 0)
         rc = -pthread_create(&engine->keeper, NULL, run_keeper, engine);
@@ -364,6 +367,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);
     tierce__list_init(&engine->unattended);
+    tierce__list_init(&engine->views);
     for (size_t i = 0; i < TIERCE__SESSION_BINS; i++)
         tierce__list_init(&engine->sessions[i]);
     read_settings(&engine->settings, config);
@@ -548,6 +552,19 @@ static void add_disk_stats(const struct tierce__rung *rung, struct tierce_engine
     out->disk_in_service_now = tierce__health_serves(&rung->health);
 }
 
+static void add_remote_stats(const struct tierce__rung *rung, struct tierce_engine_stats *out)
+{
+    struct tierce__tier_stats s;
+    rung->tier->ops->stats(rung->tier, &s);
+    out->remote_stored_chunks += (int64_t)s.put_chunks;
+    out->remote_stored_bytes += (int64_t)s.put_bytes;
+    out->remote_queued_bytes_now += (int64_t)s.queued_bytes;
+    out->remote_dropped_puts += (int64_t)s.dropped_puts;
+    out->remote_errors += (int64_t)s.errors;
+    out->remotes_now++;
+    out->remotes_in_service_now += tierce__health_serves(&rung->health);
+}
+
 void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stats *out)
 {
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
@@ -575,6 +592,8 @@ void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stat
     for (size_t i = 1; i < engine->rung_count; i++) {
         if (engine->rungs[i].origin == TIERCE_ORIGIN_DISK)
             add_disk_stats(&engine->rungs[i], out);
+        else
+            add_remote_stats(&engine->rungs[i], out);
     }
     tierce__lock_take(&engine->lock);
     out->mode_now = tierce__engine_mode(engine);

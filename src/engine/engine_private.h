@@ -71,7 +71,7 @@ struct tierce__settings {
 /* A tier in its place in the waterfall: 0 is the fastest and always memory. */
 struct tierce__rung {
     struct tierce_engine *engine;
-    const char *policy; /* its name; constant storage */
+    const char *policy; /* its name, constant storage; "" where the tier has none */
     struct tierce__tier *tier;
     struct tierce__health health;
     _Atomic uint64_t measure_tried_ns; /* cost.c */
@@ -131,6 +131,7 @@ struct tierce_engine {
 
     struct tierce__lock lock; /* ENGINE: everything below */
     struct tierce__cond changed;
+    struct tierce__list views;
     struct tierce__list sessions[TIERCE__SESSION_BINS];
     uint64_t pinned_bytes;
     uint64_t session_count;
@@ -165,7 +166,9 @@ struct tierce__shape {
 struct tierce_view {
     uint32_t magic;
     struct tierce_engine *engine;
-    char *text; /* canonical namespace */
+    struct tierce__list node; /* under ENGINE: among the engine's views */
+    uint32_t borrowers;       /* under ENGINE: closing waits for them */
+    char *text;               /* canonical namespace */
     uint8_t ns_digest[TIERCE_HASH_BYTES];
     enum tierce_chain_algo algo;
     uint32_t chunk_blocks;
@@ -182,6 +185,10 @@ static inline void tierce__count(struct tierce_engine *engine, enum tierce__stat
 
 /* ---- engine.c ---- */
 
+/* The next slower tier; while the engine is opened. [transfer] tier, on success of open. */
+void tierce__engine_add_rung(struct tierce_engine *engine, struct tierce__tier *tier,
+                             enum tierce_origin origin, const char *policy, uint64_t window_bytes);
+
 /* One more reference, ended by tierce_engine_close. */
 void tierce__engine_ref(struct tierce_engine *engine);
 
@@ -192,6 +199,12 @@ void tierce__engine_ref(struct tierce_engine *engine);
 bool tierce__engine_inherited(const struct tierce_engine *engine);
 
 /* ---- view.c ---- */
+
+/* A view that is open on this namespace and shard, until it is given back, or NULL. For answers
+ * about it that end soon: who closes it waits. */
+struct tierce_view *tierce__view_borrow(struct tierce_engine *engine,
+                                        const struct tierce__key *key);
+void tierce__view_give_back(struct tierce_view *view);
 
 /* A shape for chunks of `blocks` blocks. Errors: TIERCE_E_LIMIT, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__shape_init(struct tierce__shape *shape, const struct tierce_view *view,
@@ -403,7 +416,8 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
 void tierce__storage_try(struct tierce_engine *engine, size_t rung,
                          const struct tierce__key *asked);
 
-/* Reads the first `bytes` of a chunk, for what the answer tells of the tier: nobody waits for it. */
+/* Reads the first `bytes` of a chunk, for what the answer tells of the tier: nobody waits for it.
+ */
 void tierce__storage_sample(struct tierce_engine *engine, size_t rung,
                             const struct tierce__key *key, uint64_t bytes);
 

@@ -321,10 +321,8 @@ static void submit(struct segment *segment)
         answer(segment, TIERCE_E_DOWN);
 }
 
-void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t index)
+static void ask(struct tierce__fetch *fetch, uint32_t index)
 {
-    struct tierce__fetch *fetch = seat->fetch;
-    TIERCE_ASSERT(index < fetch->segment_count);
     tierce__lock_take(lock_of(fetch));
     bool mine = claim(fetch, &fetch->segments[index]);
     tierce__lock_drop(lock_of(fetch));
@@ -332,13 +330,29 @@ void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t index)
         submit(&fetch->segments[index]);
 }
 
+static void ask_all(struct tierce__fetch *fetch)
+{
+    for (uint32_t i = 0; i < fetch->segment_count; i++)
+        ask(fetch, i);
+}
+
+void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t index)
+{
+    struct tierce__fetch *fetch = seat->fetch;
+    TIERCE_ASSERT(index < fetch->segment_count);
+    const struct tierce__tier *tier = fetch->engine->rungs[fetch->rung].tier;
+    if ((tier->ops->caps & TIERCE__TIER_WHOLE) != 0)
+        ask_all(fetch);
+    else
+        ask(fetch, index);
+}
+
 void tierce__fetch_read_all(struct tierce__fetch_seat *seat, tierce__fetch_settled_fn *settled,
                             void *arg)
 {
     struct tierce__fetch *fetch = seat->fetch;
     TIERCE_ASSERT(seat->settled == NULL);
-    for (uint32_t i = 0; i < fetch->segment_count; i++)
-        tierce__fetch_ask(seat, i);
+    ask_all(fetch);
     struct tierce__list told;
     tierce__lock_take(lock_of(fetch));
     seat->settled = settled;

@@ -5,11 +5,11 @@
 
 /* Readings count half as much once so many seconds of reading, or so many answers, have followed.
  */
-#define HALF_LIFE_S      2.0
-#define LATENCY_WEIGHT   0.125
+#define HALF_LIFE_S    2.0
+#define LATENCY_WEIGHT 0.125
 /* After so long without an answer what is remembered says little. */
-#define STALE_NS    (10u * 1000u * TIERCE__MS_NS)
-#define STALE_SHARE 8.0
+#define STALE_NS         (10u * 1000u * TIERCE__MS_NS)
+#define STALE_SHARE      8.0
 #define SMALL_READ_BYTES (1u << 20)
 
 void tierce__health_init(struct tierce__health *health, const struct tierce__health_limits *limits)
@@ -115,7 +115,8 @@ bool tierce__health_pass(struct tierce__health *health, struct tierce__tier_req 
     return true;
 }
 
-/* Whether nothing was heard since a request began that has run into its deadline. Under the lock. */
+/* Whether nothing was heard since a request began that has run into its deadline. Under the lock.
+ */
 static bool hangs(const struct tierce__health *health, const struct tierce__tier_req *req,
                   uint64_t now_ns)
 {
@@ -137,7 +138,9 @@ static bool note_outcome(struct tierce__health *health, const struct tierce__tie
         health->failures = 0; /* judged: once it is back it begins anew */
     if (req->status != TIERCE_E_DEADLINE)
         health->heard_ns = now_ns;
-    if (!failed) {
+    /* What could not be read is in the tier's index, and better than nothing to try it with. */
+    bool may_be_there = req->op == TIERCE__TIER_GET && !health->has_proven;
+    if (!failed || may_be_there) {
         health->proven = req->keys[0];
         health->has_proven = true;
     }
@@ -146,9 +149,13 @@ static bool note_outcome(struct tierce__health *health, const struct tierce__tie
 }
 
 /* A lookup that ran into its deadline tells of the tier, one that was answered does not. */
-static enum tierce__health_change note_index(struct tierce__health *health, int status)
+static enum tierce__health_change note_index(struct tierce__health *health,
+                                             const struct tierce__tier_req *req)
 {
-    if (!tierce__health_is_fault(status))
+    bool failed = tierce__health_is_fault(req->status);
+    if (!failed && health->shared && req->op == TIERCE__TIER_LOOKUP && req->key_count > 0)
+        (void)tierce__breaker_note(&health->breaker, true, tierce__now_ns());
+    if (!failed)
         return TIERCE__HEALTH_SAME;
     bool lost = tierce__breaker_note(&health->breaker, false, tierce__now_ns());
     return lost ? TIERCE__HEALTH_LOST : TIERCE__HEALTH_SAME;
@@ -158,7 +165,7 @@ enum tierce__health_change tierce__health_note(struct tierce__health *health,
                                                const struct tierce__tier_req *req)
 {
     if (!reaches_device(req))
-        return note_index(health, req->status);
+        return note_index(health, req);
     uint64_t now_ns = tierce__now_ns(), took_ns = now_ns - req->begun_ns;
     if (req->op == TIERCE__TIER_GET)
         end_reading(health, req, now_ns);

@@ -22,7 +22,8 @@
  * its breaker opens at once, so that one deadline is all that it costs.
  *
  * Only reads and writes reach a device. Lookups, deletions and flushes of nothing come from an
- * index in memory: they must neither end a row of failures nor an outage.
+ * index in memory: they must neither end a row of failures nor an outage. Lookups of a shared tier
+ * ask outside, and end a row.
  *
  * Thread: any.
  */
@@ -47,13 +48,15 @@ struct tierce__speed {
 struct tierce__health {
     struct tierce__breaker breaker;
     struct tierce__health_limits limits;
+    bool shared; /* TIERCE__TIER_SHARED */
     struct tierce__latency reads;
     struct tierce__latency writes;
 
     struct tierce__lock lock;  /* HEALTH: below */
     uint64_t failures;         /* a bit for each of the last answers, the newest lowest */
     uint64_t heard_ns;         /* when it last answered of itself */
-    struct tierce__key proven; /* a chunk that was read or written: what a probe asks for */
+    struct tierce__key proven; /* a chunk that was read or written, or ought to have been read: what
+                                  a probe asks for */
     bool has_proven;
     uint32_t reading; /* reads under way */
     uint64_t busy_since_ns;

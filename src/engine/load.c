@@ -180,8 +180,8 @@ static void join_fetch(struct tierce_load *load, struct load_chunk *chunk)
     describe(load, chunk, &record);
     chunk->seat.deadline_ns = load->deadline_ns;
     chunk->seat.before = chunk > load->chunks ? chunk[-1].buf : NULL;
-    if (!tierce__fetch_join(load->engine, &chunk->seat, chunk->rung, &record,
-                            shape_of(load, chunk), &chunk->buf)) {
+    if (!tierce__fetch_join(load->engine, &chunk->seat, chunk->rung, &record, shape_of(load, chunk),
+                            &chunk->buf)) {
         chunk->rung = chunk->buf != NULL ? 0 : chunk->rung;
         return;
     }
@@ -572,16 +572,25 @@ static void count_loaded(struct tierce_load *load, const struct load_chunk *chun
     struct tierce_engine *engine = load->engine;
     const struct tierce__shape *shape = shape_of(load, chunk);
     uint64_t cell = shape->extent.payload_bytes / shape->geometry.block_count;
-    bool memory = chunk->rung == 0;
-    tierce__count(engine,
-                  memory ? TIERCE__STAT_chunks_loaded_memory : TIERCE__STAT_chunks_loaded_disk,
-                  blocks > 0);
-    tierce__count(engine,
-                  memory ? TIERCE__STAT_blocks_loaded_memory : TIERCE__STAT_blocks_loaded_disk,
-                  (int64_t)blocks);
-    tierce__count(engine,
-                  memory ? TIERCE__STAT_bytes_loaded_memory : TIERCE__STAT_bytes_loaded_disk,
-                  (int64_t)(blocks * cell));
+    static const struct {
+        enum tierce__stat chunks, blocks, bytes, tokens;
+    } stats[] = {
+        [TIERCE_ORIGIN_MEMORY] = {TIERCE__STAT_chunks_loaded_memory,
+                                  TIERCE__STAT_blocks_loaded_memory,
+                                  TIERCE__STAT_bytes_loaded_memory,
+                                  TIERCE__STAT_tokens_loaded_memory},
+        [TIERCE_ORIGIN_DISK] = {TIERCE__STAT_chunks_loaded_disk, TIERCE__STAT_blocks_loaded_disk,
+                                TIERCE__STAT_bytes_loaded_disk, TIERCE__STAT_tokens_loaded_disk},
+        [TIERCE_ORIGIN_REMOTE] = {TIERCE__STAT_chunks_loaded_remote,
+                                  TIERCE__STAT_blocks_loaded_remote,
+                                  TIERCE__STAT_bytes_loaded_remote,
+                                  TIERCE__STAT_tokens_loaded_remote},
+    };
+    enum tierce_origin origin = engine->rungs[chunk->rung].origin;
+    tierce__count(engine, stats[origin].chunks, blocks > 0);
+    tierce__count(engine, stats[origin].blocks, (int64_t)blocks);
+    tierce__count(engine, stats[origin].bytes, (int64_t)(blocks * cell));
+    tierce__count(engine, stats[origin].tokens, (int64_t)(blocks * shape->geometry.block_tokens));
     if (chunk->kind == CHUNK_SIBLING)
         tierce__count(engine, TIERCE__STAT_blocks_loaded_siblings, (int64_t)blocks);
 }

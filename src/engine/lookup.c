@@ -56,10 +56,15 @@ static int pin_prefix(struct tierce_view *view, const struct tierce_lookup_opts 
 }
 
 /* Blocks that the inference engine holds itself are neither asked for nor hits. */
-static void count_lookup(struct tierce_engine *engine, uint64_t from_block, uint64_t to_block,
+static void count_lookup(struct tierce_view *view, uint64_t from_block, uint64_t to_block,
                          const struct tierce_found *found)
 {
+    struct tierce_engine *engine = view->engine;
+    int64_t tokens = view->full.geometry.block_tokens;
     tierce__count(engine, TIERCE__STAT_lookups, 1);
+    tierce__count(engine, TIERCE__STAT_lookup_tokens, tokens * beyond(to_block, from_block));
+    tierce__count(engine, TIERCE__STAT_lookup_hit_tokens,
+                  tokens * beyond(found->blocks, from_block));
     tierce__count(engine, TIERCE__STAT_lookup_blocks, beyond(to_block, from_block));
     tierce__count(engine, TIERCE__STAT_lookup_hit_blocks, beyond(found->blocks, from_block));
     tierce__count(engine, TIERCE__STAT_lookup_memory_blocks,
@@ -153,10 +158,7 @@ static void add_sibling(const struct lookup *l, struct tierce_found *out)
     tierce__sibling_aim(&want, l->view, l->chain, l->found, l->opts->from_block, l->to_block);
     want.rungs = l->rungs;
     tierce__sibling_find(l->view, &hit, &want);
-    uint64_t block_bytes = l->view->full.extent.payload_bytes / l->view->chunk_blocks;
-    uint64_t more = hit.blocks - want.from;
-    if (hit.blocks == 0 || !tierce__cost_pays(l->view, hit.rung, block_bytes * hit.block_count,
-                                              more * l->view->full.geometry.block_tokens))
+    if (!tierce__sibling_pays(l->view, &hit, &want))
         return;
     bool in_memory = keep_sibling(l, &hit);
     if (!in_memory && only_memory(l))
@@ -164,7 +166,8 @@ static void add_sibling(const struct lookup *l, struct tierce_found *out)
     out->blocks = (uint64_t)l->found * l->view->chunk_blocks + hit.blocks;
     if (in_memory)
         out->memory_blocks = out->blocks;
-    tierce__count(l->view->engine, TIERCE__STAT_lookup_sibling_blocks, (int64_t)more);
+    tierce__count(l->view->engine, TIERCE__STAT_lookup_sibling_blocks,
+                  (int64_t)(hit.blocks - want.from));
 }
 
 /* In bypass: what the engine holds itself, and no pins. */
@@ -237,7 +240,7 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
     rc = find_all(&l, &found);
     if (rc == 0) {
         *out = found;
-        count_lookup(engine, opts->from_block, to_block, out);
+        count_lookup(view, opts->from_block, to_block, out);
         end_line(engine, &line, out);
     }
     tierce__access_drop(&line);

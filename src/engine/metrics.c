@@ -60,11 +60,11 @@ static void tell_engine(struct tierce_engine *engine, struct tierce__prometheus 
 static const struct tier_row {
     const char *name, *help;
     size_t offset; /* of a uint64_t in struct tierce__tier_stats */
-    bool is_counter;
+    bool is_counter, by_policy;
 } tier_rows[] = {
 #define ROW(name, field, is_counter, help)                                                         \
     {                                                                                              \
-        "tier." name, help, offsetof(struct tierce__tier_stats, field), is_counter                 \
+        "tier." name, help, offsetof(struct tierce__tier_stats, field), is_counter, false          \
     }
     ROW("chunks", chunks, false, "Chunks that can be found."),
     ROW("used_bytes", used_bytes, false,
@@ -76,7 +76,8 @@ static const struct tier_row {
     ROW("put_bytes", put_bytes, true, "Bytes put."),
     ROW("reads", get_chunks, true, "Reads that were served."),
     ROW("read_bytes", get_bytes, true, "Bytes of these."),
-    ROW("evicted_chunks", evicted_chunks, true, "Chunks evicted."),
+    {"tier.evicted_chunks", "Chunks evicted.", offsetof(struct tierce__tier_stats, evicted_chunks),
+     true, true},
     ROW("dropped_puts", dropped_puts, true, "Chunks not written because the queue was full."),
     ROW("errors", errors, true, "Errors of the device."),
 #undef ROW
@@ -85,6 +86,7 @@ static const struct tier_row {
 /* A snapshot, so that the lines of a page belong together. */
 struct tier_numbers {
     const char *name;
+    const char *policy;
     bool in_service;
     const char *state; /* of its breaker */
     struct tierce__tier_stats stats;
@@ -108,6 +110,7 @@ static size_t read_tiers(struct tierce_engine *engine, struct tier_numbers out[T
     for (size_t i = 0; i < engine->rung_count; i++) {
         struct tierce__rung *rung = &engine->rungs[i];
         out[i].name = rung->tier->ops->name;
+        out[i].policy = rung->policy;
         out[i].in_service = tierce__health_serves(&rung->health);
         out[i].state = state_name(&rung->health);
         rung->tier->ops->stats(rung->tier, &out[i].stats);
@@ -128,14 +131,15 @@ static void tell_tiers(struct tierce_engine *engine, struct tierce__prometheus *
     size_t count = read_tiers(engine, tiers);
     for (size_t r = 0; r < sizeof(tier_rows) / sizeof(tier_rows[0]); r++) {
         for (size_t i = 0; i < count; i++) {
-            struct tierce__metric_tag tag = {"tier", tiers[i].name};
+            struct tierce__metric_tag tags[] = {{"tier", tiers[i].name},
+                                                {"policy", tiers[i].policy}};
             tierce__prometheus_put(text, &(struct tierce__metric){
                                              .name = tier_rows[r].name,
                                              .help = tier_rows[r].help,
                                              .is_counter = tier_rows[r].is_counter,
                                              .value = (double)tier_value(&tiers[i], &tier_rows[r]),
-                                             .tags = &tag,
-                                             .tag_count = 1});
+                                             .tags = tags,
+                                             .tag_count = tier_rows[r].by_policy ? 2 : 1});
         }
     }
     for (size_t i = 0; i < count; i++) {

@@ -2,6 +2,8 @@
 #ifndef TIERCE_ENGINE_OBJECT_FORM_H
 #define TIERCE_ENGINE_OBJECT_FORM_H
 
+#include <string.h>
+
 #include "chunk/header.h"
 #include "engine/objects.h"
 
@@ -17,6 +19,14 @@ struct tierce__object_space {
     uint8_t ns_digest[TIERCE_HASH_BYTES];
     struct tierce__key key; /* template: namespace and shard */
 };
+
+/* How the canonical text of every space begins, and of no namespace of KV. */
+#define TIERCE__OBJECT_SPACE_TEXT "tierce-namespace=1\nobjects="
+
+static inline bool tierce__object_is_space(const char *ns_text)
+{
+    return strncmp(ns_text, TIERCE__OBJECT_SPACE_TEXT, sizeof(TIERCE__OBJECT_SPACE_TEXT) - 1) == 0;
+}
 
 /* How many bytes at the beginning of an object hold its header and its first cell, unless the
  * header says that it is longer. An object has so many at least. */

@@ -129,14 +129,14 @@ void tierce__object_name_change(struct tierce__object_name *name)
     tierce__lock_drop(&name->names->lock);
 }
 
-void tierce__object_names_change(struct tierce__object_names *names, uint32_t ns)
+void tierce__object_names_change(struct tierce__object_names *names, const struct tierce__key *of)
 {
     tierce__lock_take(&names->lock);
     for (size_t i = 0; i < TIERCE__OBJECT_NAME_BINS; i++) {
         TIERCE__LIST_FOR_EACH (it, &names->bins[i]) {
             struct tierce__object_name *name =
                 TIERCE__CONTAINER_OF(it, struct tierce__object_name, node);
-            if (name->key.ns != ns)
+            if (of != NULL && name->key.ns != of->ns)
                 continue;
             name->changes++;
             name->reading = NULL;

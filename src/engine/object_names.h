@@ -69,7 +69,7 @@ uint64_t tierce__object_name_changes(struct tierce__object_name *name);
 /* The holder's: what is being read counts no more, and nobody joins it. */
 void tierce__object_name_change(struct tierce__object_name *name);
 
-/* The same for every name of a namespace that is being read; its holder need not be the caller. */
-void tierce__object_names_change(struct tierce__object_names *names, uint32_t ns);
+/* The same for every name, or those of the namespace of the key `of`, whoever holds them. */
+void tierce__object_names_change(struct tierce__object_names *names, const struct tierce__key *of);
 
 #endif

@@ -26,8 +26,7 @@ int tierce__objects_open(struct tierce__objects **out, struct tierce_engine *eng
 {
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
     char text[TEXT_BYTES_MAX];
-    int n =
-        snprintf(text, sizeof(text), "tierce-namespace=1\nobjects=%s\ntenant=%s\n", kind, tenant);
+    int n = snprintf(text, sizeof(text), TIERCE__OBJECT_SPACE_TEXT "%s\ntenant=%s\n", kind, tenant);
     if (n < 0 || (size_t)n >= sizeof(text) || kind[0] == '\0' ||
         !tierce__text_is_plain(kind, strlen(kind)) ||
         !tierce__text_is_plain(tenant, strlen(tenant)))
@@ -369,6 +368,7 @@ static int replace(const struct tierce__object_handle *h, struct tierce__object_
     int rc = 0;
     if (memory_has_same(h)) {
         tierce__storage_touch(engine, engine->rung_count, &h->key, 1, 0);
+        tierce__count(engine, TIERCE__STAT_objects_kept, 1);
         return 0;
     }
     tierce__object_name_change(name);
@@ -403,6 +403,8 @@ int tierce__object_publish(struct tierce__object *object)
     }
     tierce__object_name_drop(name);
     free_handle(h);
+    if (rc == 0)
+        tierce__count(engine, TIERCE__STAT_objects_stored, 1);
     return rc;
 }
 
@@ -469,9 +471,10 @@ int64_t tierce__objects_clear(struct tierce__objects *space)
         return TIERCE_E_CLOSED;
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
     uint64_t count = tierce__objects_count(space);
-    tierce__object_names_change(&engine->object_names, space->space.key.ns);
     int64_t rc = tierce__engine_clear(engine, 0, &space->space.key);
-    tierce__object_names_change(&engine->object_names, space->space.key.ns);
+    /* What was read from the disk just before it was cleared may have come to memory since. */
+    if (rc >= 0)
+        rc = tierce__engine_clear(engine, 1u << TIERCE_ORIGIN_MEMORY, &space->space.key);
     for (size_t rung = 1; rung < engine->rung_count && rc >= 0; rung++) {
         int synced = tierce__storage_sync(engine, rung, deadline_ns);
         rc = synced < 0 ? synced : rc;

@@ -72,9 +72,12 @@ static struct tierce__object_find *find_of(struct tierce__list *node)
 static void answer(struct tierce__object_find *find, int status, struct tierce__object *object)
 {
     struct seat *seat = seat_of(find);
-    struct tierce__lock *lock = &seat->space->engine->object_names.lock;
+    struct tierce_engine *engine = seat->space->engine;
+    struct tierce__lock *lock = &engine->object_names.lock;
     find->status = status;
     find->object = object;
+    tierce__count(engine, status == 0 ? TIERCE__STAT_objects_found : TIERCE__STAT_objects_missed,
+                  1);
     tierce__lock_take(lock);
     bool call = seat->state == FIND_WAITS;
     seat->state = FIND_ANSWERED;
@@ -389,12 +392,11 @@ int tierce__object_find(struct tierce__objects *space, struct tierce__object_fin
         return TIERCE_E_MISS;
     *seat = (struct seat){.space = space,
                           .key = tierce__object_key(&space->space, find->name, find->name_bytes)};
-    find->object = open_from_memory(find);
-    if (find->object != NULL || engine->rung_count == 1) {
-        find->status = find->object != NULL ? 0 : TIERCE_E_MISS;
-        return find->status;
-    }
-    start(find);
+    struct tierce__object *object = open_from_memory(find);
+    if (object != NULL || engine->rung_count == 1)
+        answer(find, object != NULL ? 0 : TIERCE_E_MISS, object);
+    else
+        start(find);
     tierce__lock_take(&engine->object_names.lock);
     bool is_answered = seat->state == FIND_ANSWERED;
     if (!is_answered)

@@ -141,7 +141,9 @@ int64_t tierce__engine_clear(struct tierce_engine *engine, uint32_t tiers,
         return TIERCE_E_ARGUMENT;
     if (!begin_era(engine, tierce__deadline_in_ms(engine->settings.load_ms)))
         return TIERCE_E_DEADLINE;
+    tierce__object_names_change(&engine->object_names, of);
     int64_t chunks = clear_rungs(engine, tiers != 0 ? tiers : known, of);
+    tierce__object_names_change(&engine->object_names, of);
     tierce__log(TIERCE_LOG_WARN, "engine_cleared", "tiers=%#x namespace=%s result=%lld",
                 tiers != 0 ? tiers : known, of != NULL ? "one" : "all", (long long)chunks);
     return chunks;

@@ -202,6 +202,15 @@ static void try_pinned(const struct tierce_view *view, struct tierce__sibling_hi
         .key = *key, .block_count = got.geometry.block_count, .blocks = (uint32_t)same, .buf = buf};
 }
 
+bool tierce__sibling_pays(struct tierce_view *view, const struct tierce__sibling_hit *hit,
+                          const struct tierce__sibling_want *want)
+{
+    uint64_t block_bytes = view->full.extent.payload_bytes / view->chunk_blocks;
+    uint64_t more = hit->blocks - want->from;
+    return hit->blocks > 0 && tierce__cost_pays(view, hit->rung, block_bytes * hit->block_count,
+                                                more * view->full.geometry.block_tokens);
+}
+
 static bool is_among(const struct tierce__sibling *siblings, size_t count,
                      const struct tierce__key *key)
 {

@@ -45,6 +45,10 @@ void tierce__sibling_aim(struct tierce__sibling_want *want, const struct tierce_
 void tierce__sibling_find(struct tierce_view *view, struct tierce__sibling_hit *out,
                           const struct tierce__sibling_want *want);
 
+/* Whether loading what was found is sooner than computing it; false if nothing was. */
+bool tierce__sibling_pays(struct tierce_view *view, const struct tierce__sibling_hit *hit,
+                          const struct tierce__sibling_want *want);
+
 /* Checks the header of an object against the wanted identity in full, up to want->to. [in] hash:
  * the chunk's own; shape: geometry and extent count. Returns how many leading blocks are the same,
  * from 1 to want->to, or why it is not what it should be. */

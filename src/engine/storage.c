@@ -20,9 +20,13 @@ static void tell_change(struct tierce_engine *engine, const struct tierce__rung 
 {
     if (change == TIERCE__HEALTH_LOST) {
         tierce__count(engine, TIERCE__STAT_breaker_trips, 1);
+        char why[TIERCE__TIER_WHY_BYTES] = "";
+        if (rung->tier->ops->why != NULL)
+            rung->tier->ops->why(rung->tier, why);
         tierce__log(TIERCE_LOG_ERROR, "tier_out_of_service",
-                    "tier=%s last_error=\"%s\" retry_ms=%u", rung->tier->ops->name,
-                    tierce_strerror(status), rung->health.limits.retry_ms);
+                    "tier=%s last_error=\"%s\" retry_ms=%u%s%s%s", rung->tier->ops->name,
+                    tierce_strerror(status), rung->health.limits.retry_ms,
+                    why[0] != '\0' ? " why=\"" : "", why, why[0] != '\0' ? "\"" : "");
     } else if (change == TIERCE__HEALTH_BACK) {
         tierce__count(engine, TIERCE__STAT_breaker_recoveries, 1);
         tierce__log(TIERCE_LOG_WARN, "tier_in_service", "tier=%s", rung->tier->ops->name);

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "engine/engine_private.h"
 #include "paged/paged.h"
 
@@ -110,11 +111,15 @@ int tierce_view_open(struct tierce_view **out, struct tierce_engine *engine,
     tierce__engine_ref(engine);
     tierce__prefill_init(&view->prefill);
     view->key.shard = *shard;
+    tierce__list_init(&view->node);
     rc = fill_view(view, ns);
     if (rc < 0) {
         tierce_view_close(view);
         return rc;
     }
+    tierce__lock_take(&engine->lock);
+    tierce__list_push_back(&engine->views, &view->node);
+    tierce__lock_drop(&engine->lock);
     *out = view;
     return 0;
 }
@@ -126,16 +131,46 @@ void tierce_view_close(struct tierce_view *view)
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     if (tierce__engine_inherited(view->engine))
         return;
+    struct tierce_engine *engine = view->engine;
+    tierce__lock_take(&engine->lock);
+    tierce__list_remove(&view->node);
+    while (view->borrowers > 0)
+        tierce__cond_wait(&engine->changed, &engine->lock, TIERCE__DEADLINE_NEVER);
+    tierce__lock_drop(&engine->lock);
     tierce__prefetches_drop(view);
-    tierce__sessions_expire(view->engine, view, true);
+    tierce__sessions_expire(engine, view, true);
     tierce__shape_fini(&view->full);
     tierce__prefill_fini(&view->prefill);
     tierce__free(view->cell_bytes);
     tierce__free(view->text);
-    struct tierce_engine *engine = view->engine;
     view->magic = 0;
     tierce__free(view);
     tierce_engine_close(engine);
+}
+
+struct tierce_view *tierce__view_borrow(struct tierce_engine *engine, const struct tierce__key *key)
+{
+    struct tierce_view *found = NULL;
+    tierce__lock_take(&engine->lock);
+    TIERCE__LIST_FOR_EACH (it, &engine->views) {
+        struct tierce_view *view = TIERCE__CONTAINER_OF(it, struct tierce_view, node);
+        if (view->key.ns == key->ns &&
+            memcmp(&view->key.shard, &key->shard, sizeof(key->shard)) == 0)
+            found = view;
+    }
+    if (found != NULL)
+        found->borrowers++;
+    tierce__lock_drop(&engine->lock);
+    return found;
+}
+
+void tierce__view_give_back(struct tierce_view *view)
+{
+    struct tierce_engine *engine = view->engine;
+    tierce__lock_take(&engine->lock);
+    view->borrowers--;
+    tierce__cond_broadcast(&engine->changed);
+    tierce__lock_drop(&engine->lock);
 }
 
 const char *tierce_view_namespace(const struct tierce_view *view)

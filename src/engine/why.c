@@ -231,7 +231,8 @@ static void pass_over_sibling(struct tierce_view *view, const struct tierce_chai
                         what->from_block, what->to_block);
     tierce__sibling_find(view, &hit, &want);
     tierce__buf_release(hit.buf);
-    out->block += hit.blocks;
+    if (tierce__sibling_pays(view, &hit, &want))
+        out->block += hit.blocks;
     if (out->block >= what->to_block)
         *out = (struct tierce_miss){.size = out->size};
 }

@@ -192,7 +192,7 @@ void tierce__why_json(struct tierce__line *out, const struct tierce__answer *a)
 
 /* ---- of an engine ---------------------------------------------------------------------------- */
 
-/* A view that only names chunks. */
+/* A view that only names chunks, for a namespace that nobody has open. */
 static struct tierce_view naming_view(struct tierce_engine *engine,
                                       const struct tierce__naming *naming,
                                       const struct tierce__key *key)
@@ -225,10 +225,13 @@ int tierce__why_ask(struct tierce__answer *out, struct tierce_engine *engine,
         return rc;
     rc = tierce__prompt_chain(&chain, prompt, &out->naming);
     if (rc == 0) {
-        struct tierce_view view = naming_view(engine, &out->naming, &key);
+        struct tierce_view naming = naming_view(engine, &out->naming, &key);
+        struct tierce_view *open = tierce__view_borrow(engine, &key);
         out->blocks = tierce_chain_blocks(chain);
-        struct tierce__why_what what = {.to_block = out->blocks};
-        rc = tierce__why_chain(&view, chain, &what, &out->miss);
+        struct tierce__why_what what = {.to_block = out->blocks, .whole_view = open != NULL};
+        rc = tierce__why_chain(open != NULL ? open : &naming, chain, &what, &out->miss);
+        if (open != NULL)
+            tierce__view_give_back(open);
         tierce_chain_destroy(chain);
     }
     out->held_blocks = out->miss.reason == TIERCE_MISS_NONE ? out->blocks : out->miss.block;

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/config_parse.h"
+#include "engine/object_form.h"
 
 #define TOKENS_MAX  (16u << 20)
 #define LISTED_MAX  12u
@@ -198,14 +199,22 @@ static bool begins_with(struct tierce__namespaces *table, uint32_t id, const cha
     return ns == NULL || strncasecmp(digest, ns, strlen(ns)) == 0;
 }
 
+/* One that has chunks, and of tokens. */
+static bool in_question(struct tierce__namespaces *table, uint32_t id, const uint64_t *counts,
+                        size_t count)
+{
+    const char *text = tierce__namespaces_text(table, id);
+    return (counts == NULL || (id < count && counts[id] > 0)) &&
+           (text == NULL || !tierce__object_is_space(text));
+}
+
 int64_t tierce__prompt_namespace(const char *ns, struct tierce__namespaces *table,
                                  const uint64_t *counts, size_t count,
                                  char why[TIERCE__PROMPT_WHY_BYTES])
 {
     uint32_t total = tierce__namespaces_count(table), fit = 0, meant = 0, listed = 0;
     for (uint32_t id = 0; id < total; id++) {
-        bool in_question = counts == NULL || (id < count && counts[id] > 0);
-        if (!in_question || !begins_with(table, id, ns))
+        if (!in_question(table, id, counts, count) || !begins_with(table, id, ns))
             continue;
         fit++;
         meant = id;
@@ -220,8 +229,7 @@ int64_t tierce__prompt_namespace(const char *ns, struct tierce__namespaces *tabl
                                ns);
     struct lister l = {.text = why + n, .room = (size_t)(TIERCE__PROMPT_WHY_BYTES - n)};
     for (uint32_t id = 0; id < total && listed < LISTED_MAX; id++) {
-        bool in_question = counts == NULL || (id < count && counts[id] > 0);
-        if (!in_question || (fit > 1 && !begins_with(table, id, ns)))
+        if (!in_question(table, id, counts, count) || (fit > 1 && !begins_with(table, id, ns)))
             continue;
         list_namespace(&l, table, id);
         listed++;

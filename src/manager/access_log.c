@@ -13,6 +13,41 @@ static bool is_secret(enum tierce__rpc_id id)
            id == TIERCE__RPC_admin_load_config_snapshot;
 }
 
+/* Bytes of a JSON string up to its closing quote. */
+static size_t string_bytes(const char *text)
+{
+    size_t n = 0;
+    while (text[n] != '\0' && text[n] != '"')
+        n += text[n] == '\\' && text[n + 1] != '\0' ? 2 : 1;
+    return n;
+}
+
+/* Whether a "://" ends the scheme of a Redis URI: redis, rediss-cluster, unix, ... */
+static bool is_of_redis(const char *text, const char *colon)
+{
+    const char *scheme = colon;
+    while (scheme > text &&
+           ((scheme[-1] >= 'a' && scheme[-1] <= 'z') || scheme[-1] == '+' || scheme[-1] == '-'))
+        scheme--;
+    return strncmp(scheme, "redis", 5) == 0 || strncmp(scheme, "unix", 4) == 0;
+}
+
+/* Between such a "://" and the text's last '@' stand a name and a password. */
+static void put_without_passwords(struct tierce__line *line, const char *text)
+{
+    const char *colon = strstr(text, "://");
+    for (; colon != NULL; colon = strstr(colon + 1, "://")) {
+        size_t length = string_bytes(colon);
+        const char *at = is_of_redis(text, colon) ? memrchr(colon, '@', length) : NULL;
+        if (at == NULL)
+            continue;
+        tierce__line_put_bytes(line, text, (size_t)(colon + 3 - text));
+        tierce__line_put(line, "***");
+        text = colon = at;
+    }
+    tierce__line_put(line, text);
+}
+
 static void put_message(struct tierce__line *line, const char *name,
                         const ProtobufCMessage *message, bool is_hidden)
 {
@@ -23,7 +58,7 @@ static void put_message(struct tierce__line *line, const char *name,
     bool shown = !is_hidden && tierce__proto_json_print(&text, &bytes, message) == 0 &&
                  bytes <= MESSAGE_BYTES_MAX;
     if (shown)
-        tierce__line_put_bytes(line, text, bytes);
+        put_without_passwords(line, text);
     else
         tierce__line_put(line, "{}");
     tierce__free(text);

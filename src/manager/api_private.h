@@ -18,6 +18,7 @@ struct tierce__api_call {
     const struct tierce__catalog *catalog; /* tierce__api_catalog */
     int code;                              /* of the status that was set; values of ErrorCode */
     char why[TIERCE__WHY_BYTES];
+    const char *unknown; /* a name in its request that means nothing, in words; or NULL */
 };
 
 /* Fills the reply. Always leaves a status (tierce__api_say). */

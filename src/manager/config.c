@@ -211,8 +211,7 @@ static void fill(struct tierce__manager_config *config, struct tierce__config *v
         .loops = u32_of(values, TIERCE__MANAGER_SERVE_LOOPS),
         .workers = u32_of(values, TIERCE__MANAGER_SERVE_WORKERS),
         .connections_max = u32_of(values, TIERCE__MANAGER_SERVE_CONNECTIONS),
-        .connections_per_address =
-            u32_of(values, TIERCE__MANAGER_SERVE_CONNECTIONS_PER_ADDRESS),
+        .connections_per_address = u32_of(values, TIERCE__MANAGER_SERVE_CONNECTIONS_PER_ADDRESS),
         .message_bytes_max = tierce__config_number(values, TIERCE__MANAGER_SERVE_MESSAGE),
         .drain_ms = u32_of(values, TIERCE__MANAGER_SERVE_DRAIN),
         .registry_uri = text_of(values, TIERCE__MANAGER_REGISTRY_URI),

@@ -32,7 +32,8 @@ const struct tierce__lease_ops *tierce__lease_find(const char *uri)
     } all[] = {
         {"memory://", &tierce__lease_memory},    {"file://", &tierce__lease_file},
         {"redis://", &tierce__lease_redis},      {"rediss://", &tierce__lease_redis},
-        {"redis+unix://", &tierce__lease_redis}, {"etcd://", &tierce__lease_etcd},
+        {"redis+unix://", &tierce__lease_redis}, {"redis-cluster://", &tierce__lease_redis},
+        {"etcd://", &tierce__lease_etcd},        {"rediss-cluster://", &tierce__lease_redis},
         {"etcds://", &tierce__lease_etcd},
     };
     if (*uri == '\0')

@@ -7,8 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "manager/lease.h"
-#include "wire/resp_client.h"
-#include "wire/resp_uri.h"
+#include "wire/resp_link.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,7 +18,7 @@
 #define LOCK_KEY  "kvcm_lock:" TIERCE__LEASE_NAME
 #define TOKEN_KEY "{" LOCK_KEY "}:tierce_token"
 
-enum { NUMBER_BYTES = 24 };
+enum { NUMBER_BYTES = 24, FIRST_KEY = 3 /* of EVAL */ };
 
 /* Each: KEYS lock, token; ARGV holder, milliseconds, now in microseconds or our token. */
 static const char take_script[] = "local holder = redis.call('GET', KEYS[1]) "
@@ -41,7 +40,7 @@ static const char give_script[] = IF_OURS "return redis.call('DEL', KEYS[1]) end
 
 struct redis_lease {
     struct tierce__lease base;
-    struct tierce__resp *resp;
+    struct tierce__resp_link *link;
     const char *holder;
     uint32_t timeout_ms;
     uint64_t token;
@@ -61,7 +60,7 @@ static int redis_open(struct tierce__lease **out, const char *uri, const char *h
     if (rc == 0) {
         parsed.opts.connect_timeout_ms = timeout_ms;
         parsed.opts.call_timeout_ms = timeout_ms;
-        rc = tierce__resp_create(&lease->resp, &parsed.opts, why);
+        rc = tierce__resp_link_create(&lease->link, &parsed, why);
     }
     tierce__resp_uri_clear(&parsed);
     if (rc == 0)
@@ -73,7 +72,7 @@ static int redis_open(struct tierce__lease **out, const char *uri, const char *h
 
 static void redis_close(struct tierce__lease *base)
 {
-    tierce__resp_close(((struct redis_lease *)base)->resp);
+    tierce__resp_link_close(((struct redis_lease *)base)->link);
     tierce__free(base);
 }
 
@@ -88,8 +87,8 @@ static int run(struct redis_lease *lease, const char *script, uint32_t lease_ms,
     size_t bytes[8];
     for (size_t i = 0; i < 8; i++)
         bytes[i] = strlen(arguments[i]);
-    int rc = tierce__resp_call(lease->resp, arguments, bytes, 8, out,
-                               tierce__deadline_in_ms(lease->timeout_ms));
+    int rc = tierce__resp_link_call(lease->link, FIRST_KEY, arguments, bytes, 8, out,
+                                    tierce__deadline_in_ms(lease->timeout_ms));
     return rc == 0 && out->type == TIERCE__RESP_ERROR ? -EPROTO : rc;
 }
 
@@ -136,8 +135,8 @@ static int redis_look(struct tierce__lease *base, char holder[TIERCE__LEASE_HOLD
     struct redis_lease *lease = (struct redis_lease *)base;
     struct tierce__resp_value value;
     const char *arguments[] = {"GET", LOCK_KEY};
-    int rc = tierce__resp_call(lease->resp, arguments, (size_t[]){3, strlen(LOCK_KEY)}, 2, &value,
-                               tierce__deadline_in_ms(lease->timeout_ms));
+    int rc = tierce__resp_link_call(lease->link, 1, arguments, (size_t[]){3, strlen(LOCK_KEY)}, 2,
+                                    &value, tierce__deadline_in_ms(lease->timeout_ms));
     if (rc == 0 && value.type == TIERCE__RESP_ERROR)
         rc = -EPROTO;
     if (rc == 0)

@@ -383,8 +383,8 @@ int tierce__manager_reload(struct tierce__manager *manager, char why[256])
     struct tierce__tokens *tokens = NULL;
     int rc = tierce__auth_tokens_read(&tokens, manager->auth, why);
     if (rc == 0)
-        rc = tierce__server_reload(
-            atomic_load_explicit(&manager->server, memory_order_acquire), why);
+        rc = tierce__server_reload(atomic_load_explicit(&manager->server, memory_order_acquire),
+                                   why);
     if (rc == 0)
         tokens = tierce__auth_exchange(manager->auth, tokens);
     tierce__tokens_destroy(tokens);
@@ -405,7 +405,8 @@ void tierce__manager_ports(const struct tierce__manager *manager, struct tierce_
     uint16_t *const ports[] = {&out->meta_grpc, &out->meta_http, &out->admin_grpc, &out->admin_http,
                                &out->debug_http};
     for (size_t i = 0; i < sizeof(ports) / sizeof(ports[0]); i++)
-        *ports[i] = indexes[i] == SIZE_MAX ? 0 : tierce__server_port(server_of(manager), indexes[i]);
+        *ports[i] =
+            indexes[i] == SIZE_MAX ? 0 : tierce__server_port(server_of(manager), indexes[i]);
 }
 
 /* ---- start and stop -------------------------------------------------------------------------- */
@@ -476,7 +477,6 @@ static int open_parts(struct whole *whole, const struct tierce__manager_config *
         rc = read_quota_groups(whole, config->quota_groups, why);
     if (rc < 0)
         return rc;
-    snprintf(why, 256, "no memory");
     rc = tierce__storages_open(
         &m->storages, &(struct tierce__storages_opts){.size = sizeof(struct tierce__storages_opts),
                                                       .registry = m->registry,
@@ -591,6 +591,9 @@ int tierce__manager_start(struct tierce__manager **out, const struct tierce__man
         rc = -pthread_create(&whole->ticker, NULL, tick, whole);
         whole->has_ticker = rc == 0;
     }
+    if (rc < 0 && why[0] == '\0')
+        snprintf(why, 256, "%s%s", rc == -EAGAIN ? "a thread cannot be started: " : "",
+                 tierce_strerror(rc));
     if (rc < 0)
         tierce__manager_stop(&whole->manager);
     else

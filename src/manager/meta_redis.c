@@ -5,16 +5,15 @@
  *
  * URI: as resp_uri.h says, and
  *   touch_ms=N   how long touches are kept back (default 10000)
- * A batch is one script, which looks at the fencing token first. A batch that was sent and not
- * answered may have happened; it is not sent again. Reads are sent again once.
- *
- * One server, or a primary with replicas behind one address. In a cluster the keys of a batch
- * would have to share a slot; KVCM's names of keys have no tag that could see to it.
+ * With one server, or a primary with replicas behind one address, a batch is one script, which
+ * looks at the fencing token first. A batch that was sent and not answered may have happened; it is
+ * not sent again. Reads are sent again once. For a cluster see meta_redis_cluster.c.
  */
 #include "manager/meta_redis_private.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +29,8 @@ enum {
     TOUCHES = 500,  /* of one script */
     DROPPED = 1000, /* records of one script */
 };
+
+#define FENCE_KEY "kvcache:tierce:fence"
 
 static struct tierce__redis *redis_of(struct tierce__meta_store *store)
 {
@@ -58,27 +59,43 @@ static void redis_close(struct tierce__meta_store *base)
         tierce__free(keys->metadata);
         tierce__free(keys->keys);
         tierce__free(keys->notes);
+        tierce__free(keys->journal);
+        tierce__free(keys->guard);
         tierce__free(keys);
     }
     tierce__lock_fini(&redis->lock);
     tierce__free(redis);
 }
 
+/* Every server knows the scripts. */
+static int load_scripts(struct tierce__redis *redis, struct tierce__resp_link *link)
+{
+    struct tierce__resp *server;
+    int rc = 0;
+    for (size_t i = 0; rc == 0; i++) {
+        rc = tierce__resp_link_node(link, i, &server);
+        if (rc == 0)
+            rc = tierce__redis_load_scripts(redis, server);
+    }
+    return rc == -ENOENT ? 0 : rc;
+}
+
 /* The first connection, whose failure is told in words. */
 static int greet(struct tierce__redis *redis, char why[256])
 {
-    struct tierce__resp *resp;
-    int rc = tierce__resp_pool_take(redis->pool, &resp, 0);
+    struct tierce__resp_link *link;
+    int rc = tierce__resp_pool_take(redis->pool, &link, 0);
     if (rc < 0)
         return rc;
-    rc = tierce__resp_begin(resp);
+    redis->is_cluster = tierce__resp_link_is_cluster(link);
+    rc = tierce__resp_link_begin(link);
     if (rc == 0)
-        rc = tierce__redis_load_scripts(redis, resp);
+        rc = load_scripts(redis, link);
     if (rc < 0)
-        snprintf(why, 256, "%.200s", tierce__resp_why(resp));
+        snprintf(why, 256, "%.200s", tierce__resp_link_why(link));
     if (rc == -EPROTO)
         snprintf(why, 256, "the server takes no scripts");
-    tierce__redis_end(redis, resp);
+    tierce__redis_end(redis, link);
     return rc == -EACCES ? TIERCE_E_REFUSED : rc;
 }
 
@@ -100,15 +117,9 @@ static int open_parts(struct tierce__redis *redis, const struct tierce__resp_uri
                       char why[256])
 {
     uint32_t touch_ms;
-    if (uri->is_cluster) {
-        snprintf(why, 256,
-                 "a Redis cluster cannot hold an index: the keys of a batch have no slot "
-                 "in common");
-        return TIERCE_E_UNSUPPORTED;
-    }
     int rc = read_touch_ms(&touch_ms, uri, why);
     if (rc == 0)
-        rc = tierce__resp_pool_create(&redis->pool, &uri->opts, uri->pool_max, why);
+        rc = tierce__resp_pool_create(&redis->pool, uri, why);
     if (rc == 0)
         rc = greet(redis, why);
     if (rc == 0)
@@ -138,6 +149,20 @@ static int redis_open(struct tierce__meta_store **out, const char *text, char wh
     return rc;
 }
 
+int tierce__redis_raise_fence(struct tierce__redis *redis)
+{
+    static const char *const keys[] = {FENCE_KEY};
+    char token[TIERCE__REDIS_TOKEN_BYTES + 1];
+    struct tierce__arena arena = {0};
+    struct tierce__redis_command command = {.arena = &arena};
+    tierce__redis_token(redis, token);
+    tierce__redis_start_script(redis, TIERCE__REDIS_FENCE, &command, keys, 1);
+    tierce__redis_add_text(&command, token);
+    int rc = tierce__redis_run_scripts(redis, TIERCE__REDIS_FENCE, &command, 1, NULL, NULL);
+    tierce__arena_clear(&arena);
+    return rc;
+}
+
 static int redis_fence(struct tierce__meta_store *base, uint64_t token)
 {
     struct tierce__redis *redis = redis_of(base);
@@ -147,31 +172,43 @@ static int redis_fence(struct tierce__meta_store *base, uint64_t token)
     else
         redis->token[0] = '\0';
     tierce__lock_drop(&redis->lock);
-    struct tierce__arena arena = {0};
-    struct tierce__redis_command command = {.arena = &arena};
-    tierce__redis_start_script(redis, TIERCE__REDIS_FENCE, &command, NULL);
-    int rc = tierce__redis_run_script(redis, TIERCE__REDIS_FENCE, &command);
-    tierce__arena_clear(&arena);
-    return rc;
+    atomic_fetch_add_explicit(&redis->fences, 1, memory_order_release); /* as settle reads it */
+    return tierce__redis_raise_fence(redis);
 }
 
 /* ---- spaces --------------------------------------------------------------------------------- */
 
-static char *name_of(const char *instance_id, const char *rest)
+/* Made if it is not there. By printf rules. */
+static bool has_name(char **name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static bool has_name(char **name, const char *format, ...)
 {
-    static const char start[] = "kvcache:instance_";
-    size_t bytes = strlen(start) + strlen(instance_id) + strlen(rest) + 1;
-    char *name = tierce__alloc(bytes);
-    if (name != NULL)
-        snprintf(name, bytes, "%s%s%s", start, instance_id, rest);
-    return name;
+    if (*name != NULL)
+        return true;
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int bytes = vsnprintf(NULL, 0, format, args);
+    char *text = bytes < 0 ? NULL : tierce__alloc((size_t)bytes + 1);
+    if (text != NULL)
+        (void)vsnprintf(text, (size_t)bytes + 1, format, again);
+    va_end(again);
+    va_end(args);
+    *name = text;
+    return text != NULL;
 }
 
-static bool has_name(char **name, const char *instance_id, const char *rest)
+/* In a cluster what is ours lies in the slot of the metadata, by a tag of its own. */
+static bool has_own_names(struct tierce__redis_keys *keys, const char *id, bool is_cluster)
 {
-    if (*name == NULL)
-        *name = name_of(instance_id, rest);
-    return *name != NULL;
+    if (!is_cluster)
+        return has_name(&keys->keys, "kvcache:instance_%s:tierce:keys", id) &&
+               has_name(&keys->notes, "kvcache:instance_%s:tierce:notes:", id);
+    unsigned tag = tierce__resp_slot_tag(tierce__resp_slot(keys->metadata, strlen(keys->metadata)));
+    return has_name(&keys->keys, "kvcache:tierce:{%u}:instance_%s:keys", tag, id) &&
+           has_name(&keys->notes, "kvcache:tierce:{%u}:instance_%s:notes:", tag, id) &&
+           has_name(&keys->journal, "kvcache:tierce:{%u}:instance_%s:journal", tag, id) &&
+           has_name(&keys->guard, ":instance_%s:guard", id);
 }
 
 /* Found, or made and kept; names that memory was short for are made the next time. */
@@ -189,10 +226,9 @@ static int find_keys(const struct tierce__redis_keys **out, struct tierce__redis
         redis->keys = keys;
     }
     if (keys != NULL)
-        is_whole = has_name(&keys->data, instance_id, ":cache_") &&
-                   has_name(&keys->metadata, instance_id, ":metadata") &&
-                   has_name(&keys->keys, instance_id, ":tierce:keys") &&
-                   has_name(&keys->notes, instance_id, ":tierce:notes:");
+        is_whole = has_name(&keys->data, "kvcache:instance_%s:cache_", instance_id) &&
+                   has_name(&keys->metadata, "kvcache:instance_%s:metadata", instance_id) &&
+                   has_own_names(keys, instance_id, redis->is_cluster);
     tierce__lock_drop(&redis->lock);
     *out = keys;
     return is_whole ? 0 : -ENOMEM;
@@ -201,27 +237,33 @@ static int find_keys(const struct tierce__redis_keys **out, struct tierce__redis
 /* Says which version of our keys and fields the space has, or reads it. */
 static int check_version(struct tierce__redis *redis, const struct tierce__redis_keys *keys)
 {
-    static const char version[] = "1";
-    struct tierce__resp *resp;
+    const char *version = redis->is_cluster ? "2" : "1";
+    struct tierce__resp_link *link;
     struct tierce__resp_value value;
     const char *set[] = {"HSETNX", keys->metadata, "tierce:version", version};
     size_t set_bytes[] = {6, strlen(keys->metadata), 14, 1};
     const char *get[] = {"HGET", keys->metadata, "tierce:version"};
     size_t get_bytes[] = {4, strlen(keys->metadata), 14};
-    int rc = tierce__redis_begin(redis, &resp);
+    int rc = tierce__redis_begin(redis, &link);
     if (rc < 0)
         return rc;
-    rc = tierce__resp_append(resp, set, set_bytes, 4);
+    rc = tierce__resp_link_append(link, 1, set, set_bytes, 4);
     if (rc == 0)
-        rc = tierce__resp_append(resp, get, get_bytes, 3);
+        rc = tierce__resp_link_append(link, 1, get, get_bytes, 3);
     if (rc == 0)
-        rc = tierce__resp_flush(resp, 0);
+        rc = tierce__resp_link_flush(link, 0);
     for (int i = 0; rc == 0 && i < 2; i++)
-        rc = tierce__redis_read(resp, &value);
+        rc = tierce__redis_read(link, &value);
     if (rc == 0 && (value.type != TIERCE__RESP_STRING || strcmp(value.text, version) != 0))
         rc = TIERCE_E_VERSION;
-    tierce__redis_end(redis, resp);
+    tierce__redis_end(redis, link);
     return rc;
+}
+
+static void redis_space_close(struct tierce__meta_space *base)
+{
+    tierce__lock_fini(&space_of(base)->ledger.lock);
+    tierce__free(base);
 }
 
 static int redis_space_open(struct tierce__meta_space **out, struct tierce__meta_store *base,
@@ -235,11 +277,15 @@ static int redis_space_open(struct tierce__meta_space **out, struct tierce__meta
         return -ENOMEM;
     space->base.ops = &tierce__meta_redis;
     space->redis = redis;
+    tierce__lock_init(&space->ledger.lock, TIERCE__LOCK_META_LEDGER);
+    tierce__redis_forget(space);
     int rc = find_keys(&space->keys, redis, number, instance_id);
     if (rc == 0)
         rc = check_version(redis, space->keys);
+    if (rc == 0)
+        rc = tierce__redis_settle(space);
     if (rc < 0)
-        tierce__free(space);
+        redis_space_close(&space->base);
     else
         *out = &space->base;
     return rc;
@@ -251,17 +297,12 @@ static int redis_space_names(struct tierce__meta_space *base, struct tierce__reg
     struct tierce__redis_space *space = space_of(base);
     space->registry = registry;
     space->instance = instance;
-    return tierce__redis_import(space);
-}
-
-static void redis_space_close(struct tierce__meta_space *space)
-{
-    tierce__free(space);
+    return tierce__redis_import(space, false);
 }
 
 /* ---- reads ---------------------------------------------------------------------------------- */
 
-static int append_get(struct tierce__resp *resp, const struct tierce__redis_space *space,
+static int append_get(struct tierce__resp_link *link, const struct tierce__redis_space *space,
                       int64_t key, size_t prefix_bytes, struct tierce__arena *arena)
 {
     char *name = tierce__arena_alloc(arena, prefix_bytes + 24);
@@ -274,16 +315,16 @@ static int append_get(struct tierce__resp *resp, const struct tierce__redis_spac
         texts[2 + i] = tierce__redis_fields[i];
         lengths[2 + i] = strlen(tierce__redis_fields[i]);
     }
-    return tierce__resp_append(resp, texts, lengths, 2 + TIERCE__REDIS_FIELDS);
+    return tierce__resp_link_append(link, 1, texts, lengths, 2 + TIERCE__REDIS_FIELDS);
 }
 
 static int take_record(struct tierce__redis_space *space, const struct tierce__catalog *catalog,
-                       struct tierce__resp *resp, int64_t key, struct tierce__arena *arena,
+                       struct tierce__resp_link *link, int64_t key, struct tierce__arena *arena,
                        struct tierce__record *record, bool *found)
 {
     struct tierce__resp_value value;
     bool is_unreadable = false;
-    int rc = tierce__redis_read(resp, &value);
+    int rc = tierce__redis_read(link, &value);
     if (rc < 0)
         return rc;
     if (value.type != TIERCE__RESP_ARRAY || value.count != TIERCE__REDIS_FIELDS)
@@ -301,19 +342,19 @@ static int get_some(struct tierce__redis_space *space, const struct tierce__cata
                     const int64_t *keys, size_t count, struct tierce__arena *arena,
                     struct tierce__record *records, bool *found)
 {
-    struct tierce__resp *resp;
+    struct tierce__resp_link *link;
     struct tierce__arena names = {0};
     size_t prefix_bytes = strlen(space->keys->data);
-    int rc = tierce__redis_begin(space->redis, &resp);
+    int rc = tierce__redis_begin(space->redis, &link);
     if (rc < 0)
         return rc;
     for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = append_get(resp, space, keys[i], prefix_bytes, &names);
+        rc = append_get(link, space, keys[i], prefix_bytes, &names);
     if (rc == 0)
-        rc = tierce__resp_flush(resp, 0);
+        rc = tierce__resp_link_flush(link, 0);
     for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = take_record(space, catalog, resp, keys[i], arena, &records[i], &found[i]);
-    tierce__redis_end(space->redis, resp);
+        rc = take_record(space, catalog, link, keys[i], arena, &records[i], &found[i]);
+    tierce__redis_end(space->redis, link);
     tierce__arena_clear(&names);
     return rc;
 }
@@ -330,7 +371,7 @@ int tierce__redis_get(struct tierce__meta_space *base, const int64_t *keys, size
     struct tierce__redis_space *space = space_of(base);
     const struct tierce__catalog *catalog =
         space->registry != NULL ? tierce__registry_acquire(space->registry) : NULL;
-    int rc = 0;
+    int rc = tierce__redis_settle(space);
     for (size_t done = 0; rc == 0 && done < count; done += GET_KEYS) {
         size_t n = count - done < GET_KEYS ? count - done : GET_KEYS;
         rc = get_some(space, catalog, keys + done, n, arena, records + done, found + done);
@@ -367,7 +408,8 @@ static void add_records(struct tierce__redis_command *command, struct tierce__re
         add_key(command, batch->deletes[i]);
 }
 
-static void add_notes(struct tierce__redis_command *command, const struct tierce__meta_batch *batch)
+void tierce__redis_add_notes(struct tierce__redis_command *command,
+                             const struct tierce__meta_batch *batch)
 {
     tierce__redis_addf(command, "%zu", batch->note_count);
     for (size_t i = 0; i < batch->note_count; i++) {
@@ -380,8 +422,8 @@ static void add_notes(struct tierce__redis_command *command, const struct tierce
     }
 }
 
-static void add_counters(struct tierce__redis_command *command,
-                         const struct tierce__meta_batch *batch)
+void tierce__redis_add_counters(struct tierce__redis_command *command,
+                                const struct tierce__meta_batch *batch)
 {
     unsigned count = 0;
     for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++)
@@ -400,15 +442,21 @@ static int redis_write(struct tierce__meta_space *base, const struct tierce__met
     struct tierce__redis_space *space = space_of(base);
     if (!tierce__meta_batch_is_valid(batch))
         return TIERCE_E_ARGUMENT;
+    if (space->redis->is_cluster)
+        return tierce__redis_commit(space, batch);
+    const char *const keys[] = {FENCE_KEY, space->keys->metadata, space->keys->keys};
+    char token[TIERCE__REDIS_TOKEN_BYTES + 1];
     struct tierce__arena arena = {0};
     struct tierce__redis_command command = {.arena = &arena};
-    tierce__redis_start_script(space->redis, TIERCE__REDIS_WRITE, &command, space->keys);
+    tierce__redis_token(space->redis, token);
+    tierce__redis_start_script(space->redis, TIERCE__REDIS_WRITE, &command, keys, 3);
+    tierce__redis_add_text(&command, token);
     tierce__redis_add_text(&command, space->keys->data);
     tierce__redis_add_text(&command, space->keys->notes);
     add_records(&command, space, batch);
-    add_notes(&command, batch);
-    add_counters(&command, batch);
-    int rc = tierce__redis_run_script(space->redis, TIERCE__REDIS_WRITE, &command);
+    tierce__redis_add_notes(&command, batch);
+    tierce__redis_add_counters(&command, batch);
+    int rc = tierce__redis_run_scripts(space->redis, TIERCE__REDIS_WRITE, &command, 1, NULL, NULL);
     tierce__arena_clear(&arena);
     return rc;
 }
@@ -433,15 +481,54 @@ static const struct tierce__redis_keys *keys_numbered(struct tierce__redis *redi
     return keys;
 }
 
-static void add_touch(struct tierce__redis_command *command, struct tierce__redis *redis,
-                      const struct tierce__touch *touch)
+static void add_touch(struct tierce__redis_command *command, const struct tierce__touch *touch)
 {
-    const struct tierce__redis_keys *keys = keys_numbered(redis, touch->space);
-    if (keys == NULL)
-        return;
-    tierce__redis_addf(command, "%s%" PRId64, keys->data, touch->key);
     tierce__redis_addf(command, "%" PRId64, touch->used_us);
     tierce__redis_addf(command, "%" PRIu32, touch->uses);
+}
+
+/* One script for all of some touches. */
+static int write_touches(struct tierce__redis *redis, const struct tierce__touch *touches,
+                         size_t count, struct tierce__arena *arena)
+{
+    static const char *const fence[] = {FENCE_KEY};
+    char token[TIERCE__REDIS_TOKEN_BYTES + 1];
+    struct tierce__redis_command command = {.arena = arena};
+    tierce__redis_token(redis, token);
+    tierce__redis_start_script(redis, TIERCE__REDIS_TOUCH, &command, fence, 1);
+    tierce__redis_add_text(&command, token);
+    for (size_t i = 0; i < count; i++) {
+        const struct tierce__redis_keys *keys = keys_numbered(redis, touches[i].space);
+        if (keys == NULL)
+            continue;
+        tierce__redis_addf(&command, "%s%" PRId64, keys->data, touches[i].key);
+        add_touch(&command, &touches[i]);
+    }
+    return tierce__redis_run_scripts(redis, TIERCE__REDIS_TOUCH, &command, 1, NULL, NULL);
+}
+
+/* One each, in one pipeline. */
+static int spread_touches(struct tierce__redis *redis, const struct tierce__touch *touches,
+                          size_t count, struct tierce__arena *arena)
+{
+    struct tierce__redis_command *commands = tierce__arena_calloc(arena, count, sizeof(*commands));
+    size_t n = 0;
+    if (commands == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < count; i++) {
+        const struct tierce__redis_keys *keys = keys_numbered(redis, touches[i].space);
+        if (keys == NULL)
+            continue;
+        const char *own = tierce__redis_textf(arena, "%s%" PRId64, keys->data, touches[i].key);
+        if (own == NULL)
+            return -ENOMEM;
+        commands[n] = (struct tierce__redis_command){.arena = arena};
+        tierce__redis_start_script(redis, TIERCE__REDIS_TOUCH_ONE, &commands[n], &own, 1);
+        add_touch(&commands[n++], &touches[i]);
+    }
+    return n == 0
+               ? 0
+               : tierce__redis_run_scripts(redis, TIERCE__REDIS_TOUCH_ONE, commands, n, NULL, NULL);
 }
 
 /* What cannot be written is lost, as the header allows; it was logged. */
@@ -449,13 +536,11 @@ static void flush_touches(void *arg, const struct tierce__touch *touches, size_t
 {
     struct tierce__redis *redis = (struct tierce__redis *)arg;
     int rc = 0;
-    for (size_t done = 0; rc == 0 && done < count;) {
+    for (size_t done = 0, n; rc == 0 && done < count; done += n) {
         struct tierce__arena arena = {0};
-        struct tierce__redis_command command = {.arena = &arena};
-        tierce__redis_start_script(redis, TIERCE__REDIS_TOUCH, &command, NULL);
-        for (size_t n = 0; n < TOUCHES && done < count; n++, done++)
-            add_touch(&command, redis, &touches[done]);
-        rc = tierce__redis_run_script(redis, TIERCE__REDIS_TOUCH, &command);
+        n = count - done < TOUCHES ? count - done : TOUCHES;
+        rc = redis->is_cluster ? spread_touches(redis, touches + done, n, &arena)
+                               : write_touches(redis, touches + done, n, &arena);
         tierce__arena_clear(&arena);
     }
 }
@@ -492,7 +577,9 @@ static int redis_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t 
     tierce__redis_add_text(&command, "LIMIT");
     tierce__redis_add_text(&command, "0");
     tierce__redis_addf(&command, "%zu", limit);
-    int rc = tierce__redis_ask(space->redis, &command, take_page, &page);
+    int rc = tierce__redis_settle(space);
+    if (rc == 0)
+        rc = tierce__redis_ask(space->redis, &command, take_page, &page);
     tierce__arena_clear(&arena);
     if (rc < 0)
         return rc;
@@ -511,7 +598,7 @@ struct draws {
 };
 
 /* One key from a number on. */
-static int append_seek(struct tierce__resp *resp, const struct tierce__redis_space *space,
+static int append_seek(struct tierce__resp_link *link, const struct tierce__redis_space *space,
                        uint64_t from)
 {
     char first[24];
@@ -520,28 +607,28 @@ static int append_seek(struct tierce__resp *resp, const struct tierce__redis_spa
     size_t bytes[7];
     for (unsigned i = 0; i < 7; i++)
         bytes[i] = strlen(texts[i]);
-    return tierce__resp_append(resp, texts, bytes, 7);
+    return tierce__resp_link_append(link, 1, texts, bytes, 7);
 }
 
 static int draw_many(struct draws *draws, uint64_t random)
 {
-    struct tierce__resp *resp;
+    struct tierce__resp_link *link;
     struct tierce__resp_value value;
-    int rc = tierce__redis_begin(draws->space->redis, &resp);
+    int rc = tierce__redis_begin(draws->space->redis, &link);
     if (rc < 0)
         return rc;
     for (unsigned i = 0; rc == 0 && i < DRAWS; i++)
-        rc = append_seek(resp, draws->space, tierce__meta_mix((int64_t)(random + i)));
+        rc = append_seek(link, draws->space, tierce__meta_mix((int64_t)(random + i)));
     if (rc == 0)
-        rc = tierce__resp_flush(resp, 0);
+        rc = tierce__resp_link_flush(link, 0);
     draws->count = draws->at = 0;
     for (unsigned i = 0; rc == 0 && i < DRAWS; i++) {
         uint64_t mixed;
-        rc = tierce__redis_read(resp, &value);
+        rc = tierce__redis_read(link, &value);
         if (rc == 0 && value.count == 1 && tierce__redis_read_hex(&mixed, &value.items[0]))
             draws->keys[draws->count++] = tierce__meta_unmix(mixed);
     }
-    tierce__redis_end(draws->space->redis, resp);
+    tierce__redis_end(draws->space->redis, link);
     return rc;
 }
 
@@ -581,7 +668,9 @@ static int redis_sample(struct tierce__meta_space *base, uint64_t *random, size_
 {
     struct draws draws = {.space = space_of(base)};
     uint64_t there = 0;
-    int rc = count_keys(draws.space, &there);
+    int rc = tierce__redis_settle(draws.space);
+    if (rc == 0)
+        rc = count_keys(draws.space, &there);
     if (rc < 0)
         return rc;
     return tierce__meta_sample(base, &(struct tierce__meta_draws){draw, &draws, there}, random,
@@ -611,7 +700,9 @@ static int redis_counters(struct tierce__meta_space *base, int64_t out[TIERCE__M
     tierce__redis_add_text(&command, space->keys->metadata);
     for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++)
         tierce__redis_addf(&command, "tierce:%u", i);
-    int rc = tierce__redis_ask(space->redis, &command, take_counters, out);
+    int rc = tierce__redis_settle(space);
+    if (rc == 0)
+        rc = tierce__redis_ask(space->redis, &command, take_counters, out);
     tierce__arena_clear(&arena);
     return rc;
 }
@@ -625,8 +716,11 @@ static int drop_rest(struct tierce__redis_space *space)
     tierce__redis_add_text(&command, space->keys->keys);
     for (unsigned kind = 1; kind < TIERCE__NOTE_KINDS; kind++)
         tierce__redis_addf(&command, "%s%u", space->keys->notes, kind);
+    if (space->redis->is_cluster)
+        tierce__redis_add_text(&command, space->keys->journal);
     int rc = tierce__redis_ask(space->redis, &command, NULL, NULL);
     tierce__arena_clear(&arena);
+    tierce__redis_forget(space);
     return rc;
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/log_repeat.h"
 #include "manager/meta_redis_private.h"
 
@@ -72,10 +73,97 @@ static const char touch_script[] =
                 "end\n"
                 "return 1\n";
 
+/* ---- in a cluster (meta_redis_cluster.c) ---------------------------------------------------- */
+
+/* Of a space's metadata, KEYS[1]. */
+#define CHECK_SPACE_FENCE                                                                          \
+    "local seen = redis.call('HGET', KEYS[1], 'tierce:fence')\n"                                   \
+    "if ARGV[1] ~= '' and seen and seen > ARGV[1] then\n"                                          \
+    "  return redis.error_reply('FENCED by a later leader')\n"                                     \
+    "end\n"
+
+/*
+ * KEYS: metadata, sorted set, journal, notes by kind. ARGV: token, era, the journal's entry ("":
+ * none); entries that are finished; places in the order of what is put, and of what is deleted;
+ * notes and counters as of write_script. A count stands before each kind. Returns the batch's
+ * number.
+ */
+static const char commit_script[] = CHECK_SPACE_FENCE
+    "if redis.call('HGET', KEYS[1], 'tierce:era') ~= ARGV[2] then\n"
+    "  return redis.error_reply('STALE era')\n"
+    "end\n"
+    "local at = 4\n"
+    "local function take() local v = ARGV[at]; at = at + 1; return v end\n"
+    "for i = 1, tonumber(take()) do redis.call('HDEL', KEYS[3], take()) end\n"
+    "for i = 1, tonumber(take()) do redis.call('ZADD', KEYS[2], 0, take()) end\n"
+    "for i = 1, tonumber(take()) do redis.call('ZREM', KEYS[2], take()) end\n"
+    "for i = 1, tonumber(take()) do\n"
+    "  local notes, number, stays, value = KEYS[3 + take()], take(), take(), take()\n"
+    "  if stays == '1' then redis.call('HSET', notes, number, value)\n"
+    "  else redis.call('HDEL', notes, number) end\n"
+    "end\n"
+    "for i = 1, tonumber(take()) do\n"
+    "  local field, added = 'tierce:' .. take(), take()\n"
+    "  redis.call('HINCRBY', KEYS[1], field, added)\n"
+    "  if field == 'tierce:0' then\n"
+    "    redis.call('HSET', KEYS[1], '__key_count__', redis.call('HGET', KEYS[1], field))\n"
+    "  end\n"
+    "end\n"
+    "local number = redis.call('HINCRBY', KEYS[1], 'tierce:batch', 1)\n"
+    "if ARGV[3] ~= '' then\n"
+    "  redis.call('HSET', KEYS[3], string.format('%.0f', number), ARGV[3])\n"
+    "end\n"
+    "return number\n";
+
+/*
+ * KEYS: metadata, journal. ARGV: token, the least era, the least number of a last batch. Numbers go
+ * on from the era where there are none, or fewer than somebody was told: none is given twice.
+ * Returns era, number of the last batch, journal.
+ */
+static const char settle_script[] = CHECK_SPACE_FENCE
+    "if ARGV[1] ~= '' then redis.call('HSET', KEYS[1], 'tierce:fence', ARGV[1]) end\n"
+    "local era, last = ARGV[2], redis.call('HGET', KEYS[1], 'tierce:era')\n"
+    "if last and last >= era then era = string.format('%020.0f', tonumber(last) + 1) end\n"
+    "redis.call('HSET', KEYS[1], 'tierce:era', era)\n"
+    "local batch = redis.call('HGET', KEYS[1], 'tierce:batch')\n"
+    "if not batch or tonumber(batch) < tonumber(ARGV[3]) then\n"
+    "  redis.call('HSET', KEYS[1], 'tierce:batch', string.format('%.0f', tonumber(era)))\n"
+    "end\n"
+    "return {era, batch or '', redis.call('HGETALL', KEYS[2])}\n";
+
+/*
+ * KEYS: a record, the guard of its slot. ARGV: era, whether it is a journal's; and what is put. A
+ * journal's raises the guard, so that what was sent in an era before does nothing any more. The
+ * guard stays for a week: longer than anything lies on its way.
+ */
+static const char redo_script[] =
+    "local guard = redis.call('GET', KEYS[2])\n"
+    "if guard and guard > ARGV[1] then return redis.error_reply('STALE ' .. guard) end\n"
+    "if ARGV[2] == '1' then redis.call('SET', KEYS[2], ARGV[1], 'EX', 604800) end\n"
+    "redis.call('DEL', KEYS[1])\n"
+    "if #ARGV > 2 then\n"
+    "  redis.call('HSET', KEYS[1], '__tierce__', ARGV[3], '__lru_time__', ARGV[5],\n"
+    "    '__hit_count__', ARGV[6], '_prev_key_', ARGV[7])\n"
+    "  if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], '__uri__', ARGV[4]) end\n"
+    "end\n"
+    "return 1\n";
+
+/* KEYS: a record. ARGV: a time and a number of uses. Of an older leader they do no harm. */
+static const char touch_one_script[] =
+    "if redis.call('EXISTS', KEYS[1]) == 1 then\n"
+    "  local lru = redis.call('HGET', KEYS[1], '__lru_time__')\n"
+    "  if not lru or (tonumber(lru) or 0) < tonumber(ARGV[1]) then\n"
+    "    redis.call('HSET', KEYS[1], '__lru_time__', ARGV[1])\n"
+    "  end\n"
+    "  redis.call('HINCRBY', KEYS[1], '__hit_count__', ARGV[2])\n"
+    "end\n"
+    "return 1\n";
+
 static const char *const script_texts[TIERCE__REDIS_SCRIPTS] = {
-    [TIERCE__REDIS_FENCE] = fence_script,
-    [TIERCE__REDIS_WRITE] = write_script,
-    [TIERCE__REDIS_TOUCH] = touch_script,
+    [TIERCE__REDIS_FENCE] = fence_script,         [TIERCE__REDIS_WRITE] = write_script,
+    [TIERCE__REDIS_TOUCH] = touch_script,         [TIERCE__REDIS_COMMIT] = commit_script,
+    [TIERCE__REDIS_SETTLE] = settle_script,       [TIERCE__REDIS_REDO] = redo_script,
+    [TIERCE__REDIS_TOUCH_ONE] = touch_one_script,
 };
 
 /* ---- commands ------------------------------------------------------------------------------- */
@@ -113,21 +201,40 @@ void tierce__redis_add_text(struct tierce__redis_command *command, const char *t
     tierce__redis_add(command, text, strlen(text));
 }
 
+static char *print_text(struct tierce__arena *arena, size_t *bytes, const char *format,
+                        va_list args)
+{
+    va_list again;
+    va_copy(again, args);
+    int count = vsnprintf(NULL, 0, format, args);
+    char *text = count < 0 ? NULL : tierce__arena_alloc(arena, (size_t)count + 1);
+    if (text != NULL)
+        *bytes = (size_t)vsnprintf(text, (size_t)count + 1, format, again);
+    va_end(again);
+    return text;
+}
+
 void tierce__redis_addf(struct tierce__redis_command *command, const char *format, ...)
 {
-    va_list args, again;
+    va_list args;
+    size_t bytes = 0;
     va_start(args, format);
-    va_copy(again, args);
-    int bytes = vsnprintf(NULL, 0, format, args);
-    char *text = bytes < 0 ? NULL : tierce__arena_alloc(command->arena, (size_t)bytes + 1);
-    if (text != NULL) {
-        (void)vsnprintf(text, (size_t)bytes + 1, format, again);
-        tierce__redis_add(command, text, (size_t)bytes);
-    } else if (command->rc == 0) {
-        command->rc = -ENOMEM;
-    }
-    va_end(again);
+    char *text = print_text(command->arena, &bytes, format, args);
     va_end(args);
+    if (text != NULL)
+        tierce__redis_add(command, text, bytes);
+    else if (command->rc == 0)
+        command->rc = -ENOMEM;
+}
+
+char *tierce__redis_textf(struct tierce__arena *arena, const char *format, ...)
+{
+    va_list args;
+    size_t bytes = 0;
+    va_start(args, format);
+    char *text = print_text(arena, &bytes, format, args);
+    va_end(args);
+    return text;
 }
 
 bool tierce__redis_read_hex(uint64_t *out, const struct tierce__resp_value *value)
@@ -148,31 +255,30 @@ bool tierce__redis_read_hex(uint64_t *out, const struct tierce__resp_value *valu
 
 /* ---- pipelines ------------------------------------------------------------------------------ */
 
-int tierce__redis_begin(struct tierce__redis *redis, struct tierce__resp **out)
+int tierce__redis_begin(struct tierce__redis *redis, struct tierce__resp_link **out)
 {
-    struct tierce__resp *resp;
-    int rc = tierce__resp_pool_take(redis->pool, &resp, 0);
+    struct tierce__resp_link *link;
+    int rc = tierce__resp_pool_take(redis->pool, &link, 0);
     if (rc < 0)
         return rc;
-    rc = tierce__resp_begin(resp);
+    rc = tierce__resp_link_begin(link);
     if (rc < 0) {
         tierce__log_repeated(TIERCE_LOG_WARN, "meta_redis_failed", "err=\"%s\"",
-                             tierce__resp_why(resp));
-        tierce__redis_end(redis, resp);
+                             tierce__resp_link_why(link));
+        tierce__redis_end(redis, link);
         return rc;
     }
-    *out = resp;
+    *out = link;
     return 0;
 }
 
-void tierce__redis_end(struct tierce__redis *redis, struct tierce__resp *resp)
+void tierce__redis_end(struct tierce__redis *redis, struct tierce__resp_link *link)
 {
-    tierce__resp_pool_give(redis->pool, resp);
+    tierce__resp_pool_give(redis->pool, link);
 }
 
-/* What an error reply means: the server is there, but does not serve now, or does not like what it
- * was asked. */
-static int refused(const struct tierce__resp_value *value)
+/* The server is there, but does not serve now, or does not like what it was asked. */
+int tierce__redis_refused(const struct tierce__resp_value *value)
 {
     static const char *const passing[] = {"LOADING", "MASTERDOWN", "READONLY",
                                           "BUSY",    "TRYAGAIN",   "CLUSTERDOWN"};
@@ -183,33 +289,38 @@ static int refused(const struct tierce__resp_value *value)
     return -EIO;
 }
 
-int tierce__redis_read(struct tierce__resp *resp, struct tierce__resp_value *out)
+static int log_failure(const struct tierce__resp_link *link, int rc)
 {
-    int rc = tierce__resp_read(resp, out, 0);
-    if (rc < 0) {
+    if (rc < 0)
         tierce__log_repeated(TIERCE_LOG_WARN, "meta_redis_failed", "err=\"%s\"",
-                             tierce__resp_why(resp));
+                             tierce__resp_link_why(link));
+    return rc;
+}
+
+int tierce__redis_read(struct tierce__resp_link *link, struct tierce__resp_value *out)
+{
+    int rc = log_failure(link, tierce__resp_link_read(link, out, 0));
+    if (rc < 0)
         return rc;
-    }
-    return out->type == TIERCE__RESP_ERROR ? refused(out) : 0;
+    return out->type == TIERCE__RESP_ERROR ? tierce__redis_refused(out) : 0;
 }
 
 int tierce__redis_ask(struct tierce__redis *redis, const struct tierce__redis_command *command,
                       tierce__redis_take_fn take, void *arg)
 {
-    struct tierce__resp *resp = NULL;
+    struct tierce__resp_link *link = NULL;
     struct tierce__resp_value value;
-    int rc = command->rc < 0 ? command->rc : tierce__redis_begin(redis, &resp);
+    int rc = command->rc < 0 ? command->rc : tierce__redis_begin(redis, &link);
     if (rc < 0)
         return rc;
-    rc = tierce__resp_append(resp, command->texts, command->bytes, command->count);
+    rc = tierce__resp_link_append(link, 1, command->texts, command->bytes, command->count);
     if (rc == 0)
-        rc = tierce__resp_flush(resp, 0);
+        rc = log_failure(link, tierce__resp_link_flush(link, 0));
     if (rc == 0)
-        rc = tierce__redis_read(resp, &value);
+        rc = tierce__redis_read(link, &value);
     if (rc == 0 && take != NULL)
         rc = take(arg, &value);
-    tierce__redis_end(redis, resp);
+    tierce__redis_end(redis, link);
     return rc;
 }
 
@@ -233,61 +344,115 @@ int tierce__redis_load_scripts(struct tierce__redis *redis, struct tierce__resp 
     return 0;
 }
 
-void tierce__redis_start_script(struct tierce__redis *redis, enum tierce__redis_script_id id,
-                                struct tierce__redis_command *command,
-                                const struct tierce__redis_keys *keys)
+void tierce__redis_token(struct tierce__redis *redis, char out[TIERCE__REDIS_TOKEN_BYTES + 1])
 {
-    char token[TIERCE__REDIS_TOKEN_BYTES + 1];
     tierce__lock_take(&redis->lock);
-    memcpy(token, redis->token, sizeof(token));
+    memcpy(out, redis->token, TIERCE__REDIS_TOKEN_BYTES + 1);
     tierce__lock_drop(&redis->lock);
+}
+
+void tierce__redis_start_script(struct tierce__redis *redis, enum tierce__redis_script_id id,
+                                struct tierce__redis_command *command, const char *const *keys,
+                                size_t count)
+{
     tierce__redis_add_text(command, "EVALSHA");
     tierce__redis_add_text(command, redis->scripts[id].sha);
-    tierce__redis_add_text(command, keys != NULL ? "3" : "1");
-    tierce__redis_add_text(command, "kvcache:tierce:fence");
-    if (keys != NULL) {
-        tierce__redis_add_text(command, keys->metadata);
-        tierce__redis_add_text(command, keys->keys);
+    tierce__redis_addf(command, "%zu", count);
+    for (size_t i = 0; i < count; i++)
+        tierce__redis_add_text(command, keys[i]);
+}
+
+/* Some scripts of a pipeline, and what became of them. */
+struct scripts {
+    struct tierce__redis *redis;
+    enum tierce__redis_script_id id;
+    struct tierce__redis_command *commands;
+    size_t count;
+    bool *is_lost; /* the server does not know the text; nothing was done */
+    size_t lost_count;
+    tierce__redis_take_fn take;
+    void *arg;
+};
+
+static int take_script(struct scripts *scripts, size_t i, const struct tierce__resp_value *value)
+{
+    scripts->is_lost[i] = tierce__resp_is_error(value, "NOSCRIPT");
+    scripts->lost_count += scripts->is_lost[i];
+    if (scripts->is_lost[i])
+        return 0;
+    if (scripts->take != NULL)
+        return scripts->take(scripts->arg, value);
+    if (value->type != TIERCE__RESP_ERROR)
+        return 0;
+    return tierce__resp_is_error(value, "FENCED") ? TIERCE_E_REFUSED : tierce__redis_refused(value);
+}
+
+/* Sends those that are lost, and reads their answers: all, so that none is left behind. */
+static int send_lost(struct scripts *scripts, struct tierce__resp_link *link)
+{
+    int rc = 0, first = 0;
+    for (size_t i = 0; rc == 0 && i < scripts->count; i++) {
+        const struct tierce__redis_command *command = &scripts->commands[i];
+        if (scripts->is_lost[i])
+            rc = tierce__resp_link_append(link, TIERCE__REDIS_SCRIPT_KEY, command->texts,
+                                          command->bytes, command->count);
     }
-    tierce__redis_addf(command, "%s", token);
+    tierce__resp_link_writes(link);
+    if (rc == 0)
+        rc = tierce__resp_link_flush(link, 0);
+    scripts->lost_count = 0;
+    for (size_t i = 0; rc == 0 && i < scripts->count; i++) {
+        struct tierce__resp_value value;
+        if (!scripts->is_lost[i])
+            continue;
+        rc = tierce__resp_link_read(link, &value, 0);
+        if (rc == 0 && first == 0)
+            first = take_script(scripts, i, &value);
+    }
+    return rc < 0 ? log_failure(link, rc) : first;
 }
 
-static int send_script(struct tierce__resp *resp, const struct tierce__redis_command *command,
-                       struct tierce__resp_value *value)
+/* The text itself is known under the same hash from then on. */
+static void use_text(struct scripts *scripts)
 {
-    int rc = tierce__resp_begin(resp);
-    if (rc == 0)
-        rc = tierce__resp_append(resp, command->texts, command->bytes, command->count);
-    if (rc == 0)
-        rc = tierce__resp_flush(resp, 0);
-    return rc == 0 ? tierce__resp_read(resp, value, 0) : rc;
-}
-
-int tierce__redis_run_script(struct tierce__redis *redis, enum tierce__redis_script_id id,
-                             struct tierce__redis_command *command)
-{
-    struct tierce__resp *resp = NULL;
-    struct tierce__resp_value value = {.type = TIERCE__RESP_NIL};
-    int rc = command->rc < 0 ? command->rc : tierce__redis_begin(redis, &resp);
-    if (rc < 0)
-        return rc;
-    rc = send_script(resp, command, &value);
-    if (rc == 0 && tierce__resp_is_error(&value, "NOSCRIPT")) {
-        /* Nothing was done. The text itself is known under the same hash from then on. */
+    const struct tierce__redis_script *script = &scripts->redis->scripts[scripts->id];
+    for (size_t i = 0; i < scripts->count; i++) {
+        struct tierce__redis_command *command = &scripts->commands[i];
         command->texts[0] = "EVAL";
         command->bytes[0] = 4;
-        command->texts[1] = redis->scripts[id].text;
-        command->bytes[1] = strlen(redis->scripts[id].text);
-        rc = send_script(resp, command, &value);
+        command->texts[1] = script->text;
+        command->bytes[1] = strlen(script->text);
     }
-    if (rc < 0) {
-        tierce__log_repeated(TIERCE_LOG_WARN, "meta_redis_failed", "err=\"%s\"",
-                             tierce__resp_why(resp));
-    } else if (tierce__resp_is_error(&value, "FENCED")) {
-        rc = TIERCE_E_REFUSED;
-    } else if (value.type == TIERCE__RESP_ERROR) {
-        rc = refused(&value);
+}
+
+int tierce__redis_run_scripts(struct tierce__redis *redis, enum tierce__redis_script_id id,
+                              struct tierce__redis_command *commands, size_t count,
+                              tierce__redis_take_fn take, void *arg)
+{
+    struct scripts scripts = {redis, id, commands, count, NULL, 0, take, arg};
+    struct tierce__resp_link *link = NULL;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = commands[i].rc;
+    if (rc < 0)
+        return rc;
+    scripts.is_lost = tierce__alloc(count * sizeof(*scripts.is_lost));
+    if (scripts.is_lost == NULL)
+        return -ENOMEM;
+    memset(scripts.is_lost, true, count);
+    rc = tierce__redis_begin(redis, &link);
+    if (rc == 0)
+        rc = send_lost(&scripts, link);
+    if (rc == 0 && scripts.lost_count > 0) {
+        use_text(&scripts);
+        rc = tierce__resp_link_begin(link);
+        if (rc == 0)
+            rc = send_lost(&scripts, link);
+        if (rc == 0 && scripts.lost_count > 0)
+            rc = -EIO;
     }
-    tierce__redis_end(redis, resp);
+    if (link != NULL)
+        tierce__redis_end(redis, link);
+    tierce__free(scripts.is_lost);
     return rc;
 }

@@ -98,8 +98,8 @@ static int add_keys(struct import *import, const int64_t *keys, size_t count,
                     const struct tierce__record *records, const bool *found)
 {
     struct tierce__redis_space *space = import->space;
-    struct tierce__resp *resp;
-    int rc = tierce__redis_begin(space->redis, &resp);
+    struct tierce__resp_link *link;
+    int rc = tierce__redis_begin(space->redis, &link);
     if (rc < 0)
         return rc;
     for (size_t i = 0; rc == 0 && i < count; i++) {
@@ -109,19 +109,19 @@ static int add_keys(struct import *import, const int64_t *keys, size_t count,
         snprintf(member, sizeof(member), "%016" PRIx64, tierce__meta_mix(keys[i]));
         const char *texts[] = {"ZADD", space->keys->keys, "0", member};
         size_t bytes[] = {4, strlen(space->keys->keys), 1, strlen(member)};
-        rc = tierce__resp_append(resp, texts, bytes, 4);
+        rc = tierce__resp_link_append(link, 1, texts, bytes, 4);
     }
     if (rc == 0)
-        rc = tierce__resp_flush(resp, 0);
+        rc = tierce__resp_link_flush(link, 0);
     for (size_t i = 0; rc == 0 && i < count; i++) {
         struct tierce__resp_value value;
         if (!found[i])
             continue;
-        rc = tierce__redis_read(resp, &value);
+        rc = tierce__redis_read(link, &value);
         if (rc == 0 && value.type == TIERCE__RESP_INTEGER && value.integer == 1)
             count_record(import, &records[i]);
     }
-    tierce__redis_end(space->redis, resp);
+    tierce__redis_end(space->redis, link);
     return rc;
 }
 
@@ -139,29 +139,53 @@ static int import_page(struct import *import, const int64_t *keys, size_t count)
     return rc;
 }
 
-static int import_pages(struct import *import)
+/* One page of the i-th server. -ENOENT: there are not so many. */
+static int scan_page(struct import *import, size_t i, struct page *page)
 {
-    struct tierce__redis_space *space = import->space;
-    struct page page = {.prefix = space->keys->data, .cursor = "0"};
+    struct tierce__redis *redis = import->space->redis;
+    struct tierce__resp_link *link;
+    struct tierce__resp *server;
+    struct tierce__resp_value value;
+    char count[12];
+    snprintf(count, sizeof(count), "%d", SCAN_COUNT);
+    const char *texts[] = {"SCAN", page->cursor, "MATCH", import->pattern, "COUNT", count};
+    size_t bytes[6];
+    for (unsigned t = 0; t < 6; t++)
+        bytes[t] = strlen(texts[t]);
+    int rc = tierce__redis_begin(redis, &link);
+    if (rc < 0)
+        return rc;
+    rc = tierce__resp_link_node(link, i, &server);
+    if (rc == 0)
+        rc = tierce__resp_call(server, texts, bytes, 6, &value, 0);
+    if (rc == 0)
+        rc = value.type == TIERCE__RESP_ERROR ? tierce__redis_refused(&value)
+                                              : take_page(page, &value);
+    tierce__redis_end(redis, link);
+    return rc;
+}
+
+static int import_pages(struct import *import, size_t i)
+{
+    struct page page = {.prefix = import->space->keys->data, .cursor = "0"};
     int rc;
     do {
-        struct tierce__arena arena = {0};
-        struct tierce__redis_command command = {.arena = &arena};
-        tierce__redis_add_text(&command, "SCAN");
-        tierce__redis_addf(&command, "%s", page.cursor);
-        tierce__redis_add_text(&command, "MATCH");
-        tierce__redis_add_text(&command, import->pattern);
-        tierce__redis_add_text(&command, "COUNT");
-        tierce__redis_addf(&command, "%d", SCAN_COUNT);
         page.count = 0;
-        rc = tierce__redis_ask(space->redis, &command, take_page, &page);
-        tierce__arena_clear(&arena);
+        rc = scan_page(import, i, &page);
         if (rc == 0 && page.count > 0)
             rc = import_page(import, page.keys, page.count);
         tierce__free(page.keys);
         page.keys = NULL;
     } while (rc == 0 && strcmp(page.cursor, "0") != 0);
     return rc;
+}
+
+static int import_servers(struct import *import)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0; i++)
+        rc = import_pages(import, i);
+    return rc == -ENOENT ? 0 : rc;
 }
 
 /* All at once, KVCM's count with ours. */
@@ -208,17 +232,17 @@ static int forget_keys(struct tierce__redis_space *space)
     return rc;
 }
 
-int tierce__redis_import(struct tierce__redis_space *space)
+int tierce__redis_import(struct tierce__redis_space *space, bool always)
 {
     struct import import = {.space = space};
-    int rc = was_theirs(space);
+    int rc = always ? 1 : was_theirs(space);
     if (rc <= 0)
         return rc;
     uint64_t start_ns = tierce__now_ns();
     import.pattern = make_pattern(space->keys->data);
     rc = import.pattern == NULL ? -ENOMEM : forget_keys(space);
     if (rc == 0)
-        rc = import_pages(&import);
+        rc = import_servers(&import);
     if (rc == 0)
         rc = set_counters(&import);
     tierce__free(import.pattern);

@@ -44,7 +44,9 @@ static int read_notes(struct tierce__redis_space *space, struct reading *reading
     tierce__redis_addf(&command, "%s%u", space->keys->notes, reading->kind);
     for (size_t i = 0; i < reading->count; i++)
         tierce__redis_addf(&command, "%016" PRIx64, reading->numbers[i]);
-    int rc = tierce__redis_ask(space->redis, &command, take_values, reading);
+    int rc = tierce__redis_settle(space);
+    if (rc == 0)
+        rc = tierce__redis_ask(space->redis, &command, take_values, reading);
     tierce__arena_clear(&arena);
     return rc;
 }
@@ -95,7 +97,9 @@ static int list_numbers(struct tierce__redis_space *space, uint8_t kind, struct 
     struct tierce__redis_command command = {.arena = &arena};
     tierce__redis_add_text(&command, "HKEYS");
     tierce__redis_addf(&command, "%s%u", space->keys->notes, kind);
-    int rc = tierce__redis_ask(space->redis, &command, take_numbers, listing);
+    int rc = tierce__redis_settle(space);
+    if (rc == 0)
+        rc = tierce__redis_ask(space->redis, &command, take_numbers, listing);
     tierce__arena_clear(&arena);
     return rc;
 }

@@ -25,6 +25,10 @@ enum tierce__redis_script_id {
     TIERCE__REDIS_FENCE,
     TIERCE__REDIS_WRITE,
     TIERCE__REDIS_TOUCH,
+    TIERCE__REDIS_COMMIT, /* these in a cluster */
+    TIERCE__REDIS_SETTLE,
+    TIERCE__REDIS_REDO,
+    TIERCE__REDIS_TOUCH_ONE,
     TIERCE__REDIS_SCRIPTS,
 };
 
@@ -36,16 +40,36 @@ struct tierce__redis_keys {
     char *metadata; /* counters */
     char *keys;     /* the sorted set of keys */
     char *notes;    /* prefix; the kind follows */
+    char *journal;  /* in a cluster: batches whose records are not all written */
+    char *guard;    /* in a cluster: behind the tag of a slot */
 };
 
 struct tierce__redis {
     struct tierce__meta_store base;
     struct tierce__resp_pool *pool;
+    bool is_cluster;
     struct tierce__touches *touches;
     struct tierce__redis_script scripts[TIERCE__REDIS_SCRIPTS];
     struct tierce__lock lock;                  /* of what follows */
     struct tierce__redis_keys *keys;           /* of all spaces that were opened */
     char token[TIERCE__REDIS_TOKEN_BYTES + 1]; /* "": none */
+    _Atomic uint32_t fences;                   /* how often the token was set */
+};
+
+/* Batches whose records are written, and whose entries the next commit takes out of the journal. */
+#define TIERCE__REDIS_FINISHED_MAX 64u
+
+/* What a space in a cluster needs beside (meta_redis_cluster.c). */
+struct tierce__redis_ledger {
+    struct tierce__lock lock;  /* of all below, and held while the journal is worked off */
+    _Atomic bool is_unsettled; /* the journal must be worked off before anything else */
+    _Atomic uint32_t fences;   /* redis->fences when it last was */
+    char era[TIERCE__REDIS_TOKEN_BYTES + 1];
+    uint64_t era_min; /* of the next era */
+    uint64_t last;    /* the largest number of a batch that was told */
+    bool is_wrong;    /* keys and counters must be made anew */
+    uint64_t finished[TIERCE__REDIS_FINISHED_MAX];
+    size_t finished_count;
 };
 
 struct tierce__redis_space {
@@ -55,6 +79,7 @@ struct tierce__redis_space {
     struct tierce__registry *registry;       /* or NULL: nothing is written for KVCM to read */
     const struct tierce__instance *instance; /* or NULL */
     _Atomic uint64_t unreadable;
+    struct tierce__redis_ledger ledger; /* in a cluster */
 };
 
 /* ---- meta_redis_call.c: pipelines and scripts ------------------------------------------------ */
@@ -75,27 +100,43 @@ void tierce__redis_add_text(struct tierce__redis_command *command, const char *t
 void tierce__redis_addf(struct tierce__redis_command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* A client for a pipeline, begun. */
-TIERCE_MUSTUSE int tierce__redis_begin(struct tierce__redis *redis, struct tierce__resp **out);
-void tierce__redis_end(struct tierce__redis *redis, struct tierce__resp *resp);
+/* By printf rules, in the arena; NULL: no memory. */
+char *tierce__redis_textf(struct tierce__arena *arena, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* A link for a pipeline, begun. */
+TIERCE_MUSTUSE int tierce__redis_begin(struct tierce__redis *redis, struct tierce__resp_link **out);
+void tierce__redis_end(struct tierce__redis *redis, struct tierce__resp_link *link);
 
 /* The next value of a pipeline; an error reply is -EIO, or TIERCE_E_DOWN, and logged. */
-TIERCE_MUSTUSE int tierce__redis_read(struct tierce__resp *resp, struct tierce__resp_value *out);
+TIERCE_MUSTUSE int tierce__redis_read(struct tierce__resp_link *link,
+                                      struct tierce__resp_value *out);
+/* What an error reply means. */
+TIERCE_MUSTUSE int tierce__redis_refused(const struct tierce__resp_value *value);
 
-/* One command, whose answer goes to `take` (NULL: nowhere), borrowed until it returns. */
+/* One command, of the key behind its name, whose answer goes to `take` (NULL: nowhere), borrowed
+ * until it returns. */
 typedef int (*tierce__redis_take_fn)(void *arg, const struct tierce__resp_value *value);
 TIERCE_MUSTUSE int tierce__redis_ask(struct tierce__redis *redis,
                                      const struct tierce__redis_command *command,
                                      tierce__redis_take_fn take, void *arg);
 
-/* The head of a script's command: its hash, keys (NULL: the fence alone) and token. */
+/* The writer's token; "" for none. */
+void tierce__redis_token(struct tierce__redis *redis, char out[TIERCE__REDIS_TOKEN_BYTES + 1]);
+
+#define TIERCE__REDIS_SCRIPT_KEY 3u /* the first key's place in a script's command */
+
+/* The head of a script's command: its hash and keys. */
 void tierce__redis_start_script(struct tierce__redis *redis, enum tierce__redis_script_id id,
-                                struct tierce__redis_command *command,
-                                const struct tierce__redis_keys *keys);
-/* Loaded again where the server lost it. TIERCE_E_REFUSED: an older token. */
-TIERCE_MUSTUSE int tierce__redis_run_script(struct tierce__redis *redis,
-                                            enum tierce__redis_script_id id,
-                                            struct tierce__redis_command *command);
+                                struct tierce__redis_command *command, const char *const *keys,
+                                size_t count);
+/* Scripts of one kind in one pipeline; sent again where a server lost the text. `take` gets the
+ * answers in any order, errors too where it is there; without it an error is the call's:
+ * TIERCE_E_REFUSED for an older token. */
+TIERCE_MUSTUSE int tierce__redis_run_scripts(struct tierce__redis *redis,
+                                             enum tierce__redis_script_id id,
+                                             struct tierce__redis_command *commands, size_t count,
+                                             tierce__redis_take_fn take, void *arg);
 TIERCE_MUSTUSE int tierce__redis_load_scripts(struct tierce__redis *redis,
                                               struct tierce__resp *resp);
 
@@ -134,8 +175,56 @@ TIERCE_MUSTUSE int tierce__redis_read_record(struct tierce__record *out, bool *f
 /* ---- meta_redis_import.c ----------------------------------------------------------------------
  */
 
-/* Counts what KVCM left, if it wrote last. */
-TIERCE_MUSTUSE int tierce__redis_import(struct tierce__redis_space *space);
+/* Counts what KVCM left, if it wrote last; or, `always`, whatever there is. */
+TIERCE_MUSTUSE int tierce__redis_import(struct tierce__redis_space *space, bool always);
+
+/* ---- meta_redis_cluster.c: batches over several slots -----------------------------------------
+ */
+
+/* Works off the journal, if need be: what was committed is written then, and what was sent before
+ * and has not come will not. Before everything that reads or writes a space; does nothing with one
+ * server. Errors: TIERCE_E_REFUSED; of a store. */
+TIERCE_MUSTUSE int tierce__redis_settle(struct tierce__redis_space *space);
+
+/* As ops->write. */
+TIERCE_MUSTUSE int tierce__redis_commit(struct tierce__redis_space *space,
+                                        const struct tierce__meta_batch *batch);
+
+/* The space's keys are gone, or never seen: the next call begins anew. */
+void tierce__redis_forget(struct tierce__redis_space *space);
+
+/* Raises the fence of the store to the token, or finds it above: TIERCE_E_REFUSED. */
+TIERCE_MUSTUSE int tierce__redis_raise_fence(struct tierce__redis *redis);
+
+/* What a script takes of a batch. */
+void tierce__redis_add_notes(struct tierce__redis_command *command,
+                             const struct tierce__meta_batch *batch);
+void tierce__redis_add_counters(struct tierce__redis_command *command,
+                                const struct tierce__meta_batch *batch);
+
+/* ---- meta_redis_journal.c: what a batch does to records, as bytes -----------------------------
+ */
+
+/* Keys that are put, with the values of a record's fields, and then those that are deleted. */
+struct tierce__redis_redo {
+    size_t put_count, count;
+    int64_t *keys;
+    const char **texts; /* TIERCE__REDIS_FIELDS of each put, in the order of add_record */
+    size_t *bytes;
+};
+
+/* All in the arena. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__redis_redo_make(struct tierce__redis_redo *out,
+                                           struct tierce__redis_space *space,
+                                           const struct tierce__meta_batch *batch,
+                                           struct tierce__arena *arena);
+TIERCE_MUSTUSE int tierce__redis_redo_print(const struct tierce__redis_redo *redo,
+                                            struct tierce__arena *arena, const char **out,
+                                            size_t *bytes);
+/* [borrow] the text as long as *out. Errors: TIERCE_E_FORMAT, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__redis_redo_parse(struct tierce__redis_redo *out,
+                                            struct tierce__arena *arena, const char *text,
+                                            size_t bytes);
 
 /* ---- meta_redis.c and meta_redis_notes.c: of the ops ------------------------------------------
  */

@@ -92,6 +92,8 @@ static int open_store(struct tierce__registry_store **out, const struct tierce__
         {"redis://", &tierce__registry_redis},
         {"rediss://", &tierce__registry_redis},
         {"redis+unix://", &tierce__registry_redis},
+        {"redis-cluster://", &tierce__registry_redis},
+        {"rediss-cluster://", &tierce__registry_redis},
     };
     const char *uri = opts->uri != NULL ? opts->uri : "";
     if (*uri == '\0')

@@ -8,13 +8,13 @@
  *
  * What KVCM does not know lies in a hash of its own, "kvcache_registry_tierce:<cluster_name>":
  * format, fence, and the next numbers. Every call is one script, so that it is whole or not at all.
+ * In a cluster the name has a tag in braces, which puts all keys into one slot.
  */
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "manager/model_json.h"
 #include "manager/registry_store.h"
-#include "wire/resp_client.h"
-#include "wire/resp_uri.h"
+#include "wire/resp_link.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -25,6 +25,7 @@
 
 enum {
     NUMBER_BYTES = 24,
+    FIRST_KEY = 3,       /* of EVAL */
     HEAD_ARGUMENTS = 14, /* of the save script, with EVAL and its keys, before the first triple */
 };
 #define FORMAT "1"
@@ -69,7 +70,7 @@ static const char *const key_names[TIERCE__KINDS] = {
 
 struct redis_store {
     struct tierce__registry_store base;
-    struct tierce__resp *resp;
+    struct tierce__resp_link *link;
     char *prefix, *own_key;
     char *keys[TIERCE__KINDS];
     bool is_in_doubt; /* whether what is stored is what was stored last */
@@ -80,7 +81,7 @@ struct redis_store {
 static void redis_close(struct tierce__registry_store *base)
 {
     struct redis_store *store = (struct redis_store *)base;
-    tierce__resp_close(store->resp);
+    tierce__resp_link_close(store->link);
     tierce__free(store->prefix);
     tierce__free(store->own_key);
     for (size_t i = 0; i < TIERCE__KINDS; i++)
@@ -110,6 +111,16 @@ static int make_keys(struct redis_store *store, const char *cluster)
     return is_whole ? 0 : -ENOMEM;
 }
 
+/* KVCM's names follow from the cluster's, in which there may be a tag. */
+static bool has_one_slot(const struct redis_store *store)
+{
+    unsigned slot = tierce__resp_slot(store->own_key, strlen(store->own_key));
+    bool is_one = tierce__resp_slot(store->prefix, strlen(store->prefix)) == slot;
+    for (size_t i = 0; i < TIERCE__KINDS; i++)
+        is_one = is_one && tierce__resp_slot(store->keys[i], strlen(store->keys[i])) == slot;
+    return is_one;
+}
+
 static int set_up(struct redis_store *store, const struct tierce__resp_uri *uri, char why[256])
 {
     const char *cluster = tierce__resp_uri_param(uri, "cluster_name");
@@ -117,15 +128,15 @@ static int set_up(struct redis_store *store, const struct tierce__resp_uri *uri,
         snprintf(why, 256, "the URI of a registry in Redis needs ?cluster_name=");
         return TIERCE_E_CONFIG;
     }
-    if (uri->is_cluster) {
+    int rc = make_keys(store, cluster);
+    if (rc == 0 && uri->is_cluster && !has_one_slot(store)) {
         snprintf(why, 256,
-                 "a registry cannot lie in a cluster of Redis: its keys are of several "
-                 "slots");
+                 "in a cluster of Redis the cluster_name of a registry begins with a tag in "
+                 "braces, as in {name}, so that its keys lie in one slot");
         return TIERCE_E_CONFIG;
     }
-    int rc = make_keys(store, cluster);
     if (rc == 0)
-        rc = tierce__resp_create(&store->resp, &uri->opts, why);
+        rc = tierce__resp_link_create(&store->link, uri, why);
     return rc;
 }
 
@@ -160,10 +171,10 @@ static int run(struct redis_store *store, const char *const *arguments, size_t c
         return -ENOMEM;
     for (size_t i = 0; i < count; i++)
         bytes[i] = strlen(arguments[i]);
-    int rc = tierce__resp_call(store->resp, arguments, bytes, count, out, 0);
+    int rc = tierce__resp_link_call(store->link, FIRST_KEY, arguments, bytes, count, out, 0);
     tierce__free(bytes);
     if (rc != 0) {
-        snprintf(why, 256, "the registry in Redis: %.200s", tierce__resp_why(store->resp));
+        snprintf(why, 256, "the registry in Redis: %.200s", tierce__resp_link_why(store->link));
         return rc;
     }
     if (out->type != TIERCE__RESP_ERROR)

@@ -10,7 +10,8 @@
  * is given. After each request it keeps, of what it has and what came, the blocks whose next use is
  * nearest; of equal ones the shallower, since without its prefix a block is no prefix hit. What is
  * never used again is dropped at once. For blocks of one size this is the most hits there can be,
- * of prefixes and of single blocks.
+ * of prefixes and of single blocks, where ids stand for prefixes and no request names one twice. By
+ * a window it is not: the last blocks of a chain alone count for all of it.
  *
  * A first pass from the end of the recording writes the next use of each block into a second
  * temporary file (4 bytes a block); each capacity then reads both from the start.

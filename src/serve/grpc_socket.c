@@ -152,9 +152,8 @@ static void write_later(struct socket *socket, const uint8_t *bytes, size_t coun
     }
     socket->is_writing = true;
     /* A client that takes a little now and then would hold its answers for ever. */
-    if (tierce__deadline_set(
-            &socket->loop->base.deadlines, &socket->taking,
-            tierce__deadline_in_ms(socket->origin->shared->transfer_ms)) != 0)
+    if (tierce__deadline_set(&socket->loop->base.deadlines, &socket->taking,
+                             tierce__deadline_in_ms(socket->origin->shared->transfer_ms)) != 0)
         close_socket(socket);
 }
 

@@ -9,7 +9,7 @@
 struct tierce__grpc_origin {
     struct tierce__shared *shared;
     const struct tierce__routes *routes;
-    struct tierce__tls_context *tls; /* or NULL */
+    struct tierce__tls_context *tls;     /* or NULL */
     struct tierce__addresses *addresses; /* or NULL */
     _Atomic uint32_t sockets;            /* relaxed: for the limit */
 };

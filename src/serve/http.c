@@ -181,7 +181,8 @@ int tierce__http_start(struct tierce__http **out, const struct tierce__http_opts
     if (rc == 0)
         rc = start_daemon(http, opts->threads, opts->connections_max);
     if (rc != 0)
-        snprintf(why, 256, "cannot start the HTTP server on port %u", http->port);
+        snprintf(why, 256, "cannot start the HTTP server on port %u: %s", http->port,
+                 tierce_strerror(rc));
 out:
     if (rc != 0)
         tierce__http_stop(http);

@@ -56,7 +56,7 @@ static struct tierce__http_connection *begin(struct tierce__http *http,
     tierce__list_init(&c->node);
     if (!enter(http, c, connection))
         (void)shutdown(fd, SHUT_RDWR);
-    if (http->credentials != NULL)
+    if (http->certificate != NULL)
         tierce__http_tls_begin(http, c, connection);
     tierce__lock_take(&http->lock);
     wait_for_request(http, c);

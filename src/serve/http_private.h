@@ -11,8 +11,8 @@ struct tierce__http {
     struct tierce__routes routes;
     struct MHD_Daemon *daemon;
     uint16_t port;
-    int fd;           /* after quiesce it is ours again */
-    bool is_loopback; /* it listens there only */
+    int fd;                              /* after quiesce it is ours again */
+    bool is_loopback;                    /* it listens there only */
     struct tierce__addresses *addresses; /* or NULL: no limit */
     /* What libmicrohttpd is started with; each connection is given `credentials` instead. */
     char *certificate, *key, *client_ca;

@@ -137,11 +137,11 @@ struct tierce__tls {
 /* Several listeners may share a server: its loops, workers and routes may differ. */
 struct tierce__listener {
     enum tierce__serve_protocol protocol;
-    const char *host; /* "127.0.0.1", "::", a name */
-    uint16_t port;    /* 0: any; see tierce__server_port */
-    uint32_t threads; /* HTTP: 0: as many as the server's loops */
-    const char *name; /* goes before what is said of it when it cannot start; or NULL */
-    struct tierce__tls tls;              /* [borrow until stop] the names */
+    const char *host;       /* "127.0.0.1", "::", a name */
+    uint16_t port;          /* 0: any; see tierce__server_port */
+    uint32_t threads;       /* HTTP: 0: as many as the server's loops */
+    const char *name;       /* goes before what is said of it when it cannot start; or NULL */
+    struct tierce__tls tls; /* [borrow until stop] the names */
     const struct tierce__route *routes; /* [borrow until stop] */
     size_t route_count;
 };
@@ -150,15 +150,15 @@ struct tierce__server_opts {
     size_t size;
     const struct tierce__listener *listeners;
     size_t listener_count;
-    uint32_t loops;           /* of gRPC, for all listeners together; 0: one a processor */
-    uint32_t workers;         /* 0: 4 */
-    uint32_t queue_max;       /* calls that wait for a worker; 0: 4096 */
-    size_t message_bytes_max; /* of a request, also uncompressed; 0: 64 MiB */
-    size_t held_bytes_max;    /* of all requests and answers that are held; 0: 1 GiB */
-    size_t stream_buffer_max; /* 0: 4 MiB */
-    uint32_t connections_max; /* of each listener; 0: 4096 */
+    uint32_t loops;                   /* of gRPC, for all listeners together; 0: one a processor */
+    uint32_t workers;                 /* 0: 4 */
+    uint32_t queue_max;               /* calls that wait for a worker; 0: 4096 */
+    size_t message_bytes_max;         /* of a request, also uncompressed; 0: 64 MiB */
+    size_t held_bytes_max;            /* of all requests and answers that are held; 0: 1 GiB */
+    size_t stream_buffer_max;         /* 0: 4 MiB */
+    uint32_t connections_max;         /* of each listener; 0: 4096 */
     uint32_t connections_per_address; /* of those, from one; 0: no limit of its own */
-    uint32_t streams_max;     /* gRPC calls at a time on one connection; 0: 4096 */
+    uint32_t streams_max;             /* gRPC calls at a time on one connection; 0: 4096 */
     /* An HTTP call's deadline, from its request line on; how long a client may take to come to a
      * request line, to send a gRPC request, and to take an answer; 0: 60 s */
     uint32_t transfer_ms;
@@ -182,8 +182,8 @@ TIERCE_MUSTUSE int tierce__server_start(struct tierce__server **out,
 /* The port of a listener by its index. */
 uint16_t tierce__server_port(const struct tierce__server *server, size_t listener);
 
-/* Reads the files of TLS again, for connections from now on; all of them, or none. Errors: as start;
- * those that were there stay. Thread: one at a time. */
+/* Reads the files of TLS again, for connections from now on; all of them, or none. Errors: as
+ * start; those that were there stay. Thread: one at a time. */
 TIERCE_MUSTUSE int tierce__server_reload(struct tierce__server *server, char why[256]);
 
 /* Calls that wait for a worker, and for the thread that computes aside. Thread: any. */

@@ -189,9 +189,8 @@ static int read_fresh(struct fresh *out, const struct entrance *entrance, char w
 {
     if (entrance->tls.certificate == NULL)
         return 0;
-    return entrance->http != NULL
-               ? tierce__http_credentials_read(&out->http, &entrance->tls, why)
-               : tierce__tls_server_context(&out->grpc, &entrance->tls, why);
+    return entrance->http != NULL ? tierce__http_credentials_read(&out->http, &entrance->tls, why)
+                                  : tierce__tls_server_context(&out->grpc, &entrance->tls, why);
 }
 
 static void exchange(const struct entrance *entrance, struct fresh *fresh)

@@ -79,6 +79,16 @@ static bool admit(struct tierce__disk *d, const struct tierce__key *key)
     return false;
 }
 
+static struct tierce__list *bin_of(struct tierce__disk *d, const struct tierce__key *key)
+{
+    return &d->puts_by_key[tierce__key_spread(key) % TIERCE__DISK_PUT_BINS];
+}
+
+static struct tierce__tier_req *put_of(struct tierce__list *by_key)
+{
+    return TIERCE__CONTAINER_OF(by_key, struct tierce__tier_req, scratch[1]);
+}
+
 /* Puts that wait were not written yet, and what follows on them is of no use without them: so it is
  * the last that has no room. One alone always has. */
 static bool queue_is_full(const struct tierce__disk *d, uint64_t bytes)
@@ -86,18 +96,13 @@ static bool queue_is_full(const struct tierce__disk *d, uint64_t bytes)
     return !tierce__list_empty(&d->puts) && d->queued_put_bytes + bytes > d->queue_bytes_max;
 }
 
-/* From the end: a chunk comes right behind the one before it. */
-static bool is_queued(const struct tierce__disk *d, const struct tierce__key *key)
+static bool is_queued(struct tierce__disk *d, const struct tierce__key *key)
 {
-    struct tierce__list *node = d->puts.prev;
-    while (node != &d->puts && !tierce__key_equal(tierce__disk_req_of(node)->keys, key))
-        node = node->prev;
-    return node != &d->puts;
-}
-
-static struct tierce__list *bin_of(struct tierce__disk *d, const struct tierce__key *key)
-{
-    return &d->puts_by_key[tierce__key_spread(key) % TIERCE__DISK_PUT_BINS];
+    TIERCE__LIST_FOR_EACH (it, bin_of(d, key)) {
+        if (tierce__key_equal(put_of(it)->keys, key))
+            return true;
+    }
+    return false;
 }
 
 static bool put_is_sane(const struct tierce__tier_req *req)
@@ -155,8 +160,7 @@ static void cancel_queued(struct tierce__disk *d, const struct tierce__key *key,
                           struct tierce__list *finished)
 {
     TIERCE__LIST_FOR_EACH_SAFE (it, after, bin_of(d, key)) {
-        struct tierce__tier_req *put =
-            TIERCE__CONTAINER_OF(it, struct tierce__tier_req, scratch[1]);
+        struct tierce__tier_req *put = put_of(it);
         if (!tierce__key_equal(put->keys, key))
             continue;
         tierce__list_remove(&put->node);
@@ -173,9 +177,10 @@ static int accept_delete(struct tierce__disk *d, struct tierce__tier_req *req,
     if (slot != TIERCE__INDEX_NONE && d->table.chunks[slot].state == TIERCE__DISK_WRITING)
         d->table.chunks[slot].cancelled = true;
     bool visible = slot != TIERCE__INDEX_NONE && tierce__disk_is_visible(d, slot);
-    if (visible)
+    if (visible) {
         tierce__disk_doom(d, slot, req->left);
-    tierce__disk_reap(d);
+        tierce__disk_reap(d);
+    }
     req->found = tierce__disk_may_return(d, req->keys);
     return visible ? 0 : TIERCE_E_MISS;
 }
@@ -217,11 +222,10 @@ static int accept_clear(struct tierce__disk *d, struct tierce__tier_req *req,
 static int accept_flush(struct tierce__disk *d, struct tierce__tier_req *req)
 {
     bool clean = d->dirty.count == 0 && d->committing.count == 0 &&
-                 d->limbo_head == d->limbo_tail && d->doomed == TIERCE__NO_SLOT &&
-                 d->journal_error == 0 && d->unsaid_loss == 0;
+                 d->limbo_head == d->limbo_tail && !d->limbo_is_full && d->journal_error == 0 &&
+                 d->unsaid_loss == 0;
     if (clean)
         return 0;
-    req->scratch[TIERCE__DISK_FLUSH_MARK] = d->next_seq;
     tierce__list_push_back(&d->flushes, &req->node);
     tierce__cond_signal(&d->journal_cond);
     return queued;

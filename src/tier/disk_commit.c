@@ -321,39 +321,21 @@ static int write_journal(struct tierce__disk *d, uint64_t limbo_mark)
     return tierce__disk_compact(d);
 }
 
-/*
- * Whether the next commit records all that was deleted before a flush. What is still being read, or
- * was being committed when it was deleted, is not; where limbo is full, the doomed may be very many
- * and are not looked through.
- */
-static bool is_ready(const struct tierce__disk *d, const struct tierce__tier_req *flush)
+static void take_flushes(struct tierce__disk *d)
 {
-    if (d->limbo_is_full)
-        return false;
-    uint32_t slot = d->doomed;
-    while (slot != TIERCE__NO_SLOT &&
-           d->table.chunks[slot].seq >= flush->scratch[TIERCE__DISK_FLUSH_MARK])
-        slot = d->table.chunks[slot].doom_next;
-    return slot == TIERCE__NO_SLOT;
-}
-
-static bool any_ready(const struct tierce__disk *d)
-{
-    TIERCE__LIST_FOR_EACH (it, &d->flushes) {
-        if (is_ready(d, tierce__disk_req_of(it)))
-            return true;
+    while (!tierce__list_empty(&d->flushes)) {
+        struct tierce__list *node = d->flushes.next;
+        tierce__list_remove(node);
+        tierce__list_push_back(&d->flushing, node);
     }
-    return false;
 }
 
-/* Takes those that are ready, or all. */
-static void take_flushes(struct tierce__disk *d, bool all)
+static void put_flushes_back(struct tierce__disk *d)
 {
-    TIERCE__LIST_FOR_EACH_SAFE (it, after, &d->flushes) {
-        if (!all && !is_ready(d, tierce__disk_req_of(it)))
-            continue;
-        tierce__list_remove(it);
-        tierce__list_push_back(&d->flushing, it);
+    while (!tierce__list_empty(&d->flushing)) {
+        struct tierce__list *node = d->flushing.next;
+        tierce__list_remove(node);
+        tierce__list_push_back(&d->flushes, node);
     }
 }
 
@@ -382,21 +364,21 @@ static void sync_data(struct tierce__disk *d)
                          tierce_error_name(rc));
     tierce__lock_take(&d->lock);
     tierce__disk_drop_unsynced(d);
-    take_flushes(d, true); /* what those wait for was dropped as well */
+    take_flushes(d); /* what those wait for was dropped as well */
     d->unsaid_loss = rc;
     d->stats.errors++;
     tierce__lock_drop(&d->lock);
 }
 
-/* Under the lock, which is dropped on the way. Answers the flushes that are ready. False: more was
- * deleted than one commit records, and another has to follow. */
+/* Under the lock, which is dropped on the way. Answers the flushes that waited; not if more was
+ * deleted before them than one commit records. Returns false then: another has to follow. */
 static bool commit(struct tierce__disk *d)
 {
     struct tierce__list finished;
     tierce__list_init(&finished);
     tierce__disk_reap(d);
     bool whole = !d->limbo_is_full;
-    take_flushes(d, false);
+    take_flushes(d);
     tierce__disk_begin_commit(d);
     uint64_t limbo_mark = d->limbo_tail;
     bool has_data = d->committing.count > 0;
@@ -420,13 +402,17 @@ static bool commit(struct tierce__disk *d)
         d->retry_at = tierce__now_ns() + RETRY_MS * TIERCE__MS_NS;
         d->pending_since = tierce__now_ns();
     }
-    answer_flushes(d, &finished, rc);
+    whole = whole || rc < 0;
+    if (whole)
+        answer_flushes(d, &finished, rc);
+    else
+        put_flushes_back(d);
     bool polling = d->polling;
     tierce__lock_drop(&d->lock);
     tierce__disk_wake_io(d, polling);
     tierce__disk_answer(&finished);
     tierce__lock_take(&d->lock);
-    return whole || rc < 0;
+    return whole;
 }
 
 /* ---- growth ---------------------------------------------------------------------------------- */
@@ -465,7 +451,7 @@ static void grow(struct tierce__disk *d)
 /* When the next commit begins; 0: now. */
 static uint64_t commit_time(const struct tierce__disk *d)
 {
-    if (any_ready(d) || d->journal_final)
+    if (!tierce__list_empty(&d->flushes) || d->journal_final)
         return 0; /* somebody wants to know, even that it fails again */
     if (d->pending_since == 0)
         return TIERCE__DEADLINE_NEVER;

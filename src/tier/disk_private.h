@@ -59,14 +59,14 @@ struct tierce__disk_xfer {
     struct tierce__list node; /* free, or returned by the vfs */
 };
 
-/* A chunk that is not served any more and not yet gone from the journal: its space, if it is gone
- * from the index, or its slot, if somebody reads it. */
+/* A chunk that is not served any more and not yet gone from the journal. Its space is given back
+ * with this, unless somebody still reads it. */
 struct tierce__disk_limbo {
     struct tierce__key key;
     uint64_t seq;
     uint64_t offset;
     uint64_t object_bytes;
-    uint32_t slot; /* or NO_SLOT */
+    uint32_t slot; /* of a chunk that is read, or NO_SLOT */
 };
 
 struct tierce__disk_slots {
@@ -246,8 +246,8 @@ void tierce__disk_io_fini(struct tierce__disk *d);
 void *tierce__disk_io_main(void *arg);
 /* Answers each request of a list: releases what a queued put held, calls done. No lock. */
 void tierce__disk_answer(struct tierce__list *finished);
-/* Whether a put is of a suffix whose prefix is neither there nor being written: of no use. Under the
- * lock. */
+/* Whether a put is of a suffix whose prefix is neither there nor being written: of no use. Under
+ * the lock. */
 bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce__tier_req *req);
 /* Puts a request on a list of those to be answered. */
 void tierce__disk_finish(struct tierce__list *finished, struct tierce__tier_req *req, int status);
@@ -267,9 +267,6 @@ static inline struct tierce__list *tierce__disk_by_key(struct tierce__tier_req *
 {
     return (struct tierce__list *)(void *)&put->scratch[1];
 }
-
-/* scratch[1] of a flush: it waits for the end of what was doomed and has a smaller number. */
-#define TIERCE__DISK_FLUSH_MARK 1
 
 /* ---- disk_commit.c --------------------------------------------------------------------------- */
 

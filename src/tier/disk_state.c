@@ -259,34 +259,31 @@ static bool limbo_has_room(const struct tierce__disk *d)
     return d->limbo_tail - d->limbo_head < d->limbo_room;
 }
 
-/* The record of a chunk's end waits for the next commit; so does its space, or, if somebody reads
- * it, the chunk. */
+/* The record of a chunk's end waits for the next commit; so does its space, or, while somebody
+ * reads it, the chunk. */
 static void send_to_limbo(struct tierce__disk *d, uint32_t slot)
 {
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
-    bool stays = c->reads > 0;
-    d->limbo[d->limbo_tail % d->limbo_room] =
-        (struct tierce__disk_limbo){.key = *tierce__index_key(d->table.index, slot),
-                                    .seq = c->seq,
-                                    .offset = c->offset,
-                                    .object_bytes = c->object_bytes,
-                                    .slot = stays ? slot : TIERCE__NO_SLOT};
+    uint32_t place = (uint32_t)(d->limbo_tail % d->limbo_room);
+    d->limbo[place] = (struct tierce__disk_limbo){.key = *tierce__index_key(d->table.index, slot),
+                                                  .seq = c->seq,
+                                                  .offset = c->offset,
+                                                  .object_bytes = c->object_bytes,
+                                                  .slot = slot};
     d->limbo_tail++;
     d->durable_count -= c->state == TIERCE__DISK_DURABLE;
-    if (stays)
-        c->state = TIERCE__DISK_LEAVING;
-    else
-        d->limbo_bytes += c->object_bytes;
+    c->state = TIERCE__DISK_LEAVING;
+    c->next = place;
     c->recorded = false;
     tierce__disk_want_commit(d, false);
 }
 
-/* Whether a doomed chunk could be taken out. If not, it is kept for its reads alone: its end is
- * recorded without waiting for them. */
+/* Whether a doomed chunk could be taken out. If not, it is kept for its reads: the record of its
+ * end does not wait for them, nor whoever puts it anew for that record. */
 static bool try_remove(struct tierce__disk *d, uint32_t slot)
 {
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
-    if (c->state == TIERCE__DISK_COMMITTING || c->state == TIERCE__DISK_LEAVING)
+    if (c->state == TIERCE__DISK_COMMITTING)
         return false;
     bool recorded = c->state == TIERCE__DISK_DURABLE || c->recorded;
     if (recorded && !limbo_has_room(d)) {
@@ -302,8 +299,12 @@ static bool try_remove(struct tierce__disk *d, uint32_t slot)
         send_to_limbo(d, slot);
     if (c->reads > 0)
         return false;
-    if (!recorded) /* no journal knows it, so its space is free at once */
+    if (c->state == TIERCE__DISK_LEAVING) {
+        d->limbo[c->next].slot = TIERCE__NO_SLOT;
+        d->limbo_bytes += c->object_bytes;
+    } else { /* no journal knows it, so its space is free at once */
         tierce__space_give(d->space, c->offset, c->object_bytes);
+    }
     c->hidden = false;
     c->doomed = false;
     tierce__disk_table_erase(&d->table, slot);
@@ -314,26 +315,22 @@ void tierce__disk_reap(struct tierce__disk *d)
 {
     tierce__lock_assert_held(&d->lock);
     uint32_t *link = &d->doomed;
-    bool any = false;
     d->limbo_is_full = false;
     while (*link != TIERCE__NO_SLOT && !d->limbo_is_full) {
         uint32_t slot = *link, next = d->table.chunks[slot].doom_next;
-        bool removed = try_remove(d, slot);
-        any |= removed;
-        if (removed)
+        if (try_remove(d, slot))
             *link = next;
         else
             link = &d->table.chunks[slot].doom_next;
     }
-    if (any && !tierce__list_empty(&d->flushes))
-        tierce__cond_signal(&d->journal_cond); /* one may have waited for it */
 }
 
 bool tierce__disk_may_return(const struct tierce__disk *d, const struct tierce__key *key)
 {
     tierce__lock_assert_held(&d->lock);
     uint32_t slot = tierce__index_find(d->table.index, key);
-    if (slot != TIERCE__INDEX_NONE && d->table.chunks[slot].doomed)
+    const struct tierce__disk_chunk *c = slot != TIERCE__INDEX_NONE ? &d->table.chunks[slot] : NULL;
+    if (c != NULL && c->doomed && (c->state != TIERCE__DISK_FORGOTTEN || c->recorded))
         return true;
     for (uint64_t i = d->limbo_head; i < d->limbo_tail; i++) {
         if (tierce__key_equal(&d->limbo[i % d->limbo_room].key, key))

@@ -30,7 +30,7 @@ struct tierce__disk_chunk {
     uint64_t head_sum;
     uint32_t block_count;
     uint32_t reads;     /* in flight */
-    uint32_t next;      /* slots of the list of its state */
+    uint32_t next;      /* slots of the list of its state; LEAVING: its place in limbo */
     uint32_t prev;      /* "" */
     uint32_t doom_next; /* list of the doomed */
     uint8_t state;      /* enum tierce__disk_state */

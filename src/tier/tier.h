@@ -124,6 +124,15 @@ struct tierce__tier_req {
 
 #define TIERCE__TIER_LENDS   1u /* GET gives references on the tier's own buffers */
 #define TIERCE__TIER_DURABLE 2u /* FLUSH makes chunks survive the process */
+#define TIERCE__TIER_SHARED                                                                        \
+    4u /* others change it too: a LOOKUP asks outside; no chunks and no cap in its stats, nothing  \
+          for a watcher, no scan, no order that touch could change; DELETE may answer 0 for what   \
+          was not there, and takes back what is on its way: TIERCE_E_CANCELLED for that PUT */
+#define TIERCE__TIER_WHOLE                                                                         \
+    8u /* chunks are read as a whole: all parts of one should be asked for at once, into one       \
+          buffer as large as the chunk */
+
+#define TIERCE__TIER_WHY_BYTES 256u
 
 struct tierce__tier_stats {
     uint64_t chunks;
@@ -194,6 +203,9 @@ struct tierce__tier_ops {
      */
     struct tierce__buf *(*reserve)(struct tierce__tier *tier, const struct tierce__reserve *what);
     void (*stats)(struct tierce__tier *tier, struct tierce__tier_stats *out);
+    /* The last failure in words, without credentials; "" for none. NULL for tiers whose statuses
+     * say it all. Thread: any. */
+    void (*why)(struct tierce__tier *tier, char why[TIERCE__TIER_WHY_BYTES]);
     /* From here on tells every change in order, until close begins. Once, before the first request;
      * what a tier holds by then is told by scan. */
     void (*watch)(struct tierce__tier *tier, tierce__tier_watch_fn *fn, void *arg);

@@ -24,7 +24,7 @@
  * Thread: any; a message one at a time until it is only read.
  */
 
-#define TIERCE__PROTO_WHY_BYTES 160u
+#define TIERCE__PROTO_WHY_BYTES 512u
 
 /* What a message that was read may take: so much, and so many times its bytes. */
 #define TIERCE__PROTO_MEMORY_MIN   (1u << 20)

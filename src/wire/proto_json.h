@@ -25,7 +25,8 @@ TIERCE_MUSTUSE int tierce__proto_json_print(char **out, size_t *bytes,
 
 /*
  * A message of the descriptor's type from JSON text, [borrow] for the call; free it by
- * tierce__proto_free. Errors, *out untouched and `why` filled: TIERCE_E_FORMAT (no JSON object,
+ * tierce__proto_free. `why` is "" or, though it went well, tells of a name that its enum has not,
+ * and which it has. Errors, *out untouched and `why` filled: TIERCE_E_FORMAT (no JSON object,
  * wrong type, number out of range, nested deeper than 64, not UTF-8), TIERCE_E_LIMIT (as
  * tierce__proto_unpack), -ENOMEM.
  */

@@ -20,6 +20,7 @@ struct parser {
     char *text; /* what json reads */
     struct tierce__arena *arena;
     const char *field; /* the last one that was begun, for messages */
+    char *unknown;     /* of TIERCE__PROTO_WHY_BYTES: the first name that its enum has not */
 };
 
 #define FIELDS_MAX       64u                /* bits of the set of those that came */
@@ -164,6 +165,23 @@ static bool take_double(struct parser *parser, double *out)
     return isfinite(*out) || tierce__json_fail(&parser->json, "is too large a number");
 }
 
+/* Says which names there are, as many as there is room for. */
+static void note_unknown(struct parser *parser, const ProtobufCEnumDescriptor *descriptor,
+                         const char *text, size_t length)
+{
+    enum { ROOM = TIERCE__PROTO_WHY_BYTES, SHOWN_MAX = 40 };
+    size_t shown = 0, next = 1;
+    if (parser->unknown[0] != '\0')
+        return;
+    for (; shown < length && shown < SHOWN_MAX && next > 0; shown += next)
+        next = tierce__utf8_length((const uint8_t *)text + shown, length - shown);
+    int bytes =
+        snprintf(parser->unknown, ROOM, "%s: \"%.*s\" is none of", parser->field, (int)shown, text);
+    for (unsigned i = 0; i < descriptor->n_values && bytes < ROOM; i++)
+        bytes += snprintf(parser->unknown + bytes, (size_t)(ROOM - bytes), "%s %s",
+                          i > 0 ? "," : "", descriptor->values[i].name);
+}
+
 /* *known is false for a name that the enum has not. */
 static bool take_enum(struct parser *parser, const ProtobufCEnumDescriptor *descriptor, int *out,
                       bool *known)
@@ -188,6 +206,8 @@ static bool take_enum(struct parser *parser, const ProtobufCEnumDescriptor *desc
         *out = (int)number;
     else
         *known = false;
+    if (!*known)
+        note_unknown(parser, descriptor, text, length);
     return true;
 }
 
@@ -370,7 +390,9 @@ int tierce__proto_json_parse(ProtobufCMessage **out, const ProtobufCMessageDescr
         .arena = tierce__arena_create(bytes + 2 * descriptor->sizeof_message,
                                       tierce__proto_limit(bytes)),
         .field = descriptor->short_name,
+        .unknown = why,
     };
+    why[0] = '\0';
     if (parser.arena == NULL) {
         snprintf(why, TIERCE__PROTO_WHY_BYTES, "%s: no memory", descriptor->short_name);
         return -ENOMEM;

@@ -7,12 +7,14 @@
 #include "base/config_parse.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #define CLUSTER_MAGIC   0x53c8a90du
-#define SLOTS           16384u
+#define SLOTS           TIERCE__RESP_SLOTS
 #define NODES_MAX       1024u
 #define NOBODY          UINT16_MAX
 #define ROUNDS_MAX      64u /* of one batch; each waits a little, a redirection does not */
@@ -53,6 +55,7 @@ struct tierce__resp_cluster {
     struct tierce__arena arena; /* of the batch */
     struct command *commands;
     size_t count, size;
+    uint32_t wait_replicas;
     char why[TIERCE__RESP_WHY_BYTES];
 };
 
@@ -85,6 +88,32 @@ unsigned tierce__resp_slot(const char *key, size_t bytes)
         }
     }
     return crc16(key, bytes) % SLOTS;
+}
+
+static uint32_t slot_tags[SLOTS];
+
+static void find_slot_tags(void)
+{
+    static bool has_tag[SLOTS];
+    unsigned left = SLOTS;
+    for (uint32_t number = 0; left > 0; number++) {
+        char digits[12];
+        int bytes = snprintf(digits, sizeof(digits), "%" PRIu32, number);
+        unsigned slot = crc16(digits, (size_t)bytes) % SLOTS;
+        if (has_tag[slot])
+            continue;
+        has_tag[slot] = true;
+        slot_tags[slot] = number;
+        left--;
+    }
+}
+
+uint32_t tierce__resp_slot_tag(unsigned slot)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    TIERCE_ASSERT(slot < SLOTS);
+    (void)pthread_once(&once, find_slot_tags);
+    return slot_tags[slot];
 }
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
@@ -221,6 +250,12 @@ static int learn(struct tierce__resp_cluster *cluster, uint64_t deadline_ns)
     return rc;
 }
 
+static uint64_t default_deadline(const struct tierce__resp_cluster *cluster)
+{
+    uint32_t timeout_ms = cluster->opts.call_timeout_ms;
+    return tierce__deadline_in_ms(timeout_ms != 0 ? timeout_ms : CALL_TIMEOUT_MS);
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 static int copy_text(struct tierce__resp_cluster *cluster, const char **text)
@@ -244,37 +279,72 @@ static int copy_opts(struct tierce__resp_cluster *cluster, const struct tierce__
     return rc == 0 ? copy_text(cluster, &own->client_key) : rc;
 }
 
-int tierce__resp_cluster_open(struct tierce__resp_cluster **out,
-                              const struct tierce__resp_opts *opts,
-                              char why[TIERCE__RESP_WHY_BYTES])
+static int add_seeds(struct tierce__resp_cluster *cluster, const struct tierce__resp_node *nodes,
+                     size_t count)
+{
+    enum { PORT = 6379 };
+    /* The last is asked first. */
+    for (size_t i = count; i-- > 0;) {
+        const char *host = nodes[i].host != NULL ? nodes[i].host : "127.0.0.1";
+        int seed =
+            find_node(cluster, host, strlen(host), nodes[i].port != 0 ? nodes[i].port : PORT);
+        if (seed < 0)
+            return seed;
+    }
+    return 0;
+}
+
+int tierce__resp_cluster_create(struct tierce__resp_cluster **out,
+                                const struct tierce__resp_opts *opts,
+                                const struct tierce__resp_node *nodes, size_t count)
 {
     struct tierce__resp_cluster *cluster = tierce__calloc(1, sizeof(*cluster));
-    snprintf(why, TIERCE__RESP_WHY_BYTES, "%s", tierce_strerror(-ENOMEM));
     if (cluster == NULL)
         return -ENOMEM;
     cluster->magic = CLUSTER_MAGIC;
+    cluster->is_stale = true;
     int rc = copy_opts(cluster, opts);
     cluster->slots = tierce__alloc(SLOTS * sizeof(*cluster->slots));
     if (rc == 0 && cluster->slots == NULL)
         rc = -ENOMEM;
-    if (rc == 0) {
-        const char *host = cluster->opts.host != NULL ? cluster->opts.host : "127.0.0.1";
-        int seed = find_node(cluster, host, strlen(host),
-                             cluster->opts.port != 0 ? cluster->opts.port : 6379);
-        rc = seed < 0 ? seed : 0;
-    }
-    if (rc == 0) {
-        rc = learn(cluster, TIERCE__DEADLINE_NEVER);
-        if (rc != 0)
-            memcpy(why, cluster->why, sizeof(cluster->why));
-    }
+    for (size_t slot = 0; rc == 0 && slot < SLOTS; slot++)
+        cluster->slots[slot] = NOBODY;
+    if (rc == 0)
+        rc = add_seeds(cluster, nodes, count);
+    if (rc != 0)
+        tierce__resp_cluster_close(cluster);
+    else
+        *out = cluster;
+    return rc;
+}
+
+int tierce__resp_cluster_open(struct tierce__resp_cluster **out,
+                              const struct tierce__resp_opts *opts,
+                              char why[TIERCE__RESP_WHY_BYTES])
+{
+    struct tierce__resp_cluster *cluster = NULL;
+    snprintf(why, TIERCE__RESP_WHY_BYTES, "%s", tierce_strerror(-ENOMEM));
+    int rc = tierce__resp_cluster_create(&cluster, opts,
+                                         &(struct tierce__resp_node){opts->host, opts->port}, 1);
+    if (rc != 0)
+        return rc;
+    rc = tierce__resp_cluster_learn(cluster, TIERCE__DEADLINE_NEVER);
     if (rc != 0) {
+        memcpy(why, cluster->why, sizeof(cluster->why));
         tierce__resp_cluster_close(cluster);
         return rc;
     }
     why[0] = '\0';
     *out = cluster;
     return 0;
+}
+
+int tierce__resp_cluster_learn(struct tierce__resp_cluster *cluster, uint64_t deadline_ns)
+{
+    TIERCE_CHECK_MAGIC(cluster, CLUSTER_MAGIC);
+    if (deadline_ns == 0)
+        deadline_ns = default_deadline(cluster);
+    return cluster->is_stale ? learn(cluster, deadline_ns) : 0;
 }
 
 void tierce__resp_cluster_close(struct tierce__resp_cluster *cluster)
@@ -310,8 +380,16 @@ void tierce__resp_cluster_begin(struct tierce__resp_cluster *cluster)
     TIERCE_CHECK_MAGIC(cluster, CLUSTER_MAGIC);
     tierce__arena_reset(&cluster->arena);
     cluster->count = 0;
+    cluster->wait_replicas = 0;
+    cluster->why[0] = '\0';
     for (size_t i = 0; i < cluster->node_count; i++)
         cluster->nodes[i].has_begun = false;
+}
+
+void tierce__resp_cluster_wait(struct tierce__resp_cluster *cluster, uint32_t replicas)
+{
+    TIERCE_CHECK_MAGIC(cluster, CLUSTER_MAGIC);
+    cluster->wait_replicas = replicas;
 }
 
 int tierce__resp_cluster_append(struct tierce__resp_cluster *cluster, size_t key,
@@ -354,20 +432,32 @@ tierce__resp_cluster_value(const struct tierce__resp_cluster *cluster, size_t i)
     return &cluster->commands[i].value;
 }
 
-struct tierce__resp *tierce__resp_cluster_node(struct tierce__resp_cluster *cluster, size_t i)
+int tierce__resp_cluster_node(struct tierce__resp_cluster *cluster, size_t i,
+                              struct tierce__resp **out)
 {
     TIERCE_CHECK_MAGIC(cluster, CLUSTER_MAGIC);
-    if (cluster->is_stale && learn(cluster, TIERCE__DEADLINE_NEVER) != 0)
-        return NULL;
+    int rc = tierce__resp_cluster_learn(cluster, 0);
+    if (rc != 0)
+        return rc;
+    for (size_t slot = 0; slot < SLOTS; slot++)
+        if (cluster->slots[slot] == NOBODY) {
+            cluster->is_stale = true;
+            return fail(cluster, TIERCE_E_DOWN, "some slots are nobody's");
+        }
     for (size_t n = 0; n < cluster->node_count; n++) {
         bool has_slots = false;
         for (size_t slot = 0; slot < SLOTS && !has_slots; slot++)
             has_slots = cluster->slots[slot] == n;
         if (!has_slots || i-- > 0)
             continue;
-        return begin_node(cluster, &cluster->nodes[n]) == 0 ? cluster->nodes[n].resp : NULL;
+        rc = begin_node(cluster, &cluster->nodes[n]);
+        if (rc == 0)
+            *out = cluster->nodes[n].resp;
+        else
+            cluster->is_stale = true;
+        return rc;
     }
-    return NULL;
+    return -ENOENT;
 }
 
 /* ---- a round --------------------------------------------------------------------------------- */
@@ -397,6 +487,32 @@ static void assign(struct tierce__resp_cluster *cluster)
     }
 }
 
+/* Three quarters of what is left, so that the answer comes in time. */
+static int append_wait(const struct tierce__resp_cluster *cluster, struct tierce__resp *resp,
+                       uint64_t deadline_ns)
+{
+    uint64_t now_ns = tierce__now_ns();
+    uint64_t left_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / TIERCE__MS_NS : 0;
+    char replicas[12], wait_ms[24];
+    int replicas_bytes = snprintf(replicas, sizeof(replicas), "%" PRIu32, cluster->wait_replicas);
+    /* 0 would be for ever. */
+    int ms_bytes = snprintf(wait_ms, sizeof(wait_ms), "%" PRIu64, left_ms / 4 * 3 + 1);
+    return tierce__resp_append(resp, (const char *[]){"WAIT", replicas, wait_ms},
+                               (size_t[]){4, (size_t)replicas_bytes, (size_t)ms_bytes}, 3);
+}
+
+static int read_wait(struct tierce__resp_cluster *cluster, struct tierce__resp *resp,
+                     uint64_t deadline_ns)
+{
+    struct tierce__resp_value value;
+    int rc = tierce__resp_read(resp, &value, deadline_ns);
+    if (rc != 0)
+        return fail(cluster, rc, tierce__resp_why(resp));
+    if (value.type != TIERCE__RESP_INTEGER || value.integer < (int64_t)cluster->wait_replicas)
+        return fail(cluster, TIERCE_E_DEADLINE, "too few replicas have what was written");
+    return 0;
+}
+
 /* Sends a node its commands. One that cannot be reached is left out of this round, and the slots
  * are asked for again. */
 static int send_node(struct tierce__resp_cluster *cluster, struct node *node, uint64_t deadline_ns)
@@ -415,6 +531,8 @@ static int send_node(struct tierce__resp_cluster *cluster, struct node *node, ui
             rc =
                 tierce__resp_append(node->resp, command->arguments, command->bytes, command->count);
     }
+    if (rc == 0 && cluster->wait_replicas > 0)
+        rc = append_wait(cluster, node->resp, deadline_ns);
     if (rc == 0)
         rc = tierce__resp_flush(node->resp, deadline_ns);
     return rc == 0 ? 0 : fail(cluster, rc, tierce__resp_why(node->resp));
@@ -482,7 +600,7 @@ static int read_node(struct tierce__resp_cluster *cluster, size_t index, uint64_
         if (rc != 0)
             return rc;
     }
-    return 0;
+    return cluster->wait_replicas > 0 ? read_wait(cluster, resp, deadline_ns) : 0;
 }
 
 /* Sends to all nodes, then reads from all. *left = the commands that have no answer yet. */
@@ -508,13 +626,12 @@ static int run_round(struct tierce__resp_cluster *cluster, uint64_t deadline_ns,
 int tierce__resp_cluster_run(struct tierce__resp_cluster *cluster, uint64_t deadline_ns)
 {
     TIERCE_CHECK_MAGIC(cluster, CLUSTER_MAGIC);
-    uint32_t timeout_ms = cluster->opts.call_timeout_ms;
     if (deadline_ns == 0)
-        deadline_ns = tierce__deadline_in_ms(timeout_ms != 0 ? timeout_ms : CALL_TIMEOUT_MS);
+        deadline_ns = default_deadline(cluster);
     for (unsigned round = 0; round < ROUNDS_MAX; round++) {
         size_t left;
         int rc = cluster->is_stale ? learn(cluster, deadline_ns) : 0;
-        if (rc == -ENOMEM)
+        if (rc == -ENOMEM || rc == -EACCES || rc == TIERCE_E_UNSUPPORTED)
             return rc;
         rc = run_round(cluster, deadline_ns, &left);
         if (rc != 0)

@@ -23,12 +23,28 @@
 
 struct tierce__resp_cluster;
 
-/* opts name one node, of which the others are learnt; user, password and TLS are those of all.
- * Errors: as tierce__resp_open; TIERCE_E_UNSUPPORTED (it is no cluster); `why` in words. */
+struct tierce__resp_node {
+    const char *host;
+    uint16_t port; /* 0: 6379 */
+};
+
+/* A client that knows some nodes, of which it learns the others when it first has to. What opts say
+ * beside host and port holds for all nodes. [borrow] all for the call. Errors: -ENOMEM,
+ * TIERCE_E_LIMIT. */
+TIERCE_MUSTUSE int tierce__resp_cluster_create(struct tierce__resp_cluster **out,
+                                               const struct tierce__resp_opts *opts,
+                                               const struct tierce__resp_node *nodes, size_t count);
+
+/* The same of the one node that opts name, which was asked for the others. Errors: as
+ * tierce__resp_open; TIERCE_E_UNSUPPORTED (it is no cluster); `why` in words. */
 TIERCE_MUSTUSE int tierce__resp_cluster_open(struct tierce__resp_cluster **out,
                                              const struct tierce__resp_opts *opts,
                                              char why[TIERCE__RESP_WHY_BYTES]);
 void tierce__resp_cluster_close(struct tierce__resp_cluster *cluster);
+
+/* Asks who has which slots, if that is not known. Errors: as open. */
+TIERCE_MUSTUSE int tierce__resp_cluster_learn(struct tierce__resp_cluster *cluster,
+                                              uint64_t deadline_ns);
 
 /* Forgets the batch before, with its values. */
 void tierce__resp_cluster_begin(struct tierce__resp_cluster *cluster);
@@ -37,6 +53,10 @@ void tierce__resp_cluster_begin(struct tierce__resp_cluster *cluster);
 TIERCE_MUSTUSE int tierce__resp_cluster_append(struct tierce__resp_cluster *cluster, size_t key,
                                                const char *const *arguments, const size_t *bytes,
                                                size_t count);
+
+/* The batch writes: every node is asked to wait (WAIT) until so many of its replicas have what was
+ * written. If they don't in time, run fails with TIERCE_E_DEADLINE, and it may be lost. */
+void tierce__resp_cluster_wait(struct tierce__resp_cluster *cluster, uint32_t replicas);
 
 /* Sends the batch and waits for all answers. Errors: as tierce__resp_read, with
  * tierce__resp_cluster_why in words; then no value may be looked at. */
@@ -49,11 +69,19 @@ tierce__resp_cluster_value(const struct tierce__resp_cluster *cluster, size_t i)
 
 const char *tierce__resp_cluster_why(const struct tierce__resp_cluster *cluster);
 
-/* For what is asked of each node, such as SCAN: clients of those that have slots, NULL behind the
- * last. Not while a batch is open; a begin of the client makes its connection. */
-struct tierce__resp *tierce__resp_cluster_node(struct tierce__resp_cluster *cluster, size_t i);
+/* For what is asked of each node, such as SCAN: the client of the i-th of those that have slots.
+ * Between begin and the first append. Errors: -ENOENT behind the last; TIERCE_E_DOWN, some slots
+ * are nobody's; as tierce__resp_open. */
+TIERCE_MUSTUSE int tierce__resp_cluster_node(struct tierce__resp_cluster *cluster, size_t i,
+                                             struct tierce__resp **out);
+
+#define TIERCE__RESP_SLOTS 16384u
 
 /* The slot of a key, 0 .. 16383: of what stands in its first braces, if they are not empty. */
 unsigned tierce__resp_slot(const char *key, size_t bytes);
+
+/* The smallest number whose decimal digits lie in a slot: a key with it in braces lies there too.
+ */
+uint32_t tierce__resp_slot_tag(unsigned slot);
 
 #endif

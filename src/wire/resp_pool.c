@@ -10,31 +10,32 @@
 
 #define POOL_MAGIC 0x2b94e6f3u
 
-/* All clients are made at the beginning, unconnected: afterwards nothing of them can fail. */
+/* All links are made at the beginning, unconnected: afterwards nothing of them can fail. */
 struct tierce__resp_pool {
     uint32_t magic;
     uint32_t call_timeout_ms;
     struct tierce__lock lock;
     struct tierce__cond given;
-    uint32_t count, idle; /* under `lock`, as is the order of clients[0 .. idle) */
-    struct tierce__resp **clients;
+    uint32_t count, idle; /* under `lock`, as is the order of links[0 .. idle) */
+    struct tierce__resp_link **links;
 };
 
-int tierce__resp_pool_create(struct tierce__resp_pool **out, const struct tierce__resp_opts *opts,
-                             uint32_t clients_max, char why[TIERCE__RESP_WHY_BYTES])
+int tierce__resp_pool_create(struct tierce__resp_pool **out, const struct tierce__resp_uri *uri,
+                             char why[TIERCE__RESP_WHY_BYTES])
 {
-    TIERCE_ASSERT(clients_max > 0);
+    uint32_t links_max = uri->pool_max, timeout_ms = uri->opts.call_timeout_ms;
+    TIERCE_ASSERT(links_max > 0);
     struct tierce__resp_pool *pool = tierce__calloc(1, sizeof(*pool));
     if (pool == NULL)
         return -ENOMEM;
     pool->magic = POOL_MAGIC;
-    pool->call_timeout_ms = opts->call_timeout_ms != 0 ? opts->call_timeout_ms : 1000;
+    pool->call_timeout_ms = timeout_ms != 0 ? timeout_ms : 1000;
     tierce__lock_init(&pool->lock, TIERCE__LOCK_RESP_POOL);
     tierce__cond_init(&pool->given);
     int rc = -ENOMEM;
-    pool->clients = tierce__calloc(clients_max, sizeof(*pool->clients));
-    for (; pool->clients != NULL && pool->count < clients_max; pool->count++) {
-        rc = tierce__resp_create(&pool->clients[pool->count], opts, why);
+    pool->links = tierce__calloc(links_max, sizeof(*pool->links));
+    for (; pool->links != NULL && pool->count < links_max; pool->count++) {
+        rc = tierce__resp_link_create(&pool->links[pool->count], uri, why);
         if (rc != 0)
             break;
     }
@@ -53,16 +54,16 @@ void tierce__resp_pool_destroy(struct tierce__resp_pool *pool)
         return;
     TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
     TIERCE_ASSERT(pool->idle == pool->count);
-    for (uint32_t i = 0; pool->clients != NULL && i < pool->count; i++)
-        tierce__resp_close(pool->clients[i]);
-    tierce__free(pool->clients);
+    for (uint32_t i = 0; pool->links != NULL && i < pool->count; i++)
+        tierce__resp_link_close(pool->links[i]);
+    tierce__free(pool->links);
     tierce__cond_fini(&pool->given);
     tierce__lock_fini(&pool->lock);
     pool->magic = 0;
     tierce__free(pool);
 }
 
-int tierce__resp_pool_take(struct tierce__resp_pool *pool, struct tierce__resp **out,
+int tierce__resp_pool_take(struct tierce__resp_pool *pool, struct tierce__resp_link **out,
                            uint64_t deadline_ns)
 {
     TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
@@ -74,17 +75,17 @@ int tierce__resp_pool_take(struct tierce__resp_pool *pool, struct tierce__resp *
         in_time = tierce__cond_wait(&pool->given, &pool->lock, deadline_ns);
     int rc = pool->idle > 0 ? 0 : TIERCE_E_DEADLINE;
     if (rc == 0)
-        *out = pool->clients[--pool->idle];
+        *out = pool->links[--pool->idle];
     tierce__lock_drop(&pool->lock);
     return rc;
 }
 
-void tierce__resp_pool_give(struct tierce__resp_pool *pool, struct tierce__resp *resp)
+void tierce__resp_pool_give(struct tierce__resp_pool *pool, struct tierce__resp_link *link)
 {
     TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
     tierce__lock_take(&pool->lock);
     TIERCE_ASSERT(pool->idle < pool->count);
-    pool->clients[pool->idle++] = resp;
+    pool->links[pool->idle++] = link;
     tierce__cond_signal(&pool->given);
     tierce__lock_drop(&pool->lock);
 }

@@ -8,9 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define POOL_MAX       16u
-#define TIMEOUT_MS_MAX 3600000u
-#define PARAMS_MAX     16u
+#define POOL_MAX          16u
+#define TIMEOUT_MS_MAX    3600000u
+#define PARAMS_MAX        16u
+#define WAIT_REPLICAS_MAX 16u
 
 static int refuse(char why[TIERCE__RESP_WHY_BYTES], const char *what)
 {
@@ -64,7 +65,7 @@ static bool take_user(struct tierce__resp_uri *uri, char *text)
 }
 
 /* host, host:port, [::1]:port. */
-static const char *take_host(struct tierce__resp_uri *uri, char *text)
+static const char *take_node(struct tierce__resp_node *node, char *text)
 {
     char *port = NULL;
     uint64_t number = 0;
@@ -80,8 +81,25 @@ static const char *take_host(struct tierce__resp_uri *uri, char *text)
         return "the port is none";
     if (!decode(text) || text[0] == '/')
         return "the host is none";
-    uri->opts.host = text[0] != '\0' ? text : "127.0.0.1";
-    uri->opts.port = (uint16_t)number;
+    *node = (struct tierce__resp_node){text[0] != '\0' ? text : "127.0.0.1", (uint16_t)number};
+    return NULL;
+}
+
+/* One, or several with commas between where it is a cluster. */
+static const char *take_hosts(struct tierce__resp_uri *uri, char *text, bool many)
+{
+    for (char *next; text != NULL; text = next) {
+        next = cut(text, ',');
+        if (next != NULL && !many)
+            return "several nodes are a cluster's: redis-cluster://";
+        if (uri->node_count == TIERCE__RESP_URI_NODES)
+            return "there are more than 16 nodes";
+        const char *wrong = take_node(&uri->nodes[uri->node_count++], text);
+        if (wrong != NULL)
+            return wrong;
+    }
+    uri->opts.host = uri->nodes[0].host;
+    uri->opts.port = uri->nodes[0].port;
     return NULL;
 }
 
@@ -131,13 +149,35 @@ static const char *apply_params(struct tierce__resp_uri *uri)
         if (wrong != NULL)
             return wrong;
     }
-    if ((text = tierce__resp_uri_param(uri, "cluster")) != NULL &&
-        !tierce__parse_bool(&uri->is_cluster, text))
-        return "cluster is neither true nor false";
+    if ((text = tierce__resp_uri_param(uri, "cluster")) != NULL) {
+        bool is_cluster;
+        if (!tierce__parse_bool(&is_cluster, text))
+            return "cluster is neither true nor false";
+        uri->is_cluster = uri->is_cluster || is_cluster;
+    }
+    if ((text = tierce__resp_uri_param(uri, "wait_replicas")) != NULL) {
+        if (!to_number(&number, text, WAIT_REPLICAS_MAX))
+            return "wait_replicas is not between 0 and 16";
+        uri->wait_replicas = (uint32_t)number;
+    }
     uri->opts.ca_file = tierce__resp_uri_param(uri, "ca_file");
     uri->opts.client_certificate = tierce__resp_uri_param(uri, "client_certificate");
     uri->opts.client_key = tierce__resp_uri_param(uri, "client_key");
     return NULL;
+}
+
+static const char *take_socket(struct tierce__resp_uri *uri, char *rest)
+{
+    char *path = strchr(rest, '/');
+    if (path == NULL || !decode(path))
+        return "the socket has no path";
+    uri->opts.host = path;
+    if (path == rest)
+        return NULL;
+    if (path[-1] != '@')
+        return "before the path of the socket stands no user";
+    path[-1] = '\0';
+    return take_user(uri, rest) ? NULL : "user or password is not percent-encoded rightly";
 }
 
 /* What is behind "//", cut into pieces. Returns what is wrong, or NULL. */
@@ -147,18 +187,8 @@ static const char *take_place(struct tierce__resp_uri *uri, char *rest, bool is_
     const char *wrong = take_params(uri, params);
     if (wrong != NULL)
         return wrong;
-    if (is_unix) {
-        char *path = strchr(rest, '/');
-        if (path == NULL || !decode(path))
-            return "the socket has no path";
-        uri->opts.host = path;
-        if (path == rest)
-            return NULL;
-        if (path[-1] != '@')
-            return "before the path of the socket stands no user";
-        path[-1] = '\0';
-        return take_user(uri, rest) ? NULL : "user or password is not percent-encoded rightly";
-    }
+    if (is_unix)
+        return take_socket(uri, rest);
     char *database = cut(rest, '/');
     char *host = strrchr(rest, '@');
     if (host != NULL) {
@@ -166,8 +196,17 @@ static const char *take_place(struct tierce__resp_uri *uri, char *rest, bool is_
         if (!take_user(uri, rest))
             return "user or password is not percent-encoded rightly";
     }
-    wrong = take_host(uri, host != NULL ? host : rest);
+    wrong = take_hosts(uri, host != NULL ? host : rest, uri->is_cluster);
     return wrong == NULL && database != NULL ? take_database(uri, database) : wrong;
+}
+
+static const char *check_cluster(const struct tierce__resp_uri *uri)
+{
+    if (!uri->is_cluster)
+        return uri->wait_replicas > 0 ? "wait_replicas is for a cluster" : NULL;
+    if (uri->node_count == 0)
+        return "a cluster is not reached by a socket";
+    return uri->opts.database != 0 ? "a cluster has no databases" : NULL;
 }
 
 int tierce__resp_uri_parse(struct tierce__resp_uri *out, const char *uri,
@@ -176,27 +215,31 @@ int tierce__resp_uri_parse(struct tierce__resp_uri *out, const char *uri,
     struct tierce__resp_uri parsed = {.opts = {.size = sizeof(parsed.opts)}, .pool_max = POOL_MAX};
     static const struct {
         const char *text;
-        bool tls, is_unix;
-    } schemes[] = {{"redis://", false, false},
-                   {"rediss://", true, false},
-                   {"redis+unix://", false, true},
-                   {"unix://", false, true}};
+        bool tls, is_unix, is_cluster;
+    } schemes[] = {
+        {"redis://", false, false, false},        {"rediss://", true, false, false},
+        {"redis-cluster://", false, false, true}, {"rediss-cluster://", true, false, true},
+        {"redis+unix://", false, true, false},    {"unix://", false, true, false}};
     parsed.text = tierce__strdup(uri);
     if (parsed.text == NULL) {
         refuse(why, "no memory");
         return -ENOMEM;
     }
-    const char *wrong = "it begins with none of redis://, rediss://, redis+unix://";
+    const char *wrong =
+        "it begins with none of redis://, rediss://, redis-cluster://, redis+unix://";
     for (size_t i = 0; i < sizeof(schemes) / sizeof(*schemes); i++) {
         size_t length = strlen(schemes[i].text);
         if (strncmp(uri, schemes[i].text, length) != 0)
             continue;
         parsed.opts.tls = schemes[i].tls;
+        parsed.is_cluster = schemes[i].is_cluster;
         wrong = take_place(&parsed, parsed.text + length, schemes[i].is_unix);
         break;
     }
     if (wrong == NULL)
         wrong = apply_params(&parsed);
+    if (wrong == NULL)
+        wrong = check_cluster(&parsed);
     if (wrong != NULL) {
         tierce__resp_uri_clear(&parsed);
         return refuse(why, wrong);

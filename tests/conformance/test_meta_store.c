@@ -3,7 +3,7 @@
 
 #include "check_main.h"
 #include "meta_folder.h"
-#include "redis_server.h"
+#include "redis_cluster.h"
 
 static void nothing(void) {}
 
@@ -29,6 +29,19 @@ static const char *redis_place(void)
 static void redis_end(void)
 {
     redis_stop(&server);
+}
+
+/* One cluster for all tests: it takes seconds to be made. */
+static struct redis_cluster cluster;
+
+static void cluster_begin(void)
+{
+    ck_assert(redis_cluster_flush(&cluster));
+}
+
+static const char *cluster_place(void)
+{
+    return cluster.uri;
 }
 
 /* Where everything must run, a server that is not there is a failure. */
@@ -57,10 +70,20 @@ int main(void)
                                               .begin = redis_begin,
                                               .uri = redis_place,
                                               .end = redis_end};
-    const struct meta_factory *const all[] = {&memory, &rocksdb, &redis};
-    int failed = 0;
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-        if (all[i] != &redis || has_redis())
-            failed |= check_main(meta_conformance(all[i]));
+    static const struct meta_factory clustered = {.name = "redis cluster",
+                                                  .ops = &tierce__meta_redis,
+                                                  .is_durable = true,
+                                                  .begin = cluster_begin,
+                                                  .uri = cluster_place,
+                                                  .end = nothing};
+    int failed = check_main(meta_conformance(&memory)) | check_main(meta_conformance(&rocksdb));
+    if (!has_redis())
+        return failed;
+    failed |= check_main(meta_conformance(&redis));
+    if (redis_cluster_start(&cluster, 3, 0, 60000))
+        failed |= check_main(meta_conformance(&clustered));
+    else
+        failed = 1;
+    redis_cluster_stop(&cluster);
     return failed;
 }

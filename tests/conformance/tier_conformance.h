@@ -45,6 +45,8 @@ struct tier_test {
     struct tierce__pool *pool;
     struct tierce__tier *tier;
     bool lends;
+    bool shared; /* TIERCE__TIER_SHARED: it counts and orders nothing */
+    bool whole;  /* TIERCE__TIER_WHOLE */
     uint32_t ns;
     uint32_t ns_other;
 };

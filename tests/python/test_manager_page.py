@@ -19,6 +19,8 @@ from manager_process import Http, Manager  # noqa: E402
 
 HOSTILE = "</script><img src=x onerror=\"document.title='run'\">&amp;<!--"
 HOSTILE_STORAGE = "<script>'\"><b><!--"  # a part of URIs, which may have less
+HOSTILE_MORE = ["javascript:document.title='run'", "' onmouseover='document.title=1' x='",
+                "<svg onload=\"document.title='run'\">", "{{1}}${document.title='run'}`"]
 SECTIONS = ["groups", "storages", "instances", "work", "calls"]
 SPECS = [{"name": "tp0", "size": 1024}, {"name": "tp1", "size": 1024}]
 
@@ -214,6 +216,39 @@ def test_names_are_text(browser, manager):
     assert page.run("document.querySelectorAll('main img, main b, main script').length") == 0
     assert page.run("document.querySelectorAll('script').length") == 1
     assert page.problems == [] and page.blocked == 0
+
+
+def test_hostile_names_do_nothing(browser, tmp_path):
+    """Of groups, storages, instances and the node, over phone and desk, moved over and focused."""
+    manager = Manager(tmp_path, f"--elector.node_id={HOSTILE_MORE[2]}")
+    api = Http(manager)
+    for name in (HOSTILE, *HOSTILE_MORE):
+        group = {**Manager.usual_startup(tmp_path / "nfs")["instance_group"], "name": name,
+                 "quota": {"capacity": 1000000}}
+        config = group["cache_config"]
+        config["data_storage_strategy"] = config.pop("cache_prefer_strategy")
+        reply = api.call("admin", "CreateInstanceGroup", instance_group=group)
+        assert reply["header"]["status"]["code"] == "OK", reply
+        reply = api.call("meta", "RegisterInstance", instance_group=name, instance_id=f"i{name}",
+                         block_size=4, model_deployment={"model_name": name, "dtype": "bf16"},
+                         location_spec_infos=SPECS)
+        assert reply["header"]["status"]["code"] == "OK", reply
+        api.call("admin", "AddStorage", storage={
+            "global_unique_name": name, "nfs": {"root_path": f"/nowhere/{name}/",
+                                                "key_count_per_file": 8}})
+    for width in (360, 1280):
+        page = load(browser, manager, width=width)
+        text = page.run("document.body.textContent")
+        for name in (HOSTILE, *HOSTILE_MORE):
+            assert text.count(name) >= 2, name  # the group's, the instance's
+        for event in ("mouseover", "click", "focus", "load", "error"):
+            page.run("document.querySelectorAll('body *').forEach(e => e.dispatchEvent("
+                     f"new Event('{event}', {{bubbles: true}})))")
+        assert page.run("document.title").endswith("tierce manager")
+        assert page.run("document.querySelectorAll('main img, main b, main script, [onmouseover],"
+                        " [onload], [onerror], a[href]').length") == 0
+        assert page.problems == [] and page.blocked == 0
+    assert manager.stop() == 0
 
 
 def test_it_follows_what_happens(browser, manager):

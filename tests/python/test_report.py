@@ -79,6 +79,17 @@ EVERYTHING = ("--match", "prefix,any", "--order", "rev,fwd", "--policy",
 SECTIONS = ["rates", "time", "tiers", "savings", "waits", "life", "prefixes", "trust", "limits"]
 
 
+@pytest.mark.parametrize("match, shaded", [("prefix", 1), ("window:2", 0)])
+def test_headroom_is_up_to_a_bound(browser, tmp_path, match, shaded):
+    """By a window Belady's line is none: others may lie above it."""
+    trace, made = tmp_path / "trace.jsonl", tmp_path / "report.html"
+    trace.write_text(sessions(200))
+    optimize(trace, "--match", match, "--policy", "lru,belady", "--html", made)
+    page = Page(browser, 1280).open(made)
+    assert page.problems == []
+    assert page.run("document.querySelectorAll('#rates path.headroom').length") == shaded
+
+
 @pytest.mark.parametrize("width", [1280, 360])
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_loads_and_asks_for_nothing(browser, report, width, dark):

@@ -18,9 +18,9 @@
 #include "tier/fault.h"
 
 /*
- * What the rounds (test_soak.c) and the steps (soak_steps.c) of the soak share. Every byte of a
- * block follows from its hash, its namespace, its shard and its layer, so that nobody has to
- * remember what a right byte is.
+ * What the rounds (test_soak.c), the steps (soak_steps.c) and the subscriber (soak_events.c) share.
+ * Every byte of a block follows from its hash, its namespace, its shard and its layer, so that
+ * nobody has to remember what a right byte is.
  */
 
 enum {
@@ -62,6 +62,9 @@ struct soak {
     struct tierce_view *views[NAMESPACES];
     bool spoils;                 /* this round has faults that make bytes wrong */
     bool tainted;                /* wrong bytes may lie in the folder */
+    bool roomy;                  /* the folder has room for all there is: nothing is evicted */
+    bool endless;                /* this process is to be killed */
+    uint64_t (*facts)[PROMPTS];  /* NULL, or [NAMESPACES]: see note_facts */
     _Atomic unsigned clears;     /* twice each, and each move; odd while one is under way */
     _Atomic uint64_t prefetches; /* begun, and not yet told their end */
 };
@@ -111,6 +114,17 @@ void worker_step(struct worker *w);
 void worker_stop(struct worker *w);
 /* After the round's views were closed. */
 void worker_fini(struct worker *w);
+
+/* Notes how many blocks of each prompt of a namespace are durable now, in memory that outlives this
+ * process. What may delete some of them forgets it first. */
+void note_facts(struct worker *w, unsigned ns);
+
+/* Subscribes to the round's events. */
+void events_start(struct test_random *random);
+/* When nothing goes on any more: what was told is what is there. */
+void events_settle(uint32_t timeout_ms);
+/* Adds what there was. */
+void events_stop(uint64_t *told, uint64_t *gaps);
 
 /* Loads the first blocks of a prompt with time enough; what is loaded is right. Returns the blocks
  * loaded. */

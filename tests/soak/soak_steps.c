@@ -472,12 +472,68 @@ static void step_view(struct worker *w)
     tierce_view_close(t.view);
 }
 
+/* Holds what memory there is to be had, as loads do. Stores wait for it, or are skipped. */
+static void step_squeeze(struct worker *w)
+{
+    struct tierce__buf *bufs[16];
+    unsigned count = 0;
+    while (count < 16 && (bufs[count] = tierce__storage_alloc(soak.engine, 65536)) != NULL)
+        count++;
+    if (one_in(w, 2))
+        step_store(w);
+    else
+        usleep(below(w, 4000));
+    while (count > 0)
+        tierce__buf_release(bufs[--count]);
+}
+
+static pthread_mutex_t clear_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* Around what may take chunks that somebody has pinned out of memory's index. */
+static void begin_clear(void)
+{
+    pthread_mutex_lock(&clear_mutex);
+    atomic_fetch_add(&soak.clears, 1);
+}
+
+/* In a clear that takes from disk; of one namespace, or (NAMESPACES) of all. */
+static void forget_facts(unsigned ns)
+{
+    for (unsigned n = 0; soak.facts != NULL && n < NAMESPACES; n++) {
+        if (n == ns || ns == NAMESPACES)
+            memset(soak.facts[n], 0, sizeof(soak.facts[n]));
+    }
+}
+
+static void end_clear(void)
+{
+    atomic_fetch_add(&soak.clears, 1);
+    pthread_mutex_unlock(&clear_mutex);
+}
+
+void note_facts(struct worker *w, unsigned ns)
+{
+    pthread_mutex_lock(&clear_mutex);
+    for (unsigned p = 0; p < PROMPTS; p++) {
+        uint64_t blocks;
+        MUST(tierce_durable(soak.views[ns], w->chains[ns][p], soak.prompts[p].blocks, &blocks) ==
+             0);
+        if (blocks > soak.facts[ns][p])
+            soak.facts[ns][p] = blocks;
+    }
+    pthread_mutex_unlock(&clear_mutex);
+}
+
 static void step_flush(struct worker *w)
 {
+    if (soak.facts != NULL && !one_in(w, 8))
+        return; /* or next to nothing would be undurable when this process is killed */
     uint32_t timeout_ms = 1 + below(w, 200);
     uint64_t begun_ns = tierce__now_ns();
     (void)!tierce_engine_flush(soak.engine, timeout_ms);
     check_quick(begun_ns, timeout_ms);
+    if (soak.facts != NULL)
+        note_facts(w, below(w, NAMESPACES));
 }
 
 static void step_ask(struct worker *w)
@@ -490,6 +546,8 @@ static void step_ask(struct worker *w)
     MUST(tierce_durable(t.view, t.at.chain, t.to, &blocks) == 0);
     check_quick(begun_ns, 80);
     MUST(blocks <= t.to);
+    if (soak.facts != NULL)
+        note_facts(w, t.at.ns);
     if (one_in(w, 4))
         tierce_view_computed(t.view, 1 + below(w, 1000), 1 + below(w, 100000000));
 }
@@ -511,30 +569,19 @@ static void step_evict(struct worker *w)
     memory->ops->evict(memory, 1 + below(w, 1u << 18));
 }
 
-static pthread_mutex_t clear_mutex = PTHREAD_MUTEX_INITIALIZER;
-
-/* Around what may take chunks that somebody has pinned out of memory's index. */
-static void begin_clear(void)
-{
-    pthread_mutex_lock(&clear_mutex);
-    atomic_fetch_add(&soak.clears, 1);
-}
-
-static void end_clear(void)
-{
-    atomic_fetch_add(&soak.clears, 1);
-    pthread_mutex_unlock(&clear_mutex);
-}
-
 static void step_clear(struct worker *w)
 {
     static const uint32_t tiers[] = {0, 1u << TIERCE_ORIGIN_MEMORY, 1u << TIERCE_ORIGIN_DISK};
     if (!one_in(w, 40))
         return;
-    const struct tierce_view *view = one_in(w, 2) ? soak.views[below(w, NAMESPACES)] : NULL;
+    unsigned ns = one_in(w, 2) ? below(w, NAMESPACES) : NAMESPACES;
+    const struct tierce_view *view = ns < NAMESPACES ? soak.views[ns] : NULL;
+    uint32_t from = tiers[below(w, 3)];
     begin_clear();
+    if (from != 1u << TIERCE_ORIGIN_MEMORY)
+        forget_facts(ns);
     uint64_t begun_ns = tierce__now_ns();
-    (void)!tierce_engine_clear(soak.engine, tiers[below(w, 3)], view);
+    (void)!tierce_engine_clear(soak.engine, from, view);
     check_quick(begun_ns, 2000);
     end_clear();
 }
@@ -550,6 +597,8 @@ static void step_copy(struct worker *w)
                                     .timeout_ms = 1 + below(w, 100)};
     if (move)
         begin_clear();
+    if (move && !down)
+        forget_facts(t.at.ns);
     uint64_t begun_ns = tierce__now_ns();
     int64_t blocks = tierce_copy(t.view, t.at.chain, t.to, &opts);
     check_quick(begun_ns, opts.timeout_ms + 40);
@@ -621,10 +670,11 @@ static void check_caps(void)
 void worker_step(struct worker *w)
 {
     static void (*const steps[])(struct worker *) = {
-        step_store,     step_store,    step_store, step_lookup, step_lookup,   step_load_held,
-        step_load_held, step_load,     step_load,  step_load,   step_prefetch, step_prefetch,
-        step_prefetch,  step_prefetch, step_view,  step_flush,  step_ask,      step_open,
-        step_evict,     step_clear,    step_fault, step_fault,  step_copy,     step_mode};
+        step_store,     step_store,     step_store,    step_lookup,   step_lookup,
+        step_load_held, step_load_held, step_load,     step_load,     step_load,
+        step_prefetch,  step_prefetch,  step_prefetch, step_prefetch, step_view,
+        step_flush,     step_ask,       step_open,     step_evict,    step_clear,
+        step_fault,     step_fault,     step_copy,     step_mode,     step_squeeze};
     uint32_t which = below(w, sizeof(steps) / sizeof(steps[0]));
     steps[which](w);
     check_caps();

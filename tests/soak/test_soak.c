@@ -6,19 +6,24 @@
 #include "check_main.h"
 
 #include <dirent.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 /*
  * A soak of the whole engine: threads store, look up, pin, load, prefetch, cancel and forget, in
  * several namespaces, on little memory and little disk, while faults of the disk come and go. What
  * a thread does follows from the seed; how the threads meet does not. soak_steps.c has the steps,
- * and what must hold after each; this file the rounds: open, steps, quiet, close, and what must be
- * there when the folder is opened again.
+ * and what must hold after each, soak_events.c a directory that follows the events; this file the
+ * rounds: open, steps, quiet, close, and what must be there when the folder is opened again. Before
+ * some of them another process does the same on the folder, and is killed.
  *
  * TIERCE_TEST_SEED=n plays a run again, TIERCE_TEST_SOAK_SECONDS=n makes it that long.
  */
 
-enum { SECONDS = 24, ROUNDS_FOR_ALL = 40, STEPS = 1200, QUIET_MS = 20000 };
+enum { SECONDS = 24, ROUNDS_FOR_ALL = 100, STEPS = 1200, QUIET_MS = 20000, LIFE_MS = 800 };
 
 struct soak soak;
 
@@ -26,10 +31,10 @@ static struct worker workers[THREADS];
 /* Blocks of each prompt that a quiet engine said are durable; of the last round. */
 static uint64_t durable[NAMESPACES][PROMPTS];
 static bool durable_known;
-/* Over all rounds: a long soak in which one of these stays 0 has not tried it. A short one of a slow
- * build has a handful of rounds, which need not have all of it. */
+/* Over all rounds: a long soak in which one of these stays 0 has not tried it. What is rarest comes
+ * about once in eight rounds, and a short soak of a slow build has a handful of them. */
 static struct tierce_engine_stats totals;
-static uint64_t durable_blocks_checked;
+static uint64_t durable_blocks_checked, kills, killed_blocks_checked, events_told, event_gaps;
 
 static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
 {
@@ -44,13 +49,18 @@ static void be_silent(void *arg, enum tierce_log_level level, const char *event,
 static void set_all(struct tierce_config *config, const char *folder)
 {
     static const char *const sets[][2] = {
-        {"memory.size", "1MiB"},         {"disk.size", "2MiB"},
-        {"disk.lock_wait", "0"},         {"disk.queue", "256KiB"},
-        {"timeout.lookup", "20ms"},      {"timeout.load", "2s"},
-        {"timeout.prefetch", "500ms"},   {"timeout.pin", "1s"},
-        {"timeout.close", "2s"},         {"breaker.retry", "20ms"},
-        {"prefetch.memory", "20%"},      {"prefetch.disk_window", "64KiB"},
-        {"disk.flush_interval", "50ms"}, {"control.socket", ""},
+        {"memory.size", "1MiB"},
+        {"disk.lock_wait", "0"},
+        {"disk.queue", "256KiB"},
+        {"timeout.lookup", "20ms"},
+        {"timeout.load", "2s"},
+        {"timeout.prefetch", "500ms"},
+        {"timeout.pin", "1s"},
+        {"timeout.close", "2s"},
+        {"breaker.retry", "20ms"},
+        {"prefetch.memory", "20%"},
+        {"prefetch.disk_window", "64KiB"},
+        {"control.socket", ""},
     };
     char why[TIERCE_CONFIG_ERROR_BYTES];
     for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++)
@@ -66,13 +76,14 @@ static void remove_folder(void)
 }
 
 /* A fresh folder has no bad bytes in it. */
-static void renew_folder(void)
+static void renew_folder(struct test_random *random)
 {
     if (soak.folder[0] != '\0')
         remove_folder();
     snprintf(soak.folder, sizeof(soak.folder), "/tmp/tierce-soak-XXXXXX");
     MUST(mkdtemp(soak.folder) != NULL);
     soak.tainted = false;
+    soak.roomy = test_random_below(random, 3) > 0;
     durable_known = false;
 }
 
@@ -83,10 +94,17 @@ static void open_round(struct test_random *random)
     MUST(tierce_config_create(&soak.config) == 0);
     set_all(soak.config, soak.folder);
     const char *policy = policies[test_random_below(random, 4)];
-    MUST(tierce_config_set(soak.config, "memory.policy", policy, why) == 0);
-    MUST(tierce_config_set(soak.config, "disk.policy", policy, why) == 0);
-    if (test_random_below(random, 2) == 0)
-        MUST(tierce_config_set(soak.config, "timeout.store", "5ms", why) == 0);
+    const char *draws[][2] = {
+        {"memory.policy", policy},
+        {"disk.policy", policy},
+        {"disk.size", soak.roomy ? "96MiB" : "2MiB"},
+        /* Nothing but a flush, or the want of space, makes anything durable. */
+        {"disk.flush_interval", test_random_below(random, 2) == 0 ? "50ms" : "1h"},
+        {"events.ring", test_random_below(random, 2) == 0 ? "64" : "16384"},
+        {"timeout.store", test_random_below(random, 2) == 0 ? "5ms" : "0"},
+    };
+    for (size_t i = 0; i < sizeof(draws) / sizeof(draws[0]); i++)
+        MUST(tierce_config_set(soak.config, draws[i][0], draws[i][1], why) == 0);
     MUST(tierce_engine_open(&soak.engine, soak.config, why) == 0);
     MUST(soak.engine->rung_count == 2);
     MUST(tierce__fault_create(&soak.disk, soak.engine->rungs[1].tier) == 0);
@@ -98,6 +116,7 @@ static void open_round(struct test_random *random)
     }
     for (unsigned i = 0; i < THREADS; i++)
         worker_start(&workers[i], i);
+    events_start(random);
 }
 
 /* ---- what was durable is there --------------------------------------------------------------- */
@@ -209,6 +228,7 @@ static void be_quiet(void)
     memory->ops->evict(memory, UINT64_MAX);
     await_baseline();
     MUST(soak_stats().memory_bytes_now == 0);
+    events_settle(QUIET_MS);
 }
 
 /* ---- what was tried ------------------------------------------------------------------------ */
@@ -219,7 +239,8 @@ static void be_quiet(void)
             use(breaker_trips) use(breaker_recoveries) use(pins_expired) use(memory_evictions)     \
                 use(disk_evictions) use(disk_dropped_puts) use(fetches_shared)                     \
                     use(prefetch_blocks) use(prefetches_late) use(prefetches_short)                \
-                        use(blocks_loaded_siblings)
+                        use(blocks_loaded_siblings) use(stores_waited) use(stores_shared)          \
+                            use(stores_refused)
 
 static void add_totals(void)
 {
@@ -231,14 +252,26 @@ static void add_totals(void)
 
 static void tell_totals(bool all)
 {
-    printf("soak: %u rounds, durable_blocks_checked=%llu", soak.round,
-           (unsigned long long)durable_blocks_checked);
+    bool missing = false;
+    const struct {
+        const char *name;
+        uint64_t count;
+    } own[] = {{"durable_blocks_checked", durable_blocks_checked},
+               {"kills", kills},
+               {"killed_blocks_checked", killed_blocks_checked},
+               {"events_told", events_told},
+               {"event_gaps", event_gaps}};
+    printf("soak: %u rounds,", soak.round);
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
+        printf(" %s=%llu", own[i].name, (unsigned long long)own[i].count);
+        missing |= own[i].count == 0;
+    }
 #define TELL(name) printf(" %s=%lld", #name, (long long)totals.name);
     TRIED(TELL)
 #undef TELL
     printf("\n");
     fflush(stdout);
-    MUST(!all || durable_blocks_checked > 0);
+    MUST(!all || !missing);
 #define NEED(name) MUST(!all || totals.name > 0);
     TRIED(NEED)
 #undef NEED
@@ -249,7 +282,7 @@ static void tell_totals(bool all)
 static void *work(void *arg)
 {
     struct worker *w = arg;
-    for (w->step = 0; w->step < STEPS; w->step++)
+    for (w->step = 0; w->step < STEPS || soak.endless; w->step++)
         worker_step(w);
     worker_stop(w);
     return NULL;
@@ -267,6 +300,8 @@ static void run_workers(void)
 static void close_round(void)
 {
     add_totals();
+    MUST(!soak.roomy || soak_stats().disk_evictions == 0);
+    events_stop(&events_told, &event_gaps);
     for (unsigned i = 0; i < NAMESPACES; i++)
         tierce_view_close(soak.views[i]);
     MUST(atomic_load(&soak.prefetches) == 0);
@@ -279,12 +314,61 @@ static void close_round(void)
     MUST(tierce__alloc_live() == 0);
 }
 
+/* ---- a process that is killed ---------------------------------------------------------------- */
+
+/* Lives a round that has no end. */
+static _Noreturn void live(struct test_random *random)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    soak.endless = true;
+    open_round(random);
+    check_durable();
+    run_workers();
+    abort();
+}
+
+/* What it said was durable is there afterwards, unless it may have been evicted, or taken out of
+ * service for bytes that a fault of before has made wrong. */
+static void live_and_be_killed(struct test_random *random)
+{
+    uint64_t(*facts)[PROMPTS] =
+        mmap(NULL, sizeof(durable), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    MUST(facts != MAP_FAILED);
+    if (durable_known)
+        memcpy(facts, durable, sizeof(durable));
+    fflush(NULL);
+    soak.facts = facts;
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (child == 0)
+        live(random);
+    soak.facts = NULL;
+    usleep(1000 * (20 + test_random_below(random, LIFE_MS)));
+    int status;
+    MUST(kill(child, SIGKILL) == 0);
+    MUST(waitpid(child, &status, 0) == child);
+    MUST(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    memcpy(durable, facts, sizeof(durable));
+    munmap(facts, sizeof(durable));
+    kills++;
+    durable_known = soak.roomy && !soak.tainted;
+    for (unsigned n = 0; durable_known && n < NAMESPACES; n++) {
+        for (unsigned p = 0; p < PROMPTS; p++)
+            killed_blocks_checked += durable[n][p];
+    }
+}
+
+/* ---- a round --------------------------------------------------------------------------------- */
+
 static void run_round(void)
 {
     struct test_random random = {soak.seed ^ (uint64_t)soak.round << 32};
     if (soak.folder[0] == '\0' || (soak.tainted && test_random_below(&random, 2) == 0) ||
         test_random_below(&random, 6) == 0)
-        renew_folder();
+        renew_folder(&random);
+    soak.spoils = false;
+    if (test_random_below(&random, 2) == 0)
+        live_and_be_killed(&random);
     soak.spoils = test_random_below(&random, 3) == 0;
     open_round(&random);
     check_durable();

@@ -5,7 +5,6 @@
  */
 #include "base/vfs_fault.h"
 
-
 TIERCE_MUSTUSE int __real_tierce__vfs_create(struct tierce__vfs **out, unsigned depth);
 TIERCE_MUSTUSE int __wrap_tierce__vfs_create(struct tierce__vfs **out, unsigned depth);
 __attribute__((visibility("default"))) void tierce_test_reads(int64_t delay_ns);
@@ -34,11 +33,11 @@ void tierce_test_reads(int64_t delay_ns)
     tierce__vfs_fault_release(last);
     if (delay_ns == 0)
         return;
-    struct tierce__vfs_fault_rule rule = {
-        .kind = TIERCE__FAULT_SUBMIT_READ,
-        .action = delay_ns < 0 ? TIERCE__FAULT_HANG : TIERCE__FAULT_LATE,
-        .nth = 1,
-        .forever = true,
-        .delay_ns = (uint64_t)(delay_ns < 0 ? 0 : delay_ns)};
+    struct tierce__vfs_fault_rule rule = {.kind = TIERCE__FAULT_SUBMIT_READ,
+                                          .action = delay_ns < 0 ? TIERCE__FAULT_HANG
+                                                                 : TIERCE__FAULT_LATE,
+                                          .nth = 1,
+                                          .forever = true,
+                                          .delay_ns = (uint64_t)(delay_ns < 0 ? 0 : delay_ns)};
     tierce__vfs_fault_add(last, &rule);
 }

@@ -235,6 +235,7 @@ class Proxy:
         self.port_behind = port
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
+        self.uri = f"redis://127.0.0.1:{self.port}"
         self.lock = threading.Condition()
         self.clients, self.held, self.held_bytes = [], set(), 0
         threading.Thread(target=self.accept, daemon=True).start()
@@ -320,6 +321,7 @@ class Redis:
         self.folder = Path(folder)
         self.folder.mkdir()
         self.port = free_port()
+        self.uri = f"redis://127.0.0.1:{self.port}"
         self.start()
 
     def start(self):
@@ -340,3 +342,81 @@ class Redis:
     def stop(self):
         self.process.kill()
         self.process.wait()
+
+
+class RedisCluster:
+    """A cluster of redis-servers of this test's own: masters with the slots evenly among them, and
+    behind them as many replicas, each of one master."""
+
+    def __init__(self, folder, masters=3, replicas=0, timeout_ms=2000):
+        if shutil.which("redis-server") is None:
+            if os.environ.get("CI"):
+                raise RuntimeError("redis-server is missing: see tools/packages.txt")
+            pytest.skip("needs redis-server")
+        self.folder, self.masters, self.timeout_ms = Path(folder), masters, timeout_ms
+        self.nodes = [(free_port(), free_port()) for _ in range(masters + replicas)]
+        self.processes = [None] * len(self.nodes)
+        for i in range(len(self.nodes)):
+            (self.folder / str(i)).mkdir(parents=True)
+            self.start(i)
+            if i < masters:
+                self.call(i, "CLUSTER", "ADDSLOTSRANGE", 16384 * i // masters,
+                          16384 * (i + 1) // masters - 1)
+            self.call(i, "CLUSTER", "SET-CONFIG-EPOCH", i + 1)
+        for port, bus in self.nodes[1:]:
+            self.call(0, "CLUSTER", "MEET", "127.0.0.1", port, bus)
+        for i in range(masters, len(self.nodes)):
+            master = self.call(i - masters, "CLUSTER", "MYID")[5:45].decode()
+            wait_until(lambda i=i, m=master: self.call(i, "CLUSTER", "REPLICATE", m)[:1] == b"+")
+        wait_until(self.is_well, 60)
+
+    @property
+    def uri(self):
+        return "redis-cluster://" + ",".join(f"127.0.0.1:{port}" for port, _ in self.nodes)
+
+    def start(self, i):
+        port, bus = self.nodes[i]
+        self.processes[i] = subprocess.Popen(
+            ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "",
+             "--appendonly", "yes", "--appendfsync", "always", "--dir", str(self.folder / str(i)),
+             "--cluster-enabled", "yes", "--cluster-port", str(bus),
+             "--cluster-node-timeout", str(self.timeout_ms), "--repl-diskless-sync-delay", "0",
+             "--cluster-require-full-coverage", "no"], stdout=subprocess.DEVNULL)
+        wait_until(lambda: self.call(i, "PING")[:1] == b"+")
+
+    def call(self, i, *words):
+        """One command to a node, and the first bytes of its answer; none where it is away."""
+        command = f"*{len(words)}\r\n" + "".join(f"${len(str(w))}\r\n{w}\r\n" for w in words)
+        try:
+            with socket.create_connection(("127.0.0.1", self.nodes[i][0]), 10) as s:
+                s.sendall(command.encode())
+                return s.recv(65536)
+        except OSError:
+            return b""
+
+    def is_well(self):
+        """All know all slots, and every replica has what its master has."""
+        for i, process in enumerate(self.processes):
+            info = self.call(i, "CLUSTER", "INFO")
+            if process.poll() is None and not (b"cluster_slots_ok:16384" in info
+                                               and b"cluster_state:ok" in info):
+                return False
+            info = self.call(i, "INFO", "replication")
+            if b"role:slave" in info and b"master_link_status:up" not in info:
+                return False
+        return True
+
+    def kill(self, i):
+        self.processes[i].kill()
+        self.processes[i].wait()
+
+    def slot(self, key):
+        return int(self.call(0, "CLUSTER", "KEYSLOT", key)[1:])
+
+    def master_of(self, key):
+        """The node, of those that were masters at the beginning, that has a key."""
+        return self.slot(key) * self.masters // 16384
+
+    def stop(self):
+        for i in range(len(self.nodes)):
+            self.kill(i)

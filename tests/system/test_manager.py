@@ -10,20 +10,21 @@ import time
 
 import pytest
 
-from manager_process import Grpc, Http, Manager, Redis, executable, wait_until
+from manager_process import Grpc, Http, Manager, Redis, RedisCluster, executable, wait_until
 
 pytest.importorskip("grpc_tools")
 
 SPECS = [{"name": "tp0", "size": 1024}, {"name": "tp1", "size": 1024}]
 
 
-@pytest.fixture(scope="module", params=["memory", "rocksdb", "redis"])
+@pytest.fixture(scope="module", params=["memory", "rocksdb", "redis", "cluster"])
 def manager(request, tmp_path_factory):
     """The same for every kind of index."""
     folder = tmp_path_factory.mktemp("manager")
-    redis = Redis(folder / "redis") if request.param == "redis" else None
-    index = {"memory": ("local", ""), "rocksdb": ("rocksdb", f"{folder}/meta"),
-             "redis": ("redis", f"redis://127.0.0.1:{redis.port if redis else 0}")}[request.param]
+    kinds = {"redis": Redis, "cluster": RedisCluster}
+    redis = kinds[request.param](folder / "redis") if request.param in kinds else None
+    index = ("redis", redis.uri) if redis else {
+        "memory": ("local", ""), "rocksdb": ("rocksdb", f"{folder}/meta")}[request.param]
     startup = Manager.usual_startup(storage=folder / "nfs")
     startup["instance_group"]["cache_config"]["meta_indexer_config"]["meta_storage_backend_config"] \
         = {"storage_type": index[0], "storage_uri": index[1]}
@@ -586,7 +587,9 @@ def test_the_command_line(manager, tmp_path):
         done = subprocess.run(
             [str(executable()), *arguments, "--url", f"http://127.0.0.1:{manager.ports['admin_http']}",
              "--meta-url", f"http://127.0.0.1:{manager.ports['http']}"],
-            capture_output=True, text=True, input=stdin)
+            capture_output=True, text=True, input=stdin,
+            # Nobody but whom it names hears of a call.
+            env={**os.environ, "http_proxy": "http://127.0.0.1:1", "all_proxy": "http://127.0.0.1:1"})
         assert done.returncode == status, done
         return done.stdout if status == 0 else done.stderr
 

@@ -7,6 +7,7 @@ import concurrent.futures
 import hashlib
 import http.client
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -277,6 +278,108 @@ def test_nobody_may_enter(tmp_path):
     registry = f"--registry.uri=local://{tmp_path}/registry"
     manager = Manager(tmp_path / "b", "--auth.required=true", registry)
     assert "nobody_may_enter" in (manager.folder / "stderr.log").read_text()
+    assert manager.stop() == 0
+
+
+def test_tokens_and_certificates_are_read_again(tmp_path):
+    """By SIGHUP: all of them, or, where one is no good, none."""
+    folders = {}
+    for name in ("first", "second"):
+        authority = Authority(tmp_path / name)
+        folders[name] = (authority, *authority.sign("server"))
+    files = [tmp_path / name for name in ("server.pem", "server.key", "tokens")]
+
+    def put(token, certificate, key):
+        files[2].write_text(f"admin ops {hashlib.sha256(token.encode()).hexdigest()}\n")
+        files[2].chmod(0o600)
+        for source, to in ((certificate, files[0]), (key, files[1])):
+            to.write_bytes(source.read_bytes())
+
+    put("old", *folders["first"][1:])
+    manager = Manager(tmp_path / "m", "--auth.required=true", f"--auth.token_file={files[2]}",
+                      f"--tls.certificate={files[0]}", f"--tls.key={files[1]}", ready=False)
+    said = manager.folder / "logs" / "kv_cache_manager.log"
+
+    def read_again(event):
+        before = said.read_text().count(event)
+        manager.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: said.read_text().count(event) > before)
+
+    def answers(name, token):
+        """Of HTTP and of gRPC: 401 and UNAUTHENTICATED are answers of a stranger's token."""
+        import grpc
+        ca = folders[name][0].ca
+        got = []
+        context = ssl.create_default_context(cafile=ca)
+        for port, path in (("http", "/api/getInstanceInfo"), ("admin_http", "/api/listAccount")):
+            connection = http.client.HTTPSConnection("127.0.0.1", manager.ports[port], timeout=10,
+                                                     context=context)
+            try:
+                connection.request("POST", path, "{}", {"Authorization": f"Bearer {token}"})
+                got.append(connection.getresponse().status)
+            except ssl.SSLError:
+                got.append("TLS")
+        credentials = grpc.ssl_channel_credentials(ca.read_bytes())
+        for port, service in (("grpc", "meta"), ("admin_grpc", "admin")):
+            method = "GetInstanceInfo" if service == "meta" else "ListAccount"
+            with grpc.secure_channel(f"127.0.0.1:{manager.ports[port]}", credentials) as channel:
+                got.append(grpc_code(channel, service, method,
+                                     (("authorization", f"Bearer {token}"),)))
+        return got
+
+    works, stranger, encrypted = ([200, 200, "OK", "OK"],
+                                  [401, 401, "UNAUTHENTICATED", "UNAUTHENTICATED"],
+                                  ["TLS", "TLS", "UNAVAILABLE", "UNAVAILABLE"])
+    assert answers("first", "old") == works and answers("second", "old") == encrypted
+    put("new", folders["second"][1], folders["first"][2])  # a key of another certificate
+    read_again("manager.cannot_read_again")
+    assert answers("first", "old") == works and answers("first", "new") == stranger
+    put("new", *folders["second"][1:])
+    files[2].write_text("root new\n")
+    read_again("manager.cannot_read_again")
+    assert "line 1" in (manager.folder / "stderr.log").read_text()
+    assert answers("first", "old") == works
+    put("new", *folders["second"][1:])
+    read_again("manager.read_again")
+    assert answers("second", "new") == works and answers("second", "old") == stranger
+    assert answers("first", "new") == encrypted
+    assert manager.stop() == 0
+
+
+def test_one_address_does_not_keep_all_connections(tmp_path):
+    manager = Manager(tmp_path / "m", "--serve.connections_per_address=8")
+    held = []
+
+    def let_in(port):
+        made = socket.create_connection(("127.0.0.1", manager.ports[port]))
+        made.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        try:
+            if made.recv(100):
+                held.append(made)
+        except ConnectionError:
+            pass
+        return made in held
+
+    for port in ("http", "admin_http"):
+        for _ in range(8):  # those that the harness had may not be gone yet
+            wait_until(lambda: let_in(port))
+    for port in ("grpc", "admin_grpc"):
+        held += [socket.create_connection(("127.0.0.1", manager.ports[port])) for _ in range(8)]
+
+    def status_from(source):
+        made = http.client.HTTPConnection("127.0.0.1", manager.ports["http"], 10, (source, 0))
+        try:
+            made.request("GET", "/livez")
+            return made.getresponse().status
+        except ConnectionError:
+            return None
+        finally:
+            made.close()
+
+    assert status_from("127.0.0.1") is None and status_from("127.0.0.2") == 200
+    for s in held:
+        s.close()
+    wait_until(lambda: status_from("127.0.0.1") == 200)
     assert manager.stop() == 0
 
 

@@ -332,6 +332,35 @@ def test_names_of_metrics(api):
         find(metric)
 
 
+    for queue in ("workers", "passwords"):
+        assert find("service.request_queue_size", queue=queue)["float_value"] == 0
+
+
+NAMES = [("admin", "AddAccount", {"user_name": "eve", "password": "p", "role": "ADMIN_ROLE"},
+          "role: \"ADMIN_ROLE\" is none of ROLE_USER, ROLE_ADMIN"),
+         ("admin", "CreateInstanceGroup", {"instance_group": {"name": "eves", "cache_config": {
+             "data_storage_strategy": "CPS_NFS"}}}, "CPS_UNSPECIFIED, CPS_ALWAYS_3FS"),
+         ("meta", "GetCacheLocation", {"query_type": "PREFIX" + "\u00fc" * 99}, "QT_PREFIX_MATCH"),
+         ("kv_meta", "Trim", {"strategy": "ts_timestamp"}, "TS_TIMESTAMP")]
+
+
+@pytest.mark.parametrize("service, method, fields, said", NAMES, ids=[n[1] for n in NAMES])
+def test_names_that_an_enum_has_not(manager, service, method, fields, said):
+    """The original reads them as if nothing was said, and makes a user of an ADMIN_ROLE."""
+    reply = Http(manager).call(service, method, **fields)
+    assert code(reply) == "INVALID_ARGUMENT" and said in text(reply), reply
+    accounts = Http(manager).call("admin", "ListAccount")["accounts"]
+    assert "eve" not in [a["user_name"] for a in accounts]
+
+
+def test_unknown_faults_are_the_originals(manager):
+    """Its own test of the debug service sends such a name and is answered as if it had not."""
+    api = Http(manager)
+    fault = {"api_name": "TrimCache", "fault_type": "NO_SUCH", "trigger_at_call": 99}
+    assert code(api.call("debug", "InjectFault", **fault)) == "OK"
+    assert code(api.call("debug", "RemoveFault", api_name="TrimCache")) == "OK"
+
+
 def test_two_managers_do_not_write_one_registry(tmp_path):
     uri = f"--registry.uri=local://{tmp_path}/registry.json"
     often = "--elector.lease=1s"  # how long it waits before it tries again

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from manager_process import Etcd, Http, Manager, Proxy, Redis, wait_until
+from manager_process import Etcd, Http, Manager, Proxy, Redis, RedisCluster, wait_until
 
 SPECS = [{"name": "tp0", "size": 1000}]
 
@@ -19,6 +19,13 @@ def redis(tmp_path):
     redis.stop()
 
 
+@pytest.fixture(params=[Redis, RedisCluster], ids=["redis", "cluster"])
+def place(request, tmp_path):
+    place = request.param(tmp_path / "redis")
+    yield place
+    place.stop()
+
+
 def code(reply):
     return reply["header"]["status"]["code"]
 
@@ -27,9 +34,9 @@ def fleet_member(folder, redis, storage, ready=True, lease_ms=1500, elector=None
     """A manager whose state is all in Redis; its files are the fleet's."""
     startup = Manager.usual_startup(storage=storage)
     startup["instance_group"]["cache_config"]["meta_indexer_config"]["meta_storage_backend_config"] \
-        = {"storage_type": "redis", "storage_uri": f"redis://127.0.0.1:{redis.port}"}
-    return Manager(folder, f"--registry.uri=redis://127.0.0.1:{redis.port}?cluster_name=c",
-                   f"--elector.uri={elector or f'redis://127.0.0.1:{redis.port}'}",
+        = {"storage_type": "redis", "storage_uri": redis.uri}
+    return Manager(folder, f"--registry.uri={redis.uri}?cluster_name={{c}}",
+                   f"--elector.uri={elector or redis.uri}",
                    f"--elector.lease={lease_ms}ms", "--elector.interval=50ms",
                    startup=startup, ready=ready)
 
@@ -70,10 +77,10 @@ def group_values(manager):
 
 
 @pytest.fixture
-def pair(tmp_path, redis):
+def pair(tmp_path, place):
     storage = tmp_path / "nfs"
-    first = fleet_member(tmp_path / "first", redis, storage)
-    second = fleet_member(tmp_path / "second", redis, storage, ready=False)
+    first = fleet_member(tmp_path / "first", place, storage)
+    second = fleet_member(tmp_path / "second", place, storage, ready=False)
     yield first, second
     for manager in (first, second):
         if manager.process is not None:
@@ -152,8 +159,7 @@ def test_a_leader_that_slept_does_not_write(pair):
 def elector(request, tmp_path, redis):
     (tmp_path / "lease").mkdir()
     if request.param != "etcd":
-        yield {"file": f"file://{tmp_path}/lease", "redis": f"redis://127.0.0.1:{redis.port}"}[
-            request.param]
+        yield {"file": f"file://{tmp_path}/lease", "redis": redis.uri}[request.param]
         return
     etcd = Etcd(tmp_path / "etcd")
     yield f"etcd://127.0.0.1:{etcd.port}"
@@ -248,12 +254,14 @@ def test_redis_away_and_back(tmp_path, redis):
     manager.stop()
 
 
-@pytest.mark.parametrize("kind", ["rocksdb", "redis"])
-def test_kill_9_under_load(tmp_path, redis, kind):
+@pytest.mark.parametrize("kind", ["rocksdb", "redis", "cluster"])
+def test_kill_9_under_load(tmp_path, kind):
     """What a client was told to be written is there afterwards, and sums are exact."""
     storage = tmp_path / "nfs"
-    if kind == "redis":
-        manager = fleet_member(tmp_path / "one", redis, storage)
+    kinds = {"redis": Redis, "cluster": RedisCluster}
+    place = kinds[kind](tmp_path / "redis") if kind in kinds else None
+    if place:
+        manager = fleet_member(tmp_path / "one", place, storage)
     else:
         startup = Manager.usual_startup(storage=storage)
         startup["instance_group"]["cache_config"]["meta_indexer_config"][
@@ -305,3 +313,42 @@ def test_kill_9_under_load(tmp_path, redis, kind):
     assert group_values(manager)["key_count"] == 0
     assert not [f for f in storage.rglob("*") if f.is_file()]
     manager.stop()
+    if place:
+        place.stop()
+
+
+def test_a_fault_that_is_met_while_the_manager_ends(tmp_path, redis):
+    """What was to be answered later is answered at once, though who does that has ended."""
+    proxy = Proxy(redis.port)
+    manager = Manager(tmp_path / "m",
+                      f"--registry.uri=redis://127.0.0.1:{proxy.port}?cluster_name=c",
+                      "--serve.workers=1", "--serve.drain=20s")
+    api = Http(manager)
+    for method in ("DeleteAccount", "ListAccount"):
+        assert code(api.call("debug", "InjectFault", api_name=method, fault_type="FT_DELAY",
+                             delay_ms=50)) == "OK"
+    proxy.hold()
+    answers = []
+
+    def call(method, **fields):
+        answers.append(code(Http(manager).call("admin", method, **fields)))
+
+    threads = [threading.Thread(target=call, args=(method,), kwargs={
+        "user_name": "nobody", "password": "p"}) for method in ("AddAccount", *["DeleteAccount"] * 8)]
+    for thread in threads:
+        thread.start()
+        wait_until(lambda: proxy.held_bytes > 0)
+    waiting = 'tierce_service_request_queue_size{queue="workers"} 8'
+    wait_until(lambda: waiting in manager.get("/metrics", "admin_http")[1].decode())
+    manager.process.send_signal(signal.SIGTERM)
+    with pytest.raises(OSError):  # it listens no more
+        while True:
+            manager.get("/livez")
+            time.sleep(0.01)
+    time.sleep(0.2)  # for what else it does at its end
+    proxy.let_go()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 9
+    assert manager.stop(0) == 0
+    proxy.close()

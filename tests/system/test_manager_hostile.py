@@ -3,6 +3,7 @@
 
 import base64
 import hashlib
+import json
 import random
 
 import pytest
@@ -109,7 +110,7 @@ def filled(folder):
                              model_deployment={"model_name": "m", "dtype": "bf16"},
                              location_spec_infos=[{"name": "tp0", "size": 64}])) == "OK"
     assert code(api.call("admin", "AddAccount", user_name="ops", password="pw",
-                         role="ADMIN_ROLE")) == "OK"
+                         role="ROLE_ADMIN")) == "OK"
     snapshot = api.call("admin", "GenConfigSnapshot")
     assert manager.stop() == 0
     return snapshot
@@ -194,3 +195,30 @@ def test_a_snapshot_that_was_changed_changes_all_or_nothing(tmp_path):
             assert reply["header"]["status"]["message"]
             assert api.call("admin", "GenConfigSnapshot")["config_snapshot"] == before
     assert manager.stop() == 0
+
+
+# ---- what is written down ------------------------------------------------------------------------
+
+
+def test_no_password_is_in_a_log(tmp_path):
+    """An index in Redis is named by a URI, in which there may be one."""
+    manager = Manager(tmp_path / "m", "--log.level=debug")
+    api = Http(manager)
+    group = manager.usual_startup(manager.storage)["instance_group"]
+    group["cache_config"]["meta_indexer_config"]["meta_storage_backend_config"] = {
+        "storage_type": "redis", "storage_uri": "redis://name:s3cr3t\"/@@127.0.0.1:1/0"}
+    group.update(name="r", user_data="redis-cluster://:s3cr3t@a,b http://@")
+    api.call("admin", "CreateInstanceGroup", instance_group=group)
+    api.call("admin", "UpdateInstanceGroup", instance_group=group)
+    api.call("admin", "GetInstanceGroup", name="r")
+    api.call("meta", "RegisterInstance", instance_group="r", instance_id="i", block_size=4,
+             model_deployment={"model_name": "m", "dtype": "d"},
+             location_spec_infos=[{"name": "a", "size": 1}])
+    api.call("admin", "AddAccount", user_name="u", password="s3cr3t")
+    assert manager.stop() == 0
+    written = [(manager.folder / "stderr.log"), *(manager.folder / "logs").iterdir()]
+    assert [f.name for f in written if "s3cr3t" in f.read_text()] == []
+    lines = (manager.folder / "logs" / "access.log").read_text().splitlines()
+    shown = [json.loads(line) for line in lines]
+    assert any(entry["api_name"] == "CreateInstanceGroup" and "redis://***@" in str(entry)
+               for entry in shown)

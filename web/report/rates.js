@@ -5,7 +5,7 @@
 const rateTerms = [
   ['Hit rate', 'The share of the blocks looked up that a cache of this policy and capacity would have had when the request began.'],
   ['Match', 'prefix: the leading blocks that are there; any: those that are there anywhere; stream: what a plain cache simulator counts; window:N: the leading part whose last N blocks are there.'],
-  ['Belady', 'A cache that knows the future keeps what is needed soonest. No policy can hit more, so it is a bound and not a plan.'],
+  ['Belady', 'A cache that knows the future keeps what is needed soonest. No policy can hit more (save by a window, where the end of a chain is enough), so it is a bound and not a plan.'],
   ['Headroom', 'From the best of the other policies up to Belady: what a better policy could still gain at this capacity.'],
   ['rev, fwd', 'The order in which a request touches its blocks. rev, the last first, is what production does.'],
 ];
@@ -46,7 +46,7 @@ function capacityAxis() {
 /* [capacity, best of the others, Belady] where there is all of it. */
 function headroomOf(curves) {
   const bound = curves.find(c => c.kind === 'belady');
-  if (!bound) return [];
+  if (!bound || bound.match.startsWith('window:')) return [];
   return bound.capacity.map((capacity, i) => {
     const others = curves.filter(c => !isLimit(c)).map(c => [c, c.capacity.indexOf(capacity)])
       .filter(([, at]) => at >= 0).map(([c, at]) => rate(c, at));

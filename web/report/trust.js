@@ -47,7 +47,7 @@ function showLimits() {
   const limits = [
     'A replay knows the requests of this trace and their order. A faster cache would have changed when they come, and what users ask next.',
     'Blocks count as there from the moment they are stored: nothing is in flight, nothing fails, nothing is pinned for long.',
-    'Belady\u2019s line is a bound for blocks of one size. It knows the future; no policy reaches it.',
+    'Belady\u2019s line is a bound for blocks of one size, and not by a window. It knows the future; no policy reaches it.',
   ];
   if (data.curves.some(c => c.capacity.includes(null))) limits.push('An unlimited cache keeps everything for ever, from an empty start.');
   if (data.tiers) limits.push('Writes to a tier take no time here, and loads do not hinder each other.');

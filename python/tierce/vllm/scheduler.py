@@ -190,6 +190,7 @@ class SchedulerHalf:
         return {"tierce.local_tokens": tracker.local_tokens,
                 "tierce.memory_tokens": loaded.memory * size,
                 "tierce.disk_tokens": loaded.disk * size,
+                "tierce.remote_tokens": loaded.remote * size,
                 "tierce.failed_tokens": loaded.failed * size}
 
     # ---- a step

@@ -102,6 +102,7 @@ class LoadResult:
 
     memory: int = 0
     disk: int = 0
+    remote: int = 0
     failed: int = 0
 
 

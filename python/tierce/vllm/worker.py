@@ -544,15 +544,17 @@ class WorkerHalf:
                 self.error_blocks.add(ids[block])
             elif origin == ORIGIN_MEMORY:
                 result.memory += 1
-            else:
+            elif origin == ORIGIN_DISK:
                 result.disk += 1
+            else:
+                result.remote += 1
         loaded_ids = [ids[b] for b in range(load.from_block, load.to_block)
                       if ids[b] not in self.error_blocks]
         self.taint.load_failed(self.error_blocks)
         self.taint.loaded(loaded_ids)
         self.results[request.req_id] = result
         tokens = self.namespace["block_tokens"]
-        for name in ("memory", "disk", "failed"):
+        for name in ("memory", "disk", "remote", "failed"):
             self.count(f"{name}_tokens", getattr(result, name) * tokens)
         self.count("loads", 1)
 

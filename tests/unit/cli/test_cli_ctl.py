@@ -92,6 +92,8 @@ class Ctl(KeeperCase):
         self.check(2, "ctl", pid, "clear", "--teir", "x", err=["--tier"], env=self.env)
         self.check(2, "ctl", pid, "clear", "--tier", err=["--tier wants"], env=self.env)
         self.check(2, "ctl", pid, "clear", "--tier", "a&b", err=["--tier wants"], env=self.env)
+        self.check(2, "ctl", pid, "clear", "--tier", "memory", "--tier", "disk",
+                   err=["--tier comes once"], env=self.env)
         self.check(1, "ctl", pid, "clear", "--tier", "tape", err=["no tier"], env=self.env)
         self.check(1, "ctl", "4711", "mode", env=self.env, err=["4711", "no control socket"])
 

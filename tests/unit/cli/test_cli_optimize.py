@@ -48,6 +48,15 @@ class Optimize(CliCase):
         self.assertEqual(self.hits(*at[:-1], "infinite"), 1 + 3)
         self.assertEqual(self.hits(*at[:-1], "belady"), 1 + 3)
 
+    def test_belady_is_no_bound_by_window(self):
+        """It keeps beginnings; the ends are enough, and who was touched forwards has them."""
+        path = self.trace([[1, 2, 3, 4]] * 3)
+        at = [path, "--capacity", "2", "--order", "fwd", "--match"]
+        self.assertEqual(self.hits(*at, "window:2", "--policy", "belady"), 2 * 2)
+        self.assertEqual(self.hits(*at, "window:2", "--policy", "lru"), 2 * 4)
+        for match in ("prefix", "any"):
+            self.assertEqual(self.hits(*at, match, "--policy", "belady"), 2 * 2)
+
     def test_columns(self):
         path = self.trace([[1, 2], [1, 2]])
         result = self.check(0, "optimize", path, "--policy", "lru,leaf_lru,belady", "--capacity",

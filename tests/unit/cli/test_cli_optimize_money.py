@@ -272,6 +272,12 @@ class Money(CliCase):
                    out=["nothing had to leave: any policy would have done the same\n"
                         "    from 5 on: lru, sieve",
                         "it was not full yet for most of the requests\n    at 4: lru, sieve"])
+        # The hand comes round in a cache of 4, and neither in one of 3 nor in one of 5.
+        apart = self.trace([[b] for b in (2, 1, 1, 7, 3, 2, 7, 3, 5, 1, 6, 2, 1, 7)])
+        self.check(0, "optimize", apart, "--policy", "sieve", "--capacity", "5,2,3,1,4",
+                   out=["the hand never came round: it chose as LFU would have done\n"
+                        "    at 3, from 5 on: sieve\n"])
+        path = self.trace([[1], [2], [1], [3], [2], [4], [1], [5], [1], [2]])
         rows = self.rows(path, "--policy", "lru", "--capacity", "2,4,5", "--bootstrap", "10")
         self.assertEqual([r["warm_up"] for r in rows], ["0.3000", "0.7000", "1.0000"])
         self.assertEqual(rows[2]["findings"], "unexercised;compulsory")

@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import unittest
 import urllib.request
 
@@ -58,6 +59,75 @@ class Top(KeeperCase):
         self.assertEqual(len(os.listdir(os.path.join(self.runtime, "tierce"))), 1)
         self.check(1, "top", env=self.env, err=["no process"])
 
+    def test_a_folder_of_others_is_not_asked(self):
+        """What lies in /tmp may be anybody's, and why would send it a prompt."""
+        self.keep()
+        folder = os.path.join(self.runtime, "tierce")
+        os.chmod(folder, 0o755)
+        for command in (("top",), ("why", "--tokens", self.write("tokens", "1 2 3"))):
+            self.check(1, *command, env=self.env, err=["folder of this user alone"])
+        os.chmod(folder, 0o700)
+        if os.geteuid() == 0:
+            os.chown(folder, 4711, -1)
+            self.check(1, "top", env=self.env, err=["folder of this user alone"])
+            os.chown(folder, 0, -1)
+        self.check(0, "top", env=self.env)
+
+    def impostor(self, status, body):
+        """Something that answers each request with the same; the path of its socket."""
+        path = os.path.join(self.folder, "impostor.sock")
+        if os.path.exists(path):
+            os.unlink(path)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        listener.listen(8)
+
+        def serve():
+            while True:
+                try:
+                    peer, _ = listener.accept()
+                except OSError:
+                    return
+                with peer:
+                    peer.recv(65536)
+                    peer.sendall(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n"
+                                 "Connection: close\r\n\r\n".encode() + body)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+
+        def end():
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            listener.close()
+
+        return path, end
+
+    def test_what_answers_may_say_anything(self):
+        escape = rb"\u001b]0;title\u0007\u001b[31m\u009b2J"
+        tokens = self.write("tokens", "1 2 3")
+        for status, body in (
+                ("200 OK", b'{"tiers":{},"stats":{}}'),
+                ("200 OK", b'{"tiers":7,"stats":[1],"mode":5,"uptime_ms":-1}'),
+                ("200 OK", b'{"tiers":[1,null,{},{"name":null}],"mode":null}'),
+                ("200 OK", b'[1]'), ("200 OK", b''), ("200 OK", b'null'), ("200 OK", b'\x1b[31m'),
+                ("200 OK", b'{"text":5,"reason":null}'), ("200 OK", b'{"text":null,"reason":"x"}'),
+                ("200 OK", b'{"text":"%s","reason":"none"}' % escape),
+                ("200 OK", b'{"mode":"%s","tiers":[{"name":"%s"}]}' % (escape, escape)),
+                ("403 Forbidden", b"\x1b[31mno\x9b2J\xc2\x9b2J\x07"),
+                ("200 OK", b"\x1b[31mno\x9b2J\xc2\x9b2J\x07")):
+            path, end = self.impostor(status, body)
+            for command in (("top", path, "--count", "2", "--interval", "0.1"),
+                            ("top", path, "--json"), ("ctl", path, "mode"),
+                            ("why", path, "--tokens", tokens),
+                            ("why", path, "--tokens", tokens, "--json")):
+                with self.subTest(body=body, command=command[0]):
+                    shown = self.tierce(*command)
+                    self.assertIn(shown.returncode, (0, 1), shown.stderr)
+                    said = shown.stdout + shown.stderr
+                    self.assertEqual([c for c in said if not c.isprintable() and c != "\n"], [])
+            end()
+
     def test_metrics(self):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -75,6 +145,7 @@ class Top(KeeperCase):
         self.assertEqual(values["tierce_lookups_total"], 2)
         self.assertEqual(values['tierce_tier_chunks{tier="memory"}'], 2)
         self.assertEqual(values['tierce_tier_in_service{tier="memory"}'], 1)
+        self.assertEqual(values['tierce_tier_evicted_chunks_total{tier="memory",policy="lru"}'], 0)
         self.assertEqual(values["tierce_sessions_now"], 0)
         with self.assertRaises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=10)

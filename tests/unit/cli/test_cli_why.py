@@ -60,10 +60,10 @@ class Why(CliCase):
         self.assertEqual((answer["held_blocks"], answer["reason"], answer["token"]),
                          (8, "never_stored", 128))
         self.assertIsNone(answer["tier"])
-        # Of the second chunk the first block is there, in one that goes on otherwise, which a
-        # question does no harm.
+        # Of the second chunk the first block is there, in one that goes on otherwise.
         part = self.ask(1, "--tokens", self.tokens((0, 80), (7, 48)))
-        self.assertEqual((part["held_blocks"], part["reason"]), (4, "never_stored"))
+        self.assertEqual((part["held_blocks"], part["reason"]), (5, "never_stored"))
+        self.assertIn("from token 80 on", part["text"])
         self.why(0, "--tokens", there)
         # Another salt is another prompt; without whole blocks there is nothing to miss.
         self.assertEqual(self.ask(1, "--tokens", there, "--salt", "s & t=1")["held_blocks"], 0)
@@ -72,6 +72,15 @@ class Why(CliCase):
         self.why(0, "--tokens", self.tokens((9, 15)))
         self.why(1, "--tokens", there, "--namespace", "0000000000000000",
                  err=["no namespace's digest begins with 0000000000000000", "kv_dtype=bf16"])
+
+    def test_a_process_tells_what_is_sooner_computed(self):
+        self.end(self.keep()[1])
+        self.keep("token=5", "cost.read=1KB", "cost.prefill=1000000")
+        answer = self.ask(1, "--tokens", self.tokens((0, 128)))
+        self.assertEqual((answer["held_blocks"], answer["reason"]), (0, "not_worth_loading"))
+        # Nor are the first blocks of what it holds.
+        answer = self.ask(1, "--tokens", self.tokens((0, 32), (7, 96)))
+        self.assertEqual((answer["held_blocks"], answer["reason"]), (0, "never_stored"))
 
     def test_a_process_tells_what_was_not_written(self):
         pid, _ = self.keep("memory.chunks=1")

@@ -175,6 +175,11 @@ START_TEST(the_port_shows_what_is_public)
     ck_assert_int_eq(get(connect_port(port), "/hello", "localhost.evil", reply, sizeof(reply)),
                      403);
 
+    /* Anybody could fill the process's memory with one. */
+    static const char body[] = "POST /hello HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n"
+                               "Connection: close\r\n\r\nx";
+    ck_assert_int_eq(talk(connect_port(port), body, reply, sizeof(reply)), 413);
+
     struct tierce__control *second;
     ck_assert_int_eq(start(&second, "", port, why), -EADDRINUSE);
     ck_assert_ptr_nonnull(strstr(why, "127.0.0.1:"));

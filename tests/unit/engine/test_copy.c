@@ -147,6 +147,18 @@ START_TEST(nothing_is_lost_where_the_disk_takes_only_some)
 }
 END_TEST
 
+/* As many as are written at once may not fit the queue; the rest comes after them. */
+START_TEST(a_small_queue_drops_nothing)
+{
+    open_engine((const char *const[]){"disk.queue", "16KiB", NULL});
+    store(MEMORY);
+    ck_assert_int_eq(copy(MEMORY, DISK, true), BLOCKS);
+    check_chunks(0, CHUNKS);
+    check_whole();
+    end();
+}
+END_TEST
+
 START_TEST(wrong_wishes)
 {
     open_engine(NULL);
@@ -177,6 +189,7 @@ int main(void)
     tcase_add_test(t, a_part_of_a_prompt);
     tcase_add_test(t, what_is_pinned_stays_with_its_holder);
     tcase_add_test(t, nothing_is_lost_where_the_disk_takes_only_some);
+    tcase_add_test(t, a_small_queue_drops_nothing);
     tcase_add_test(t, wrong_wishes);
     suite_add_tcase(suite, t);
     return check_main(suite);

@@ -118,6 +118,9 @@ START_TEST(blocks_the_engine_holds_need_not_be_held)
     struct tierce_engine_stats s = fx_stats(&fx);
     ck_assert_int_eq(s.lookup_blocks, 12 + 7);
     ck_assert_int_eq(s.lookup_hit_blocks, 7);
+    ck_assert_int_eq(s.lookup_tokens, (12 + 7) * FX_BLOCK_TOKENS);
+    ck_assert_int_eq(s.lookup_hit_tokens, 7 * FX_BLOCK_TOKENS);
+    ck_assert_int_eq(s.tokens_loaded_memory, s.blocks_loaded_memory * FX_BLOCK_TOKENS);
     ck_assert_int_eq(s.lookup_memory_blocks, 7);
     opts.from_block = 12;
     ck_assert_int_eq(tierce_lookup(fx.view, chain, 11, &opts, &found), 0);

@@ -336,7 +336,8 @@ START_TEST(who_has_more_time_is_served_after_the_others_deadline)
     fault(TIERCE__FAULT_HANG, 0, 1);
     ck_assert(take_seat(&early, 1, 50));
     tierce__fetch_ask(&early, 0);
-    fault(TIERCE__FAULT_DELAY, 0, 1); /* what is read after the deadline comes a tenth of a second on */
+    fault(TIERCE__FAULT_DELAY, 0,
+          1); /* what is read after the deadline comes a tenth of a second on */
     uint64_t not_before_ns = tierce__deadline_in_ms(100);
     ck_assert(take_seat(&patient, 1, LONG_MS));
     bool came = tierce__fetch_wait(&early, 0);

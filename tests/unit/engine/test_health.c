@@ -121,10 +121,12 @@ START_TEST(an_answer_that_came_too_late_is_a_failure)
 }
 END_TEST
 
-/* Two requests that end at their deadline after 25 ms; if `answered`, another is answered meanwhile. */
+/* Two requests that end at their deadline after 25 ms; if `answered`, another is answered
+ * meanwhile. */
 static enum tierce__health_change let_time_pass(bool answered)
 {
-    struct tierce__tier_req a = {.op = TIERCE__TIER_GET, .keys = &key, .key_count = 1}, b = a, c = a;
+    struct tierce__tier_req a = {.op = TIERCE__TIER_GET, .keys = &key, .key_count = 1}, b = a,
+                            c = a;
     ck_assert(tierce__health_pass(&health, &a) && tierce__health_pass(&health, &b));
     ck_assert(tierce__health_pass(&health, &c));
     a.status = b.status = TIERCE_E_DEADLINE;
@@ -279,8 +281,8 @@ START_TEST(a_slow_disk_is_measured_with_nobody_waiting)
     struct tierce__tier *disk = wrap_disk(), *memory = fx.engine->rungs[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     tierce__fault_set(disk, TIERCE__TIER_GET,
-                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 300});
-    tierce_view_computed(fx.view, 1600, 1000000000); /* the chunk in ten milliseconds */
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 1500});
+    tierce_view_computed(fx.view, 160, 1000000000); /* the chunk in a tenth of a second */
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 4, fx_ids);
     ck_assert_int_eq(tierce_load(fx.view, &what, NULL), 4);
     memory->ops->evict(memory, UINT64_MAX);
@@ -347,6 +349,30 @@ START_TEST(a_tier_comes_back_by_itself)
 }
 END_TEST
 
+/* Also if nothing has been read or written since the engine was opened. */
+START_TEST(a_tier_comes_back_that_never_answered)
+{
+    const char *sets[] = {"breaker.errors", "1", "breaker.retry", "20ms", NULL};
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
+    fx_close(&fx);
+    fx_open(&fx, true, sets);
+    tierce__fault_set(
+        wrap_disk(), TIERCE__TIER_GET,
+        &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 2});
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 4, fx_ids);
+    ck_assert_int_eq(tierce_load(fx.view, &what, NULL), 0);
+    uint64_t deadline = tierce__deadline_in_ms(10000);
+    while (fx_stats(&fx).breaker_recoveries == 0 && tierce__now_ns() < deadline)
+        usleep(5000);
+    ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 1);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 START_TEST(recompute_all_asks_nobody_during_an_outage)
 {
     const char *sets[] = {"breaker.errors", "1", "breaker.retry", "60s", "breaker.fallback",
@@ -386,6 +412,7 @@ int main(void)
     tcase_add_test(t, a_slow_disk_is_measured_with_nobody_waiting);
     tcase_add_loop_test(t, what_the_configuration_says_is_taken, 0, 2);
     tcase_add_test(t, a_tier_comes_back_by_itself);
+    tcase_add_test(t, a_tier_comes_back_that_never_answered);
     tcase_add_test(t, recompute_all_asks_nobody_during_an_outage);
     suite_add_tcase(suite, t);
     return check_main(suite);

@@ -224,7 +224,7 @@ START_TEST(modes_are_obeyed)
     ox_empty_memory(&fx);
     ck_assert_int_eq(ox_get(space, "x", NULL), 1); /* read, and not kept */
     ck_assert_int_eq(fx_stats(&fx).promotions, 0);
-    ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);
+    ck_assert_int_eq(fx_stats(&fx).memory_chunks_now, 0);
     ck_assert_int_eq(tierce_engine_set_mode(fx.engine, TIERCE_MODE_BYPASS), 0);
     ck_assert_int_eq(ox_get(space, "x", NULL), 0);
     ck_assert_int_eq(tierce__object_remove(space, "x", 1, &was), 0); /* forgetting is safe */

@@ -4,12 +4,14 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "serve/addresses.h"
 #include "serve/grpc_text.h"
 #include "serve/listen.h"
 #include "serve/protobuf.h"
 #include "serve/routes.h"
 #include "serve/workers.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -263,6 +265,97 @@ START_TEST(test_peers)
 }
 END_TEST
 
+/* ---- addresses --------------------------------------------------------------------------------
+ */
+
+union any_address {
+    struct sockaddr any;
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
+};
+
+/* One of 40 hosts, in one of the ways in which they come. */
+static union any_address from_host(struct test_random *random, unsigned host)
+{
+    union any_address a = {.in6 = {.sin6_port = (in_port_t)test_random_below(random, 65536)}};
+    bool is_old = host < 20;
+    if (is_old && test_random_below(random, 2) == 0) {
+        a.in.sin_family = AF_INET;
+        a.in.sin_addr.s_addr = htonl(0x0a000000u + host);
+        return a;
+    }
+    a.in6.sin6_family = AF_INET6;
+    if (is_old) { /* ::ffff:10.0.0.host */
+        memcpy(a.in6.sin6_addr.s6_addr + 10, "\xff\xff\x0a\0\0", 5);
+        a.in6.sin6_addr.s6_addr[15] = (uint8_t)host;
+    } else { /* 2001::host:0/64, whatever is behind */
+        memcpy(a.in6.sin6_addr.s6_addr, "\x20\x01", 2);
+        a.in6.sin6_addr.s6_addr[7] = (uint8_t)host;
+        a.in6.sin6_addr.s6_addr[12] = (uint8_t)test_random_below(random, 256);
+    }
+    return a;
+}
+
+START_TEST(test_addresses_have_a_limit)
+{
+    enum { HOSTS = 40, MAX = 3, STEPS = 20000 };
+    struct test_random random = test_random_start("addresses");
+    struct tierce__addresses *addresses;
+    struct tierce__address held[HOSTS][MAX];
+    unsigned counts[HOSTS] = {0};
+    ck_assert_int_eq(tierce__addresses_create(&addresses, MAX), 0);
+    for (int i = 0; i < STEPS; i++) {
+        unsigned host = (unsigned)test_random_below(&random, HOSTS);
+        if (counts[host] > 0 && test_random_below(&random, 2) == 0) {
+            tierce__addresses_leave(addresses, &held[host][--counts[host]]);
+            continue;
+        }
+        union any_address a = from_host(&random, host);
+        struct tierce__address address;
+        bool entered = tierce__addresses_enter(addresses, &address, &a.any);
+        ck_assert_int_eq(entered, counts[host] < MAX);
+        if (entered)
+            held[host][counts[host]++] = address;
+    }
+    tierce__addresses_destroy(addresses);
+}
+END_TEST
+
+/* Many that come and go leave no more than those that are there need. */
+START_TEST(test_addresses_without_memory)
+{
+    struct tierce__addresses *addresses;
+    struct tierce__address address;
+    union any_address a = {.in = {.sin_family = AF_INET}};
+    uint64_t live = tierce__alloc_live();
+    ck_assert_int_eq(tierce__addresses_create(&addresses, 1), 0);
+    uint64_t made = tierce__alloc_live();
+    for (uint32_t i = 0; i < 100000; i++) {
+        a.in.sin_addr.s_addr = htonl(i);
+        ck_assert(tierce__addresses_enter(addresses, &address, &a.any));
+        ck_assert(!tierce__addresses_enter(addresses, &address, &a.any));
+        tierce__addresses_leave(addresses, &address);
+    }
+    ck_assert_uint_eq(tierce__alloc_live(), made);
+    unsigned entered = 0;
+    tierce__alloc_fail_nth(1);
+    for (uint32_t i = 0; i < 1000; i++) {
+        a.in.sin_addr.s_addr = htonl(i);
+        entered += tierce__addresses_enter(addresses, &address, &a.any);
+    }
+    tierce__alloc_fail_nth(0);
+    ck_assert_uint_eq(entered, 999);
+    tierce__addresses_destroy(addresses);
+    ck_assert_uint_eq(tierce__alloc_live(), live);
+    tierce__alloc_fail_nth(1);
+    ck_assert_int_eq(tierce__addresses_create(&addresses, 1), -ENOMEM);
+    tierce__alloc_fail_nth(2);
+    ck_assert_int_eq(tierce__addresses_create(&addresses, 1), -ENOMEM);
+    tierce__alloc_fail_nth(0);
+    ck_assert_uint_eq(tierce__alloc_live(), live);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("serve parts");
@@ -276,6 +369,8 @@ int main(void)
     tcase_add_test(tests, test_workers_have_a_limit_and_finish_what_waits);
     tcase_add_test(tests, test_protobuf_fields);
     tcase_add_test(tests, test_peers);
+    tcase_add_test(tests, test_addresses_have_a_limit);
+    tcase_add_test(tests, test_addresses_without_memory);
     suite_add_tcase(suite, tests);
     return check_main(suite);
 }

@@ -608,8 +608,8 @@ static bool journal_has_it(void)
     return found;
 }
 
-/* What was deleted before a flush stays deleted, whatever comes, though somebody reads it still; the
- * loop index says whether it was durable. */
+/* What was deleted before a flush stays deleted, whatever comes, though somebody reads it still;
+ * the loop index says whether it was durable. */
 START_TEST(a_flush_covers_the_deletion_of_what_is_read)
 {
     static struct many gets = {.wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
@@ -628,7 +628,8 @@ START_TEST(a_flush_covers_the_deletion_of_what_is_read)
     ck_assert_int_eq(store_delete(&s, 1), 0);
     ck_assert_int_eq(store_flush(&s), 0);
     ck_assert(!journal_has_it());
-    ck_assert_uint_gt(store_data_bytes(&s), used); /* its bytes are not written over while they are read */
+    ck_assert_uint_gt(store_data_bytes(&s),
+                      used); /* its bytes are not written over while they are read */
     unhang();
     wait_for_dones(&gets, 1);
     ck_assert_int_eq(gets.reqs[0].status, 0);
@@ -639,6 +640,29 @@ START_TEST(a_flush_covers_the_deletion_of_what_is_read)
     ck_assert_int_eq(store_put(&s, 1), 0);
     ck_assert_int_eq(store_flush(&s), 0);
     ck_assert(journal_has_it());
+}
+END_TEST
+
+/* Its deletion waits for a commit, which may be long; who puts it anew does not. */
+START_TEST(what_was_deleted_while_it_was_read_is_put_anew_at_once)
+{
+    static struct many gets = {.wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
+    open_faulty();
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    struct tierce__key key = store_key(&s, 1);
+    hang(TIERCE__FAULT_SUBMIT_READ);
+    submit_get(&gets, 0, &key);
+    wait_for_count(TIERCE__FAULT_SUBMIT_READ, 1);
+    ck_assert_int_eq(store_delete(&s, 1), 0);
+    unhang();
+    wait_for_dones(&gets, 1);
+    tierce__buf_release(gets.reqs[0].buf);
+    s.timeout_ms = 20000;
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert(journal_has_it());
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
 }
 END_TEST
 
@@ -750,6 +774,7 @@ int main(void)
     tcase_add_exit_test(t, close_leaves_a_dead_device_behind, EXIT_SUCCESS);
     tcase_add_test(t, reads_pass_queued_writes);
     tcase_add_loop_test(t, a_flush_covers_the_deletion_of_what_is_read, 0, 2);
+    tcase_add_test(t, what_was_deleted_while_it_was_read_is_put_anew_at_once);
     tcase_add_loop_test(t, reads_do_not_starve_writes, 0, 2);
     tcase_add_test(t, a_flipped_bit_is_for_the_reader_to_find);
     suite_add_tcase(suite, t);

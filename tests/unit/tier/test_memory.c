@@ -214,6 +214,42 @@ START_TEST(leases_outlive_the_tier)
 }
 END_TEST
 
+static int replace(uint64_t n, struct tierce__buf *buf)
+{
+    struct tierce__key key = key_of(n);
+    struct tierce__tier_req req = {.op = TIERCE__TIER_PUT,
+                                   .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                   .done = ignore,
+                                   .keys = &key,
+                                   .key_count = 1,
+                                   .buf = buf,
+                                   .object_bytes = BYTES,
+                                   .replaces = true};
+    tier->ops->submit(tier, &req);
+    ck_assert_uint_eq(req.found, 0);
+    return req.status;
+}
+
+START_TEST(a_put_may_take_the_place_of_what_is_there)
+{
+    struct tierce__buf *bufs[2], *lease = NULL;
+    start(1); /* there is no slot for both */
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(tierce__pool_alloc(pool, &bufs[i], BYTES), 0);
+        ck_assert_int_eq(replace(1, bufs[i]), 0);
+        lease = NULL;
+        ck_assert_int_eq(request(TIERCE__TIER_GET, 1, &lease), 0);
+        ck_assert_ptr_eq(lease, bufs[i]);
+        tierce__buf_release(lease);
+    }
+    ck_assert_int_eq(replace(1, bufs[1]), TIERCE_E_ARGUMENT); /* it is there already */
+    ck_assert_int_eq(atomic_load(&bufs[0]->refs), 1);
+    tierce__buf_release(bufs[0]);
+    tierce__buf_release(bufs[1]);
+    end();
+}
+END_TEST
+
 START_TEST(requests_are_checked)
 {
     struct tierce__pool *other = new_pool();
@@ -449,6 +485,7 @@ int main(void)
     tcase_add_loop_test(t, every_policy_evicts, 0, policies);
     tcase_add_test(t, what_has_expired_is_a_miss);
     tcase_add_test(t, leases_outlive_the_tier);
+    tcase_add_test(t, a_put_may_take_the_place_of_what_is_there);
     tcase_add_test(t, requests_are_checked);
     tcase_add_test(t, each_allocation_of_open_may_fail);
     tcase_add_test(t, a_put_races_with_releases_by_others);

@@ -496,12 +496,12 @@ enum { THREADS = 8, CALLS = 500 };
 static void *count_up(void *arg)
 {
     for (int i = 0; i < CALLS; i++) {
-        struct tierce__resp *client;
+        struct tierce__resp_link *client;
         struct tierce__resp_value got;
         if (tierce__resp_pool_take(arg, &client, TIERCE__DEADLINE_NEVER) != 0)
             return arg;
-        int rc =
-            tierce__resp_call(client, (const char *[]){"INCR", "n"}, (size_t[]){4, 1}, 2, &got, 0);
+        int rc = tierce__resp_link_call(client, 1, (const char *[]){"INCR", "n"}, (size_t[]){4, 1},
+                                        2, &got, 0);
         tierce__resp_pool_give(arg, client);
         if (rc != 0 || got.type != TIERCE__RESP_INTEGER)
             return arg;
@@ -513,9 +513,11 @@ START_TEST(test_pool)
 {
     struct tierce__resp_opts opts = tcp_opts();
     struct tierce__resp_pool *pool = NULL;
-    struct tierce__resp *taken[3], *none = NULL;
+    struct tierce__resp_link *taken[3], *none = NULL;
     pthread_t threads[THREADS];
-    ck_assert_int_eq(tierce__resp_pool_create(&pool, &opts, 3, why), 0);
+    ck_assert_int_eq(tierce__resp_pool_create(
+                         &pool, &(struct tierce__resp_uri){.opts = opts, .pool_max = 3}, why),
+                     0);
     for (int i = 0; i < THREADS; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, count_up, pool), 0);
     for (int i = 0; i < THREADS; i++) {

@@ -150,6 +150,11 @@ START_TEST(test_slots)
     ck_assert_uint_eq(tierce__resp_slot("a{foo}{bar}", 11), 12182);
     ck_assert_uint_ne(tierce__resp_slot("{}foo", 5), tierce__resp_slot("{}bar", 5));
     ck_assert_uint_ne(tierce__resp_slot("{foo", 4), 12182);
+    for (unsigned slot = 0; slot < TIERCE__RESP_SLOTS; slot++) {
+        char key[32];
+        int bytes = snprintf(key, sizeof(key), "a{%u}b", (unsigned)tierce__resp_slot_tag(slot));
+        ck_assert_uint_eq(tierce__resp_slot(key, (size_t)bytes), slot);
+    }
 }
 END_TEST
 
@@ -176,16 +181,17 @@ START_TEST(test_batches)
     /* On every node there are some, and together all. */
     int64_t keys = 0;
     for (size_t i = 0; i < NODES; i++) {
-        struct tierce__resp *node = tierce__resp_cluster_node(cluster, i);
+        struct tierce__resp *node;
         struct tierce__resp_value value;
-        ck_assert_ptr_nonnull(node);
+        ck_assert_int_eq(tierce__resp_cluster_node(cluster, i, &node), 0);
         ck_assert_int_eq(
             tierce__resp_call(node, (const char *[]){"DBSIZE"}, (size_t[]){6}, 1, &value, 0), 0);
         ck_assert_int_gt(value.integer, COUNT / 10);
         keys += value.integer;
     }
     ck_assert_int_eq(keys, COUNT);
-    ck_assert_ptr_null(tierce__resp_cluster_node(cluster, NODES));
+    struct tierce__resp *none;
+    ck_assert_int_eq(tierce__resp_cluster_node(cluster, NODES, &none), -ENOENT);
     call("HGET key1 x");
     ck_assert(tierce__resp_is_error(call("HGET key1 x"), "WRONGTYPE"));
 }

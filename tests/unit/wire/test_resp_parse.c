@@ -252,12 +252,32 @@ START_TEST(test_uri)
     ck_assert_str_eq(uri.opts.ca_file, "/x");
     tierce__resp_uri_clear(&uri);
 
-    ck_assert_int_eq(
-        tierce__resp_uri_parse(&uri, "redis+unix://:pw@/run/r.sock?db=2&cluster=true", why), 0);
+    ck_assert_int_eq(tierce__resp_uri_parse(&uri, "redis+unix://:pw@/run/r.sock?db=2", why), 0);
     ck_assert_str_eq(uri.opts.host, "/run/r.sock");
     ck_assert_str_eq(uri.opts.password, "pw");
     ck_assert_uint_eq(uri.opts.database, 2);
+    ck_assert(!uri.is_cluster);
+    tierce__resp_uri_clear(&uri);
+
+    ck_assert_int_eq(
+        tierce__resp_uri_parse(&uri, "redis-cluster://u:p@a:1,b,[::1]:3?wait_replicas=2", why), 0);
+    ck_assert(uri.is_cluster && !uri.opts.tls);
+    ck_assert_uint_eq(uri.node_count, 3);
+    ck_assert_str_eq(uri.opts.host, "a");
+    ck_assert_uint_eq(uri.opts.port, 1);
+    ck_assert_str_eq(uri.nodes[1].host, "b");
+    ck_assert_uint_eq(uri.nodes[1].port, 0);
+    ck_assert_str_eq(uri.nodes[2].host, "::1");
+    ck_assert_uint_eq(uri.nodes[2].port, 3);
+    ck_assert_str_eq(uri.opts.password, "p");
+    ck_assert_uint_eq(uri.wait_replicas, 2);
+    tierce__resp_uri_clear(&uri);
+    ck_assert_int_eq(tierce__resp_uri_parse(&uri, "rediss-cluster://h/0?cluster=false", why), 0);
+    ck_assert(uri.is_cluster && uri.opts.tls);
+    tierce__resp_uri_clear(&uri);
+    ck_assert_int_eq(tierce__resp_uri_parse(&uri, "redis://h?cluster=true", why), 0);
     ck_assert(uri.is_cluster);
+    ck_assert_uint_eq(uri.node_count, 1);
     tierce__resp_uri_clear(&uri);
 
     ck_assert_int_eq(tierce__resp_uri_parse(&uri, "unix:///s", why), 0);
@@ -293,6 +313,14 @@ START_TEST(test_uri_refused)
         "redis+unix://s3cret/x",
         "redis+unix://",
         "redis://h?cluster=maybe",
+        "redis://a,b:1",
+        "redis://h?wait_replicas=1",
+        "redis-cluster://a:1,b:x",
+        "redis-cluster://a/1",
+        "redis-cluster://a?wait_replicas=17",
+        "redis-cluster://a?db=3",
+        "redis-cluster://1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17",
+        "redis+unix://:s3cret@/run/s?cluster=true",
         "redis://h?a=%zz",
         "redis://%2fx",
         "redis://h?a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1",

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CONNECTOR_PRIVATE_H
+#define TIERCE_CONNECTOR_PRIVATE_H
+
+#include "connector/url.h"
+
+/* What a connector is opened from. [borrow for the call] but opts->pool, as connector.h says. */
+struct tierce__connector_source {
+    const struct tierce__url *url;
+    const char *text; /* the URL as it was given */
+    const char *store_name;
+    const struct tierce__connector_opts *opts;
+};
+
+/* As tierce__connector_open. One for each name of connectors.def. */
+typedef int tierce__connector_open_fn(struct tierce__connector **out,
+                                      const struct tierce__connector_source *source,
+                                      char why[TIERCE__CONNECTOR_WHY_BYTES]);
+#define TIERCE_CONNECTOR(scheme, name) tierce__connector_open_fn tierce__##name##_open;
+#include "connector/connectors.def"
+#undef TIERCE_CONNECTOR
+
+#endif

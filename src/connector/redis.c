@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Redis and Valkey: an object is the string at PREFIX + its name.
+ *
+ *     redis://user:password@host:6379/0?ttl=24h&connections=8&prefix=tierce:
+ *     rediss://..., valkeys://...      with TLS: ca_file=, client_certificate=, client_key=
+ *     redis+unix:///path/of/socket?db=1
+ *
+ * Bytes go from the socket into the buffer and from the buffer to the socket without a copy. What
+ * is written is gone again after `ttl`, or when the server evicts it.
+ */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "connector/connector_private.h"
+#include "connector/links.h"
+#include "wire/resp_uri.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LINKS            8u
+#define WAITING_MAX      4096u
+#define PREFIX_BYTES_MAX 128u
+#define KEY_BYTES_MAX    (PREFIX_BYTES_MAX + TIERCE__CONNECTOR_NAME_MAX)
+#define VALUE_BYTES_MAX  (512ull << 20) /* of Redis, unless it is configured otherwise */
+#define EXISTS_AT_ONCE   256u
+#define PAGE_NAMES       "512"
+#define TTL_MS_MAX       (3650ull * 24 * 60 * 60 * 1000)
+
+/* What the links share. */
+struct redis {
+    struct tierce__resp_uri uri;
+    char prefix[PREFIX_BYTES_MAX];
+    size_t prefix_bytes;
+    uint64_t ttl_ms; /* 0: for ever */
+};
+
+struct tierce__link {
+    const struct redis *redis;
+    struct tierce__resp *resp;
+    bool is_connected;
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+};
+
+struct key {
+    char text[KEY_BYTES_MAX];
+    size_t bytes;
+};
+
+static void make_key(struct key *key, const struct redis *redis,
+                     const struct tierce__store_name *name)
+{
+    TIERCE_ASSERT(redis->prefix_bytes + name->bytes <= sizeof(key->text));
+    memcpy(key->text, redis->prefix, redis->prefix_bytes);
+    memcpy(key->text + redis->prefix_bytes, name->text, name->bytes);
+    key->bytes = redis->prefix_bytes + name->bytes;
+}
+
+/* ---- statuses -------------------------------------------------------------------------------- */
+
+/* A call that failed. */
+static int failed(struct tierce__link *link, int rc)
+{
+    const char *why = tierce__resp_why(link->resp);
+    snprintf(link->why, sizeof(link->why), "%s", why[0] != '\0' ? why : tierce_strerror(rc));
+    link->is_connected = false;
+    if (rc == -EACCES)
+        return TIERCE_E_REFUSED;
+    if (rc == TIERCE_E_LIMIT)
+        return TIERCE_E_FORMAT;
+    return rc == -ENOMEM || rc == TIERCE_E_DEADLINE || rc == TIERCE_E_FORMAT ? rc : TIERCE_E_DOWN;
+}
+
+/* The server has answered with an error. */
+static int refused(struct tierce__link *link, const struct tierce__resp_value *value)
+{
+    static const struct {
+        const char *code;
+        int status;
+    } codes[] = {
+        {"OOM", TIERCE_E_FULL},          {"NOAUTH", TIERCE_E_REFUSED},
+        {"WRONGPASS", TIERCE_E_REFUSED}, {"NOPERM", TIERCE_E_REFUSED},
+        {"LOADING", TIERCE_E_DOWN},      {"READONLY", TIERCE_E_DOWN},
+        {"CLUSTERDOWN", TIERCE_E_DOWN},  {"MASTERDOWN", TIERCE_E_DOWN},
+        {"MISCONF", TIERCE_E_DOWN},      {"BUSY", TIERCE_E_DOWN},
+        {"NOREPLICAS", TIERCE_E_DOWN},   {"TRYAGAIN", TIERCE_E_DOWN},
+        {"MOVED", TIERCE_E_UNSUPPORTED}, {"ASK", TIERCE_E_UNSUPPORTED},
+    };
+    snprintf(link->why, sizeof(link->why), "%.*s",
+             (int)(value->bytes < sizeof(link->why) ? value->bytes : sizeof(link->why) - 1),
+             value->text);
+    for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++) {
+        if (tierce__resp_is_error(value, codes[i].code))
+            return codes[i].status;
+    }
+    return TIERCE_E_FORMAT;
+}
+
+/* An answer of the wrong kind. */
+static int misunderstood(struct tierce__link *link, const struct tierce__resp_value *value,
+                         const char *command)
+{
+    if (value->type == TIERCE__RESP_ERROR)
+        return refused(link, value);
+    snprintf(link->why, sizeof(link->why), "%s is answered with what is no answer to it", command);
+    return TIERCE_E_FORMAT;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static int begin(struct tierce__link *link)
+{
+    int rc = tierce__resp_begin(link->resp);
+    link->is_connected = rc == 0;
+    return rc;
+}
+
+/* One command of a few arguments and its answer. */
+static int call(struct tierce__link *link, const char *const *arguments, const size_t *bytes,
+                size_t count, struct tierce__resp_value *value, uint64_t deadline_ns)
+{
+    int rc = begin(link);
+    if (rc == 0)
+        rc = tierce__resp_append(link->resp, arguments, bytes, count);
+    if (rc == 0)
+        rc = tierce__resp_flush(link->resp, deadline_ns);
+    if (rc == 0)
+        rc = tierce__resp_read(link->resp, value, deadline_ns);
+    return rc == 0 ? 0 : failed(link, rc);
+}
+
+/* At most EXISTS_AT_ONCE names. All answers are read, so that the connection stays in step. */
+static int exists_some(struct tierce__link *link, const struct tierce__store_name *names,
+                       size_t count, size_t *found, uint64_t deadline_ns)
+{
+    struct key key;
+    bool missed = false;
+    int status = 0;
+    *found = 0;
+    int rc = begin(link);
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        make_key(&key, link->redis, &names[i]);
+        rc = tierce__resp_append(link->resp, (const char *[]){"EXISTS", key.text},
+                                 (size_t[]){6, key.bytes}, 2);
+    }
+    if (rc == 0)
+        rc = tierce__resp_flush(link->resp, deadline_ns);
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        struct tierce__resp_value value;
+        rc = tierce__resp_read(link->resp, &value, deadline_ns);
+        if (rc != 0 || status != 0)
+            continue;
+        if (value.type != TIERCE__RESP_INTEGER || value.integer < 0 || value.integer > 1)
+            status = misunderstood(link, &value, "EXISTS");
+        else if (value.integer == 0)
+            missed = true;
+        *found += !missed && status == 0;
+    }
+    return rc != 0 ? failed(link, rc) : status;
+}
+
+static int redis_exists(struct tierce__link *link, const struct tierce__store_name *names,
+                        size_t count, size_t *found, uint64_t deadline_ns)
+{
+    size_t done = 0;
+    int rc = 0;
+    while (done < count && rc == 0) {
+        size_t some = count - done < EXISTS_AT_ONCE ? count - done : EXISTS_AT_ONCE, there;
+        rc = exists_some(link, names + done, some, &there, deadline_ns);
+        done += rc == 0 ? there : 0;
+        if (rc == 0 && there < some)
+            break;
+    }
+    *found = done;
+    return rc;
+}
+
+/* GETRANGE has an empty string for what is not there; no object is empty. */
+static int redis_get(struct tierce__link *link, const struct tierce__store_name *name,
+                     uint8_t *memory, uint64_t offset, uint64_t length, uint64_t deadline_ns)
+{
+    struct key key;
+    char first[24], last[24];
+    struct tierce__resp_value value;
+    if (length > VALUE_BYTES_MAX || offset > VALUE_BYTES_MAX - length)
+        return TIERCE_E_FORMAT; /* no object is that long */
+    make_key(&key, link->redis, name);
+    size_t first_bytes = (size_t)snprintf(first, sizeof(first), "%" PRIu64, offset);
+    size_t last_bytes = (size_t)snprintf(last, sizeof(last), "%" PRIu64, offset + length - 1);
+    int rc = begin(link);
+    if (rc == 0)
+        rc = tierce__resp_append(link->resp, (const char *[]){"GETRANGE", key.text, first, last},
+                                 (size_t[]){8, key.bytes, first_bytes, last_bytes}, 4);
+    if (rc == 0)
+        rc = tierce__resp_flush(link->resp, deadline_ns);
+    if (rc == 0)
+        rc = tierce__resp_read_into(link->resp, memory, length, &value, deadline_ns);
+    if (rc != 0)
+        return failed(link, rc);
+    if (value.type != TIERCE__RESP_STRING || value.text != NULL)
+        return misunderstood(link, &value, "GETRANGE");
+    if (value.bytes == length)
+        return 0;
+    snprintf(link->why, sizeof(link->why), "an object of another length");
+    return value.bytes == 0 ? TIERCE_E_MISS : TIERCE_E_FORMAT;
+}
+
+static int redis_put(struct tierce__link *link, const struct tierce__store_name *name,
+                     const uint8_t *memory, uint64_t length, uint64_t deadline_ns)
+{
+    struct key key;
+    char ttl[24];
+    struct tierce__resp_value value;
+    const char *object = (const char *)memory;
+    uint64_t ttl_ms = link->redis->ttl_ms;
+    if (length > VALUE_BYTES_MAX) {
+        snprintf(link->why, sizeof(link->why), "an object of more than 512 MiB");
+        return TIERCE_E_LIMIT;
+    }
+    make_key(&key, link->redis, name);
+    size_t ttl_bytes = (size_t)snprintf(ttl, sizeof(ttl), "%" PRIu64, ttl_ms);
+    int rc = begin(link);
+    /* The value comes last in both, and is sent from where it lies. */
+    if (rc == 0 && ttl_ms == 0)
+        rc = tierce__resp_append_borrowed(link->resp, (const char *[]){"SET", key.text, object},
+                                          (size_t[]){3, key.bytes, length}, 3);
+    else if (rc == 0)
+        rc = tierce__resp_append_borrowed(link->resp,
+                                          (const char *[]){"PSETEX", key.text, ttl, object},
+                                          (size_t[]){6, key.bytes, ttl_bytes, length}, 4);
+    if (rc == 0)
+        rc = tierce__resp_flush(link->resp, deadline_ns);
+    if (rc == 0)
+        rc = tierce__resp_read(link->resp, &value, deadline_ns);
+    if (rc != 0)
+        return failed(link, rc);
+    if (value.type == TIERCE__RESP_STRING && value.bytes == 2 && memcmp(value.text, "OK", 2) == 0)
+        return 0;
+    return misunderstood(link, &value, "SET");
+}
+
+static int redis_remove(struct tierce__link *link, const struct tierce__store_name *name,
+                        uint64_t deadline_ns)
+{
+    struct key key;
+    struct tierce__resp_value value;
+    make_key(&key, link->redis, name);
+    int rc = call(link, (const char *[]){"UNLINK", key.text}, (size_t[]){6, key.bytes}, 2, &value,
+                  deadline_ns);
+    if (rc != 0)
+        return rc;
+    return value.type == TIERCE__RESP_INTEGER ? 0 : misunderstood(link, &value, "UNLINK");
+}
+
+/* ---- pages of names -------------------------------------------------------------------------- */
+
+/* A pattern of SCAN for what begins with the prefixes: what means something to it is escaped. */
+static size_t make_pattern(char *out, const struct key *begins)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < begins->bytes; i++) {
+        if (strchr("*?[]^\\-", begins->text[i]) != NULL)
+            out[used++] = '\\';
+        out[used++] = begins->text[i];
+    }
+    out[used++] = '*';
+    return used;
+}
+
+/* [cursor, [name, ...]] */
+static bool is_page(const struct tierce__resp_value *value)
+{
+    return value->type == TIERCE__RESP_ARRAY && value->count == 2 &&
+           value->items[0].type == TIERCE__RESP_STRING && value->items[0].bytes < 24 &&
+           value->items[1].type == TIERCE__RESP_ARRAY;
+}
+
+static int redis_list(struct tierce__link *link, const struct tierce__store_name *prefix,
+                      uint64_t *cursor, tierce__connector_each_fn *each, void *arg,
+                      uint64_t deadline_ns)
+{
+    struct key begins;
+    char from[24], pattern[2 * KEY_BYTES_MAX + 1];
+    struct tierce__resp_value value;
+    make_key(&begins, link->redis, prefix);
+    size_t from_bytes = (size_t)snprintf(from, sizeof(from), "%" PRIu64, *cursor);
+    size_t pattern_bytes = make_pattern(pattern, &begins);
+    int rc = call(link, (const char *[]){"SCAN", from, "MATCH", pattern, "COUNT", PAGE_NAMES},
+                  (size_t[]){4, from_bytes, 5, pattern_bytes, 5, sizeof(PAGE_NAMES) - 1}, 6, &value,
+                  deadline_ns);
+    uint64_t next = 0;
+    if (rc != 0)
+        return rc;
+    if (!is_page(&value) || sscanf(value.items[0].text, "%" SCNu64, &next) != 1)
+        return misunderstood(link, &value, "SCAN");
+    size_t prefix_bytes = link->redis->prefix_bytes;
+    for (size_t i = 0; i < value.items[1].count; i++) {
+        const struct tierce__resp_value *name = &value.items[1].items[i];
+        if (name->type == TIERCE__RESP_STRING && name->bytes > prefix_bytes)
+            each(arg, &(struct tierce__store_name){.text = name->text + prefix_bytes,
+                                                   .bytes = name->bytes - prefix_bytes});
+    }
+    *cursor = next;
+    return 0;
+}
+
+static int redis_ping(struct tierce__link *link, uint64_t deadline_ns)
+{
+    struct tierce__resp_value value;
+    int rc = call(link, (const char *[]){"PING"}, (size_t[]){4}, 1, &value, deadline_ns);
+    if (rc != 0)
+        return rc;
+    return value.type == TIERCE__RESP_STRING ? 0 : misunderstood(link, &value, "PING");
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+static int create_link(struct tierce__link **out, void *arg)
+{
+    const struct redis *redis = arg;
+    char why[TIERCE__RESP_WHY_BYTES];
+    struct tierce__link *link = tierce__calloc(1, sizeof(*link));
+    if (link == NULL)
+        return -ENOMEM;
+    link->redis = redis;
+    int rc = tierce__resp_create(&link->resp, &redis->uri.opts, why);
+    if (rc != 0) {
+        tierce__free(link);
+        return rc;
+    }
+    *out = link;
+    return 0;
+}
+
+static void destroy_link(struct tierce__link *link)
+{
+    tierce__resp_close(link->resp);
+    tierce__free(link);
+}
+
+static bool is_connected(const struct tierce__link *link)
+{
+    return link->is_connected;
+}
+
+static const char *why_of(const struct tierce__link *link)
+{
+    return link->why;
+}
+
+static void end_redis(void *arg)
+{
+    struct redis *redis = arg;
+    tierce__resp_uri_clear(&redis->uri);
+    tierce__free(redis);
+}
+
+static const struct tierce__link_ops link_ops = {
+    .scheme = "redis",
+    .caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS,
+    .create = create_link,
+    .destroy = destroy_link,
+    .exists = redis_exists,
+    .get = redis_get,
+    .put = redis_put,
+    .remove = redis_remove,
+    .list = redis_list,
+    .ping = redis_ping,
+    .is_connected = is_connected,
+    .why = why_of,
+    .end = end_redis,
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+/* valkey://, valkeys:// are redis:// and rediss://. */
+static int parse_place(struct tierce__resp_uri *out, const char *text,
+                       char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    char uri[TIERCE__URL_BYTES_MAX + 8];
+    bool is_valkey = strncmp(text, "valkey", 6) == 0;
+    snprintf(uri, sizeof(uri), "%s%s", is_valkey ? "redis" : "", is_valkey ? text + 6 : text);
+    int rc = tierce__resp_uri_parse(out, uri, why);
+    explicit_bzero(uri, sizeof(uri));
+    return rc;
+}
+
+/* The files of TLS are tried at once: each link has a client of its own, which reads them. */
+static int check_client(const struct redis *redis, char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    struct tierce__resp *resp = NULL;
+    int rc = tierce__resp_create(&resp, &redis->uri.opts, why);
+    if (rc == 0)
+        tierce__resp_close(resp);
+    return rc;
+}
+
+static int configure(struct redis *redis, uint64_t *links,
+                     const struct tierce__connector_source *source,
+                     char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    static const char *const known[] = {
+        "ttl",     "connections",        "prefix",     "db", "timeout_ms",
+        "ca_file", "client_certificate", "client_key", NULL};
+    const struct tierce__url_number ttl = {"ttl", TIERCE__URL_MILLISECONDS, 1, TTL_MS_MAX};
+    const struct tierce__url_number connections = {"connections", TIERCE__URL_COUNT, 2,
+                                                   TIERCE__LINKS_MAX};
+    const char *prefix = tierce__url_param(source->url, "prefix");
+    int rc = tierce__url_check_params(source->url, known, why);
+    if (rc == 0)
+        rc = tierce__url_param_number(source->url, &redis->ttl_ms, &ttl, why);
+    if (rc == 0)
+        rc = tierce__url_param_number(source->url, links, &connections, why);
+    if (rc == 0 && prefix != NULL && strlen(prefix) > PREFIX_BYTES_MAX) {
+        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: the prefix is longer than %u bytes",
+                 PREFIX_BYTES_MAX);
+        rc = TIERCE_E_CONFIG;
+    }
+    if (rc == 0)
+        rc = parse_place(&redis->uri, source->text, why);
+    if (rc == 0 && prefix != NULL) {
+        redis->prefix_bytes = strlen(prefix);
+        memcpy(redis->prefix, prefix, redis->prefix_bytes);
+    }
+    return rc == 0 ? check_client(redis, why) : rc;
+}
+
+int tierce__redis_open(struct tierce__connector **out,
+                       const struct tierce__connector_source *source,
+                       char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    uint64_t links = LINKS;
+    struct redis *redis = tierce__calloc(1, sizeof(*redis));
+    if (redis == NULL)
+        return -ENOMEM;
+    int rc = configure(redis, &links, source, why);
+    if (rc != 0) {
+        end_redis(redis);
+        return rc;
+    }
+    return tierce__links_create(out,
+                                &(struct tierce__links_opts){.ops = &link_ops,
+                                                             .arg = redis,
+                                                             .links = (uint32_t)links,
+                                                             .waiting_max = WAITING_MAX,
+                                                             .store_name = source->store_name});
+}

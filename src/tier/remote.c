@@ -1,0 +1,614 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tier/remote_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+
+_Static_assert(TIERCE__TIER_WHY_BYTES == TIERCE__CONNECTOR_WHY_BYTES, "one word for both");
+
+#define QUEUE_BYTES      (64u << 20)
+#define WRITES           4u
+#define WRITE_TIMEOUT_MS 10000u
+#define REMOTE_PAGE      4096u
+#define KNOWN_MS         10000u
+
+/* ---- what the files share -------------------------------------------------------------------- */
+
+bool tierce__remote_name(struct tierce__remote *remote, struct tierce__remote_name *name,
+                         const struct tierce__key *key)
+{
+    const uint8_t *digest = tierce__namespaces_digest(remote->namespaces, key->ns);
+    int bytes = tierce__key_text_format(name->text, digest, &key->shard, key->hash);
+    name->name = (struct tierce__store_name){.text = name->text, .bytes = (size_t)bytes};
+    return bytes > 0;
+}
+
+void tierce__remote_call(struct tierce__remote *remote, struct tierce__connector_req *call)
+{
+    tierce__lock_take(&remote->lock);
+    bool cut = remote->cut;
+    remote->submitting += !cut;
+    tierce__lock_drop(&remote->lock);
+    if (cut) {
+        call->status = TIERCE_E_CLOSED;
+        call->done(call);
+        return;
+    }
+    remote->connector->ops->submit(remote->connector, call);
+    tierce__lock_take(&remote->lock);
+    remote->submitting--;
+    tierce__cond_broadcast(&remote->changed);
+    tierce__lock_drop(&remote->lock);
+}
+
+void tierce__remote_push(struct tierce__remote *remote, struct tierce__remote_event *event)
+{
+    tierce__lock_assert_held(&remote->lock);
+    tierce__list_push_back(&remote->events, &event->node);
+}
+
+void tierce__remote_run(struct tierce__remote *remote)
+{
+    tierce__lock_assert_held(&remote->lock);
+    if (!remote->running) {
+        remote->running = true;
+        while (!tierce__list_empty(&remote->events)) {
+            struct tierce__remote_event *next =
+                TIERCE__CONTAINER_OF(remote->events.next, struct tierce__remote_event, node);
+            tierce__list_remove(&next->node);
+            tierce__lock_drop(&remote->lock);
+            next->run(next);
+            tierce__lock_take(&remote->lock);
+        }
+        remote->running = false;
+        tierce__cond_broadcast(&remote->changed);
+    }
+    tierce__lock_drop(&remote->lock);
+}
+
+void tierce__remote_note(struct tierce__remote *remote, struct tierce__remote_event *event)
+{
+    tierce__lock_take(&remote->lock);
+    tierce__remote_push(remote, event);
+    tierce__remote_run(remote);
+}
+
+bool tierce__remote_enter(struct tierce__remote *remote, struct tierce__tier_req *req)
+{
+    tierce__lock_take(&remote->lock);
+    bool open = !remote->closing;
+    remote->requests += open;
+    tierce__lock_drop(&remote->lock);
+    if (!open) {
+        req->status = TIERCE_E_CLOSED;
+        req->done(req);
+    }
+    return open;
+}
+
+void tierce__remote_answer(struct tierce__remote *remote, struct tierce__tier_req *req, int status)
+{
+    req->status = status;
+    req->done(req);
+    tierce__lock_take(&remote->lock);
+    remote->requests--;
+    tierce__cond_broadcast(&remote->changed);
+    tierce__lock_drop(&remote->lock);
+}
+
+bool tierce__remote_is_hidden(const struct tierce__remote *remote, const struct tierce__key *key)
+{
+    uint64_t count =
+        remote->hidden_count < TIERCE__REMOTE_HIDDEN ? remote->hidden_count : TIERCE__REMOTE_HIDDEN;
+    for (uint64_t i = 0; i < count; i++) {
+        if (tierce__key_equal(&remote->hidden[i], key))
+            return true;
+    }
+    return false;
+}
+
+bool tierce__remote_is_known(const struct tierce__remote *remote, const struct tierce__key *key)
+{
+    uint64_t spread = tierce__key_spread(key) | 1;
+    const struct tierce__remote_known *place = &remote->known[spread % TIERCE__REMOTE_KNOWN];
+    return place->spread == spread && tierce__now_ns() - place->at_ns < KNOWN_MS * TIERCE__MS_NS;
+}
+
+void tierce__remote_learn(struct tierce__remote *remote, const struct tierce__key *key)
+{
+    uint64_t spread = tierce__key_spread(key) | 1;
+    remote->known[spread % TIERCE__REMOTE_KNOWN] =
+        (struct tierce__remote_known){.spread = spread, .at_ns = tierce__now_ns()};
+}
+
+void tierce__remote_unlearn(struct tierce__remote *remote, const struct tierce__key *key)
+{
+    uint64_t spread = tierce__key_spread(key) | 1;
+    if (remote->known[spread % TIERCE__REMOTE_KNOWN].spread == spread)
+        remote->known[spread % TIERCE__REMOTE_KNOWN].spread = 0;
+}
+
+int tierce__remote_status(const struct tierce__connector_req *call)
+{
+    switch (call->status) {
+    case TIERCE_E_FORMAT: /* a read: an object that is shorter than it must be */
+        return call->op == TIERCE__CONNECTOR_GET ? TIERCE_E_MISS : -EPROTO;
+    case TIERCE_E_REFUSED: /* the store's word against us, which will not change by asking again */
+        return TIERCE_E_DOWN;
+    case TIERCE_E_LIMIT: /* larger than it takes; or more wait than it serves in time */
+        return call->op == TIERCE__CONNECTOR_PUT ? TIERCE_E_FULL : TIERCE_E_DEADLINE;
+    default:
+        return call->status;
+    }
+}
+
+/* ---- lookups --------------------------------------------------------------------------------- */
+
+struct lookup {
+    struct tierce__connector_req call;
+    struct tierce__remote *remote;
+    struct tierce__tier_req *req;
+    struct tierce__store_name *names;
+    struct tierce__remote_name texts[];
+};
+
+static void looked_up(struct tierce__connector_req *call)
+{
+    struct lookup *lookup = call->arg;
+    struct tierce__remote *remote = lookup->remote;
+    struct tierce__tier_req *req = lookup->req;
+    int status = tierce__remote_status(call);
+    req->found = status == 0 ? call->found : 0;
+    TIERCE_ASSERT(req->found <= req->key_count);
+    tierce__lock_take(&remote->lock);
+    for (size_t i = 0; i < req->found; i++)
+        tierce__remote_learn(remote, &req->keys[i]);
+    tierce__lock_drop(&remote->lock);
+    tierce__free(lookup->names);
+    tierce__free(lookup);
+    tierce__remote_answer(remote, req, status);
+}
+
+/* The leading keys that can be asked for. */
+static size_t askable(struct tierce__remote *remote, const struct tierce__tier_req *req)
+{
+    size_t count = 0;
+    tierce__lock_take(&remote->lock);
+    while (count < req->key_count &&
+           !(remote->hidden_count > 0 && tierce__remote_is_hidden(remote, &req->keys[count])))
+        count++;
+    tierce__lock_drop(&remote->lock);
+    return count;
+}
+
+static void look_up(struct tierce__remote *remote, struct tierce__tier_req *req)
+{
+    req->found = 0;
+    size_t count = req->durable ? 0 : askable(remote, req);
+    struct lookup *lookup = NULL;
+    struct tierce__store_name *names = NULL;
+    if (count > 0) {
+        lookup = tierce__alloc(sizeof(*lookup) + count * sizeof(lookup->texts[0]));
+        names = tierce__alloc(count * sizeof(*names));
+    }
+    if (lookup == NULL || names == NULL) {
+        tierce__free(lookup);
+        tierce__free(names);
+        tierce__remote_answer(remote, req, count > 0 ? -ENOMEM : 0);
+        return;
+    }
+    size_t named = 0;
+    while (named < count && tierce__remote_name(remote, &lookup->texts[named], &req->keys[named])) {
+        names[named] = lookup->texts[named].name;
+        named++;
+    }
+    lookup->remote = remote;
+    lookup->req = req;
+    lookup->names = names;
+    lookup->call = (struct tierce__connector_req){.op = TIERCE__CONNECTOR_EXISTS,
+                                                  .urgency = TIERCE__CONNECTOR_PEEK,
+                                                  .deadline_ns = req->deadline_ns,
+                                                  .done = looked_up,
+                                                  .arg = lookup,
+                                                  .names = names,
+                                                  .name_count = named};
+    if (named > 0)
+        tierce__remote_call(remote, &lookup->call);
+    else
+        looked_up(&lookup->call);
+}
+
+/* ---- reads ----------------------------------------------------------------------------------- */
+
+/* A call that reads for one request, or a whole object for all who wait for parts of it. */
+struct reading {
+    struct tierce__connector_req call;
+    struct tierce__remote *remote;
+    struct tierce__tier_req *req; /* of one, or NULL */
+    struct tierce__remote_name name;
+    struct tierce__key key;
+    struct tierce__buf *buf;     /* of the whole object */
+    struct tierce__list node;    /* among the whole ones */
+    struct tierce__list waiting; /* requests */
+};
+
+static void count_read(struct tierce__remote *remote, const struct tierce__tier_req *req,
+                       int status)
+{
+    tierce__lock_take(&remote->lock);
+    if (status == 0) {
+        remote->stats.get_chunks += req->offset == 0;
+        remote->stats.get_bytes += req->length;
+    } else if (status == TIERCE_E_MISS) {
+        tierce__remote_unlearn(remote, &req->keys[0]);
+    } else {
+        remote->stats.errors++;
+    }
+    tierce__lock_drop(&remote->lock);
+}
+
+static void answer_read(struct tierce__remote *remote, struct tierce__tier_req *req, int status)
+{
+    count_read(remote, req, status);
+    tierce__remote_answer(remote, req, status);
+}
+
+static void has_read(struct tierce__connector_req *call)
+{
+    struct reading *reading = call->arg;
+    struct tierce__remote *remote = reading->remote;
+    struct tierce__tier_req *req = reading->req;
+    int status = tierce__remote_status(call);
+    tierce__free(reading);
+    answer_read(remote, req, status);
+}
+
+static struct tierce__tier_req *pop_request(struct tierce__list *list)
+{
+    struct tierce__list *node = list->next;
+    tierce__list_remove(node);
+    return TIERCE__CONTAINER_OF(node, struct tierce__tier_req, node);
+}
+
+/* Those who came later have their answer from the same reading: their parts are there by now. */
+static void has_read_whole(struct tierce__connector_req *call)
+{
+    struct reading *whole = call->arg;
+    struct tierce__remote *remote = whole->remote;
+    int status = tierce__remote_status(call);
+    tierce__lock_take(&remote->lock);
+    tierce__list_remove(&whole->node);
+    tierce__lock_drop(&remote->lock);
+    while (!tierce__list_empty(&whole->waiting)) {
+        struct tierce__tier_req *req = pop_request(&whole->waiting);
+        answer_read(remote, req, status);
+    }
+    tierce__free(whole);
+}
+
+static struct reading *begin_reading(struct tierce__remote *remote,
+                                     const struct tierce__tier_req *req)
+{
+    struct reading *reading = tierce__calloc(1, sizeof(*reading));
+    if (reading == NULL)
+        return NULL;
+    reading->remote = remote;
+    reading->key = req->keys[0];
+    reading->buf = req->buf;
+    tierce__list_init(&reading->waiting);
+    tierce__list_init(&reading->node);
+    reading->call = (struct tierce__connector_req){.op = TIERCE__CONNECTOR_GET,
+                                                   .urgency = TIERCE__CONNECTOR_FETCH,
+                                                   .deadline_ns = req->deadline_ns,
+                                                   .arg = reading,
+                                                   .names = &reading->name.name,
+                                                   .name_count = 1,
+                                                   .buf = req->buf};
+    return reading;
+}
+
+static void read_range(struct tierce__remote *remote, struct tierce__tier_req *req)
+{
+    struct reading *reading = begin_reading(remote, req);
+    if (reading == NULL) {
+        tierce__remote_answer(remote, req, -ENOMEM);
+        return;
+    }
+    reading->req = req;
+    reading->call.done = has_read;
+    reading->call.offset = req->offset;
+    reading->call.length = req->length;
+    if (tierce__remote_name(remote, &reading->name, &req->keys[0])) {
+        tierce__remote_call(remote, &reading->call);
+    } else {
+        reading->call.status = TIERCE_E_MISS;
+        has_read(&reading->call);
+    }
+}
+
+/* Joins a reading into the same buffer. Under the lock. */
+static bool join(struct tierce__remote *remote, struct tierce__tier_req *req)
+{
+    TIERCE__LIST_FOR_EACH (it, &remote->wholes) {
+        struct reading *whole = TIERCE__CONTAINER_OF(it, struct reading, node);
+        if (whole->buf == req->buf && tierce__key_equal(&whole->key, &req->keys[0])) {
+            tierce__list_push_back(&whole->waiting, &req->node);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void read_whole(struct tierce__remote *remote, struct tierce__tier_req *req)
+{
+    struct reading *whole = begin_reading(remote, req);
+    if (whole == NULL) {
+        tierce__remote_answer(remote, req, -ENOMEM);
+        return;
+    }
+    whole->call.done = has_read_whole;
+    whole->call.length = req->buf->bytes;
+    tierce__lock_take(&remote->lock);
+    bool joined = join(remote, req);
+    if (!joined) {
+        tierce__list_push_back(&whole->waiting, &req->node);
+        tierce__list_push_back(&remote->wholes, &whole->node);
+    }
+    tierce__lock_drop(&remote->lock);
+    if (joined) {
+        tierce__free(whole);
+    } else if (tierce__remote_name(remote, &whole->name, &req->keys[0])) {
+        tierce__remote_call(remote, &whole->call);
+    } else {
+        whole->call.status = TIERCE_E_MISS;
+        has_read_whole(&whole->call);
+    }
+}
+
+static bool range_is_sane(const struct tierce__tier_req *req)
+{
+    return req->buf != NULL && req->offset % REMOTE_PAGE == 0 && req->length % REMOTE_PAGE == 0 &&
+           req->length > 0 && req->offset <= req->buf->bytes &&
+           req->length <= req->buf->bytes - req->offset;
+}
+
+static void read_chunk(struct tierce__remote *remote, struct tierce__tier_req *req)
+{
+    tierce__lock_take(&remote->lock);
+    bool hidden = tierce__remote_is_hidden(remote, &req->keys[0]);
+    tierce__lock_drop(&remote->lock);
+    if (!range_is_sane(req))
+        tierce__remote_answer(remote, req, TIERCE_E_ARGUMENT);
+    else if (hidden)
+        tierce__remote_answer(remote, req, TIERCE_E_MISS);
+    else if ((remote->connector->caps & TIERCE__CONNECTOR_RANGES) != 0)
+        read_range(remote, req);
+    else
+        read_whole(remote, req);
+}
+
+/* ---- deletions ------------------------------------------------------------------------------- */
+
+struct deletion {
+    struct tierce__connector_req call;
+    struct tierce__remote *remote;
+    struct tierce__tier_req *req;
+    struct tierce__remote_name name;
+    struct tierce__remote_waiter waiter; /* for puts of the key that are on their way */
+};
+
+static void hide(struct tierce__remote *remote, const struct tierce__key *key)
+{
+    tierce__lock_take(&remote->lock);
+    if (!tierce__remote_is_hidden(remote, key))
+        remote->hidden[remote->hidden_count++ % TIERCE__REMOTE_HIDDEN] = *key;
+    tierce__lock_drop(&remote->lock);
+}
+
+static void has_deleted(struct tierce__connector_req *call)
+{
+    struct deletion *deletion = call->arg;
+    struct tierce__remote *remote = deletion->remote;
+    struct tierce__tier_req *req = deletion->req;
+    int status = tierce__remote_status(call);
+    tierce__free(deletion);
+    tierce__remote_answer(remote, req, status);
+}
+
+static void delete_now(struct tierce__remote_event *event)
+{
+    struct tierce__remote_waiter *waiter =
+        TIERCE__CONTAINER_OF(event, struct tierce__remote_waiter, over);
+    struct deletion *deletion = TIERCE__CONTAINER_OF(waiter, struct deletion, waiter);
+    tierce__remote_call(deletion->remote, &deletion->call);
+}
+
+static void delete_chunk(struct tierce__remote *remote, struct tierce__tier_req *req)
+{
+    if (remote->read_only) {
+        hide(remote, &req->keys[0]);
+        tierce__remote_answer(remote, req, 0);
+        return;
+    }
+    struct deletion *deletion = tierce__calloc(1, sizeof(*deletion));
+    if (deletion == NULL || !tierce__remote_name(remote, &deletion->name, &req->keys[0])) {
+        int error = deletion == NULL ? -ENOMEM : TIERCE_E_MISS;
+        tierce__free(deletion);
+        tierce__remote_answer(remote, req, error);
+        return;
+    }
+    deletion->remote = remote;
+    deletion->req = req;
+    deletion->call = (struct tierce__connector_req){.op = TIERCE__CONNECTOR_DELETE,
+                                                    .urgency = TIERCE__CONNECTOR_STORE,
+                                                    .deadline_ns = req->deadline_ns,
+                                                    .done = has_deleted,
+                                                    .arg = deletion,
+                                                    .names = &deletion->name.name,
+                                                    .name_count = 1};
+    deletion->waiter = (struct tierce__remote_waiter){
+        .remote = remote, .key = &req->keys[0], .over = {.run = delete_now}};
+    tierce__lock_take(&remote->lock);
+    tierce__remote_unlearn(remote, &req->keys[0]);
+    tierce__lock_drop(&remote->lock);
+    tierce__remote_take_back(remote, &deletion->waiter);
+}
+
+/* ---- the tier's functions -------------------------------------------------------------------- */
+
+static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
+{
+    struct tierce__remote *remote = TIERCE__CONTAINER_OF(tier, struct tierce__remote, base);
+    if (!tierce__remote_enter(remote, req))
+        return;
+    switch (req->op) {
+    case TIERCE__TIER_LOOKUP:
+        look_up(remote, req);
+        return;
+    case TIERCE__TIER_GET:
+        read_chunk(remote, req);
+        return;
+    case TIERCE__TIER_PUT:
+        tierce__remote_put(remote, req);
+        return;
+    case TIERCE__TIER_DELETE:
+        delete_chunk(remote, req);
+        return;
+    case TIERCE__TIER_HIDE:
+        hide(remote, &req->keys[0]);
+        break;
+    case TIERCE__TIER_CLEAR:
+        tierce__remote_clear(remote, req);
+        return;
+    case TIERCE__TIER_SIBLINGS:
+        req->found = 0; /* a store knows names only */
+        break;
+    case TIERCE__TIER_FLUSH: /* what was done before is with the store */
+        break;
+    }
+    tierce__remote_answer(remote, req, 0);
+}
+
+/* The store has an order of its own, in which a read is a use. */
+static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
+                  size_t used)
+{
+    (void)tier;
+    (void)keys;
+    (void)count;
+    (void)used;
+}
+
+static void tell_stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
+{
+    struct tierce__remote *remote = TIERCE__CONTAINER_OF(tier, struct tierce__remote, base);
+    tierce__lock_take(&remote->lock);
+    *out = remote->stats;
+    out->queued_bytes = remote->waiting_bytes + remote->writing_bytes;
+    tierce__lock_drop(&remote->lock);
+}
+
+static void tell_why(struct tierce__tier *tier, char why[TIERCE__TIER_WHY_BYTES])
+{
+    struct tierce__remote *remote = TIERCE__CONTAINER_OF(tier, struct tierce__remote, base);
+    remote->connector->ops->why(remote->connector, why);
+}
+
+static void watch(struct tierce__tier *tier, tierce__tier_watch_fn *fn, void *arg)
+{
+    (void)tier;
+    (void)fn;
+    (void)arg;
+}
+
+static bool scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
+                 tierce__tier_watch_fn *fn, void *arg)
+{
+    (void)tier;
+    (void)cursor;
+    (void)places;
+    (void)fn;
+    (void)arg;
+    return false;
+}
+
+/* Under the lock: nothing is under way here any more, but what the connector has. */
+static bool is_idle(const struct tierce__remote *remote)
+{
+    return !remote->running && remote->submitting == 0;
+}
+
+/*
+ * What is queued is still written, as far as the deadline allows: a second before it, or half the
+ * time where that is less, what waits is cancelled; then the connector answers the rest.
+ */
+static bool close_remote(struct tierce__tier *tier, uint64_t deadline_ns)
+{
+    struct tierce__remote *remote = TIERCE__CONTAINER_OF(tier, struct tierce__remote, base);
+    uint64_t now_ns = tierce__now_ns(), left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    uint64_t last_ns = left_ns < 2000 * TIERCE__MS_NS ? left_ns / 2 : 1000 * TIERCE__MS_NS;
+    tierce__lock_take(&remote->lock);
+    remote->closing = true;
+    bool in_time = true;
+    while (remote->requests > 0 && in_time)
+        in_time = tierce__cond_wait(&remote->changed, &remote->lock, deadline_ns - last_ns);
+    remote->cut = true;
+    tierce__lock_drop(&remote->lock);
+    tierce__remote_cancel_waiting(remote);
+    tierce__lock_take(&remote->lock);
+    while (remote->submitting > 0)
+        tierce__cond_wait(&remote->changed, &remote->lock, TIERCE__DEADLINE_NEVER);
+    tierce__lock_drop(&remote->lock);
+    if (!remote->connector->ops->close(remote->connector, deadline_ns))
+        return false;
+    tierce__lock_take(&remote->lock);
+    while (remote->requests > 0 || !is_idle(remote))
+        tierce__cond_wait(&remote->changed, &remote->lock, TIERCE__DEADLINE_NEVER);
+    tierce__lock_drop(&remote->lock);
+    tierce__cond_fini(&remote->changed);
+    tierce__lock_fini(&remote->lock);
+    tierce__free(remote);
+    return true;
+}
+
+int tierce__remote_open(struct tierce__tier **out, const struct tierce__remote_opts *opts)
+{
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
+    struct tierce__remote *remote = tierce__calloc(1, sizeof(*remote));
+    if (remote == NULL)
+        return -ENOMEM;
+    snprintf(remote->name, sizeof(remote->name), "%s", opts->name);
+    remote->ops = (struct tierce__tier_ops){.name = remote->name,
+                                            .caps = TIERCE__TIER_SHARED,
+                                            .submit = submit,
+                                            .touch = touch,
+                                            .stats = tell_stats,
+                                            .why = tell_why,
+                                            .watch = watch,
+                                            .scan = scan,
+                                            .close = close_remote};
+    if ((opts->connector->caps & TIERCE__CONNECTOR_RANGES) == 0)
+        remote->ops.caps |= TIERCE__TIER_WHOLE;
+    remote->base.ops = &remote->ops;
+    remote->connector = opts->connector;
+    remote->namespaces = opts->namespaces;
+    remote->queue_bytes_max = opts->queue_bytes > 0 ? opts->queue_bytes : QUEUE_BYTES;
+    remote->writes_max = opts->writes > 0 ? opts->writes : WRITES;
+    remote->write_timeout_ms =
+        opts->write_timeout_ms > 0 ? opts->write_timeout_ms : WRITE_TIMEOUT_MS;
+    remote->read_only = opts->read_only;
+    tierce__lock_init(&remote->lock, TIERCE__LOCK_REMOTE);
+    tierce__cond_init(&remote->changed);
+    tierce__list_init(&remote->events);
+    tierce__list_init(&remote->waiting);
+    tierce__list_init(&remote->writing);
+    tierce__list_init(&remote->clears);
+    tierce__list_init(&remote->wholes);
+    *out = &remote->base;
+    return 0;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_WIRE_RESP_LINK_H
+#define TIERCE_WIRE_RESP_LINK_H
+
+#include "wire/resp_uri.h"
+
+/*
+ * A pipeline to whatever a URI names: one server, or a cluster, where it goes to several nodes.
+ *
+ *     rc = tierce__resp_link_begin(link);
+ *     rc = tierce__resp_link_append(link, 1, (const char *[]){"GET", key}, bytes, 2);
+ *     rc = tierce__resp_link_flush(link, deadline_ns);
+ *     rc = tierce__resp_link_read(link, &value, deadline_ns);
+ *
+ * What resp_client.h and resp_cluster.h say of order, deadlines and errors holds here. Nothing is
+ * connected before it is first needed.
+ *
+ * Thread: one at a time; resp_pool.h for several.
+ */
+
+struct tierce__resp_link;
+
+/* [borrow] the URI for the call. Errors: as tierce__resp_create. */
+TIERCE_MUSTUSE int tierce__resp_link_create(struct tierce__resp_link **out,
+                                            const struct tierce__resp_uri *uri,
+                                            char why[TIERCE__RESP_WHY_BYTES]);
+/* NULL is accepted. */
+void tierce__resp_link_close(struct tierce__resp_link *link);
+
+bool tierce__resp_link_is_cluster(const struct tierce__resp_link *link);
+
+TIERCE_MUSTUSE int tierce__resp_link_begin(struct tierce__resp_link *link);
+
+/* One more command; arguments[key] says where it goes in a cluster. */
+TIERCE_MUSTUSE int tierce__resp_link_append(struct tierce__resp_link *link, size_t key,
+                                            const char *const *arguments, const size_t *bytes,
+                                            size_t count);
+
+/* The pipeline writes: what the URI says of replicas holds for it. After begin. */
+void tierce__resp_link_writes(struct tierce__resp_link *link);
+
+TIERCE_MUSTUSE int tierce__resp_link_flush(struct tierce__resp_link *link, uint64_t deadline_ns);
+
+/* The next answer, in order; [borrow until begin]. */
+TIERCE_MUSTUSE int tierce__resp_link_read(struct tierce__resp_link *link,
+                                          struct tierce__resp_value *out, uint64_t deadline_ns);
+
+/* A pipeline of one command that writes. */
+TIERCE_MUSTUSE int tierce__resp_link_call(struct tierce__resp_link *link, size_t key,
+                                          const char *const *arguments, const size_t *bytes,
+                                          size_t count, struct tierce__resp_value *out,
+                                          uint64_t deadline_ns);
+
+/* For what is asked of each server: the client of the i-th, after a begin. -ENOENT behind the last;
+ * as tierce__resp_cluster_node. */
+TIERCE_MUSTUSE int tierce__resp_link_node(struct tierce__resp_link *link, size_t i,
+                                          struct tierce__resp **out);
+
+/* What failed last, in words, never with the password. [borrow until the next call] */
+const char *tierce__resp_link_why(const struct tierce__resp_link *link);
+
+#endif

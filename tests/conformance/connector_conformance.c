@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "conformance/connector_conformance.h"
+#include "check_main.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+static const struct connector_factory *factories;
+static const struct connector_factory *factory;
+static struct tierce__pool *pool;
+static struct tierce__connector *connector;
+static char url[1024];
+
+static struct tierce__connector *open_another(void)
+{
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+    struct tierce__connector *out = NULL;
+    int rc =
+        tierce__connector_open(&out, url,
+                               &(struct tierce__connector_opts){
+                                   .size = sizeof(struct tierce__connector_opts), .pool = pool},
+                               why);
+    ck_assert_msg(rc == 0, "%s: %s", url, why);
+    return out;
+}
+
+static void start(int index)
+{
+    factory = &factories[index];
+    ck_assert_msg(factory->start(url, sizeof(url), factory->ctx), "%s does not start",
+                  factory->name);
+    pool = connector_pool();
+    connector = open_another();
+    ck_assert_uint_eq(connector->caps, factory->caps);
+}
+
+static void end(void)
+{
+    struct tierce__pool_stats stats;
+    ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(30000)));
+    tierce__pool_stats(pool, &stats);
+    ck_assert_uint_eq(stats.bufs, 0);
+    tierce__pool_destroy(pool);
+    factory->stop(factory->ctx);
+}
+
+/* ---- single objects -------------------------------------------------------------------------- */
+
+START_TEST(what_was_put_is_got)
+{
+    static const uint64_t sizes[] = {1, 2, 100, 4095, 4096, 65537, 1 << 20, (5 << 20) + 3};
+    start(_i);
+    ck_assert_int_eq(connector_ping(connector), 0);
+    for (uint32_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "object-%u", i);
+        ck_assert_int_eq(connector_exists(connector, name), 0);
+        ck_assert_int_eq(connector_put(connector, pool, name, i, sizes[i]), 0);
+        ck_assert_int_eq(connector_exists(connector, name), 1);
+        ck_assert_int_eq(connector_get(connector, pool, name, i, 0, sizes[i]), 0);
+    }
+    ck_assert_str_eq(connector_why(connector), "");
+    end();
+}
+END_TEST
+
+START_TEST(what_is_not_there_is_a_miss)
+{
+    start(_i);
+    ck_assert_int_eq(connector_get(connector, pool, "none", 0, 0, 100), TIERCE_E_MISS);
+    ck_assert_int_eq(connector_delete(connector, "none"), 0);
+    ck_assert_int_eq(connector_put(connector, pool, "one", 1, 1000), 0);
+    ck_assert_int_eq(connector_delete(connector, "one"), 0);
+    ck_assert_int_eq(connector_delete(connector, "one"), 0);
+    ck_assert_int_eq(connector_get(connector, pool, "one", 1, 0, 1000), TIERCE_E_MISS);
+    ck_assert_int_eq(connector_exists(connector, "one"), 0);
+    ck_assert_int_eq(connector_put(connector, pool, "one", 2, 10), 0);
+    ck_assert_int_eq(connector_get(connector, pool, "one", 2, 0, 10), 0);
+    end();
+}
+END_TEST
+
+START_TEST(a_put_replaces)
+{
+    static const uint64_t sizes[] = {100000, 100, 200000, 200000, 1};
+    start(_i);
+    for (uint32_t i = 0; i < 5; i++) {
+        ck_assert_int_eq(connector_put(connector, pool, "name", i, sizes[i]), 0);
+        ck_assert_int_eq(connector_get(connector, pool, "name", i, 0, sizes[i]), 0);
+        ck_assert_int_eq(connector_get(connector, pool, "name", i, 0, sizes[i] + 1),
+                         TIERCE_E_FORMAT);
+    }
+    end();
+}
+END_TEST
+
+START_TEST(ranges)
+{
+    const uint64_t size = 300001;
+    static const uint64_t offsets[] = {0, 1, 4096, 65536, 299999, 300000};
+    start(_i);
+    ck_assert_int_eq(connector_put(connector, pool, "name", 3, size), 0);
+    for (size_t i = 0; i < 6; i++) {
+        uint64_t left = size - offsets[i];
+        bool any = (connector->caps & TIERCE__CONNECTOR_RANGES) != 0;
+        int want = any ? 0 : offsets[i] != 0 ? TIERCE_E_UNSUPPORTED : TIERCE_E_FORMAT;
+        ck_assert_int_eq(connector_get(connector, pool, "name", 3, offsets[i], 1), want);
+        ck_assert_int_eq(connector_get(connector, pool, "name", 3, offsets[i], left),
+                         offsets[i] == 0 ? 0 : want);
+        if (!any)
+            continue;
+        ck_assert_int_eq(connector_get(connector, pool, "name", 3, offsets[i], left + 1),
+                         TIERCE_E_FORMAT);
+    }
+    if ((connector->caps & TIERCE__CONNECTOR_RANGES) != 0) {
+        int rc = connector_get(connector, pool, "name", 3, size, 1);
+        ck_assert(rc == TIERCE_E_FORMAT || rc == TIERCE_E_MISS);
+        rc = connector_get(connector, pool, "name", 3, size + 1000, 1000);
+        ck_assert(rc == TIERCE_E_FORMAT || rc == TIERCE_E_MISS);
+    }
+    end();
+}
+END_TEST
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static const char *const names[] = {
+    "a",
+    "A",
+    ".",
+    "..",
+    "/",
+    "//",
+    "a/b",
+    "a/../b",
+    "../a",
+    "/etc/passwd",
+    "a.b",
+    ".a",
+    "a.",
+    "%41",
+    "%",
+    "%%",
+    "~",
+    "~tmp-0",
+    "~store",
+    "~claim",
+    "a~",
+    "a b",
+    " ",
+    "-",
+    "--help",
+    "*",
+    "?",
+    "[a]",
+    "\\",
+    "\"",
+    "'",
+    "\x01",
+    "\x7f",
+    "\xff\xfe",
+    "\xc3\xa4",
+    "a\r\nb",
+    "\t",
+    "{tag}a",
+    "$a",
+    "a:b@c",
+    "model@1@0@5c7c4165af101b9a@float",
+    "CON",
+    "a;b|c&d",
+    "#",
+    "+",
+    "=",
+};
+#define NAMES (sizeof(names) / sizeof(*names))
+
+START_TEST(a_name_is_any_bytes)
+{
+    start(_i);
+    for (uint32_t i = 0; i < NAMES; i++)
+        ck_assert_int_eq(connector_put(connector, pool, names[i], i, 50 + i), 0);
+    for (uint32_t i = 0; i < NAMES; i++) {
+        ck_assert_int_eq(connector_exists(connector, names[i]), 1);
+        ck_assert_int_eq(connector_get(connector, pool, names[i], i, 0, 50 + i), 0);
+    }
+    for (uint32_t i = 0; i < NAMES; i += 2)
+        ck_assert_int_eq(connector_delete(connector, names[i]), 0);
+    for (uint32_t i = 0; i < NAMES; i++)
+        ck_assert_int_eq(connector_exists(connector, names[i]), i % 2);
+    end();
+}
+END_TEST
+
+/* Of each length around the limits of file names, of bytes that are written as one and as three,
+ * and each beginning where another one ends. */
+START_TEST(a_name_is_long)
+{
+    static const size_t sizes[] = {66, 67, 199, 200, 201, 255, 256, 400, 511, 512};
+    static const char bytes[] = {'a', '/', '.'};
+    char text[TIERCE__CONNECTOR_NAME_MAX + 1];
+    start(_i);
+    for (uint32_t round = 0; round < 2; round++) {
+        for (uint32_t i = 0; i < 30; i++) {
+            memset(text, bytes[i / 10], sizeof(text));
+            text[sizes[i % 10]] = '\0';
+            if (round == 0)
+                ck_assert_int_eq(connector_put(connector, pool, text, i, 1000), 0);
+            ck_assert_int_eq(connector_get(connector, pool, text, i, 0, 1000), 0);
+        }
+    }
+    end();
+}
+END_TEST
+
+/* ---- EXISTS ---------------------------------------------------------------------------------- */
+
+#define MANY 1000u
+
+static struct tierce__store_name many[MANY];
+static char many_texts[MANY][24];
+
+static void make_many(void)
+{
+    for (uint32_t i = 0; i < MANY; i++) {
+        snprintf(many_texts[i], sizeof(many_texts[i]), "many/%06u", i);
+        many[i] =
+            (struct tierce__store_name){.text = many_texts[i], .bytes = strlen(many_texts[i])};
+    }
+}
+
+static size_t count_leading(size_t first, size_t count)
+{
+    struct connector_call call;
+    connector_call_init(&call, TIERCE__CONNECTOR_EXISTS, NULL, 0);
+    call.req.names = many + first;
+    call.req.name_count = count;
+    ck_assert_int_eq(connector_call_run(connector, &call), 0);
+    return call.req.found;
+}
+
+START_TEST(exists_counts_the_leading_names)
+{
+    start(_i);
+    make_many();
+    ck_assert_uint_eq(count_leading(0, 0), 0);
+    ck_assert_uint_eq(count_leading(0, MANY), 0);
+    for (uint32_t i = 0; i < MANY; i++)
+        ck_assert_int_eq(connector_put(connector, pool, many_texts[i], i, 10), 0);
+    static const size_t gaps[] = {0, 1, 255, 256, 257, 512, MANY - 1};
+    for (size_t i = 0; i < 7; i++) {
+        ck_assert_uint_eq(count_leading(0, MANY), MANY);
+        ck_assert_int_eq(connector_delete(connector, many_texts[gaps[i]]), 0);
+        ck_assert_uint_eq(count_leading(0, MANY), gaps[i]);
+        ck_assert_uint_eq(count_leading(gaps[i] + 1, MANY - gaps[i] - 1), MANY - gaps[i] - 1);
+        ck_assert_int_eq(connector_put(connector, pool, many_texts[gaps[i]], 0, 10), 0);
+    }
+    end();
+}
+END_TEST
+
+/* ---- LIST ------------------------------------------------------------------------------------ */
+
+static uint32_t told[MANY + NAMES];
+
+static void tell(void *arg, const struct tierce__store_name *name)
+{
+    ck_assert_ptr_eq(((struct connector_call *)arg)->req.arg, arg);
+    ck_assert_int_eq(atomic_load(&((struct connector_call *)arg)->done_count), 0);
+    for (uint32_t i = 0; i < MANY; i++) {
+        if (name->bytes == many[i].bytes && memcmp(name->text, many[i].text, name->bytes) == 0) {
+            told[i]++;
+            return;
+        }
+    }
+    for (uint32_t i = 0; i < NAMES; i++) {
+        if (name->bytes == strlen(names[i]) && memcmp(name->text, names[i], name->bytes) == 0) {
+            told[MANY + i]++;
+            return;
+        }
+    }
+    ck_abort_msg("a name that is not there: %.*s", (int)name->bytes, name->text);
+}
+
+static void list_all(const char *prefix)
+{
+    uint64_t cursor = 0;
+    memset(told, 0, sizeof(told));
+    for (uint32_t pages = 0;; pages++) {
+        struct connector_call call;
+        ck_assert_uint_lt(pages, 10000);
+        connector_call_init(&call, TIERCE__CONNECTOR_LIST, prefix, 0);
+        call.req.each = tell;
+        call.req.cursor = cursor;
+        ck_assert_int_eq(connector_call_run(connector, &call), 0);
+        cursor = call.req.cursor;
+        if (cursor == 0)
+            return;
+    }
+}
+
+static void expect_told(const char *prefix)
+{
+    list_all(prefix);
+    prefix = prefix != NULL ? prefix : "";
+    for (uint32_t i = 0; i < MANY; i++)
+        ck_assert_int_eq(told[i] > 0, strncmp(many_texts[i], prefix, strlen(prefix)) == 0);
+    for (uint32_t i = 0; i < NAMES; i++)
+        ck_assert_int_eq(told[MANY + i] > 0, strncmp(names[i], prefix, strlen(prefix)) == 0);
+}
+
+START_TEST(list_tells_all_names)
+{
+    static const char *const prefixes[] = {NULL, "many/", "many/0009", "many/000999", "*",
+                                           "[",  "\\",    "?",         "a",           ".",
+                                           "~",  "%",     "/",         "nothing"};
+    start(_i);
+    make_many();
+    if ((connector->caps & TIERCE__CONNECTOR_LISTS) == 0) {
+        struct connector_call call;
+        connector_call_init(&call, TIERCE__CONNECTOR_LIST, NULL, 0);
+        call.req.each = tell;
+        ck_assert_int_eq(connector_call_run(connector, &call), TIERCE_E_UNSUPPORTED);
+        end();
+        return;
+    }
+    list_all(NULL);
+    for (uint32_t i = 0; i < MANY; i++)
+        ck_assert_int_eq(connector_put(connector, pool, many_texts[i], i, 10), 0);
+    for (uint32_t i = 0; i < NAMES; i++)
+        ck_assert_int_eq(connector_put(connector, pool, names[i], i, 10), 0);
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(*prefixes); i++)
+        expect_told(prefixes[i]);
+    ck_assert_int_eq(connector_delete(connector, many_texts[7]), 0);
+    list_all("many/000007");
+    ck_assert_uint_eq(told[7], 0);
+    end();
+}
+END_TEST
+
+/* ---- contracts ------------------------------------------------------------------------------- */
+
+static int run_wrong(enum tierce__connector_op op, size_t name_bytes, uint64_t offset,
+                     uint64_t length)
+{
+    char name[TIERCE__CONNECTOR_NAME_MAX + 2];
+    struct connector_call call;
+    memset(name, 'n', sizeof(name));
+    connector_call_init(&call, op, NULL, 0);
+    call.name = (struct tierce__store_name){.text = name, .bytes = name_bytes};
+    call.req.names = &call.name;
+    call.req.name_count = 1;
+    call.req.buf = connector_object(pool, 1, 100);
+    call.req.offset = offset;
+    call.req.length = length;
+    int rc = connector_call_run(connector, &call);
+    tierce__buf_release(call.req.buf);
+    return rc;
+}
+
+START_TEST(broken_contracts_are_told)
+{
+    struct connector_call call;
+    start(_i);
+    ck_assert_int_eq(run_wrong(TIERCE__CONNECTOR_PUT, 5, 0, 100), 0);
+    ck_assert_int_eq(run_wrong(TIERCE__CONNECTOR_PUT, 0, 0, 100), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__CONNECTOR_PUT, 513, 0, 100), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__CONNECTOR_PUT, 5, 0, 0), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__CONNECTOR_PUT, 5, 0, 101), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__CONNECTOR_PUT, 5, 1, 99), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__CONNECTOR_GET, 5, 0, 101), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__CONNECTOR_GET, 5, 99, 2), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__CONNECTOR_GET, 5, UINT64_MAX, 2), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__CONNECTOR_GET, 5, 0, 0), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__CONNECTOR_DELETE, 0, 0, 0), TIERCE_E_ARGUMENT);
+    connector_call_init(&call, TIERCE__CONNECTOR_EXISTS, "a\0b", 3);
+    ck_assert_int_eq(connector_call_run(connector, &call), TIERCE_E_ARGUMENT);
+    connector_call_init(&call, TIERCE__CONNECTOR_GET, NULL, 0);
+    ck_assert_int_eq(connector_call_run(connector, &call), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(run_wrong(TIERCE__CONNECTOR_GET, 5, 0, 100), 0);
+    end();
+}
+END_TEST
+
+START_TEST(a_deadline_that_has_passed)
+{
+    struct connector_call call;
+    start(_i);
+    connector_call_init(&call, TIERCE__CONNECTOR_EXISTS, "a", 0);
+    call.req.deadline_ns = tierce__now_ns();
+    ck_assert_int_eq(connector_call_run(connector, &call), TIERCE_E_DEADLINE);
+    connector_call_init(&call, TIERCE__CONNECTOR_EXISTS, "a", 0);
+    call.req.deadline_ns = TIERCE__DEADLINE_NEVER;
+    ck_assert_int_eq(connector_call_run(connector, &call), 0);
+    end();
+}
+END_TEST
+
+/* ---- many at once ---------------------------------------------------------------------------- */
+
+#define WRITERS  4
+#define VERSIONS 40u
+#define SHARED   300000u
+
+static _Atomic bool writing;
+
+static void *write_versions(void *arg)
+{
+    uint32_t writer = (uint32_t)(uintptr_t)arg;
+    for (uint32_t i = 0; i < VERSIONS; i++)
+        ck_assert_int_eq(
+            connector_put(connector, pool, "shared", writer * VERSIONS + i, SHARED + writer), 0);
+    return NULL;
+}
+
+/* The version of an object, or -1 if it is a mixture. */
+static int32_t version_of(const uint8_t *data, uint64_t bytes)
+{
+    for (uint32_t version = 0; version < WRITERS * VERSIONS; version++) {
+        if (data[0] == (uint8_t)(version * 31u) && connector_is_object(data, version, 0, bytes))
+            return (int32_t)version;
+    }
+    return -1;
+}
+
+static void *read_versions(void *arg)
+{
+    struct connector_call call;
+    struct tierce__buf *buf = NULL;
+    (void)arg;
+    ck_assert_int_eq(tierce__pool_alloc(pool, &buf, SHARED), 0);
+    while (atomic_load(&writing)) {
+        connector_call_init(&call, TIERCE__CONNECTOR_GET, "shared", 0);
+        call.req.buf = buf;
+        call.req.length = SHARED;
+        int rc = connector_call_run(connector, &call);
+        /* All are as long or longer; whole reads tell the longer ones. */
+        ck_assert(rc == 0 ||
+                  (rc == TIERCE_E_FORMAT && !(connector->caps & TIERCE__CONNECTOR_RANGES)));
+        if (rc == 0)
+            ck_assert_int_ge(version_of(buf->data, SHARED), 0);
+    }
+    tierce__buf_release(buf);
+    return NULL;
+}
+
+START_TEST(nobody_finds_half_an_object)
+{
+    pthread_t writers[WRITERS], readers[2];
+    start(_i);
+    ck_assert_int_eq(connector_put(connector, pool, "shared", 0, SHARED), 0);
+    atomic_store(&writing, true);
+    for (size_t i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&readers[i], NULL, read_versions, NULL), 0);
+    for (size_t i = 0; i < WRITERS; i++)
+        ck_assert_int_eq(pthread_create(&writers[i], NULL, write_versions, (void *)i), 0);
+    for (size_t i = 0; i < WRITERS; i++)
+        pthread_join(writers[i], NULL);
+    atomic_store(&writing, false);
+    for (size_t i = 0; i < 2; i++)
+        pthread_join(readers[i], NULL);
+    end();
+}
+END_TEST
+
+#define CALLS 600
+
+/* All kinds at once, and the connector is closed at once: each is answered once. */
+START_TEST(close_answers_everything)
+{
+    struct connector_call *calls = calloc(CALLS, sizeof(*calls));
+    struct tierce__buf *buf;
+    start(_i);
+    buf = connector_object(pool, 1, 100000);
+    for (int i = 0; i < CALLS; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "%d", i % 50);
+        connector_call_init(&calls[i], (enum tierce__connector_op)(i % 4), name, 0);
+        calls[i].req.buf = buf;
+        calls[i].req.length = 100000;
+    }
+    for (int i = 0; i < CALLS; i++)
+        connector->ops->submit(connector, &calls[i].req);
+    ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(30000)));
+    for (int i = 0; i < CALLS; i++) {
+        ck_assert_int_eq(atomic_load(&calls[i].done_count), 1);
+        ck_assert(
+            calls[i].req.status == 0 || calls[i].req.status == TIERCE_E_CANCELLED ||
+            (calls[i].req.op == TIERCE__CONNECTOR_GET && calls[i].req.status == TIERCE_E_MISS));
+    }
+    ck_assert_uint_eq(atomic_load(&buf->refs), 1);
+    tierce__buf_release(buf);
+    free(calls);
+    connector = open_another();
+    ck_assert_int_eq(connector_ping(connector), 0);
+    end();
+}
+END_TEST
+
+START_TEST(another_connector_finds_it)
+{
+    start(_i);
+    ck_assert_int_eq(connector_put(connector, pool, "a/b", 1, 70000), 0);
+    struct tierce__connector *other = open_another();
+    ck_assert_int_eq(connector_get(other, pool, "a/b", 1, 0, 70000), 0);
+    ck_assert_int_eq(connector_delete(other, "a/b"), 0);
+    ck_assert_int_eq(connector_exists(connector, "a/b"), 0);
+    struct tierce__connector_stats stats = connector_stats(other);
+    ck_assert_uint_ge(stats.connects, 1);
+    ck_assert_uint_ge(stats.connections, 1);
+    ck_assert_uint_eq(stats.requests_waiting, 0);
+    ck_assert_uint_eq(stats.requests_left_behind, 0);
+    ck_assert(other->ops->close(other, tierce__deadline_in_ms(30000)));
+    end();
+}
+END_TEST
+
+int connector_conformance_main(const struct connector_factory *all, size_t count)
+{
+    Suite *suite = suite_create("connectors");
+    TCase *tcase = tcase_create("connectors");
+    int n = (int)count;
+    factories = all;
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, what_was_put_is_got, 0, n);
+    tcase_add_loop_test(tcase, what_is_not_there_is_a_miss, 0, n);
+    tcase_add_loop_test(tcase, a_put_replaces, 0, n);
+    tcase_add_loop_test(tcase, ranges, 0, n);
+    tcase_add_loop_test(tcase, a_name_is_any_bytes, 0, n);
+    tcase_add_loop_test(tcase, a_name_is_long, 0, n);
+    tcase_add_loop_test(tcase, exists_counts_the_leading_names, 0, n);
+    tcase_add_loop_test(tcase, list_tells_all_names, 0, n);
+    tcase_add_loop_test(tcase, broken_contracts_are_told, 0, n);
+    tcase_add_loop_test(tcase, a_deadline_that_has_passed, 0, n);
+    tcase_add_loop_test(tcase, nobody_finds_half_an_object, 0, n);
+    tcase_add_loop_test(tcase, close_answers_everything, 0, n);
+    tcase_add_loop_test(tcase, another_connector_finds_it, 0, n);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TESTS_CONNECTOR_CONFORMANCE_H
+#define TIERCE_TESTS_CONNECTOR_CONFORMANCE_H
+
+#include "connector/connector.h"
+#include "connector_harness.h"
+
+/*
+ * What every connector must do, whatever stands behind it. A test program names its stores and
+ * runs them:
+ *
+ *     static const struct connector_factory factories[] = {{.name = "file", .start = ...}};
+ *     int main(void) { return connector_conformance_main(factories, 1); }
+ *
+ * Each test has an empty store of its own, in a process of its own.
+ */
+
+struct connector_factory {
+    const char *name;
+    /* Starts an empty store, whose URL is written to `url`; false fails the test. */
+    bool (*start)(char *url, size_t room, void *ctx);
+    /* Ends the store and all that is left of it. */
+    void (*stop)(void *ctx);
+    void *ctx;
+    unsigned caps; /* that its connector must have */
+};
+
+/* Runs all tests over all factories. Returns the exit status of the program. */
+int connector_conformance_main(const struct connector_factory *factories, size_t count);
+
+#endif

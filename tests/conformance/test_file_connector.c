@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "conformance/connector_conformance.h"
+
+#include <stdlib.h>
+
+static char folder[64];
+
+static bool start_folder(char *url, size_t room, void *ctx)
+{
+    snprintf(folder, sizeof(folder), "/tmp/tierce-file-XXXXXX");
+    if (mkdtemp(folder) == NULL)
+        return false;
+    snprintf(url, room, "file://%s/store%s", folder, (const char *)ctx);
+    return true;
+}
+
+static void remove_folder(void *ctx)
+{
+    char command[96];
+    (void)ctx;
+    snprintf(command, sizeof(command), "rm -rf %s", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+
+#define CAPS (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS | TIERCE__CONNECTOR_DURABLE)
+
+static char plain[] = "", flat[] = "?fanout=1&connections=2", capped[] = "?size=1GiB&sweep=100ms";
+
+static const struct connector_factory factories[] = {
+    {.name = "file", .start = start_folder, .stop = remove_folder, .ctx = plain, .caps = CAPS},
+    {.name = "flat", .start = start_folder, .stop = remove_folder, .ctx = flat, .caps = CAPS},
+    {.name = "capped", .start = start_folder, .stop = remove_folder, .ctx = capped, .caps = CAPS},
+};
+
+int main(void)
+{
+    return connector_conformance_main(factories, sizeof(factories) / sizeof(factories[0]));
+}

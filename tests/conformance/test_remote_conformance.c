@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "conformance/tier_conformance.h"
+#include "store_connector.h"
+#include "tier/remote.h"
+
+#include <stdlib.h>
+
+/* A remote tier over a store that answers at once, late, or gives objects only whole. */
+
+struct place {
+    bool whole;
+    unsigned late_ms;
+    struct tierce__namespaces *namespaces;
+};
+
+static int open_remote(struct tierce__tier **out, struct tierce__pool *pool, void *ctx)
+{
+    (void)pool;
+    struct place *place = ctx;
+    int rc = tierce__namespaces_create(&place->namespaces);
+    struct store_connector *store = store_connector_create(!place->whole);
+    if (place->late_ms > 0)
+        store_connector_set_late(store, place->late_ms);
+    return rc < 0 ? rc
+                  : tierce__remote_open(out, &(struct tierce__remote_opts){
+                                                 .size = sizeof(struct tierce__remote_opts),
+                                                 .connector = store_connector_base(store),
+                                                 .namespaces = place->namespaces,
+                                                 .name = "store"});
+}
+
+static uint32_t intern(void *ctx, unsigned which)
+{
+    struct place *place = ctx;
+    uint8_t digest[TIERCE_HASH_BYTES] = {(uint8_t)(which + 1)};
+    int64_t id = tierce__namespaces_intern(place->namespaces, digest, NULL);
+    ck_assert_int_ge(id, 0);
+    return (uint32_t)id;
+}
+
+static void cleanup(void *ctx)
+{
+    struct place *place = ctx;
+    tierce__namespaces_destroy(place->namespaces);
+}
+
+static struct place at_once, whole = {.whole = true}, late = {.late_ms = 1},
+                             late_and_whole = {.late_ms = 1, .whole = true};
+
+static const struct tier_factory factories[] = {
+    {"remote", open_remote, cleanup, intern, &at_once},
+    {"remote that gives objects whole", open_remote, cleanup, intern, &whole},
+    {"remote that is late", open_remote, cleanup, intern, &late},
+    {"remote that is late and gives objects whole", open_remote, cleanup, intern, &late_and_whole},
+};
+
+int main(void)
+{
+    return tier_conformance_main(factories, sizeof(factories) / sizeof(factories[0]));
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store_connector.h"
+
+#include "base/clock.h"
+#include "test_random.h"
+
+#include <check.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OPS = TIERCE__CONNECTOR_PING + 1, PAGE = 7 };
+
+struct object {
+    struct object *next;
+    char *name;
+    size_t name_bytes;
+    uint8_t *bytes;
+    uint64_t count;
+};
+
+struct store_connector {
+    struct tierce__connector base;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct object *objects;
+    struct tierce__list held, late;
+    bool holds[OPS];
+    struct {
+        int status;
+        unsigned times;
+        bool after;
+    } fails[OPS];
+    unsigned counts[OPS];
+    unsigned late_ms;
+    bool closing, has_thread;
+    pthread_t thread;
+    struct test_random random;
+};
+
+static struct object **find(struct store_connector *store, const struct tierce__store_name *name)
+{
+    struct object **at = &store->objects;
+    while (*at != NULL &&
+           ((*at)->name_bytes != name->bytes || memcmp((*at)->name, name->text, name->bytes) != 0))
+        at = &(*at)->next;
+    return at;
+}
+
+static void drop(struct object **at)
+{
+    struct object *object = *at;
+    *at = object->next;
+    free(object->name);
+    free(object->bytes);
+    free(object);
+}
+
+static void *copy(const void *bytes, size_t count)
+{
+    void *memory = malloc(count + 1);
+    ck_assert_ptr_nonnull(memory);
+    memcpy(memory, bytes, count);
+    return memory;
+}
+
+static void put(struct store_connector *store, const struct tierce__connector_req *req)
+{
+    struct object **at = find(store, req->names);
+    if (*at != NULL)
+        drop(at);
+    struct object *object = calloc(1, sizeof(*object));
+    ck_assert_ptr_nonnull(object);
+    *object = (struct object){.next = store->objects,
+                              .name = copy(req->names->text, req->names->bytes),
+                              .name_bytes = req->names->bytes,
+                              .bytes = copy(req->buf->data, req->length),
+                              .count = req->length};
+    store->objects = object;
+}
+
+static int get(struct store_connector *store, struct tierce__connector_req *req)
+{
+    const struct object *object = *find(store, req->names);
+    if (object == NULL)
+        return TIERCE_E_MISS;
+    if (req->offset > object->count || req->length > object->count - req->offset)
+        return TIERCE_E_FORMAT;
+    memcpy(req->buf->data + req->offset, object->bytes + req->offset, req->length);
+    return 0;
+}
+
+/* The cursor counts objects from the oldest on, so that deleting listed ones skips none. */
+static void list(struct store_connector *store, struct tierce__connector_req *req)
+{
+    uint64_t seen = 0, told = 0;
+    req->cursor = 0;
+    for (const struct object *o = store->objects; o != NULL; o = o->next) {
+        struct tierce__store_name name = {o->name, o->name_bytes};
+        if (name.bytes < req->names->bytes ||
+            memcmp(name.text, req->names->text, req->names->bytes) != 0)
+            continue;
+        if (told == PAGE) {
+            req->cursor = ++seen;
+            return;
+        }
+        req->each(req->arg, &name);
+        told++;
+    }
+}
+
+/* Under the mutex. */
+static void carry_out(struct store_connector *store, struct tierce__connector_req *req)
+{
+    unsigned op = (unsigned)req->op;
+    bool fails = store->fails[op].times > 0;
+    store->fails[op].times -= fails;
+    req->status = fails ? store->fails[op].status : 0;
+    if (fails && !store->fails[op].after)
+        return;
+    switch (req->op) {
+    case TIERCE__CONNECTOR_EXISTS:
+        req->found = 0;
+        while (req->found < req->name_count && *find(store, &req->names[req->found]) != NULL)
+            req->found++;
+        break;
+    case TIERCE__CONNECTOR_GET: {
+        int status = get(store, req);
+        req->status = fails ? req->status : status;
+        break;
+    }
+    case TIERCE__CONNECTOR_PUT:
+        put(store, req);
+        break;
+    case TIERCE__CONNECTOR_DELETE: {
+        struct object **at = find(store, req->names);
+        if (*at != NULL)
+            drop(at);
+        break;
+    }
+    case TIERCE__CONNECTOR_LIST:
+        list(store, req);
+        break;
+    case TIERCE__CONNECTOR_PING:
+        break;
+    }
+}
+
+static struct tierce__connector_req *req_of(struct tierce__list *node)
+{
+    return TIERCE__CONTAINER_OF(node, struct tierce__connector_req, node);
+}
+
+static void answer(struct store_connector *store, struct tierce__connector_req *req)
+{
+    pthread_mutex_lock(&store->mutex);
+    carry_out(store, req);
+    pthread_mutex_unlock(&store->mutex);
+    req->done(req);
+}
+
+static void submit(struct tierce__connector *base, struct tierce__connector_req *req)
+{
+    struct store_connector *store = (struct store_connector *)base;
+    pthread_mutex_lock(&store->mutex);
+    store->counts[req->op]++;
+    bool closing = store->closing;
+    bool waits = !closing && (store->holds[req->op] || store->late_ms > 0);
+    if (!closing && store->holds[req->op])
+        tierce__list_push_back(&store->held, &req->node);
+    else if (waits)
+        tierce__list_push_back(&store->late, &req->node);
+    pthread_cond_broadcast(&store->changed);
+    pthread_mutex_unlock(&store->mutex);
+    if (closing) {
+        req->status = TIERCE_E_CLOSED;
+        req->done(req);
+    } else if (!waits) {
+        answer(store, req);
+    }
+}
+
+static void *run_late(void *arg)
+{
+    struct store_connector *store = arg;
+    pthread_mutex_lock(&store->mutex);
+    for (;;) {
+        while (tierce__list_empty(&store->late) && !store->closing)
+            pthread_cond_wait(&store->changed, &store->mutex);
+        if (tierce__list_empty(&store->late))
+            break;
+        /* Any of the first four. */
+        struct tierce__list *node = store->late.next;
+        for (uint32_t n = test_random_below(&store->random, 4); n > 0; n--)
+            node = node->next != &store->late ? node->next : node;
+        tierce__list_remove(node);
+        struct timespec nap = {
+            0, (long)test_random_below(&store->random, store->late_ms * 1000000u + 1)};
+        pthread_mutex_unlock(&store->mutex);
+        nanosleep(&nap, NULL);
+        answer(store, req_of(node));
+        pthread_mutex_lock(&store->mutex);
+    }
+    pthread_mutex_unlock(&store->mutex);
+    return NULL;
+}
+
+static void why(struct tierce__connector *base, char text[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    (void)base;
+    text[0] = '\0';
+}
+
+static void stats(struct tierce__connector *base, struct tierce__connector_stats *out)
+{
+    (void)base;
+    *out = (struct tierce__connector_stats){0};
+}
+
+static bool close_store(struct tierce__connector *base, uint64_t deadline_ns)
+{
+    (void)deadline_ns;
+    struct store_connector *store = (struct store_connector *)base;
+    pthread_mutex_lock(&store->mutex);
+    store->closing = true;
+    pthread_cond_broadcast(&store->changed);
+    pthread_mutex_unlock(&store->mutex);
+    if (store->has_thread)
+        pthread_join(store->thread, NULL);
+    while (!tierce__list_empty(&store->held)) {
+        struct tierce__connector_req *req = req_of(store->held.next);
+        tierce__list_remove(&req->node);
+        req->status = TIERCE_E_CANCELLED;
+        req->done(req);
+    }
+    while (store->objects != NULL)
+        drop(&store->objects);
+    free(store);
+    return true;
+}
+
+static const struct tierce__connector_ops ops = {
+    .scheme = "store", .submit = submit, .why = why, .stats = stats, .close = close_store};
+
+struct store_connector *store_connector_create(bool ranges)
+{
+    struct store_connector *store = calloc(1, sizeof(*store));
+    ck_assert_ptr_nonnull(store);
+    store->base.ops = &ops;
+    store->base.caps = TIERCE__CONNECTOR_LISTS | (ranges ? TIERCE__CONNECTOR_RANGES : 0);
+    pthread_mutex_init(&store->mutex, NULL);
+    pthread_cond_init(&store->changed, NULL);
+    tierce__list_init(&store->held);
+    tierce__list_init(&store->late);
+    store->random = (struct test_random){42};
+    return store;
+}
+
+struct tierce__connector *store_connector_base(struct store_connector *store)
+{
+    return &store->base;
+}
+
+void store_connector_set_late(struct store_connector *store, unsigned ms)
+{
+    store->late_ms = ms;
+    store->has_thread = true;
+    ck_assert_int_eq(pthread_create(&store->thread, NULL, run_late, store), 0);
+}
+
+void store_connector_hold(struct store_connector *store, enum tierce__connector_op op)
+{
+    pthread_mutex_lock(&store->mutex);
+    store->holds[op] = true;
+    pthread_mutex_unlock(&store->mutex);
+}
+
+static bool ends_with(const struct tierce__store_name *name, const char *ending)
+{
+    size_t bytes = strlen(ending);
+    return name->bytes >= bytes && memcmp(name->text + name->bytes - bytes, ending, bytes) == 0;
+}
+
+bool store_connector_let_one_go(struct store_connector *store, const char *ending)
+{
+    struct tierce__connector_req *found = NULL;
+    pthread_mutex_lock(&store->mutex);
+    TIERCE__LIST_FOR_EACH (it, &store->held) {
+        if (found == NULL && (ending == NULL || ends_with(req_of(it)->names, ending)))
+            found = req_of(it);
+    }
+    if (found != NULL)
+        tierce__list_remove(&found->node);
+    pthread_mutex_unlock(&store->mutex);
+    if (found != NULL)
+        answer(store, found);
+    return found != NULL;
+}
+
+size_t store_connector_let_go(struct store_connector *store)
+{
+    size_t count = 0;
+    pthread_mutex_lock(&store->mutex);
+    memset(store->holds, 0, sizeof(store->holds));
+    pthread_mutex_unlock(&store->mutex);
+    while (store_connector_let_one_go(store, NULL))
+        count++;
+    return count;
+}
+
+size_t store_connector_held(struct store_connector *store)
+{
+    size_t count = 0;
+    pthread_mutex_lock(&store->mutex);
+    TIERCE__LIST_FOR_EACH (it, &store->held)
+        count++;
+    pthread_mutex_unlock(&store->mutex);
+    return count;
+}
+
+void store_connector_fail(struct store_connector *store, enum tierce__connector_op op, int status,
+                          unsigned times, bool after)
+{
+    pthread_mutex_lock(&store->mutex);
+    store->fails[op].status = status;
+    store->fails[op].times = times;
+    store->fails[op].after = after;
+    pthread_mutex_unlock(&store->mutex);
+}
+
+size_t store_connector_objects(struct store_connector *store)
+{
+    size_t count = 0;
+    pthread_mutex_lock(&store->mutex);
+    for (const struct object *o = store->objects; o != NULL; o = o->next)
+        count++;
+    pthread_mutex_unlock(&store->mutex);
+    return count;
+}
+
+unsigned store_connector_count(struct store_connector *store, enum tierce__connector_op op)
+{
+    pthread_mutex_lock(&store->mutex);
+    unsigned count = store->counts[op];
+    pthread_mutex_unlock(&store->mutex);
+    return count;
+}
+
+void store_connector_cut(struct store_connector *store, uint64_t bytes)
+{
+    pthread_mutex_lock(&store->mutex);
+    for (struct object *o = store->objects; o != NULL; o = o->next)
+        o->count = o->count < bytes ? o->count : bytes;
+    pthread_mutex_unlock(&store->mutex);
+}

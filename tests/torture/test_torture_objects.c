@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One story of a named value, told again and again, in which each allocation fails once, and then
+ * each request of each kind to the disk, with an error or with a flipped bit. Whatever fails: no
+ * crash, no leak, no hang, never a wrong byte or an old value, and the next telling is whole.
+ */
+#include "base/alloc.h"
+#include "base/log.h"
+#include "check_main.h"
+#include "object_fixture.h"
+#include "tier/fault.h"
+
+#define BYTES 600000u
+
+static struct fixture fx;
+static struct tierce__objects *space;
+static struct tierce__tier *fault;
+
+static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
+{
+    (void)arg;
+    (void)level;
+    (void)event;
+    (void)detail;
+}
+
+static void setup(void)
+{
+    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    /* So many faults are no reason to leave the disk alone here. */
+    fx_open(&fx, true,
+            (const char *const[]){"breaker.errors", "1000000", "breaker.window", "64", NULL});
+    ck_assert_int_eq(tierce__fault_create(&fault, fx.engine->rungs[1].tier), 0);
+    fx.engine->rungs[1].tier = fault;
+    ck_assert_int_eq(tierce__objects_open(&space, fx.engine, "torture", ""), 0);
+}
+
+static void teardown(void)
+{
+    tierce__objects_close(space);
+    fx_close(&fx);
+    fx_remove(&fx);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+/* Only the disk remembers, as far as it has been given anything. */
+static void empty_memory(void)
+{
+    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    uint64_t give_up = tierce__deadline_in_ms(10000);
+    while (fx_stats(&fx).memory_bytes_now > 0 && tierce__now_ns() < give_up) {
+        if (memory->ops->evict(memory, 1) == 0)
+            usleep(100);
+    }
+    ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);
+}
+
+static int64_t get(void)
+{
+    return ox_get(space, "x", NULL); /* ends the test at a wrong byte */
+}
+
+static void forget_it(void *arg, const struct tierce__object_what *what)
+{
+    (void)arg;
+    ck_assert_uint_eq(what->name_bytes, 1);
+}
+
+/* Tells the story; true: nothing failed. */
+static bool tell(void)
+{
+    static int64_t version;
+    int64_t old = ++version, found;
+    bool was, whole = true;
+    uint64_t cursor = 0;
+    int rc = ox_put(space, "x", (uint64_t)old, BYTES);
+    whole &= rc == 0;
+    found = get();
+    ck_assert(rc == 0 ? found <= 0 || found == old : found < old);
+    whole &= found == old;
+    (void)!tierce_engine_flush(fx.engine, 10000);
+    empty_memory();
+    found = get();
+    ck_assert(found <= 0 || found == old || rc < 0);
+    whole &= found == old;
+    int64_t kept = found, new = ++version;
+    rc = ox_put(space, "x", (uint64_t) new, BYTES);
+    whole &= rc == 0;
+    found = get();
+    ck_assert(found <= 0 || found == (rc == 0 ? new : kept) || (rc < 0 && found == old));
+    whole &= found == new;
+    ck_assert_uint_le(tierce__objects_count(space), 2);
+    whole &= tierce__objects_scan(space, &cursor, 10, forget_it, NULL) == 0;
+    rc = tierce__object_remove(space, "x", 1, &was);
+    whole &= rc == 0 && was;
+    ck_assert(rc < 0 || get() == 0);
+    whole &= ox_put(space, "x", (uint64_t)++version, 1000) == 0;
+    int64_t cleared = tierce__objects_clear(space);
+    whole &= cleared == 1;
+    ck_assert(cleared < 0 || get() == 0);
+    return whole;
+}
+
+static void settle(void)
+{
+    tierce__fault_set(fault, TIERCE__TIER_CLEAR, NULL);
+    ck_assert_int_ge(tierce__objects_clear(space), 0);
+    (void)!tierce_engine_flush(fx.engine, 10000);
+}
+
+/* What is answered last is freed by the tier's thread a moment later. */
+static uint64_t live_now(uint64_t wanted)
+{
+    uint64_t live = tierce__alloc_live(), before, give_up = tierce__deadline_in_ms(10000);
+    do {
+        before = live;
+        usleep(2000);
+        live = tierce__alloc_live();
+    } while ((live != before || (wanted != 0 && live != wanted)) && tierce__now_ns() < give_up);
+    return live;
+}
+
+START_TEST(each_allocation_fails_once)
+{
+    ck_assert(tell());
+    settle();
+    uint64_t live = live_now(0), count = UINT64_MAX;
+    for (uint64_t nth = 1; nth <= count; nth++) {
+        tierce__alloc_fail_nth(nth);
+        (void)tell();
+        count = tierce__alloc_fail_nth(0);
+        settle();
+        ck_assert_uint_eq(live_now(live), live);
+    }
+    ck_assert_uint_gt(count, 20);
+    ck_assert(tell());
+}
+END_TEST
+
+static const enum tierce__tier_op ops[] = {TIERCE__TIER_LOOKUP, TIERCE__TIER_GET,
+                                           TIERCE__TIER_PUT,    TIERCE__TIER_DELETE,
+                                           TIERCE__TIER_FLUSH,  TIERCE__TIER_CLEAR};
+
+START_TEST(each_request_to_the_disk_fails_once)
+{
+    size_t failed = 0;
+    ck_assert(tell());
+    for (size_t op = 0; op < sizeof(ops) / sizeof(ops[0]); op++) {
+        for (uint32_t nth = 0; nth < 12; nth++) {
+            static const enum tierce__fault_kind kinds[] = {TIERCE__FAULT_ERROR,
+                                                            TIERCE__FAULT_FLIP};
+            struct tierce__fault_rule rule = {
+                .kind = kinds[_i], .status = -EIO, .skip = nth, .times = 1};
+            tierce__fault_set(fault, ops[op], &rule);
+            failed += !tell();
+            tierce__fault_set(fault, ops[op], NULL);
+            settle();
+        }
+    }
+    ck_assert_uint_gt(failed, 1);
+    ck_assert(tell());
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("torture_objects");
+    TCase *t = tcase_create("objects");
+    tcase_set_timeout(t, 300);
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, each_allocation_fails_once);
+    tcase_add_loop_test(t, each_request_to_the_disk_fails_once, 0, 2);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}

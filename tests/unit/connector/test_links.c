@@ -1,0 +1,607 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A connector out of links of the test's own, which wait, hang and answer what they are told to. */
+#include "check_main.h"
+#include "connector/links.h"
+#include "connector_harness.h"
+
+#include "base/alloc.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+#define LINKS_MAX 8u
+
+struct tierce__link {
+    uint32_t number;
+    bool connected;
+};
+
+/* What the links share, under `lock`. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint32_t links, ended; /* created and not destroyed; how often the end was called */
+    uint32_t inside;       /* calls that are in a link now */
+    bool shut;             /* calls wait until it is false */
+    int status;            /* what calls return */
+    uint32_t fail_link;    /* the link, counted from 1, that cannot be created */
+    char order[64];        /* the first letters of the names, as they were served */
+    size_t served;
+    bool store_by_first;  /* link 0 was given a PUT, DELETE or LIST */
+    bool busy[LINKS_MAX]; /* two calls of a link at once */
+    size_t page;          /* names on a page */
+} world = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static struct tierce__pool *pool;
+static struct tierce__connector *connector;
+
+/* Goes into a call, and comes out when the world is open. */
+static int pass(struct tierce__link *link, const struct tierce__store_name *name, bool stores)
+{
+    pthread_mutex_lock(&world.lock);
+    ck_assert(!world.busy[link->number]);
+    world.busy[link->number] = true;
+    world.inside++;
+    if (name != NULL && world.served < sizeof(world.order) - 1)
+        world.order[world.served++] = name->text[0];
+    world.store_by_first |= stores && link->number == 0;
+    pthread_cond_broadcast(&world.changed);
+    while (world.shut)
+        pthread_cond_wait(&world.changed, &world.lock);
+    world.inside--;
+    world.busy[link->number] = false;
+    link->connected = world.status == 0;
+    int rc = world.status;
+    pthread_mutex_unlock(&world.lock);
+    return rc;
+}
+
+static int link_create(struct tierce__link **out, void *arg)
+{
+    ck_assert_ptr_eq(arg, &world);
+    if (++world.links == world.fail_link) {
+        world.links--;
+        return -ENOMEM;
+    }
+    struct tierce__link *link = tierce__calloc(1, sizeof(*link));
+    if (link == NULL) {
+        world.links--;
+        return -ENOMEM;
+    }
+    link->number = world.links - 1;
+    *out = link;
+    return 0;
+}
+
+static void link_destroy(struct tierce__link *link)
+{
+    ck_assert_uint_eq(world.ended, 0);
+    world.links--;
+    tierce__free(link);
+}
+
+static int link_exists(struct tierce__link *link, const struct tierce__store_name *names,
+                       size_t count, size_t *found, uint64_t deadline_ns)
+{
+    (void)deadline_ns;
+    int rc = pass(link, count > 0 ? names : NULL, false);
+    *found = rc == 0 ? count : 0;
+    for (size_t i = 0; i < count; i++) /* the names are there until the call is over */
+        ck_assert_uint_gt(names[i].bytes, 0);
+    return rc;
+}
+
+static int link_get(struct tierce__link *link, const struct tierce__store_name *name,
+                    uint8_t *memory, uint64_t offset, uint64_t length, uint64_t deadline_ns)
+{
+    (void)offset;
+    (void)deadline_ns;
+    int rc = pass(link, name, false);
+    memset(memory, name->text[0], length); /* as late as it gets */
+    return rc;
+}
+
+static int link_put(struct tierce__link *link, const struct tierce__store_name *name,
+                    const uint8_t *memory, uint64_t length, uint64_t deadline_ns)
+{
+    (void)deadline_ns;
+    int rc = pass(link, name, true);
+    volatile uint8_t sum = 0;
+    for (uint64_t i = 0; i < length; i++)
+        sum = (uint8_t)(sum + memory[i]);
+    return rc;
+}
+
+static int link_remove(struct tierce__link *link, const struct tierce__store_name *name,
+                       uint64_t deadline_ns)
+{
+    (void)deadline_ns;
+    return pass(link, name, true);
+}
+
+static int link_list(struct tierce__link *link, const struct tierce__store_name *prefix,
+                     uint64_t *cursor, tierce__connector_each_fn *each, void *arg,
+                     uint64_t deadline_ns)
+{
+    (void)deadline_ns;
+    int rc = pass(link, NULL, true);
+    char text[TIERCE__CONNECTOR_NAME_MAX + 2];
+    ck_assert_uint_eq(prefix->bytes, 0);
+    memset(text, 'n', sizeof(text));
+    for (size_t i = 0; i < world.page; i++) {
+        size_t bytes = i < TIERCE__CONNECTOR_NAME_MAX + 2 ? i : 10; /* two are of a wrong length */
+        each(arg, &(struct tierce__store_name){.text = text, .bytes = bytes});
+    }
+    *cursor += 5;
+    return rc;
+}
+
+static int link_ping(struct tierce__link *link, uint64_t deadline_ns)
+{
+    (void)deadline_ns;
+    return pass(link, NULL, false);
+}
+
+static bool link_is_connected(const struct tierce__link *link)
+{
+    return link->connected;
+}
+
+static const char *link_why(const struct tierce__link *link)
+{
+    (void)link;
+    return world.status == -EIO ? "" : "the reason";
+}
+
+static void link_end(void *arg)
+{
+    ck_assert_ptr_eq(arg, &world);
+    ck_assert_uint_eq(world.links, 0);
+    world.ended++;
+}
+
+static const struct tierce__link_ops ops = {
+    .scheme = "test",
+    .caps = TIERCE__CONNECTOR_LISTS,
+    .create = link_create,
+    .destroy = link_destroy,
+    .exists = link_exists,
+    .get = link_get,
+    .put = link_put,
+    .remove = link_remove,
+    .list = link_list,
+    .ping = link_ping,
+    .is_connected = link_is_connected,
+    .why = link_why,
+    .end = link_end,
+};
+
+static int make(uint32_t links, uint32_t waiting_max)
+{
+    return tierce__links_create(&connector, &(struct tierce__links_opts){.ops = &ops,
+                                                                         .arg = &world,
+                                                                         .links = links,
+                                                                         .waiting_max = waiting_max,
+                                                                         .store_name = "test://x"});
+}
+
+static void start(uint32_t links, uint32_t waiting_max)
+{
+    pool = connector_pool();
+    ck_assert_int_eq(make(links, waiting_max), 0);
+}
+
+static void set_shut(bool shut)
+{
+    pthread_mutex_lock(&world.lock);
+    world.shut = shut;
+    pthread_cond_broadcast(&world.changed);
+    pthread_mutex_unlock(&world.lock);
+}
+
+/* Waits until that many calls are inside. */
+static void await_inside(uint32_t calls)
+{
+    pthread_mutex_lock(&world.lock);
+    while (world.inside != calls)
+        pthread_cond_wait(&world.changed, &world.lock);
+    pthread_mutex_unlock(&world.lock);
+}
+
+static void end(void)
+{
+    struct tierce__pool_stats stats;
+    set_shut(false);
+    ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(30000)));
+    ck_assert_uint_eq(world.ended, 1);
+    tierce__pool_stats(pool, &stats);
+    ck_assert_uint_eq(stats.bufs, 0);
+    tierce__pool_destroy(pool);
+    ck_assert(!world.store_by_first);
+}
+
+static void submit(struct connector_call *call)
+{
+    connector->ops->submit(connector, &call->req);
+}
+
+/* Occupies a link with a ping, or (a letter) with a store of that name. */
+static void occupy(struct connector_call *call, const char *store)
+{
+    connector_call_init(call, store != NULL ? TIERCE__CONNECTOR_DELETE : TIERCE__CONNECTOR_PING,
+                        store, 0);
+    submit(call);
+}
+
+/* ---- order ----------------------------------------------------------------------------------- */
+
+START_TEST(the_urgent_first)
+{
+    static const struct {
+        enum tierce__connector_op op;
+        enum tierce__connector_urgency urgency;
+        const char *name;
+    } queue[] = {
+        {TIERCE__CONNECTOR_DELETE, TIERCE__CONNECTOR_STORE, "x"},
+        {TIERCE__CONNECTOR_DELETE, TIERCE__CONNECTOR_STORE, "y"},
+        {TIERCE__CONNECTOR_EXISTS, TIERCE__CONNECTOR_FETCH, "e"},
+        {TIERCE__CONNECTOR_EXISTS, TIERCE__CONNECTOR_PREFETCH, "c"},
+        {TIERCE__CONNECTOR_EXISTS, TIERCE__CONNECTOR_FETCH, "f"},
+        {TIERCE__CONNECTOR_EXISTS, TIERCE__CONNECTOR_PEEK, "a"},
+        {TIERCE__CONNECTOR_EXISTS, TIERCE__CONNECTOR_PREFETCH, "d"},
+        {TIERCE__CONNECTOR_EXISTS, TIERCE__CONNECTOR_PEEK, "b"},
+    };
+    struct connector_call busy[2], calls[8];
+    start(2, 100);
+    set_shut(true);
+    occupy(&busy[0], "1");
+    await_inside(1); /* the second link; the first one takes no stores */
+    occupy(&busy[1], NULL);
+    await_inside(2);
+    for (size_t i = 0; i < 8; i++) {
+        connector_call_init(&calls[i], queue[i].op, queue[i].name, 0);
+        calls[i].req.urgency = queue[i].urgency;
+        submit(&calls[i]);
+    }
+    ck_assert_uint_eq(connector_stats(connector).requests_waiting, 8);
+    set_shut(false);
+    for (size_t i = 0; i < 8; i++)
+        ck_assert_int_eq(connector_call_wait(&calls[i]), 0);
+    connector_call_wait(&busy[0]);
+    connector_call_wait(&busy[1]);
+    /* Two links take them in order; which one writes its letter first is chance. */
+    ck_assert_uint_eq(world.served, 9);
+    ck_assert_int_eq(world.order[0], '1');
+    for (size_t i = 1; i < 9; i++) {
+        const char *in_order = "abcdefxy";
+        size_t place = (size_t)(strchr(in_order, world.order[i]) - in_order);
+        ck_assert_uint_le(place, i);
+        ck_assert_uint_ge(place + 3, i);
+    }
+    end();
+}
+END_TEST
+
+/* Stores occupy all links they may; a lookup is served. */
+START_TEST(one_link_takes_no_stores)
+{
+    struct connector_call stores[6], peek;
+    start(3, 100);
+    set_shut(true);
+    for (size_t i = 0; i < 6; i++)
+        occupy(&stores[i], "s");
+    await_inside(2);
+    connector_call_init(&peek, TIERCE__CONNECTOR_EXISTS, "p", 0);
+    submit(&peek);
+    await_inside(3);
+    set_shut(false);
+    ck_assert_int_eq(connector_call_wait(&peek), 0);
+    ck_assert_uint_eq(peek.req.found, 1);
+    for (size_t i = 0; i < 6; i++)
+        ck_assert_int_eq(connector_call_wait(&stores[i]), 0);
+    end();
+}
+END_TEST
+
+/* Nobody is forgotten, whoever is woken for what: rounds of a store and reads on idle links. */
+START_TEST(nobody_waits_beside_an_idle_link)
+{
+    static struct connector_call calls[3];
+    start(4, 100);
+    for (int round = 0; round < 3000; round++) {
+        connector_call_init(&calls[0], TIERCE__CONNECTOR_DELETE, "s", 0);
+        connector_call_init(&calls[1], TIERCE__CONNECTOR_EXISTS, "e", 0);
+        connector_call_init(&calls[2], TIERCE__CONNECTOR_EXISTS, "f", 0);
+        for (size_t i = 0; i < 3; i++)
+            submit(&calls[(i + (size_t)round) % 3]);
+        for (size_t i = 0; i < 3; i++)
+            ck_assert_int_eq(connector_call_wait(&calls[i]), 0);
+    }
+    end();
+}
+END_TEST
+
+/* ---- deadlines ------------------------------------------------------------------------------- */
+
+START_TEST(what_waits_is_answered_at_its_deadline)
+{
+    struct connector_call busy[2], calls[3];
+    start(2, 100);
+    set_shut(true);
+    occupy(&busy[0], "s");
+    await_inside(1);
+    occupy(&busy[1], NULL);
+    await_inside(2);
+    for (uint32_t i = 0; i < 3; i++) { /* the later one is submitted first */
+        connector_call_init(&calls[i], TIERCE__CONNECTOR_EXISTS, "w", 0);
+        calls[i].req.deadline_ns = tierce__deadline_in_ms(60 - 20 * i);
+        submit(&calls[i]);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(connector_call_wait(&calls[i]), TIERCE_E_DEADLINE);
+        ck_assert_uint_ge(tierce__now_ns(), calls[i].req.deadline_ns);
+    }
+    ck_assert_str_eq(connector_why(connector),
+                     "test://x: all connections were busy until the deadline");
+    ck_assert_uint_eq(connector_stats(connector).requests_waiting, 0);
+    set_shut(false);
+    ck_assert_int_eq(connector_call_wait(&busy[0]), 0);
+    ck_assert_int_eq(connector_call_wait(&busy[1]), 0);
+    end();
+}
+END_TEST
+
+/* A GET and a PUT that hang are left behind with references on their buffers; the requests and
+ * their names may go at once. */
+START_TEST(what_hangs_is_left_behind)
+{
+    struct connector_call *calls[3];
+    struct tierce__buf *bufs[2];
+    start(8, 100);
+    set_shut(true);
+    for (size_t i = 0; i < 2; i++)
+        bufs[i] = connector_object(pool, 1, 5000);
+    for (size_t i = 0; i < 3; i++) {
+        static const enum tierce__connector_op kinds[] = {
+            TIERCE__CONNECTOR_GET, TIERCE__CONNECTOR_PUT, TIERCE__CONNECTOR_EXISTS};
+        calls[i] = malloc(sizeof(*calls[i]));
+        connector_call_init(calls[i], kinds[i], "hang", 0);
+        calls[i]->req.buf = i < 2 ? bufs[i] : NULL;
+        calls[i]->req.length = 5000;
+        calls[i]->req.deadline_ns = tierce__deadline_in_ms(20);
+        submit(calls[i]);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(connector_call_wait(calls[i]), TIERCE_E_DEADLINE);
+        memset(calls[i], 0xee, sizeof(*calls[i]));
+        free(calls[i]);
+    }
+    ck_assert_str_eq(connector_why(connector), "test://x: no answer by the deadline");
+    ck_assert_uint_eq(connector_stats(connector).requests_left_behind, 3);
+    for (size_t i = 0; i < 2; i++) {
+        ck_assert_uint_eq(atomic_load(&bufs[i]->refs), 2);
+        tierce__buf_release(bufs[i]);
+    }
+    struct connector_call other; /* the other links go on */
+    connector_call_init(&other, TIERCE__CONNECTOR_EXISTS, "o", 0);
+    submit(&other);
+    await_inside(4);
+    set_shut(false);
+    ck_assert_int_eq(connector_call_wait(&other), 0);
+    while (connector_stats(connector).requests_left_behind > 0)
+        sched_yield();
+    end();
+}
+END_TEST
+
+/* ---- limits and statuses --------------------------------------------------------------------- */
+
+START_TEST(not_too_many_wait)
+{
+    struct connector_call busy[2], calls[4];
+    start(2, 3);
+    set_shut(true);
+    occupy(&busy[0], "s");
+    await_inside(1);
+    occupy(&busy[1], NULL);
+    await_inside(2);
+    for (size_t i = 0; i < 4; i++) {
+        connector_call_init(&calls[i], TIERCE__CONNECTOR_EXISTS, "w", 0);
+        submit(&calls[i]);
+    }
+    ck_assert_int_eq(connector_call_wait(&calls[3]), TIERCE_E_LIMIT);
+    ck_assert_str_eq(connector_why(connector), "test://x: too many requests wait");
+    set_shut(false);
+    for (size_t i = 0; i < 3; i++)
+        ck_assert_int_eq(connector_call_wait(&calls[i]), 0);
+    connector_call_wait(&busy[0]);
+    connector_call_wait(&busy[1]);
+    end();
+}
+END_TEST
+
+START_TEST(statuses_and_reasons)
+{
+    start(2, 3);
+    ck_assert_str_eq(connector->ops->scheme, "test");
+    ck_assert_int_eq(connector_ping(connector), 0);
+    ck_assert_uint_eq(connector_stats(connector).connections, 1);
+    ck_assert_uint_eq(connector_stats(connector).connects, 1);
+    world.status = TIERCE_E_MISS;
+    ck_assert_int_eq(connector_ping(connector), TIERCE_E_MISS);
+    ck_assert_str_eq(connector_why(connector), "");
+    world.status = TIERCE_E_REFUSED;
+    ck_assert_int_eq(connector_ping(connector), TIERCE_E_REFUSED);
+    ck_assert_str_eq(connector_why(connector), "test://x: the reason");
+    world.status = -EIO; /* one that says nothing */
+    ck_assert_int_eq(connector_ping(connector), -EIO);
+    ck_assert_str_eq(connector_why(connector), "test://x: Input/output error");
+    end();
+}
+END_TEST
+
+static size_t pages_names;
+
+static void count_name(void *arg, const struct tierce__store_name *name)
+{
+    struct connector_call *call = arg;
+    ck_assert_int_eq(atomic_load(&call->done_count), 0);
+    ck_assert_uint_ge(name->bytes, 1);
+    ck_assert_uint_le(name->bytes, TIERCE__CONNECTOR_NAME_MAX);
+    pages_names++;
+}
+
+START_TEST(pages)
+{
+    struct connector_call call;
+    start(2, 3);
+    world.page = 3000;
+    connector_call_init(&call, TIERCE__CONNECTOR_LIST, NULL, 0);
+    call.req.each = count_name;
+    call.req.cursor = 7;
+    ck_assert_int_eq(connector_call_run(connector, &call), 0);
+    ck_assert_uint_eq(call.req.cursor, 12);
+    ck_assert_uint_eq(pages_names, 3000 - 2);
+    /* After a failure nothing is told. */
+    world.status = TIERCE_E_DOWN;
+    connector_call_init(&call, TIERCE__CONNECTOR_LIST, NULL, 0);
+    call.req.each = count_name;
+    ck_assert_int_eq(connector_call_run(connector, &call), TIERCE_E_DOWN);
+    ck_assert_uint_eq(pages_names, 3000 - 2);
+    ck_assert_uint_eq(call.req.cursor, 0);
+    end();
+}
+END_TEST
+
+/* ---- close ----------------------------------------------------------------------------------- */
+
+static void *close_in_time(void *arg)
+{
+    (void)arg;
+    return (void *)(uintptr_t)connector->ops->close(connector, tierce__deadline_in_ms(30000));
+}
+
+START_TEST(close_cancels_what_waits_and_awaits_what_runs)
+{
+    struct connector_call busy[2], waits, late;
+    pthread_t closer;
+    void *whole;
+    start(2, 10);
+    set_shut(true);
+    occupy(&busy[0], "s");
+    await_inside(1);
+    occupy(&busy[1], NULL);
+    await_inside(2);
+    connector_call_init(&waits, TIERCE__CONNECTOR_EXISTS, "w", 0);
+    submit(&waits);
+    ck_assert_int_eq(pthread_create(&closer, NULL, close_in_time, NULL), 0);
+    ck_assert_int_eq(connector_call_wait(&waits), TIERCE_E_CANCELLED);
+    connector_call_init(&late, TIERCE__CONNECTOR_EXISTS, "l", 0);
+    submit(&late);
+    ck_assert_int_eq(connector_call_wait(&late), TIERCE_E_CLOSED);
+    ck_assert_int_eq(atomic_load(&busy[0].done_count), 0);
+    set_shut(false);
+    ck_assert_int_eq(connector_call_wait(&busy[0]), 0);
+    ck_assert_int_eq(connector_call_wait(&busy[1]), 0);
+    pthread_join(closer, &whole);
+    ck_assert_ptr_nonnull(whole);
+    ck_assert_uint_eq(world.ended, 1);
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
+/* What hangs is answered at the deadline of close, and frees the rest when it comes back. */
+START_TEST(close_is_bounded)
+{
+    struct connector_call call;
+    uint64_t live = tierce__alloc_live();
+    start(3, 10);
+    set_shut(true);
+    connector_call_init(&call, TIERCE__CONNECTOR_GET, "g", 0);
+    call.req.buf = connector_object(pool, 1, 5000);
+    call.req.length = 5000;
+    submit(&call);
+    await_inside(1);
+    ck_assert(!connector->ops->close(connector, tierce__deadline_in_ms(20)));
+    ck_assert_int_eq(connector_call_wait(&call), TIERCE_E_CANCELLED);
+    ck_assert_uint_eq(atomic_load(&call.req.buf->refs), 2);
+    ck_assert_uint_eq(world.ended, 0);
+    set_shut(false);
+    while (atomic_load(&call.req.buf->refs) > 1)
+        sched_yield();
+    tierce__buf_release(call.req.buf);
+    tierce__pool_destroy(pool);
+    while (tierce__alloc_live() != live)
+        sched_yield();
+    ck_assert_uint_eq(world.ended, 1);
+}
+END_TEST
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+START_TEST(a_link_that_cannot_be_made)
+{
+    world.fail_link = (uint32_t)_i;
+    uint64_t live = tierce__alloc_live();
+    ck_assert_int_eq(make(4, 10), -ENOMEM);
+    ck_assert_uint_eq(world.ended, 1);
+    ck_assert_uint_eq(world.links, 0);
+    ck_assert_uint_eq(tierce__alloc_live(), live);
+}
+END_TEST
+
+/* Each allocation fails once: whoever asked is told, and nothing is lost. */
+START_TEST(each_allocation_fails_once)
+{
+    uint64_t made = 1;
+    pool = connector_pool();
+    uint64_t live = tierce__alloc_live();
+    world.page = 3000;
+    for (uint64_t nth = 1; nth <= made; nth++) {
+        struct connector_call exists, list;
+        tierce__alloc_fail_nth(nth);
+        world.ended = 0;
+        int rc = make(3, 10);
+        if (rc == 0) {
+            connector_call_init(&exists, TIERCE__CONNECTOR_EXISTS, "e", 0);
+            rc = connector_call_run(connector, &exists);
+            ck_assert(rc == 0 || rc == -ENOMEM);
+            connector_call_init(&list, TIERCE__CONNECTOR_LIST, NULL, 0);
+            list.req.each = count_name;
+            int list_rc = connector_call_run(connector, &list);
+            ck_assert(list_rc == 0 || list_rc == -ENOMEM);
+            ck_assert(rc == 0 || list_rc == 0);
+            rc = rc != 0 ? rc : list_rc;
+            ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(30000)));
+        }
+        uint64_t count = tierce__alloc_fail_nth(0);
+        ck_assert(rc == -ENOMEM || (rc == 0 && count < nth));
+        made = rc == 0 ? nth : nth + 1;
+        ck_assert_uint_eq(world.ended, 1);
+        ck_assert_uint_eq(tierce__alloc_live(), live);
+    }
+    ck_assert_uint_gt(made, 8);
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("links");
+    TCase *tcase = tcase_create("links");
+    tcase_set_timeout(tcase, 60);
+    tcase_add_test(tcase, the_urgent_first);
+    tcase_add_test(tcase, one_link_takes_no_stores);
+    tcase_add_test(tcase, nobody_waits_beside_an_idle_link);
+    tcase_add_test(tcase, what_waits_is_answered_at_its_deadline);
+    tcase_add_test(tcase, what_hangs_is_left_behind);
+    tcase_add_test(tcase, not_too_many_wait);
+    tcase_add_test(tcase, statuses_and_reasons);
+    tcase_add_test(tcase, pages);
+    tcase_add_test(tcase, close_cancels_what_waits_and_awaits_what_runs);
+    tcase_add_test(tcase, close_is_bounded);
+    tcase_add_loop_test(tcase, a_link_that_cannot_be_made, 1, 5);
+    tcase_add_test(tcase, each_allocation_fails_once);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine over memory and remote stores: two processes' engines share a folder, and what a store
+ * that fails or lies costs. */
+#include "base/clock.h"
+#include "check_main.h"
+#include "engine_fixture.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct fixture fx;
+static char folder[64], url[512];
+
+/* Opens an engine with the folder as its remote store; no disk. */
+static void open_shared(const char *parameters)
+{
+    char cwd[256];
+    if (folder[0] == '\0') {
+        snprintf(folder, sizeof(folder), "test_engine_remote.XXXXXX");
+        ck_assert_ptr_nonnull(mkdtemp(folder));
+    }
+    ck_assert_ptr_nonnull(getcwd(cwd, sizeof(cwd)));
+    snprintf(url, sizeof(url), "file://%s/%s%s", cwd, folder, parameters);
+    const char *sets[] = {"remote.urls", url, NULL};
+    fx_open(&fx, false, sets);
+}
+
+static void close_and_remove(void)
+{
+    fx_close(&fx);
+    fx_remove(&fx);
+    char command[128];
+    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* Loads all blocks into wiped memory; returns how many came, each of them checked. */
+static int64_t load_all(const struct tierce_chain *chain, size_t blocks, uint8_t *origins)
+{
+    fx_wipe(&fx);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, blocks, fx_ids);
+    int64_t loaded = tierce_load(fx.view, &what, origins);
+    for (size_t b = 0; loaded >= 0 && b < blocks; b++)
+        ck_assert(origins[b] == TIERCE_ORIGIN_FAILED || fx_right(&fx, chain, b, fx_ids[b]));
+    return loaded;
+}
+
+static void store_all(const struct tierce_chain *chain, size_t blocks)
+{
+    ck_assert_int_eq(fx_store(&fx, chain, blocks, fx_ids, false), (int64_t)blocks);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+}
+
+START_TEST(what_one_stored_another_loads)
+{
+    uint8_t origins[40];
+    open_shared("");
+    struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0);
+    store_all(chain, 40);
+    struct tierce_engine_stats s = fx_stats(&fx);
+    ck_assert_int_eq(s.remotes_now, 1);
+    ck_assert_int_eq(s.remotes_in_service_now, 1);
+    ck_assert_int_eq(s.remote_stored_chunks, 10);
+    ck_assert_int_eq(s.remote_queued_bytes_now, 0);
+    fx_close(&fx);
+
+    open_shared("?read_only=true");
+    uint64_t memory;
+    ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, &memory), 40);
+    ck_assert_uint_eq(memory, 0);
+    ck_assert_int_eq(load_all(chain, 40, origins), 40);
+    for (size_t b = 0; b < 40; b++)
+        ck_assert_uint_eq(origins[b], TIERCE_ORIGIN_REMOTE);
+    ck_assert_int_eq(load_all(chain, 40, origins), 40);
+    ck_assert_uint_eq(origins[0], TIERCE_ORIGIN_MEMORY); /* promoted */
+    s = fx_stats(&fx);
+    ck_assert_int_eq(s.promotions, 10);
+    ck_assert_int_eq(s.chunks_loaded_remote, 10);
+    ck_assert_int_eq(s.blocks_loaded_remote, 40);
+    ck_assert_int_eq(s.remote_stored_chunks, 0);
+    struct tierce_chain *other = fx_chain(&fx, 2, 40, 0);
+    store_all(other, 40); /* in memory only */
+    ck_assert_int_eq(fx_stats(&fx).remote_stored_chunks, 0);
+    tierce_chain_destroy(other);
+    tierce_chain_destroy(chain);
+    close_and_remove();
+}
+END_TEST
+
+/* Flips a bit of every file below a folder, behind the header. */
+static void spoil(const char *path)
+{
+    DIR *dir = opendir(path);
+    ck_assert_ptr_nonnull(dir);
+    for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir)) {
+        char name[512];
+        struct stat st;
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(name, sizeof(name), "%s/%s", path, entry->d_name);
+        ck_assert_int_eq(stat(name, &st), 0);
+        if (S_ISDIR(st.st_mode)) {
+            spoil(name);
+        } else if (st.st_size > 8192) {
+            int fd = open(name, O_RDWR | O_CLOEXEC);
+            uint8_t byte;
+            ck_assert_int_eq(pread(fd, &byte, 1, 5000), 1);
+            byte ^= 4;
+            ck_assert_int_eq(pwrite(fd, &byte, 1, 5000), 1);
+            close(fd);
+        }
+    }
+    closedir(dir);
+}
+
+START_TEST(what_the_store_changed_is_never_loaded)
+{
+    uint8_t origins[40];
+    open_shared("");
+    struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0);
+    store_all(chain, 40);
+    fx_close(&fx);
+    spoil(folder);
+    open_shared("");
+    ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 40);
+    ck_assert_int_lt(load_all(chain, 40, origins), 40); /* what came is right: load_all looks */
+    ck_assert_int_eq(fx_stats(&fx).checksum_failures, 10);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 0); /* taken out there too */
+    store_all(chain, 40);
+    fx_close(&fx);
+    open_shared("");
+    ck_assert_int_eq(load_all(chain, 40, origins), 40);
+    tierce_chain_destroy(chain);
+    close_and_remove();
+}
+END_TEST
+
+START_TEST(a_store_that_is_not_there_costs_a_miss)
+{
+    uint8_t origins[40];
+    /* Nobody listens there. */
+    const char *sets[] = {"remote.urls", "redis://127.0.0.1:1", "breaker.errors", "2", NULL};
+    fx_open(&fx, false, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0);
+    ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 40, fx_ids, false), 40);
+    ck_assert_int_lt(tierce_engine_flush(fx.engine, 10000), 0); /* it could not be written */
+    ck_assert_int_eq(load_all(chain, 40, origins), 40);
+    ck_assert_uint_eq(origins[0], TIERCE_ORIGIN_MEMORY);
+    ck_assert_int_eq(fx_stats(&fx).remotes_in_service_now, 0);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(a_clear_reaches_the_store)
+{
+    open_shared("");
+    struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0);
+    store_all(chain, 40);
+    ck_assert_int_eq(tierce_engine_clear(fx.engine, 1u << TIERCE_ORIGIN_REMOTE, NULL), 10);
+    ck_assert_int_eq(tierce_engine_clear(fx.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL), 10);
+    ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 0);
+    tierce_chain_destroy(chain);
+    close_and_remove();
+}
+END_TEST
+
+START_TEST(a_wrong_url_is_told)
+{
+    static const struct {
+        const char *urls, *says;
+    } cases[] = {{"gopher://x", "redis"},
+                 {"127.0.0.1:6379", "redis"},
+                 {"file:///tmp/x?read_only=perhaps", "read_only is true or false"},
+                 {"redis://u:geheim@127.0.0.1:1/?conections=3", "connections"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tierce_config *config;
+        struct tierce_engine *engine;
+        char why[TIERCE_CONFIG_ERROR_BYTES] = "";
+        ck_assert_int_eq(tierce_config_create(&config), 0);
+        ck_assert_int_eq(tierce_config_set(config, "remote.urls", cases[i].urls, why), 0);
+        ck_assert_int_eq(tierce_config_set(config, "control.socket", "", why), 0);
+        ck_assert_int_eq(tierce_engine_open(&engine, config, why), TIERCE_E_CONFIG);
+        ck_assert_msg(strstr(why, "remote.urls") != NULL && strstr(why, cases[i].says) != NULL &&
+                          strstr(why, "geheim") == NULL,
+                      "%s", why);
+        tierce_config_destroy(config);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("engine remote");
+    TCase *t = tcase_create("engine remote");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, what_one_stored_another_loads);
+    tcase_add_test(t, what_the_store_changed_is_never_loaded);
+    tcase_add_test(t, a_store_that_is_not_there_costs_a_miss);
+    tcase_add_test(t, a_clear_reaches_the_store);
+    tcase_add_test(t, a_wrong_url_is_told);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}

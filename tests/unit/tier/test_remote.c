@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tier/remote.h"
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "check_main.h"
+#include "store_connector.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* The queue of a remote tier: who is sent when, and what becomes of those who follow. */
+
+enum { BYTES = 64 << 10, CALLS = 64 };
+
+struct call {
+    struct tierce__tier_req req;
+    struct tierce__key key, parent;
+    unsigned done;
+};
+
+static struct tierce__pool *pool;
+static struct tierce__namespaces *namespaces;
+static struct store_connector *store;
+static struct tierce__tier *tier;
+static struct call calls[CALLS];
+static unsigned call_count;
+static uint32_t ns[2];
+
+static void open_tier(const struct tierce__remote_opts *how, bool ranges)
+{
+    struct tierce__pool_opts opts = {
+        .size = sizeof(opts), .cap_bytes = 16u << 20, .no_touch = true};
+    ck_assert_int_eq(tierce__pool_create(&pool, &opts), 0);
+    ck_assert_int_eq(tierce__namespaces_create(&namespaces), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        uint8_t digest[TIERCE_HASH_BYTES] = {(uint8_t)(i + 1)};
+        ns[i] = (uint32_t)tierce__namespaces_intern(namespaces, digest, NULL);
+    }
+    store = store_connector_create(ranges);
+    struct tierce__remote_opts all = *how;
+    all.size = sizeof(all);
+    all.connector = store_connector_base(store);
+    all.namespaces = namespaces;
+    all.name = "store";
+    ck_assert_int_eq(tierce__remote_open(&tier, &all), 0);
+    call_count = 0;
+}
+
+static void close_tier(void)
+{
+    ck_assert(tier->ops->close(tier, tierce__deadline_in_ms(1000)));
+    for (unsigned i = 0; i < call_count; i++) {
+        ck_assert_uint_eq(calls[i].done, 1);
+        if (calls[i].req.op == TIERCE__TIER_PUT || calls[i].req.op == TIERCE__TIER_GET)
+            tierce__buf_release(calls[i].req.buf);
+    }
+    struct tierce__pool_stats stats;
+    tierce__pool_stats(pool, &stats);
+    ck_assert_uint_eq(stats.bufs, 0);
+    tierce__pool_destroy(pool);
+    tierce__namespaces_destroy(namespaces);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static void done(struct tierce__tier_req *req)
+{
+    struct call *call = req->arg;
+    call->done++;
+}
+
+static struct tierce__key key_of(unsigned n)
+{
+    struct tierce__key key = {.shard = {0, 1, 0, 1}, .ns = ns[0]};
+    memset(key.hash, (int)n, sizeof(key.hash));
+    return key;
+}
+
+static struct call *make(enum tierce__tier_op op, unsigned n)
+{
+    struct call *call = &calls[call_count++];
+    *call = (struct call){.key = key_of(n)};
+    call->req = (struct tierce__tier_req){.op = op,
+                                          .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                          .done = done,
+                                          .arg = call,
+                                          .keys = &call->key,
+                                          .key_count = 1};
+    return call;
+}
+
+static struct call *make_put(unsigned n)
+{
+    struct call *call = make(TIERCE__TIER_PUT, n);
+    ck_assert_int_eq(tierce__pool_alloc(pool, &call->req.buf, BYTES), 0);
+    memset(call->req.buf->data, (int)n, BYTES);
+    call->req.object_bytes = BYTES;
+    return call;
+}
+
+static struct call *submit(struct call *call)
+{
+    tier->ops->submit(tier, &call->req);
+    return call;
+}
+
+static struct call *put(unsigned n)
+{
+    return submit(make_put(n));
+}
+
+/* A chunk that must not be there without chunk `parent`. */
+static struct call *put_after(unsigned n, unsigned parent)
+{
+    struct call *call = make_put(n);
+    call->parent = key_of(parent);
+    call->req.parent = &call->parent;
+    call->req.needs_parent = true;
+    return submit(call);
+}
+
+/* What names of a key end with. */
+static const char *ending(unsigned n)
+{
+    static char text[9];
+    uint8_t bytes[4] = {(uint8_t)n, (uint8_t)n, (uint8_t)n, (uint8_t)n};
+    tierce__hex_encode(text, bytes, sizeof(bytes));
+    return text;
+}
+
+static bool is_there(unsigned n)
+{
+    struct call *call = submit(make(TIERCE__TIER_LOOKUP, n));
+    ck_assert_uint_eq(call->done, 1);
+    ck_assert_int_eq(call->req.status, 0);
+    return call->req.found == 1;
+}
+
+static void check(const struct call *call, int status)
+{
+    ck_assert_uint_eq(call->done, 1);
+    ck_assert_msg(call->req.status == status, "%s", tierce_strerror(call->req.status));
+}
+
+static struct tierce__tier_stats stats(void)
+{
+    struct tierce__tier_stats out;
+    tier->ops->stats(tier, &out);
+    return out;
+}
+
+START_TEST(what_the_store_has_is_not_sent_again)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    check(put(1), 0);
+    check(put(1), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_PUT), 1);
+    ck_assert_uint_eq(stats().put_chunks, 2);
+    close_tier();
+}
+END_TEST
+
+START_TEST(a_suffix_goes_with_its_prefix)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    struct call *first = put(1), *second = put_after(2, 1), *third = put_after(3, 2);
+    ck_assert_uint_eq(store_connector_held(store), 3); /* side by side */
+    ck_assert(store_connector_let_one_go(store, ending(3)));
+    ck_assert(store_connector_let_one_go(store, ending(2)));
+    ck_assert_uint_eq(second->done + third->done, 0); /* not before the first is there */
+    store_connector_fail(store, TIERCE__CONNECTOR_PUT, -EIO, 1, false);
+    ck_assert(store_connector_let_one_go(store, ending(1)));
+    check(first, -EIO);
+    check(second, TIERCE_E_REFUSED);
+    check(third, TIERCE_E_REFUSED);
+    ck_assert_uint_eq(store_connector_objects(store), 0);
+    (void)store_connector_let_go(store);
+    check(put(1), 0);
+    check(put_after(2, 1), 0);
+    check(put_after(3, 2), 0);
+    check(put_after(9, 8), TIERCE_E_REFUSED); /* nobody has its prefix */
+    ck_assert(!is_there(9));
+    ck_assert_uint_eq(stats().errors, 1);
+    close_tier();
+}
+END_TEST
+
+START_TEST(a_prefix_of_another_process_is_asked_for)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    check(put(1), 0);
+    check(submit(make(TIERCE__TIER_DELETE, 1)), 0);
+    check(put_after(2, 1), TIERCE_E_REFUSED); /* it was known, and is not any more */
+    ck_assert_uint_eq(store_connector_objects(store), 0);
+    close_tier();
+}
+END_TEST
+
+START_TEST(the_queue_is_bounded)
+{
+    open_tier(&(struct tierce__remote_opts){.queue_bytes = 4 * BYTES, .writes = 1}, true);
+    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    struct call *sent = put(1);
+    struct call *a = put(2), *a2 = put_after(3, 2), *b = put(4), *b2 = put_after(5, 4);
+    ck_assert_uint_eq(stats().queued_bytes, 5 * BYTES);
+    /* The oldest goes, and what follows it. */
+    struct call *c = put(6);
+    check(a, TIERCE_E_FULL);
+    check(a2, TIERCE_E_FULL);
+    ck_assert_uint_eq(b->done + b2->done + c->done, 0);
+    /* A prompt does not push out its own prefix, and is cut where there is no more room. */
+    struct call *c2 = put_after(7, 6);
+    struct call *c3 = put_after(8, 7);
+    check(b, TIERCE_E_FULL);
+    check(b2, TIERCE_E_FULL);
+    struct call *c4 = put_after(9, 8), *c5 = put_after(10, 9);
+    check(c5, TIERCE_E_FULL);
+    ck_assert_uint_eq(stats().dropped_puts, 5);
+    ck_assert_uint_eq(stats().queued_bytes, 5 * BYTES);
+    (void)store_connector_let_go(store);
+    check(sent, 0);
+    check(c, 0);
+    check(c2, 0);
+    check(c3, 0);
+    check(c4, 0);
+    ck_assert_uint_eq(store_connector_objects(store), 5);
+    ck_assert_uint_eq(stats().queued_bytes, 0);
+    close_tier();
+}
+END_TEST
+
+START_TEST(a_large_one_alone_always_fits)
+{
+    open_tier(&(struct tierce__remote_opts){.queue_bytes = 4096, .writes = 1}, true);
+    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    struct call *one = put(1), *two = put(2), *three = put(3);
+    check(two, TIERCE_E_FULL);
+    (void)store_connector_let_go(store);
+    check(one, 0);
+    check(three, 0);
+    close_tier();
+}
+END_TEST
+
+START_TEST(what_is_deleted_on_its_way_does_not_come)
+{
+    open_tier(&(struct tierce__remote_opts){.writes = 2}, true);
+    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    struct call *sent = put(1), *sent_after = put_after(2, 1), *queued = put_after(3, 2);
+    struct call *gone = submit(make(TIERCE__TIER_DELETE, 1));
+    ck_assert_uint_eq(gone->done, 0);
+    (void)store_connector_let_go(store);
+    check(sent, TIERCE_E_CANCELLED);
+    check(sent_after, TIERCE_E_REFUSED);
+    check(queued, TIERCE_E_REFUSED);
+    check(gone, 0);
+    ck_assert_uint_eq(store_connector_objects(store), 0);
+    close_tier();
+}
+END_TEST
+
+START_TEST(a_clear_takes_what_is_there_and_what_comes)
+{
+    open_tier(&(struct tierce__remote_opts){.writes = 1}, true);
+    for (unsigned n = 1; n <= 20; n++)
+        check(put(n), 0);
+    struct call *other = make_put(30);
+    other->key.ns = ns[1];
+    check(submit(other), 0);
+    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    struct call *sent = put(21), *queued = put(22);
+    struct call *clear = submit(make(TIERCE__TIER_CLEAR, 0));
+    check(queued, TIERCE_E_CANCELLED);
+    ck_assert_uint_eq(clear->done, 0);
+    (void)store_connector_let_go(store);
+    check(sent, TIERCE_E_CANCELLED);
+    check(clear, 0);
+    ck_assert_uint_eq(clear->req.found, 20);
+    ck_assert_uint_eq(store_connector_objects(store), 1);
+    clear = make(TIERCE__TIER_CLEAR, 0);
+    clear->req.key_count = 0;
+    check(submit(clear), 0);
+    ck_assert_uint_eq(clear->req.found, 1);
+    close_tier();
+}
+END_TEST
+
+START_TEST(a_clear_tells_its_failure)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    check(put(1), 0);
+    store_connector_fail(store, TIERCE__CONNECTOR_LIST, TIERCE_E_REFUSED, 1, false);
+    check(submit(make(TIERCE__TIER_CLEAR, 0)), TIERCE_E_DOWN);
+    store_connector_fail(store, TIERCE__CONNECTOR_DELETE, -EIO, 1, false);
+    check(submit(make(TIERCE__TIER_CLEAR, 0)), -EIO);
+    check(submit(make(TIERCE__TIER_CLEAR, 0)), 0);
+    close_tier();
+}
+END_TEST
+
+START_TEST(what_is_only_read_is_not_changed)
+{
+    open_tier(&(struct tierce__remote_opts){.read_only = true}, true);
+    check(put(1), TIERCE_E_REFUSED);
+    check(submit(make(TIERCE__TIER_CLEAR, 0)), TIERCE_E_UNSUPPORTED);
+    check(submit(make(TIERCE__TIER_DELETE, 1)), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_DELETE), 0);
+    close_tier();
+}
+END_TEST
+
+static struct call *get(unsigned n, uint64_t bytes, uint64_t offset, uint64_t length)
+{
+    struct call *call = make(TIERCE__TIER_GET, n);
+    ck_assert_int_eq(tierce__pool_alloc(pool, &call->req.buf, bytes), 0);
+    call->req.offset = offset;
+    call->req.length = length;
+    return submit(call);
+}
+
+START_TEST(what_is_hidden_is_not_served)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    check(put(1), 0);
+    check(put(2), 0);
+    check(submit(make(TIERCE__TIER_HIDE, 2)), 0);
+    check(get(2, BYTES, 0, BYTES), TIERCE_E_MISS);
+    ck_assert(!is_there(2));
+    ck_assert(is_there(1));
+    check(put(2), TIERCE_E_REFUSED);
+    ck_assert_uint_eq(store_connector_objects(store), 2);
+    close_tier();
+}
+END_TEST
+
+START_TEST(what_is_too_short_is_a_miss)
+{
+    for (int ranges = 0; ranges < 2; ranges++) {
+        open_tier(&(struct tierce__remote_opts){0}, ranges != 0);
+        check(put(1), 0);
+        store_connector_cut(store, BYTES / 2);
+        check(get(1, BYTES, 0, BYTES), TIERCE_E_MISS);
+        check(get(1, BYTES, BYTES / 2, 4096), TIERCE_E_MISS);
+        close_tier();
+    }
+}
+END_TEST
+
+START_TEST(one_reading_serves_all_parts)
+{
+    open_tier(&(struct tierce__remote_opts){0}, false);
+    ck_assert_uint_ne(tier->ops->caps & TIERCE__TIER_WHOLE, 0);
+    check(put(1), 0);
+    store_connector_hold(store, TIERCE__CONNECTOR_GET);
+    struct call *first = get(1, BYTES, 0, 4096);
+    struct call *second = make(TIERCE__TIER_GET, 1);
+    second->req.buf = first->req.buf;
+    tierce__buf_acquire(second->req.buf);
+    second->req.offset = 4096;
+    second->req.length = BYTES - 4096;
+    submit(second);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_GET), 1);
+    (void)store_connector_let_go(store);
+    check(first, 0);
+    check(second, 0);
+    for (unsigned i = 0; i < BYTES; i++)
+        ck_assert_uint_eq(first->req.buf->data[i], 1);
+    close_tier();
+}
+END_TEST
+
+START_TEST(failures_of_the_store_are_told)
+{
+    static const struct {
+        int store, read, written;
+    } cases[] = {{-ECONNRESET, -ECONNRESET, -ECONNRESET},
+                 {TIERCE_E_DEADLINE, TIERCE_E_DEADLINE, TIERCE_E_DEADLINE},
+                 {TIERCE_E_REFUSED, TIERCE_E_DOWN, TIERCE_E_DOWN},
+                 {TIERCE_E_LIMIT, TIERCE_E_DEADLINE, TIERCE_E_FULL},
+                 {TIERCE_E_FULL, TIERCE_E_FULL, TIERCE_E_FULL},
+                 {TIERCE_E_FORMAT, TIERCE_E_MISS, -EPROTO}};
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    check(put(1), 0);
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        store_connector_fail(store, TIERCE__CONNECTOR_GET, cases[i].store, 1, false);
+        check(get(1, BYTES, 0, BYTES), cases[i].read);
+        store_connector_fail(store, TIERCE__CONNECTOR_PUT, cases[i].store, 1, false);
+        check(put(2), cases[i].written);
+    }
+    store_connector_fail(store, TIERCE__CONNECTOR_EXISTS, -EIO, 2, false);
+    struct call *lookup = submit(make(TIERCE__TIER_LOOKUP, 1));
+    check(lookup, -EIO);
+    ck_assert_uint_eq(lookup->req.found, 0);
+    check(put(3), -EIO);
+    close_tier();
+}
+END_TEST
+
+/* What is queued is sent while there is time; then it is answered all the same. */
+START_TEST(closing_sends_what_it_can)
+{
+    open_tier(&(struct tierce__remote_opts){.writes = 1}, true);
+    store_connector_set_late(store, 1);
+    struct call *first = put(1);
+    put_after(2, 1);
+    put_after(3, 2);
+    ck_assert(tier->ops->close(tier, tierce__deadline_in_ms(10000)));
+    for (unsigned i = 0; i < call_count; i++) {
+        check(&calls[i], 0);
+        tierce__buf_release(calls[i].req.buf);
+    }
+    ck_assert_ptr_nonnull(first);
+    tierce__pool_destroy(pool);
+    tierce__namespaces_destroy(namespaces);
+
+    open_tier(&(struct tierce__remote_opts){.writes = 1}, true);
+    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    put(1);
+    put_after(2, 1);
+    ck_assert(tier->ops->close(tier, tierce__deadline_in_ms(20)));
+    check(&calls[0], TIERCE_E_CANCELLED);
+    check(&calls[1], TIERCE_E_CANCELLED);
+    tierce__buf_release(calls[0].req.buf);
+    tierce__buf_release(calls[1].req.buf);
+    tierce__pool_destroy(pool);
+    tierce__namespaces_destroy(namespaces);
+}
+END_TEST
+
+START_TEST(no_memory_is_an_answer)
+{
+    for (uint64_t nth = 1; nth < 64; nth++) {
+        open_tier(&(struct tierce__remote_opts){0}, nth % 2 == 0);
+        struct call *one = make_put(1), *two = make_put(2);
+        tierce__alloc_fail_nth(nth);
+        submit(one);
+        submit(two);
+        submit(make(TIERCE__TIER_LOOKUP, 1));
+        get(1, BYTES, 0, BYTES);
+        submit(make(TIERCE__TIER_DELETE, 2));
+        submit(make(TIERCE__TIER_CLEAR, 0));
+        bool over = tierce__alloc_fail_nth(0) > 0;
+        unsigned failed = 0;
+        for (unsigned i = 0; i < call_count; i++) {
+            ck_assert_uint_eq(calls[i].done, 1);
+            failed += calls[i].req.status == -ENOMEM;
+        }
+        close_tier();
+        if (over)
+            return;
+        ck_assert_uint_ge(failed, 1);
+    }
+    ck_abort_msg("there is no end to allocations");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("remote");
+    TCase *t = tcase_create("remote");
+    tcase_add_test(t, what_the_store_has_is_not_sent_again);
+    tcase_add_test(t, a_suffix_goes_with_its_prefix);
+    tcase_add_test(t, a_prefix_of_another_process_is_asked_for);
+    tcase_add_test(t, the_queue_is_bounded);
+    tcase_add_test(t, a_large_one_alone_always_fits);
+    tcase_add_test(t, what_is_deleted_on_its_way_does_not_come);
+    tcase_add_test(t, a_clear_takes_what_is_there_and_what_comes);
+    tcase_add_test(t, a_clear_tells_its_failure);
+    tcase_add_test(t, what_is_only_read_is_not_changed);
+    tcase_add_test(t, what_is_hidden_is_not_served);
+    tcase_add_test(t, what_is_too_short_is_a_miss);
+    tcase_add_test(t, one_reading_serves_all_parts);
+    tcase_add_test(t, failures_of_the_store_are_told);
+    tcase_add_test(t, closing_sends_what_it_can);
+    tcase_add_test(t, no_memory_is_an_answer);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}
