@@ -93,7 +93,8 @@ static void fill(struct tierce__node_config *config, struct tierce__config *valu
         .request_ms = u32_of(values, TIERCE__NODE_TIMEOUT_REQUEST),
         .grace_ms = u32_of(values, TIERCE__NODE_TIMEOUT_GRACE),
         .find_ms = (uint32_t)tierce__config_number(values, TIERCE__ENGINE_TIMEOUT_LOAD),
-        .may_wait = tierce__config_text(values, TIERCE__ENGINE_DISK_PATH)[0] != '\0',
+        .may_wait = tierce__config_text(values, TIERCE__ENGINE_DISK_PATH)[0] != '\0' ||
+                    tierce__config_text(values, TIERCE__ENGINE_REMOTE_URLS)[0] != '\0',
     };
 }
 

@@ -26,6 +26,11 @@ ROUNDS = 5
 KEYS = 4
 
 
+def key_of(size, index):
+    """One that LMCache's server reads too."""
+    return f"org/m@1@0@{size + index % KEYS:064x}@bfloat16"
+
+
 def take_into(sock, view):
     at = 0
     while at < len(view):
@@ -55,7 +60,7 @@ class Lm:
 
     def settle(self):
         """A PUT has no answer: when this has one, all before it were taken."""
-        self.ask(3, "none")
+        self.ask(3, key_of(0, 0))
         take_into(self.sock, memoryview(bytearray(REPLY.size)))
 
     def get(self, key, view):
@@ -140,7 +145,7 @@ def measure_put(client, value, seconds):
     begun = time.perf_counter()
     count = 0
     while time.perf_counter() - begun < seconds or count < 4:
-        client.put(f"k{len(value)}-{count % KEYS}", value)
+        client.put(key_of(len(value), count), value)
         count += 1
     client.settle()
     return count * len(value) / (time.perf_counter() - begun) / 1e9
@@ -182,7 +187,7 @@ def main():
                 for name, client in clients.items():
                     rows["put", name].append(measure_put(client, value, options.seconds))
                     rows["get", name].append(
-                        rate(lambda i, c=client: c.get(f"k{size}-{i % KEYS}", view), size, options.seconds))
+                        rate(lambda i, c=client: c.get(key_of(size, i), view), size, options.seconds))
                     assert name == "bare" or view == value
             for what in ("put", "get"):
                 print(f"| {size >> 20} MiB | {what} GB/s | "
