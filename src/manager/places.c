@@ -572,16 +572,18 @@ void tierce__places_untake(struct tierce__places *places, const struct tierce__s
 
 /* ---- give ------------------------------------------------------------------------------------ */
 
-static bool has_slots(const struct tierce__spec_place *place)
+/* Whether a place is a slot of a file; one that its file has not is damaged, and gives nothing. */
+static bool is_slot(const struct tierce__spec_place *place)
 {
-    return place->uri == NULL && tierce__place_slots(place->file) > 1;
+    uint32_t slots = tierce__place_slots(place->file);
+    return place->uri == NULL && slots > 1 && place->slot < slots;
 }
 
 /* Whether a file is in a take, or in a give for another batch. */
 static bool is_busy(const struct tierce__places *places, const struct tierce__spec_place *place,
                     const void *batch)
 {
-    struct file *file = has_slots(place) ? find_file(places, place->file) : NULL;
+    struct file *file = is_slot(place) ? find_file(places, place->file) : NULL;
     return file != NULL && (file->is_taking || (file->leaving > 0 && file->batch != batch));
 }
 
@@ -624,10 +626,8 @@ static int leave(struct tierce__places *places, const struct tierce__place_retur
 {
     for (size_t i = 0; i < given->count; i++) {
         const struct tierce__spec_place *place = &given->places[i];
-        if (!has_slots(place))
+        if (!is_slot(place))
             continue;
-        if (place->slot >= tierce__place_slots(place->file))
-            return TIERCE_E_ARGUMENT;
         struct file *file = find_or_fill(places, given->storage, place);
         if (file == NULL)
             return -ENOMEM;
@@ -644,10 +644,13 @@ static int leave(struct tierce__places *places, const struct tierce__place_retur
     return 0;
 }
 
-/* A place that came as text has a file of its own, if it does not say which part of one it is. */
-static bool is_text_alone(const char *uri)
+/* Whether a place has a file of its own. One that came as text has, if it does not say which part
+ * of a file it is. */
+static bool is_alone(const struct tierce__spec_place *place)
 {
-    return strstr(uri, "?blkid=") == NULL && strstr(uri, "&blkid=") == NULL;
+    if (place->uri == NULL)
+        return tierce__place_slots(place->file) == 1;
+    return strstr(place->uri, "?blkid=") == NULL && strstr(place->uri, "&blkid=") == NULL;
 }
 
 /* In place of the note that an earlier give made for the batch, if it did. */
@@ -666,8 +669,8 @@ static int write_notes(struct take *give, const struct tierce__spec_place *given
                        bool *is_empty)
 {
     for (size_t i = count; i-- > 0;) {
-        is_empty[i] = given[i].uri != NULL ? is_text_alone(given[i].uri) : !has_slots(&given[i]);
-        if (!has_slots(&given[i]))
+        is_empty[i] = is_alone(&given[i]);
+        if (!is_slot(&given[i]))
             continue;
         struct file *file = find_file(give->places, given[i].file);
         if (file->is_noted || file->leaving == 0)
@@ -686,9 +689,8 @@ static void end_give(struct tierce__places *places, const struct tierce__spec_pl
                      size_t count, bool is_done)
 {
     for (size_t i = 0; i < count; i++) {
-        struct file *file = has_slots(&given[i]) ? find_file(places, given[i].file) : NULL;
-        if (file == NULL || given[i].slot >= file->slots ||
-            !has_bit(leaving_bits(file), given[i].slot))
+        struct file *file = is_slot(&given[i]) ? find_file(places, given[i].file) : NULL;
+        if (file == NULL || !has_bit(leaving_bits(file), given[i].slot))
             continue;
         flip_bit(leaving_bits(file), given[i].slot);
         file->leaving--;
@@ -700,7 +702,7 @@ static void end_give(struct tierce__places *places, const struct tierce__spec_pl
             file->note_place = 0;
     }
     for (size_t i = 0; i < count; i++) {
-        struct file *file = has_slots(&given[i]) ? find_file(places, given[i].file) : NULL;
+        struct file *file = is_slot(&given[i]) ? find_file(places, given[i].file) : NULL;
         if (file != NULL && file->leaving == 0 && !file->is_taking &&
             tierce__list_empty(&file->link))
             settle_file(places, file);

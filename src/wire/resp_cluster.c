@@ -519,6 +519,8 @@ static int send_node(struct tierce__resp_cluster *cluster, struct node *node, ui
 {
     int rc = begin_node(cluster, node);
     if (rc != 0) {
+        for (size_t i = node->first; i != NONE; i = cluster->commands[i].next)
+            cluster->commands[i].asked = NOBODY; /* the slot's owner is asked again */
         node->is_used = false;
         cluster->is_stale = true;
         return rc == -ENOMEM || rc == TIERCE_E_CONFIG || rc == -EACCES ? rc : 0;

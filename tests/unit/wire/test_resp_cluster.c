@@ -228,6 +228,30 @@ START_TEST(test_migration)
 }
 END_TEST
 
+/* A migration whose target is gone is given up: what was sent there comes back. */
+START_TEST(test_migration_to_nowhere)
+{
+    char second[64];
+    snprintf(second, sizeof(second), "%s", ask(1, "CLUSTER MYID").text);
+    /* The slot's number is a key of the same node, which ends the migration after its ASK. */
+    ck_assert_uint_eq(tierce__resp_slot("{s}new", 6), 3828);
+    ck_assert_uint_lt(tierce__resp_slot("3828", 4), 5461);
+    tell(0, "CLUSTER SETSLOT 3828 MIGRATING %s%s", second, "");
+    tierce__resp_close(clients[1]);
+    clients[1] = NULL;
+    redis_kill(&servers[1]);
+    tierce__resp_cluster_begin(cluster);
+    append("SET {s}new 1");
+    ck_assert_int_eq(tierce__resp_cluster_append(
+                         cluster, 2, (const char *[]){"CLUSTER", "SETSLOT", "3828", "STABLE"},
+                         (size_t[]){7, 7, 4, 6}, 4),
+                     0);
+    run();
+    ck_assert_str_eq(tierce__resp_cluster_value(cluster, 0)->text, "OK");
+    ck_assert_str_eq(tierce__resp_cluster_value(cluster, 1)->text, "OK");
+}
+END_TEST
+
 START_TEST(test_node_is_gone)
 {
     ck_assert_str_eq(call("SET foo 1")->text, "OK");
@@ -307,6 +331,7 @@ int main(void)
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, test_batches);
     tcase_add_test(tests, test_migration);
+    tcase_add_test(tests, test_migration_to_nowhere);
     tcase_add_test(tests, test_node_is_gone);
     tcase_add_test(tests, test_no_memory);
     suite_add_tcase(suite, tests);
