@@ -52,10 +52,10 @@ TIERCE_API enum tierce_mode tierce_engine_mode(const struct tierce_engine *engin
 
 /*
  * Forgets what the tiers hold: chunks that lie there and those that wait to be written. `tiers` is
- * a mask of 1u << enum tierce_origin, 0 for all of them. With a view, only what is of the view's
- * namespace, in whatever shard. Stores and reads that began before publish nothing any more, in any
- * tier or namespace; those that begin meanwhile may or may not be forgotten. Memory that is leased
- * or pinned is free when its holders let go.
+ * a mask of 1u << enum tierce_origin, 0 for all but remote stores, which others share. With a view,
+ * only what is of the view's namespace, in whatever shard. Stores and reads that began before
+ * publish nothing any more, in any tier or namespace; those that begin meanwhile may or may not be
+ * forgotten. Memory that is leased or pinned is free when its holders let go.
  *
  * On disk, what is forgotten is not found again by this process, nor, once a flush has returned, by
  * another one.

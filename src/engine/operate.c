@@ -139,12 +139,14 @@ int64_t tierce__engine_clear(struct tierce_engine *engine, uint32_t tiers,
         known |= 1u << engine->rungs[rung].origin;
     if ((tiers & ~known) != 0)
         return TIERCE_E_ARGUMENT;
+    if (tiers == 0) /* what others share is forgotten only where it is named */
+        tiers = known & ~(1u << TIERCE_ORIGIN_REMOTE);
     if (!begin_era(engine, tierce__deadline_in_ms(engine->settings.load_ms)))
         return TIERCE_E_DEADLINE;
     tierce__object_names_change(&engine->object_names, of);
-    int64_t chunks = clear_rungs(engine, tiers != 0 ? tiers : known, of);
+    int64_t chunks = clear_rungs(engine, tiers, of);
     tierce__object_names_change(&engine->object_names, of);
-    tierce__log(TIERCE_LOG_WARN, "engine_cleared", "tiers=%#x namespace=%s result=%lld",
-                tiers != 0 ? tiers : known, of != NULL ? "one" : "all", (long long)chunks);
+    tierce__log(TIERCE_LOG_WARN, "engine_cleared", "tiers=%#x namespace=%s result=%lld", tiers,
+                of != NULL ? "one" : "all", (long long)chunks);
     return chunks;
 }

@@ -158,13 +158,14 @@ START_TEST(a_store_that_is_not_there_costs_a_miss)
 }
 END_TEST
 
-START_TEST(a_clear_reaches_the_store)
+START_TEST(a_clear_reaches_the_store_if_it_is_named)
 {
     open_shared("");
     struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0);
     store_all(chain, 40);
+    ck_assert_int_eq(tierce_engine_clear(fx.engine, 0, NULL), 10); /* memory: others share it */
+    ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 40);
     ck_assert_int_eq(tierce_engine_clear(fx.engine, 1u << TIERCE_ORIGIN_REMOTE, NULL), 10);
-    ck_assert_int_eq(tierce_engine_clear(fx.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL), 10);
     ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 0);
     tierce_chain_destroy(chain);
     close_and_remove();
@@ -203,7 +204,7 @@ int main(void)
     tcase_add_test(t, what_one_stored_another_loads);
     tcase_add_test(t, what_the_store_changed_is_never_loaded);
     tcase_add_test(t, a_store_that_is_not_there_costs_a_miss);
-    tcase_add_test(t, a_clear_reaches_the_store);
+    tcase_add_test(t, a_clear_reaches_the_store_if_it_is_named);
     tcase_add_test(t, a_wrong_url_is_told);
     suite_add_tcase(suite, t);
     return check_main(suite);
