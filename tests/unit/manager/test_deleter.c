@@ -193,8 +193,7 @@ static int count_note(void *arg, const struct tierce__meta_note *note)
 static size_t notes_of(const struct tierce__live *live)
 {
     size_t count = 0;
-    ck_assert_int_eq(
-        real_ops->notes(live->space, TIERCE__NOTE_DELETION, count_note, &count), 0);
+    ck_assert_int_eq(real_ops->notes(live->space, TIERCE__NOTE_DELETION, count_note, &count), 0);
     return count;
 }
 
