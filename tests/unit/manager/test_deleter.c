@@ -149,6 +149,54 @@ static uint64_t deleting(void)
     return harness_usage(&h).deleting_bytes;
 }
 
+/* ---- a store that leaves a batch in doubt ---------------------------------------------------- */
+
+static const struct tierce__meta_store_ops *real_ops;
+static struct tierce__meta_store_ops doubtful_ops;
+static bool is_written; /* what the store says has failed */
+static int doubts;      /* writes that it says it of */
+
+static int doubtful_write(struct tierce__meta_space *space, const struct tierce__meta_batch *batch)
+{
+    if (doubts == 0)
+        return real_ops->write(space, batch);
+    doubts--;
+    if (is_written)
+        ck_assert_int_eq(real_ops->write(space, batch), 0);
+    return -EIO;
+}
+
+static struct tierce__live *begin_doubts(void)
+{
+    struct tierce__live *live;
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
+    real_ops = live->space->ops;
+    doubtful_ops = *real_ops;
+    doubtful_ops.write = doubtful_write;
+    live->space->ops = &doubtful_ops;
+    return live;
+}
+
+static void end_doubts(struct tierce__live *live)
+{
+    live->space->ops = real_ops;
+    tierce__live_release(live);
+}
+
+static int count_note(void *arg, const struct tierce__meta_note *note)
+{
+    (void)note;
+    ++*(size_t *)arg;
+    return 0;
+}
+
+static size_t notes_of(const struct tierce__live *live)
+{
+    size_t count = 0;
+    ck_assert_int_eq(real_ops->notes(live->space, TIERCE__NOTE_DELETION, count_note, &count), 0);
+    return count;
+}
+
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 START_TEST(a_batch_is_done_when_it_is_due)
@@ -343,6 +391,49 @@ START_TEST(threads_do_what_is_due)
 }
 END_TEST
 
+START_TEST(an_end_that_is_in_doubt_is_looked_up)
+{
+    open_with((struct harness_opts){0});
+    harness_store(&h, keys, 2);
+    remove_keys(keys, 2);
+    struct tierce__live *live = begin_doubts();
+    doubts = 1;
+    is_written = true;
+    ck_assert_uint_eq(step(), 1);
+    ck_assert_uint_eq(stats().failed_tries, 0);
+    ck_assert_uint_eq(stats().done_locations, 2);
+    ck_assert_uint_eq(deleting(), 0);
+    ck_assert_uint_eq(notes_of(live), 0);
+    end_doubts(live);
+}
+END_TEST
+
+/* Of the first time, and of the second, when the batch's note says already that it is one. */
+START_TEST(an_end_that_was_not_written_is_done_again)
+{
+    open_with((struct harness_opts){0});
+    (void)harness_start(&h, keys, 3);
+    h.now_us += 30000000;
+    ck_assert_uint_eq(tierce__locator_expire(h.locator), 1);
+    struct tierce__live *live = begin_doubts();
+    is_written = false;
+    for (unsigned sweep = 0; sweep < 2; sweep++) {
+        doubts = 1;
+        ck_assert_uint_eq(step(), 0);
+        ck_assert_uint_eq(stats().failed_tries, sweep + 1);
+        ck_assert_uint_eq(deleting(), sweep == 0 ? 3 * BLOCK_BYTES : 0);
+        ck_assert_uint_eq(notes_of(live), 1);
+        h.now_us += 1000000;
+        ck_assert_uint_eq(step(), 1);
+        ck_assert_uint_eq(deleting(), 0);
+        h.now_us += 600 * 1000000LL;
+    }
+    ck_assert_uint_eq(notes_of(live), 0);
+    ck_assert_uint_eq(stats().waiting, 0);
+    end_doubts(live);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("deleter");
@@ -357,6 +448,8 @@ int main(void)
     tcase_add_test(t, a_shared_file_goes_when_it_is_empty);
     tcase_add_test(t, a_leader_that_is_dropped_leaves_its_batches_to_the_next);
     tcase_add_test(t, a_clock_that_is_set);
+    tcase_add_test(t, an_end_that_is_in_doubt_is_looked_up);
+    tcase_add_test(t, an_end_that_was_not_written_is_done_again);
     tcase_add_test(t, threads_do_what_is_due);
     suite_add_tcase(suite, t);
     return check_main(suite);

@@ -151,6 +151,20 @@ START_TEST(test_files_are_empty_once)
 }
 END_TEST
 
+/* The note says what is free once the give has ended: it goes with the batch that ends it. */
+START_TEST(test_slots_are_free_after_a_restart)
+{
+    take(taken, 4);
+    give_all(taken + 1, 2, 0);
+    reopen();
+    take(taken + 4, 2);
+    for (size_t i = 0; i < 2; i++) {
+        ck_assert_uint_eq(taken[4 + i].file, taken[0].file);
+        ck_assert_uint_eq(taken[4 + i].slot, 1 + i);
+    }
+}
+END_TEST
+
 START_TEST(test_slots_that_are_free_already)
 {
     take(taken, 4);
@@ -384,6 +398,7 @@ int main(void)
     tcase_add_test(tcase, test_slots_follow_each_other);
     tcase_add_test(tcase, test_slots_wait_for_their_time);
     tcase_add_test(tcase, test_files_are_empty_once);
+    tcase_add_test(tcase, test_slots_are_free_after_a_restart);
     tcase_add_test(tcase, test_slots_that_are_free_already);
     tcase_add_test(tcase, test_a_slot_that_its_file_has_not);
     tcase_add_test(tcase, test_busy_files);
