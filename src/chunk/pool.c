@@ -21,6 +21,7 @@
 #define CAP_MIN       (1u << 20)
 #define BUF_COUNT_MIN 1024u
 #define BYTES_PER_BUF (64u << 10)
+#define IDLE_BATCH    64u /* buffers told of in one call of the hook */
 #define TOUCH_SLICE                                                                                \
     (4ULL << 20)            /* one call; short, because it holds up changes of the mappings        \
                              */
@@ -281,31 +282,52 @@ void tierce__buf_acquire(struct tierce__buf *buf)
     TIERCE_ASSERT(before > 0 && before < UINT32_MAX);
 }
 
-static void tell_keeper(struct tierce__pool *pool, struct tierce__buf *buf)
+/* Ends a reference; whether the one that is left may be the keeper's. */
+static bool drop_reference(struct tierce__pool *pool, struct tierce__buf *buf)
 {
-    /* The keeper set `kept` before it acquired its reference, and the decrement that came here
-     * read a value from after that. */
-    if (atomic_load_explicit(&buf->kept, memory_order_relaxed) == 0)
-        return;
-    tierce__pool_idle_fn *idle = atomic_load(&pool->idle);
-    if (idle != NULL)
-        idle(pool->idle_arg, buf);
-}
-
-void tierce__buf_release(struct tierce__buf *buf)
-{
-    if (buf == NULL)
-        return;
     TIERCE_CHECK_MAGIC(buf, BUF_LIVE);
-    struct tierce__pool *pool = buf->pool;
-    atomic_fetch_add(&pool->releasing, 1);
+    TIERCE_ASSERT(buf->pool == pool);
     uint32_t before = atomic_fetch_sub_explicit(&buf->refs, 1, memory_order_acq_rel);
     TIERCE_ASSERT(before > 0);
     if (before == 1)
         free_buf(pool, buf);
-    else if (before == 2)
-        tell_keeper(pool, buf);
+    /* The keeper set `kept` before it acquired its reference, and a decrement to one reads a value
+     * from after that. */
+    return before == 2 && atomic_load_explicit(&buf->kept, memory_order_relaxed) != 0;
+}
+
+static void release_batch(struct tierce__pool *pool, struct tierce__buf *const *bufs, size_t count)
+{
+    struct tierce__buf *kept[IDLE_BATCH];
+    size_t kept_count = 0;
+    for (size_t i = 0; i < count; i++)
+        __builtin_prefetch(bufs[i], 1);
+    for (size_t i = 0; i < count; i++) {
+        if (bufs[i] != NULL && drop_reference(pool, bufs[i]))
+            kept[kept_count++] = bufs[i];
+    }
+    tierce__pool_idle_fn *idle = kept_count > 0 ? atomic_load(&pool->idle) : NULL;
+    if (idle != NULL)
+        idle(pool->idle_arg, kept, kept_count);
+}
+
+void tierce__bufs_release(struct tierce__buf *const *bufs, size_t count)
+{
+    for (; count > 0 && bufs[0] == NULL; count--)
+        bufs++;
+    if (count == 0)
+        return;
+    struct tierce__pool *pool = bufs[0]->pool;
+    atomic_fetch_add(&pool->releasing, 1);
+    for (size_t at = 0; at < count; at += IDLE_BATCH)
+        release_batch(pool, bufs + at, count - at < IDLE_BATCH ? count - at : IDLE_BATCH);
     atomic_fetch_sub(&pool->releasing, 1);
+}
+
+void tierce__buf_release(struct tierce__buf *buf)
+{
+    if (buf != NULL)
+        tierce__bufs_release(&buf, 1);
 }
 
 int tierce__pool_set_keeper(struct tierce__pool *pool, tierce__pool_idle_fn *idle, void *arg)

@@ -89,14 +89,18 @@ void tierce__buf_acquire(struct tierce__buf *buf);
 /* Ends one reference. NULL is accepted. Thread: any; the idle hook may run inside. */
 void tierce__buf_release(struct tierce__buf *buf);
 
+/* Ends a reference on each of many buffers of one pool; NULLs are accepted. The idle hook runs once
+ * for many of them. Thread: any. */
+void tierce__bufs_release(struct tierce__buf *const *bufs, size_t count);
+
 /*
  * The keeper: the one tier that keeps references on buffers of the pool and evicts them.
- * Its hook runs after a release that may have left the keeper's reference as the only one, in the
- * releasing thread, under no lock of the pool. By then the buffer may be used again, or be a new
+ * Its hook runs after releases that may have left the keeper's references as the only ones, in the
+ * releasing thread, under no lock of the pool. By then a buffer may be used again, or be a new
  * one: under its own lock the keeper looks at `kept` and at `refs`. If `refs` is 1 there and the
  * reference is its own, nobody else can get one but through the keeper.
  */
-typedef void tierce__pool_idle_fn(void *arg, struct tierce__buf *buf);
+typedef void tierce__pool_idle_fn(void *arg, struct tierce__buf *const *bufs, size_t count);
 
 /* Errors: -EBUSY (there is a keeper). Thread: any. */
 TIERCE_MUSTUSE int tierce__pool_set_keeper(struct tierce__pool *pool, tierce__pool_idle_fn *idle,

@@ -322,6 +322,12 @@ bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key 
 struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
                                           const struct tierce__key *key);
 
+/* How many leading keys memory holds; bufs[0 .. *leased): a reference on the buffer of each, as far
+ * as they have no more than `bytes` together. bufs: room for count. */
+size_t tierce__storage_lease_prefix(struct tierce_engine *engine, const struct tierce__key *keys,
+                                    size_t count, struct tierce__buf **bufs, uint64_t bytes,
+                                    size_t *leased);
+
 /* A pool buffer for a chunk that will be published, evicting by policy; NULL when nothing can be
  * evicted. [in] before: the buffer of the chunk before it, or NULL. Does not wait. */
 struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,

@@ -27,29 +27,16 @@ static int pin_prefix(struct tierce_view *view, const struct tierce_lookup_opts 
     struct tierce__buf **bufs = tierce__calloc(count, sizeof(struct tierce__buf *));
     if (bufs == NULL)
         return -ENOMEM;
-    uint64_t room = tierce__session_room(view, session);
-    size_t n = 0;
-    for (; n < count; n++) {
-        struct tierce__buf *buf = tierce__storage_lease(view->engine, &keys[n]);
-        if (buf == NULL)
-            break; /* evicted since it was found */
-        if (buf->bytes > room) {
-            tierce__buf_release(buf);
-            tierce__count(view->engine, TIERCE__STAT_pins_refused, (int64_t)(count - n));
-            break;
-        }
-        room -= buf->bytes;
-        bufs[n] = buf;
-    }
+    size_t held, found = tierce__storage_lease_prefix(view->engine, keys, count, bufs,
+                                                      tierce__session_room(view, session), &held);
     int rc = 0;
-    size_t held = n;
-    if (n > 0)
+    if (held > 0)
         rc = tierce__session_hold(view, session, keys, bufs, &held, opts->pin_ms);
     else
         tierce_unpin(view, session);
     tierce__free(bufs);
     if (rc == 0) {
-        tierce__count(view->engine, TIERCE__STAT_pins_refused, (int64_t)(n - held));
+        tierce__count(view->engine, TIERCE__STAT_pins_refused, (int64_t)(found - held));
         *pinned = held;
     }
     return rc;
@@ -192,10 +179,11 @@ static int find_all(struct lookup *l, struct tierce_found *out)
     int rc = 0;
     if (tierce__engine_mode(engine) == TIERCE_MODE_BYPASS)
         return find_nothing(l, first, out);
-    if ((l->rungs & 1u) != 0)
-        l->in_memory = tierce__storage_find(engine, wanted, l->keys.count - first, 1, NULL);
+    size_t asked = (l->rungs & 1u) != 0 ? l->keys.count - first : 0;
     if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
-        rc = pin_prefix(l->view, l->opts, wanted, l->in_memory, &l->in_memory);
+        rc = pin_prefix(l->view, l->opts, wanted, asked, &l->in_memory);
+    else
+        l->in_memory = tierce__storage_find(engine, wanted, asked, 1, NULL);
     l->in_memory += first;
     l->found = l->in_memory;
     if (rc == 0 && !only_memory(l) && l->found < l->keys.count)

@@ -16,12 +16,6 @@ static struct tierce__list *bin_of(struct tierce_engine *engine, uint64_t id)
     return &engine->sessions[(id * 0x9e3779b97f4a7c15ULL) >> 56];
 }
 
-static void release_all(struct tierce__buf **bufs, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        tierce__buf_release(bufs[i]);
-}
-
 /* Under the lock. */
 static struct tierce__session *find_session(struct tierce_view *view, uint64_t id)
 {
@@ -75,7 +69,7 @@ int tierce__session_hold(struct tierce_view *view, uint64_t id, const struct tie
     }
     if (session == NULL || session->keys == NULL || session->bufs == NULL) {
         tierce__session_free(session); /* count is 0: nothing to release in it */
-        release_all(bufs, count);
+        tierce__bufs_release(bufs, count);
         return -ENOMEM;
     }
     memcpy(session->keys, keys, count * sizeof(*keys));
@@ -97,7 +91,7 @@ int tierce__session_hold(struct tierce_view *view, uint64_t id, const struct tie
     engine->pinned_bytes += session->bytes;
     engine->session_count++;
     tierce__lock_drop(&engine->lock);
-    release_all(bufs + *fitting, count - *fitting);
+    tierce__bufs_release(bufs + *fitting, count - *fitting);
     tierce__session_free(old); /* after the new pins hold, so that nothing slips between them */
     return 0;
 }
@@ -175,7 +169,7 @@ void tierce__session_free(struct tierce__session *session)
     if (session == NULL)
         return;
     if (session->bufs != NULL)
-        release_all(session->bufs, session->count);
+        tierce__bufs_release(session->bufs, session->count);
     tierce__free(session->bufs);
     tierce__free(session->keys);
     tierce__free(session);

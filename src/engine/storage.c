@@ -268,6 +268,11 @@ static size_t find_left(const struct tierce_engine *engine)
     return rung;
 }
 
+static bool finds_nothing(const struct tierce_engine *engine)
+{
+    return engine->settings.recompute_all && find_left(engine) < engine->rung_count;
+}
+
 /* The waterfall. *unasked: of the rung that could not be asked last for the first key that is
  * missing. */
 static size_t find(struct tierce_engine *engine, uint32_t rungs, const struct tierce__key *keys,
@@ -344,8 +349,7 @@ size_t tierce__storage_siblings(struct tierce_engine *engine, size_t rung,
                                 struct tierce__sibling *siblings, const struct tierce__key *first,
                                 uint64_t deadline_ns)
 {
-    bool none = engine->settings.recompute_all && find_left(engine) < engine->rung_count;
-    if (none || !tierce__health_serves(&engine->rungs[rung].health))
+    if (finds_nothing(engine) || !tierce__health_serves(&engine->rungs[rung].health))
         return 0;
     struct waiter w = {.req = {.op = TIERCE__TIER_SIBLINGS,
                                .deadline_ns = deadline_ns,
@@ -371,6 +375,24 @@ struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
                                .keys = key,
                                .key_count = 1}};
     return ask(engine, 0, &w) == 0 ? w.req.buf : NULL;
+}
+
+size_t tierce__storage_lease_prefix(struct tierce_engine *engine, const struct tierce__key *keys,
+                                    size_t count, struct tierce__buf **bufs, uint64_t bytes,
+                                    size_t *leased)
+{
+    *leased = 0;
+    struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,
+                               .deadline_ns = TIERCE__DEADLINE_NEVER,
+                               .keys = keys,
+                               .key_count = count,
+                               .bufs = bufs,
+                               .length = bytes}};
+    if (finds_nothing(engine) || ask(engine, 0, &w) < 0)
+        return 0;
+    TIERCE_ASSERT(w.req.lent <= w.req.found && w.req.found <= count);
+    *leased = w.req.lent;
+    return w.req.found;
 }
 
 struct tierce__buf *tierce__storage_reserve(struct tierce_engine *engine,

@@ -41,6 +41,7 @@ static void answer(struct passage *p)
     struct tierce__tier_req *outer = p->outer;
     outer->status = p->inner.status;
     outer->found = p->inner.found;
+    outer->lent = p->inner.lent;
     outer->buf = p->inner.buf;
     tierce__free(p);
     outer->done(outer);

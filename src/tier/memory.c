@@ -13,10 +13,10 @@
 #include <string.h>
 
 /*
- * Evictability. An entry is evictable exactly if the tier's reference is the only one. GET hands
- * out another under the lock and turns it off; the pool's idle hook comes after a release that
- * may have left ours alone, and turns it on if under the lock it still is. Nobody can get a
- * reference without holding one already, or through GET; so what is evictable stays unreferenced
+ * Evictability. An entry is evictable exactly if the tier's reference is the only one. Lending
+ * hands out another under the lock and turns it off; the pool's idle hook comes after a release
+ * that may have left ours alone, and turns it on if under the lock it still is. Nobody can get a
+ * reference without holding one already, or being lent one; so what is evictable stays unreferenced
  * until the lock is dropped, and evicting it frees its bytes at once.
  *
  * A reserved buffer has its slot already, so that the policy counts what it evicted for, in the
@@ -210,37 +210,77 @@ static void drop_expired(struct memory *memory)
         evict_slot(memory, slot, TIERCE__LEFT_EXPIRED);
 }
 
-/* The pool's idle hook. */
-static void on_idle(void *arg, struct tierce__buf *buf)
+/* Whether a buffer that was let go of can be evicted now. Under the lock. */
+static bool settle_idle(struct memory *memory, struct tierce__buf *buf)
 {
-    struct memory *memory = (struct memory *)arg;
-    tierce__lock_take(&memory->lock);
     uint32_t kept = atomic_load_explicit(&buf->kept, memory_order_relaxed);
     /* Acquire: whoever evicts the buffer from now on sees what its readers did. */
-    if (kept != 0 && !memory->closed &&
-        atomic_load_explicit(&buf->refs, memory_order_acquire) == 1) {
-        TIERCE_ASSERT(memory->bufs[kept - 1] == buf);
-        if (tierce__index_has(memory->index, kept - 1)) {
-            memory->policy->ops->set_evictable(memory->policy, kept - 1, true);
-            tierce__pool_tell_room(memory->pool);
-        } else {
-            /* As evict_slot does; nobody could find it, so nobody is told. */
-            tierce__buf_release(take_entry(memory, kept - 1, TIERCE__LEFT_DELETED));
-        }
-    }
+    if (kept == 0 || memory->closed || atomic_load_explicit(&buf->refs, memory_order_acquire) != 1)
+        return false;
+    TIERCE_ASSERT(memory->bufs[kept - 1] == buf);
+    bool shown = tierce__index_has(memory->index, kept - 1);
+    if (shown)
+        memory->policy->ops->set_evictable(memory->policy, kept - 1, true);
+    else /* As evict_slot does; nobody could find it, so nobody is told. */
+        tierce__buf_release(take_entry(memory, kept - 1, TIERCE__LEFT_DELETED));
+    return shown;
+}
+
+/* The pool's idle hook. */
+static void on_idle(void *arg, struct tierce__buf *const *bufs, size_t count)
+{
+    struct memory *memory = (struct memory *)arg;
+    bool room = false;
+    tierce__lock_take(&memory->lock);
+    for (size_t i = 0; i < count; i++)
+        room |= settle_idle(memory, bufs[i]);
+    if (room)
+        tierce__pool_tell_room(memory->pool);
     tierce__lock_drop(&memory->lock);
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
+static struct tierce__buf *lend_slot(struct memory *memory, uint32_t slot)
+{
+    struct tierce__buf *buf = memory->bufs[slot];
+    tierce__buf_acquire(buf);
+    memory->policy->ops->set_evictable(memory->policy, slot, false);
+    memory->stats.get_chunks++;
+    memory->stats.get_bytes += buf->bytes;
+    return buf;
+}
+
+/* Lends leading slots while *room has bytes for them. Each line that is written is fetched before,
+ * so that the misses of all are in flight together. */
+static void lend_slots(struct memory *memory, struct tierce__tier_req *req, const uint32_t *slots,
+                       size_t count, uint64_t *room)
+{
+    for (size_t i = 0; i < count; i++) {
+        __builtin_prefetch(&memory->bufs[slots[i]]);
+        tierce__policy_prefetch(memory->policy, tierce__key_spread(&req->keys[req->found + i]),
+                                slots[i], false);
+    }
+    for (size_t i = 0; i < count; i++)
+        __builtin_prefetch(memory->bufs[slots[i]], 1);
+    for (size_t i = 0; i < count && memory->bufs[slots[i]]->bytes <= *room; i++) {
+        struct tierce__buf *buf = lend_slot(memory, slots[i]);
+        *room -= buf->bytes;
+        req->bufs[req->lent++] = buf;
+    }
+}
+
 static int run_lookup(struct memory *memory, struct tierce__tier_req *req)
 {
     uint32_t slots[KEY_BATCH];
-    req->found = 0;
+    uint64_t room = req->length;
+    req->found = req->lent = 0;
     while (req->found < req->key_count) {
         size_t left = req->key_count - req->found;
         size_t batch = left < KEY_BATCH ? left : KEY_BATCH;
         size_t got = tierce__index_find_prefix(memory->index, slots, req->keys + req->found, batch);
+        if (req->bufs != NULL && req->lent == req->found)
+            lend_slots(memory, req, slots, got, &room);
         req->found += got;
         if (got < batch)
             break;
@@ -253,12 +293,7 @@ static int run_get(struct memory *memory, struct tierce__tier_req *req)
     uint32_t slot = tierce__index_find(memory->index, &req->keys[0]);
     if (slot == TIERCE__INDEX_NONE)
         return TIERCE_E_MISS;
-    struct tierce__buf *buf = memory->bufs[slot];
-    tierce__buf_acquire(buf);
-    memory->policy->ops->set_evictable(memory->policy, slot, false);
-    memory->stats.get_chunks++;
-    memory->stats.get_bytes += buf->bytes;
-    req->buf = buf;
+    req->buf = lend_slot(memory, slot);
     return 0;
 }
 

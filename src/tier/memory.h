@@ -8,11 +8,11 @@
 /*
  * The memory tier: an index over pool buffers and a policy that says which one leaves.
  *
- * It lends: GET gives a reference on the buffer, nothing is copied. A buffer with references other
- * than the tier's own (leases, pins, a disk queue) is not evictable. PUT takes a reference on the
- * sealed buffer and completes inside submit, as does everything else here; deadlines therefore
- * never pass. A buffer serves one key: a PUT of a buffer that is kept or reserved already under
- * another key is TIERCE_E_ARGUMENT. FLUSH has nothing to do and answers 0.
+ * It lends: GET and LOOKUP give references on the buffers, nothing is copied. A buffer with
+ * references other than the tier's own (leases, pins, a disk queue) is not evictable. PUT takes a
+ * reference on the sealed buffer and completes inside submit, as does everything else here;
+ * deadlines therefore never pass. A buffer serves one key: a PUT of a buffer that is kept or
+ * reserved already under another key is TIERCE_E_ARGUMENT. FLUSH has nothing to do and answers 0.
  *
  * `evict` drops by policy; a PUT into a full index evicts one chunk. An entry that was taken out
  * leaves its bytes to whoever still holds a reference; they go back to the pool with the last.

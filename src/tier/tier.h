@@ -73,7 +73,11 @@ struct tierce__tier_req {
      * SIBLINGS [in] one key, with the hash of the chunk's first block in the place of the chunk's
      * own; siblings: room for TIERCE__SIBLINGS_MAX. [out] siblings[0 .. found): chunks that LOOKUP
      * finds, those that came last first, perhaps not all; a tier that does not know finds none.
-     * All other operations look at keys[0] only. PUT to a lending tier: [out] found is 1 if the
+     * All other operations look at keys[0] only.
+     * LOOKUP in a lending tier (TIERCE__TIER_LENDS) also lends what it finds, if bufs is not NULL:
+     * [in] room for key_count, and length: the most bytes to lend. [out] bufs[0 .. lent): for each
+     * of the leading keys a reference that is the caller's now; lent < found where the next buffer
+     * would be more than length allows. PUT to a lending tier: [out] found is 1 if the
      * chunk was there already, else 0. DELETE from a durable tier: [out] found is 1 if the chunk,
      * whether or not it was there just now, could be there again when the tier is opened anew,
      * unless there is a FLUSH first. DELETE answers puts of the key that were submitted before and
@@ -82,6 +86,8 @@ struct tierce__tier_req {
     const struct tierce__key *keys;
     size_t key_count;
     size_t found;
+    struct tierce__buf **bufs; /* [borrow until done] */
+    size_t lent;
     struct tierce__sibling *siblings; /* [borrow until done] */
     bool durable; /* LOOKUP: only what is durable counts; tiers with TIERCE__TIER_DURABLE */
 
@@ -122,7 +128,7 @@ struct tierce__tier_req {
     uint64_t scratch[8];      /* the tier's while the request is with it; wrappers allocate none */
 };
 
-#define TIERCE__TIER_LENDS   1u /* GET gives references on the tier's own buffers */
+#define TIERCE__TIER_LENDS   1u /* GET and LOOKUP give references on the tier's own buffers */
 #define TIERCE__TIER_DURABLE 2u /* FLUSH makes chunks survive the process */
 #define TIERCE__TIER_SHARED                                                                        \
     4u /* others change it too: a LOOKUP asks outside; no chunks and no cap in its stats, nothing  \

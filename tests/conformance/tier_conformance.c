@@ -404,6 +404,58 @@ TIER_TEST(what_is_lent_outlives_its_entry)
     ck_assert_uint_eq(tier_test.tier->ops->evict(tier_test.tier, UINT64_MAX), 0);
 }
 
+/* Lends what the first `count` keys are found to be, `length` bytes at most. */
+static struct tierce__tier_req lend(struct tierce__buf **bufs, size_t count, uint64_t length)
+{
+    static struct tierce__key keys[512];
+    struct tier_call call;
+    ck_assert_uint_le(count, 512);
+    for (size_t i = 0; i < count; i++)
+        keys[i] = tier_test_key(i);
+    tier_call_init(&call, TIERCE__TIER_LOOKUP, 0);
+    call.req.keys = keys;
+    call.req.key_count = count;
+    call.req.bufs = bufs;
+    call.req.length = length;
+    ck_assert_int_eq(tier_call_run(&call), 0);
+    return call.req;
+}
+
+TIER_TEST(a_lookup_lends_what_it_finds)
+{
+    struct tierce__buf *bufs[512], *again[512];
+    if (!tier_test.lends)
+        return;
+    for (unsigned i = 0; i < 300; i++)
+        ck_assert_int_eq(tier_test_put(i, 1, 4096), 0);
+    uint64_t got = tier_test_stats().get_chunks;
+    ck_assert_uint_eq(lend(bufs, 512, 0).lent, 0);
+    ck_assert_uint_eq(lend(bufs, 512, 4095).found, 300);
+    struct tierce__tier_req req = lend(bufs, 512, 4096 * 140 + 4095);
+    ck_assert_uint_eq(req.found, 300);
+    ck_assert_uint_eq(req.lent, 140);
+    ck_assert_uint_eq(tier_test_stats().get_chunks, got + 140);
+    for (unsigned i = 0; i < 140; i++)
+        ck_assert_uint_eq(tier_test_version(bufs[i], i), 1);
+    /* What is lent stays, and no more. */
+    ck_assert_uint_eq(tier_test.tier->ops->evict(tier_test.tier, UINT64_MAX), 160 * 4096);
+    req = lend(again, 300, UINT64_MAX);
+    ck_assert_uint_eq(req.found, 140);
+    ck_assert_uint_eq(req.lent, 140);
+    ck_assert_mem_eq(bufs, again, 140 * sizeof(*bufs));
+    tierce__bufs_release(bufs, 140);
+    ck_assert_uint_eq(tier_test.tier->ops->evict(tier_test.tier, UINT64_MAX), 0);
+    ck_assert_int_eq(tier_test_delete(100), 0);
+    req = lend(bufs, 300, UINT64_MAX);
+    ck_assert_uint_eq(req.found, 100);
+    ck_assert_uint_eq(req.lent, 100);
+    tierce__bufs_release(bufs, 100);
+    ck_assert_uint_eq(tier_test_version(again[100], 100), 1);
+    tierce__bufs_release(again, 140);
+    ck_assert_uint_eq(tier_test.tier->ops->evict(tier_test.tier, UINT64_MAX), 139 * 4096);
+    ck_assert_uint_eq(lend(bufs, 300, UINT64_MAX).lent, 0);
+}
+
 /* Puts keys from *next on until key `victim` is gone. */
 static void put_until_gone(uint64_t *next, uint64_t victim)
 {
@@ -530,6 +582,7 @@ int tier_conformance_main(const struct tier_factory *factories, size_t count)
     tcase_add_loop_test(t, a_range_lands_where_it_belongs, 0, n);
     tcase_add_loop_test(t, a_range_beyond_what_is_stored_is_a_miss, 0, n);
     tcase_add_loop_test(t, what_is_lent_outlives_its_entry, 0, n);
+    tcase_add_loop_test(t, a_lookup_lends_what_it_finds, 0, n);
     tcase_add_loop_test(t, touched_chunks_stay_and_a_prefix_outlives_its_suffix, 0, n);
     tcase_add_loop_test(t, the_cap_holds_however_much_is_put, 0, n);
     tcase_add_loop_test(t, a_flush_makes_durable, 0, n);

@@ -51,14 +51,25 @@ static void get_some(uint64_t n)
 static void look_around(uint64_t n)
 {
     struct tierce__key keys[8];
+    struct tierce__buf *bufs[8];
     for (unsigned i = 0; i < 8; i++)
         keys[i] = tier_test_key(n + i);
     struct tier_call call;
     tier_call_init(&call, TIERCE__TIER_LOOKUP, n);
     call.req.keys = keys;
     call.req.key_count = 8;
+    call.req.bufs = tier_test.lends ? bufs : NULL;
+    call.req.length = 5 * BYTES;
     if (tier_call_run(&call) != 0 || call.req.found > 8)
         atomic_fetch_add(&wrong_status, 1);
+    size_t lent = tier_test.lends ? call.req.lent : 0;
+    if (lent > 5 || (lent < 5 && tier_test.lends && lent < call.req.found))
+        atomic_fetch_add(&wrong_status, 1);
+    for (size_t i = 0; i < lent; i++) {
+        if (tier_test_version(bufs[i], n + i) == 0)
+            atomic_fetch_add(&wrong_bytes, 1);
+    }
+    tierce__bufs_release(bufs, lent);
     tier_test.tier->ops->touch(tier_test.tier, keys, call.req.found, 0);
 }
 

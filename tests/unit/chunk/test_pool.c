@@ -109,10 +109,14 @@ END_TEST
 static struct tierce__buf *idle_buf;
 static int idle_calls;
 
-static void note_idle(void *arg, struct tierce__buf *buf)
+static size_t idle_count;
+
+static void note_idle(void *arg, struct tierce__buf *const *bufs, size_t count)
 {
     ck_assert_ptr_eq(arg, &idle_calls);
-    idle_buf = buf;
+    ck_assert_uint_gt(count, 0);
+    idle_buf = bufs[count - 1];
+    idle_count += count;
     idle_calls++;
 }
 
@@ -139,6 +143,43 @@ START_TEST(the_keeper_hears_when_it_is_alone)
     atomic_store(&kept->kept, 0);
     tierce__buf_release(kept);
     tierce__buf_release(other);
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
+START_TEST(many_are_released_at_once)
+{
+    enum { BUFS = 150 };
+    struct tierce__buf *bufs[BUFS];
+    start(2 * MIB, 0);
+    ck_assert_int_eq(tierce__pool_set_keeper(pool, note_idle, &idle_calls), 0);
+    for (unsigned i = 0; i < BUFS; i++) {
+        bufs[i] = alloc(1);
+        if (i % 3 == 2)
+            continue; /* nobody else has a reference: it is freed */
+        atomic_store(&bufs[i]->kept, i % 3);
+        tierce__buf_acquire(bufs[i]);
+    }
+    struct tierce__buf *some[BUFS + 3] = {NULL}; /* with some that have been taken out */
+    memcpy(some + 1, bufs, 70 * sizeof(*bufs));
+    memcpy(some + 72, bufs + 70, (BUFS - 70) * sizeof(*bufs));
+    tierce__bufs_release(bufs, 0);
+    tierce__bufs_release(some, 1);
+    ck_assert_uint_eq(stats_now().bufs, BUFS);
+    tierce__bufs_release(some, BUFS + 3);
+    ck_assert_uint_eq(stats_now().bufs, BUFS / 3 * 2);
+    ck_assert_uint_eq(idle_count, BUFS / 3); /* those that are kept */
+    ck_assert_int_lt(idle_calls, 5);
+    ck_assert_ptr_eq(idle_buf, bufs[BUFS - 2]);
+    tierce__pool_clear_keeper(pool);
+    for (unsigned i = 0; i < BUFS; i++) {
+        if (i % 3 == 2)
+            continue;
+        atomic_store(&bufs[i]->kept, 0);
+        tierce__bufs_release(&bufs[i], 1);
+    }
+    ck_assert_uint_eq(stats_now().bufs, 0);
+    ck_assert_uint_eq(idle_count, BUFS / 3);
     tierce__pool_destroy(pool);
 }
 END_TEST
@@ -317,6 +358,7 @@ int main(void)
     tcase_add_test(t, bytes_and_buffers_are_capped);
     tcase_add_test(t, allocation_makes_no_heap_allocation);
     tcase_add_test(t, the_keeper_hears_when_it_is_alone);
+    tcase_add_test(t, many_are_released_at_once);
     tcase_add_test(t, touching_pages_leaves_data_alone);
     tcase_add_test(t, a_leak_is_reported_and_stays_valid);
     tcase_add_test(t, options_are_checked_and_memory_may_fail);
