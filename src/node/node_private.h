@@ -34,7 +34,7 @@ struct tierce__node {
     uint32_t find_ms;
     bool may_wait;
     uint64_t started_ns;
-    uint16_t resp_port;
+    _Atomic uint16_t resp_port; /* known once the port is open, when the first may be there */
 
     struct tierce__route routes[TIERCE__NODE_ROUTES]; /* of HTTP */
     struct tierce__poll_loop **loops;
