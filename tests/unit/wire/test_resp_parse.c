@@ -336,12 +336,29 @@ START_TEST(test_uri_refused)
 }
 END_TEST
 
+/* What lies behind the bytes that came is not looked at: here the line end that is to come. */
+START_TEST(test_a_line_end_in_two)
+{
+    static const char bytes[] = "$1\r\na\r\n";
+    struct tierce__resp_parser *own = tierce__resp_parser_create(1000);
+    struct tierce__resp_value got;
+    size_t used = 0;
+    ck_assert_int_eq(tierce__resp_parser_feed(own, bytes, 6, &used, &got), 0);
+    ck_assert_uint_eq(used, 5);
+    ck_assert_int_eq(tierce__resp_parser_feed(own, bytes + 5, 2, &used, &got), 1);
+    ck_assert_uint_eq(used, 2);
+    ck_assert_str_eq(got.text, "a");
+    tierce__resp_parser_destroy(own);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("resp_parse");
     TCase *tests = tcase_create("parse");
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, test_single);
+    tcase_add_test(tests, test_a_line_end_in_two);
     tcase_add_test(tests, test_pieces);
     tcase_add_test(tests, test_broken);
     tcase_add_test(tests, test_limits);
