@@ -82,7 +82,7 @@ static inline void hear_bytes(int fd, void *out, size_t count)
     char *p = out;
     while (count > 0) {
         struct pollfd waits = {.fd = fd, .events = POLLIN};
-        ck_assert_msg(poll(&waits, 1, 10000) == 1, "no answer");
+        ck_assert_msg(poll(&waits, 1, 60000) == 1, "no answer");
         ssize_t n = recv(fd, p, count, 0);
         ck_assert_msg(n > 0, "the connection was closed");
         p += n;
