@@ -16,7 +16,14 @@
  * as it was.
  */
 
-enum { PROMPTS = 6, LIVE = 4, STEPS = 150, BLOCKS_MAX = 60, TIMEOUT_MS = 60 };
+enum {
+    PROMPTS = 6,
+    LIVE = 4,
+    STEPS = 150,
+    BLOCKS_MAX = 60,
+    TIMEOUT_MS = 60,
+    TIMEOUT_MAX_MS = 5000
+};
 
 static struct fixture fx;
 static struct tierce__tier *disk, *memory;
@@ -35,7 +42,6 @@ struct run {
     struct prompt *prompt;
     uint64_t session, from_block, to_block;
     bool pin, disturbed; /* something may have kept chunks away */
-    uint64_t give_up_ns;
     unsigned told;
 };
 
@@ -103,9 +109,8 @@ static void begin(struct run *run)
                         .pin = below(3) > 0,
                         .disturbed = disturbed};
     bool short_of_time = below(3) == 0;
-    uint32_t timeout_ms = short_of_time ? 1 + below(TIMEOUT_MS) : 5000;
+    uint32_t timeout_ms = short_of_time ? 1 + below(TIMEOUT_MS) : TIMEOUT_MAX_MS;
     run->disturbed |= short_of_time;
-    run->give_up_ns = tierce__deadline_in_ms(timeout_ms + 10000);
     struct tierce_prefetch_opts opts = {.size = sizeof(opts),
                                         .flags = run->pin ? TIERCE_PREFETCH_PIN : 0,
                                         .session = session,
@@ -158,9 +163,8 @@ static void end(struct run *run)
 {
     struct tierce_prefetch_result result = {.size = sizeof(result)};
     if (below(4) > 0) {
-        int rc = tierce_prefetch_wait(run->prefetch, 10000);
-        ck_assert_int_eq(rc, 0);
-        ck_assert_uint_lt(tierce__now_ns(), run->give_up_ns);
+        int rc = tierce_prefetch_wait(run->prefetch, TIMEOUT_MAX_MS + 5000);
+        ck_assert_int_eq(rc, 0); /* each ends at its deadline, hanging tiers or not */
     }
     bool final = tierce_prefetch_poll(run->prefetch, &result);
     check_bounds(run, &result);
