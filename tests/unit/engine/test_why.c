@@ -379,8 +379,9 @@ START_TEST(the_table_remembers_the_last)
         bool refused_below = model[k].reason == TIERCE_MISS_NOT_WRITTEN && d.rung < model[k].rung &&
                              (d.reason == TIERCE_MISS_EVICTED || d.reason == TIERCE_MISS_EXPIRED);
         if (dice < 4) {
-            if (_i == 1 && refused_below)
-                continue; /* the table may have forgotten what the model has not */
+            struct tierce__departure kept;
+            if (refused_below && !tierce__departures_find(table, spreads[k], &kept))
+                continue; /* the table has forgotten what the model has not */
             tierce__departures_note(table, spreads[k], &d);
             if (!refused_below)
                 model[k] = d;
