@@ -416,6 +416,7 @@ static void has_deleted(struct tierce__connector_req *call)
     struct tierce__remote *remote = deletion->remote;
     struct tierce__tier_req *req = deletion->req;
     int status = tierce__remote_status(call);
+    tierce__remote_end_deletion(remote, &deletion->waiter);
     tierce__free(deletion);
     tierce__remote_answer(remote, req, status);
 }
@@ -608,6 +609,7 @@ int tierce__remote_open(struct tierce__tier **out, const struct tierce__remote_o
     tierce__list_init(&remote->waiting);
     tierce__list_init(&remote->writing);
     tierce__list_init(&remote->clears);
+    tierce__list_init(&remote->deletions);
     tierce__list_init(&remote->wholes);
     *out = &remote->base;
     return 0;

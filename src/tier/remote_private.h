@@ -48,8 +48,9 @@ struct tierce__remote {
     uint64_t puts_made;          /* numbers puts and clears */
     uint64_t waiting_bytes;
     uint64_t writing_bytes;
-    struct tierce__list clears;
-    struct tierce__list wholes; /* readings of whole objects */
+    struct tierce__list clears;    /* waiters that wait for puts */
+    struct tierce__list deletions; /* waiters of one key, until it is deleted */
+    struct tierce__list wholes;    /* readings of whole objects */
     struct tierce__key hidden[TIERCE__REMOTE_HIDDEN];
     uint64_t hidden_count; /* that were ever hidden: the last ones are kept */
     struct tierce__remote_known {
@@ -102,7 +103,8 @@ void tierce__remote_put(struct tierce__remote *remote, struct tierce__tier_req *
 /* Takes back what is on its way: of one key, or of a namespace (NULL: all), if it was asked for
  * before. Returns the puts that will be over only later. `waiter` is told of the end of each. */
 struct tierce__remote_waiter {
-    struct tierce__list node; /* among the clears */
+    struct tierce__list node;   /* among the clears */
+    struct tierce__list active; /* among the deletions */
     struct tierce__remote *remote;
     const struct tierce__key *key;   /* of one key */
     const struct tierce__key *ns_of; /* of a namespace */
@@ -111,6 +113,10 @@ struct tierce__remote_waiter {
     struct tierce__remote_event over;
 };
 void tierce__remote_take_back(struct tierce__remote *remote, struct tierce__remote_waiter *waiter);
+
+/* A deletion is over: puts of its key that came after it may begin. */
+void tierce__remote_end_deletion(struct tierce__remote *remote,
+                                 struct tierce__remote_waiter *waiter);
 
 /* Close: what waits is cancelled. */
 void tierce__remote_cancel_waiting(struct tierce__remote *remote);

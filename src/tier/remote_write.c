@@ -150,20 +150,55 @@ static void end_put(struct tierce__remote *remote, struct tierce__remote_put *fi
     }
 }
 
-/* Begins what may be begun. Under the lock. */
+/* Whether the key has a put or a deletion before this one that is not over: in the store the later
+ * one would not know of it. Under the lock. */
+static bool comes_after_another(const struct tierce__remote *remote,
+                                const struct tierce__remote_put *put)
+{
+    const struct tierce__key *key = &put->req->keys[0];
+    TIERCE__LIST_FOR_EACH (it, &remote->writing) {
+        if (tierce__key_equal(&put_of(it)->req->keys[0], key))
+            return true;
+    }
+    TIERCE__LIST_FOR_EACH (it, &remote->deletions) {
+        const struct tierce__remote_waiter *waiter =
+            TIERCE__CONTAINER_OF(it, struct tierce__remote_waiter, active);
+        if (waiter->number < put->number && tierce__key_equal(waiter->key, key))
+            return true;
+    }
+    return false;
+}
+
+static void begin_put(struct tierce__remote *remote, struct tierce__remote_put *put)
+{
+    tierce__list_remove(&put->node);
+    tierce__list_push_back(&remote->writing, &put->node);
+    remote->waiting_bytes -= put->req->object_bytes;
+    remote->writing_bytes += put->req->object_bytes;
+    remote->writes++;
+    put->called = true;
+    put->phase = BEGUN;
+    tierce__remote_push(remote, &put->event);
+}
+
+/* Begins what may be begun, the oldest first. Under the lock. */
 static void begin_puts(struct tierce__remote *remote)
 {
-    while (!tierce__list_empty(&remote->waiting) && remote->writes < remote->writes_max) {
-        struct tierce__remote_put *put = put_of(remote->waiting.next);
-        tierce__list_remove(&put->node);
-        tierce__list_push_back(&remote->writing, &put->node);
-        remote->waiting_bytes -= put->req->object_bytes;
-        remote->writing_bytes += put->req->object_bytes;
-        remote->writes++;
-        put->called = true;
-        put->phase = BEGUN;
-        tierce__remote_push(remote, &put->event);
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &remote->waiting) {
+        if (remote->writes >= remote->writes_max)
+            break;
+        if (!comes_after_another(remote, put_of(it)))
+            begin_put(remote, put_of(it));
     }
+}
+
+void tierce__remote_end_deletion(struct tierce__remote *remote,
+                                 struct tierce__remote_waiter *waiter)
+{
+    tierce__lock_take(&remote->lock);
+    tierce__list_remove(&waiter->active);
+    begin_puts(remote);
+    tierce__remote_run(remote);
 }
 
 /* Its calls are over, so another may begin. Under the lock. */
@@ -423,6 +458,8 @@ void tierce__remote_take_back(struct tierce__remote *remote, struct tierce__remo
     tierce__lock_take(&remote->lock);
     waiter->number = ++remote->puts_made;
     waiter->left = 0;
+    if (waiter->key != NULL)
+        tierce__list_push_back(&remote->deletions, &waiter->active);
     TIERCE__LIST_FOR_EACH (it, &remote->writing) {
         struct tierce__remote_put *put = put_of(it);
         if (!concerns(waiter, put))

@@ -177,8 +177,10 @@ START_TEST(a_clear_and_a_closed_view_wake)
     await_waiting(1);
     ck_assert_int_eq(tierce_engine_clear(fx.engine, 0, NULL), BLOCKS / FX_CHUNK_BLOCKS);
     tierce_view_close(other);
-    /* It had looked for what is held before the clear, and looked again. */
-    ck_assert_int_eq(finish(&job), BLOCKS);
+    /* It looked again after the clear and stored all, or was just taking room when the clear came,
+     * and then nothing that began before may come back. That it ends at all is the point. */
+    int64_t stored = finish(&job);
+    ck_assert(stored == BLOCKS || stored == 0);
     tierce_chain_destroy(chain);
     end();
 }

@@ -261,6 +261,33 @@ START_TEST(what_is_deleted_on_its_way_does_not_come)
 }
 END_TEST
 
+START_TEST(what_is_put_after_a_deletion_comes_after_it)
+{
+    open_tier(&(struct tierce__remote_opts){.writes = 4}, true);
+    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    struct call *first = put(1), *gone = submit(make(TIERCE__TIER_DELETE, 1));
+    struct call *again = put(1), *same = put(1), *other = put(2);
+    ck_assert_uint_eq(store_connector_held(store), 2); /* of the first and the other */
+    store_connector_hold(store, TIERCE__CONNECTOR_DELETE);
+    ck_assert(store_connector_let_one_go(store, ending(1)));
+    ck_assert_uint_eq(first->done + gone->done + again->done, 0);
+    ck_assert(store_connector_let_one_go(store, ending(1))); /* what came is taken back */
+    check(first, TIERCE_E_CANCELLED);
+    ck_assert_uint_eq(gone->done, 0);
+    ck_assert_uint_eq(store_connector_held(store), 2); /* the deletion, and the other */
+    ck_assert(store_connector_let_one_go(store, ending(1)));
+    check(gone, 0);
+    ck_assert_uint_eq(store_connector_held(store), 2); /* sent again, once */
+    (void)store_connector_let_go(store);
+    check(again, 0);
+    check(same, 0);
+    check(other, 0);
+    ck_assert(is_there(1));
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_PUT), 3);
+    close_tier();
+}
+END_TEST
+
 START_TEST(a_clear_takes_what_is_there_and_what_comes)
 {
     open_tier(&(struct tierce__remote_opts){.writes = 1}, true);
@@ -466,6 +493,7 @@ int main(void)
     tcase_add_test(t, the_queue_is_bounded);
     tcase_add_test(t, a_large_one_alone_always_fits);
     tcase_add_test(t, what_is_deleted_on_its_way_does_not_come);
+    tcase_add_test(t, what_is_put_after_a_deletion_comes_after_it);
     tcase_add_test(t, a_clear_takes_what_is_there_and_what_comes);
     tcase_add_test(t, a_clear_tells_its_failure);
     tcase_add_test(t, what_is_only_read_is_not_changed);
