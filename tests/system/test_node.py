@@ -2,8 +2,8 @@
 """A node and what talks to it: redis-cli, redis-benchmark, redis-py, LMCache's messages, and those who mean no good."""
 
 import concurrent.futures
-import hashlib
 import errno
+import hashlib
 import os
 import random
 import resource
