@@ -333,6 +333,16 @@ static int load_env_entry(struct tierce__config *config, const char *entry,
     return assign(config, row, equals + 1, where, where, error);
 }
 
+const char *tierce__config_env_value(char *const *env, const char *name)
+{
+    size_t length = strlen(name);
+    for (; env != NULL && *env != NULL; env++) {
+        if (strncmp(*env, name, length) == 0 && (*env)[length] == '=')
+            return *env + length + 1;
+    }
+    return NULL;
+}
+
 int tierce__config_load_env(struct tierce__config *config, char *const *env,
                             const char *const *ignore, struct tierce__config_error *error)
 {

@@ -73,6 +73,13 @@ TIERCE_MUSTUSE int tierce__config_set(struct tierce__config *config, const char 
                                       const char *value, const char *source,
                                       struct tierce__config_error *error);
 
+/* The value of a variable, or NULL. env may be NULL. [borrow env] */
+const char *tierce__config_env_value(char *const *env, const char *name);
+
+/* For rules over several parameters, and sources of a program's own: fills `error`, returns rc. */
+int tierce__config_fail(struct tierce__config_error *error, int rc, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* The row of a name, or TIERCE__CONFIG_NONE. */
 #define TIERCE__CONFIG_NONE SIZE_MAX
 size_t tierce__config_find(const struct tierce__config *config, const char *name);

@@ -52,8 +52,4 @@ int tierce__yaml_line(struct fy_node *scalar);
  */
 TIERCE_MUSTUSE int tierce__yaml_scalar(char **out, struct fy_node *node);
 
-/* Fills a message by printf rules, cutting what is too long. Returns `rc`. */
-int tierce__config_fail(struct tierce__config_error *error, int rc, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
 #endif

@@ -4,8 +4,8 @@
 #include "base/assert.h"
 #include "manager/config_kvcm.h"
 #include "manager/config_private.h"
+#include "serve/listen.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,18 +28,6 @@ static const char *const other_variables[] = {ENV_CONFIG, NULL};
 const struct tierce__param *tierce__manager_params(void)
 {
     return params;
-}
-
-static int fail(struct tierce__config_error *error, int rc, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static int fail(struct tierce__config_error *error, int rc, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vsnprintf(error->text, sizeof(error->text), format, args);
-    va_end(args);
-    return rc;
 }
 
 int tierce__manager_warn(char **warnings, const char *format, ...)
@@ -125,9 +113,10 @@ static int read_argument(struct request *request, int *i, int argc, char *const 
     else if ((value = value_of(i, argc, argv, 'e', "env", &missing)) != NULL)
         rc = missing ? 0 : tierce__kvcm_settings_set(request->settings, value, error);
     else if (!is_param_flag(arg))
-        return fail(error, TIERCE_E_CONFIG, "\"%.100s\" is no argument of the manager", arg);
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "\"%.100s\" is no argument of the manager", arg);
     if (missing)
-        return fail(error, TIERCE_E_CONFIG, "%.100s wants a value behind it", arg);
+        return tierce__config_fail(error, TIERCE_E_CONFIG, "%.100s wants a value behind it", arg);
     return rc;
 }
 
@@ -232,34 +221,31 @@ static void fill(struct tierce__manager_config *config, struct tierce__config *v
 
 /* ---- rules over several parameters ----------------------------------------------------------- */
 
-static bool is_loopback(const char *host)
-{
-    struct in_addr address;
-    if (inet_pton(AF_INET, host, &address) == 1)
-        return ntohl(address.s_addr) >> 24 == 127;
-    return strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
-}
-
 static int check_access(const struct tierce__manager_config *config,
                         struct tierce__config_error *error)
 {
     bool has_tls = config->tls_certificate[0] != '\0';
     if (has_tls != (config->tls_key[0] != '\0'))
-        return fail(error, TIERCE_E_CONFIG, "tls.certificate and tls.key belong together");
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "tls.certificate and tls.key belong together");
     if (config->tls_client_ca[0] != '\0' && !has_tls)
-        return fail(error, TIERCE_E_CONFIG, "tls.client_ca wants tls.certificate and tls.key");
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "tls.client_ca wants tls.certificate and tls.key");
     if (config->requires_auth && config->auth_token_file[0] == '\0' &&
         config->registry_uri[0] == '\0')
-        return fail(error, TIERCE_E_CONFIG,
-                    "auth.required without auth.token_file lets nobody in: accounts are in the "
-                    "registry, which is empty where registry.uri is");
-    if (is_loopback(config->host) || config->is_insecure || (config->requires_auth && has_tls))
+        return tierce__config_fail(
+            error, TIERCE_E_CONFIG,
+            "auth.required without auth.token_file lets nobody in: accounts are in the "
+            "registry, which is empty where registry.uri is");
+    if (tierce__is_loopback_host(config->host) || config->is_insecure ||
+        (config->requires_auth && has_tls))
         return 0;
-    return fail(error, TIERCE_E_CONFIG,
-                "listen.host is %.100s, which others reach, and nothing keeps them out: set "
-                "auth.required with tls.certificate and tls.key, or say listen.insecure: true "
-                "(clients of KVCM carry no token)",
-                config->host[0] != '\0' ? config->host : "every address");
+    return tierce__config_fail(
+        error, TIERCE_E_CONFIG,
+        "listen.host is %.100s, which others reach, and nothing keeps them out: set "
+        "auth.required with tls.certificate and tls.key, or say listen.insecure: true "
+        "(clients of KVCM carry no token)",
+        config->host[0] != '\0' ? config->host : "every address");
 }
 
 static int check_ports(const struct tierce__manager_config *config,
@@ -276,14 +262,15 @@ static int check_ports(const struct tierce__manager_config *config,
         {"listen.http_port + 3000", config->has_debug ? config->debug_http_port : 0},
     };
     if (config->has_debug && config->http_port > UINT16_MAX - DEBUG_PORT_OFFSET)
-        return fail(error, TIERCE_E_CONFIG,
-                    "listen.debug wants the port listen.http_port + 3000, which %u has not",
-                    (unsigned)config->http_port);
+        return tierce__config_fail(
+            error, TIERCE_E_CONFIG,
+            "listen.debug wants the port listen.http_port + 3000, which %u has not",
+            (unsigned)config->http_port);
     for (size_t i = 0; i < sizeof(ports) / sizeof(*ports); i++) {
         for (size_t j = 0; j < i; j++) {
             if (ports[i].port != 0 && ports[i].port == ports[j].port)
-                return fail(error, TIERCE_E_CONFIG, "%s and %s are both %u", ports[j].name,
-                            ports[i].name, (unsigned)ports[i].port);
+                return tierce__config_fail(error, TIERCE_E_CONFIG, "%s and %s are both %u",
+                                           ports[j].name, ports[i].name, (unsigned)ports[i].port);
         }
     }
     return 0;
@@ -292,30 +279,21 @@ static int check_ports(const struct tierce__manager_config *config,
 static int check(const struct tierce__manager_config *config, struct tierce__config_error *error)
 {
     if (config->elector_lease_ms < 2 * config->elector_interval_ms)
-        return fail(error, TIERCE_E_CONFIG,
-                    "elector.lease is shorter than two times elector.interval");
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "elector.lease is shorter than two times elector.interval");
     int rc = check_access(config, error);
     return rc == 0 ? check_ports(config, error) : rc;
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-static const char *env_value(char *const *env, const char *name)
-{
-    size_t length = strlen(name);
-    for (; env != NULL && *env != NULL; env++) {
-        if (strncmp(*env, name, length) == 0 && (*env)[length] == '=')
-            return *env + length + 1;
-    }
-    return NULL;
-}
-
 /* All sources, in their order. */
 static int load_values(struct tierce__config *values, const struct request *request, int argc,
                        char *const *argv, char *const *env, char **warnings,
                        struct tierce__config_error *error)
 {
-    const char *yaml = request->yaml != NULL ? request->yaml : env_value(env, ENV_CONFIG);
+    const char *yaml =
+        request->yaml != NULL ? request->yaml : tierce__config_env_value(env, ENV_CONFIG);
     int rc = yaml != NULL ? tierce__config_load_file(values, yaml, error) : 0;
     if (rc == 0 && request->kvcm_file != NULL)
         rc = tierce__kvcm_settings_load_file(request->settings, request->kvcm_file, error);
@@ -339,11 +317,11 @@ int tierce__manager_config_load(struct tierce__manager_config *out, int argc, ch
     struct tierce__config *values = NULL;
     struct tierce__manager_config config;
     char *lines = NULL;
-    int rc = request.settings != NULL ? 0 : fail(error, -ENOMEM, "no memory");
+    int rc = request.settings != NULL ? 0 : tierce__config_fail(error, -ENOMEM, "no memory");
     if (rc == 0)
         rc = read_arguments(&request, argc, argv, error);
     if (rc == 0 && tierce__config_create(&values, params, TIERCE__MANAGER_PARAMS, ENV_PREFIX) != 0)
-        rc = fail(error, -ENOMEM, "no memory");
+        rc = tierce__config_fail(error, -ENOMEM, "no memory");
     if (rc == 0 &&
         (request.action == TIERCE__MANAGER_RUN || request.action == TIERCE__MANAGER_PRINT))
         rc = load_values(values, &request, argc, argv, env, &lines, error);

@@ -8,7 +8,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,18 +30,6 @@ struct tierce__kvcm_settings {
 };
 
 /* ---- the set --------------------------------------------------------------------------------- */
-
-static int fail(struct tierce__config_error *error, int rc, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static int fail(struct tierce__config_error *error, int rc, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vsnprintf(error->text, sizeof(error->text), format, args);
-    va_end(args);
-    return rc;
-}
 
 struct tierce__kvcm_settings *tierce__kvcm_settings_create(void)
 {
@@ -111,8 +98,8 @@ static int put(struct tierce__kvcm_settings *settings, enum rank rank, const cha
 {
     const char *equals = memchr(pair, '=', length);
     if (equals == NULL)
-        return fail(error, TIERCE_E_CONFIG, "%s: \"%.*s\" is not KEY=VALUE", where,
-                    (int)(length < 64 ? length : 64), pair);
+        return tierce__config_fail(error, TIERCE_E_CONFIG, "%s: \"%.*s\" is not KEY=VALUE", where,
+                                   (int)(length < 64 ? length : 64), pair);
     char source[SOURCE_BYTES_MAX];
     struct setting made = {.key = trimmed(pair, (size_t)(equals - pair)), .rank = rank};
     made.value = trimmed(equals + 1, (size_t)(pair + length - equals) - 1);
@@ -125,7 +112,7 @@ static int put(struct tierce__kvcm_settings *settings, enum rank rank, const cha
     bool keeps_old = old != NULL && (old->rank > rank || (old->rank == rank && rank != RANK_FILE));
     if (rc != 0 || keeps_old) {
         free_setting(&made);
-        return rc == 0 ? 0 : fail(error, rc, "%s: %s", where, tierce_strerror(rc));
+        return rc == 0 ? 0 : tierce__config_fail(error, rc, "%s: %s", where, tierce_strerror(rc));
     }
     if (old != NULL)
         free_setting(old);
@@ -179,10 +166,10 @@ int tierce__kvcm_settings_load_file(struct tierce__kvcm_settings *settings, cons
     size_t length = 0;
     int rc = tierce__read_file(&text, &length, path, FILE_BYTES_MAX);
     if (rc != 0)
-        return fail(error, rc, "%.200s: %s", path, tierce_strerror(rc));
+        return tierce__config_fail(error, rc, "%.200s: %s", path, tierce_strerror(rc));
     rc = strlen(text) == length
              ? tierce__kvcm_settings_load_text(settings, path, text, error)
-             : fail(error, TIERCE_E_CONFIG, "%.200s: there is a NUL in it", path);
+             : tierce__config_fail(error, TIERCE_E_CONFIG, "%.200s: there is a NUL in it", path);
     tierce__free(text);
     return rc;
 }
@@ -361,5 +348,5 @@ int tierce__kvcm_settings_apply(const struct tierce__kvcm_settings *settings,
     int rc = apply_ports(settings, values, error);
     for (size_t i = 0; i < settings->count && rc == 0; i++)
         rc = apply_one(&settings->items[i], values, warnings, error);
-    return rc == -ENOMEM ? fail(error, rc, "no memory") : rc;
+    return rc == -ENOMEM ? tierce__config_fail(error, rc, "no memory") : rc;
 }

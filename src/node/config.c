@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/config.h"
 #include "base/alloc.h"
+#include "serve/listen.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,18 +28,6 @@ const struct tierce__param *tierce__node_params(size_t *count)
 {
     *count = TIERCE__NODE_PARAMS - TIERCE__ENGINE_PARAMS;
     return params + TIERCE__ENGINE_PARAMS;
-}
-
-static int fail(struct tierce__config_error *error, int rc, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static int fail(struct tierce__config_error *error, int rc, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vsnprintf(error->text, sizeof(error->text), format, args);
-    va_end(args);
-    return rc;
 }
 
 /* ---- fields ---------------------------------------------------------------------------------- */
@@ -100,30 +87,24 @@ static void fill(struct tierce__node_config *config, struct tierce__config *valu
 
 /* ---- rules over several parameters ----------------------------------------------------------- */
 
-static bool is_loopback(const char *host)
-{
-    struct in_addr address;
-    if (inet_pton(AF_INET, host, &address) == 1)
-        return ntohl(address.s_addr) >> 24 == 127;
-    return strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
-}
-
 static int check_access(const struct tierce__node_config *config,
                         struct tierce__config_error *error)
 {
     bool has_tls = config->tls_certificate[0] != '\0', has_tokens = config->token_file[0] != '\0';
     if (has_tls != (config->tls_key[0] != '\0'))
-        return fail(error, TIERCE_E_CONFIG, "tls.certificate and tls.key belong together");
-    if (is_loopback(config->host) || config->is_insecure)
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "tls.certificate and tls.key belong together");
+    if (tierce__is_loopback_host(config->host) || config->is_insecure)
         return 0;
     const char *host = config->host[0] != '\0' ? config->host : "every address";
     if (config->has_lm)
-        return fail(error, TIERCE_E_CONFIG,
-                    "listen.host is %.100s, which others reach, and lm:// lets everybody in: say "
-                    "listen.lm: false, or listen.insecure: true",
-                    host);
+        return tierce__config_fail(
+            error, TIERCE_E_CONFIG,
+            "listen.host is %.100s, which others reach, and lm:// lets everybody in: say "
+            "listen.lm: false, or listen.insecure: true",
+            host);
     if (config->has_resp && (!has_tls || !has_tokens))
-        return fail(
+        return tierce__config_fail(
             error, TIERCE_E_CONFIG,
             "listen.host is %.100s, which others reach: set auth.token_file, tls.certificate "
             "and tls.key, or say listen.insecure: true",
@@ -137,8 +118,9 @@ static int check(const struct tierce__node_config *config, struct tierce__config
              lm = config->has_lm ? config->lm_port : 0;
     if ((resp != 0 && (resp == lm || resp == config->http_port)) ||
         (lm != 0 && lm == config->http_port))
-        return fail(error, TIERCE_E_CONFIG,
-                    "two of listen.resp_port, listen.lm_port and listen.http_port are the same");
+        return tierce__config_fail(
+            error, TIERCE_E_CONFIG,
+            "two of listen.resp_port, listen.lm_port and listen.http_port are the same");
     return check_access(config, error);
 }
 
@@ -177,9 +159,10 @@ static int read_arguments(struct request *request, int argc, char *const *argv,
         else if (is_config_flag(&i, argc, argv, &value))
             request->yaml = value;
         else if (strcmp(arg, "--config") == 0)
-            return fail(error, TIERCE_E_CONFIG, "--config wants a file behind it");
+            return tierce__config_fail(error, TIERCE_E_CONFIG, "--config wants a file behind it");
         else if (strncmp(arg, "--", 2) != 0 || strchr(arg, '=') == NULL)
-            return fail(error, TIERCE_E_CONFIG, "\"%.100s\" is no argument of the node", arg);
+            return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                       "\"%.100s\" is no argument of the node", arg);
     }
     return 0;
 }
@@ -200,20 +183,11 @@ static int apply_flags(struct tierce__config *values, int argc, char *const *arg
     return rc;
 }
 
-static const char *env_value(char *const *env, const char *name)
-{
-    size_t length = strlen(name);
-    for (; env != NULL && *env != NULL; env++) {
-        if (strncmp(*env, name, length) == 0 && (*env)[length] == '=')
-            return *env + length + 1;
-    }
-    return NULL;
-}
-
 static int load_values(struct tierce__config *values, const struct request *request, int argc,
                        char *const *argv, char *const *env, struct tierce__config_error *error)
 {
-    const char *yaml = request->yaml != NULL ? request->yaml : env_value(env, ENV_CONFIG);
+    const char *yaml =
+        request->yaml != NULL ? request->yaml : tierce__config_env_value(env, ENV_CONFIG);
     int rc = yaml != NULL ? tierce__config_load_file(values, yaml, error) : 0;
     if (rc == 0)
         rc = tierce__config_load_env(values, env, other_variables, error);
@@ -226,7 +200,7 @@ static int make_engine_config(struct tierce_config **out, const struct tierce__c
     struct tierce_config *config;
     int rc = tierce_config_create(&config);
     if (rc != 0)
-        return fail(error, rc, "no memory");
+        return tierce__config_fail(error, rc, "no memory");
     for (size_t row = 0; row < TIERCE__ENGINE_PARAMS && rc == 0; row++)
         rc = tierce__engine_config_set(config, params[row].name,
                                        tierce__config_canonical(values, row),
@@ -246,7 +220,7 @@ int tierce__node_config_load(struct tierce__node_config *out, int argc, char *co
     struct tierce__node_config config = {0};
     int rc = read_arguments(&request, argc, argv, error);
     if (rc == 0 && tierce__config_create(&values, params, TIERCE__NODE_PARAMS, ENV_PREFIX) != 0)
-        rc = fail(error, -ENOMEM, "no memory");
+        rc = tierce__config_fail(error, -ENOMEM, "no memory");
     if (rc == 0 && (request.action == TIERCE__NODE_RUN || request.action == TIERCE__NODE_PRINT))
         rc = load_values(values, &request, argc, argv, env, error);
     if (rc == 0) {

@@ -37,6 +37,14 @@ static int read_address(int fd, union address *bound)
     return getsockname(fd, &bound->any, &length) == 0 ? 0 : -errno;
 }
 
+bool tierce__is_loopback_host(const char *host)
+{
+    struct in_addr address;
+    if (inet_pton(AF_INET, host, &address) == 1)
+        return ntohl(address.s_addr) >> 24 == 127;
+    return strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
+}
+
 bool tierce__listens_on_loopback(int fd)
 {
     union address bound;

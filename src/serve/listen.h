@@ -12,6 +12,9 @@
  * filled in. "::" takes IPv4 too. Errors: negative errno, `why` in words. */
 TIERCE_MUSTUSE int tierce__listen_tcp(int *out_fd, uint16_t *port, const char *host, char why[256]);
 
+/* Whether a host to listen on is this machine's alone: 127.x.y.z, ::1 or localhost. */
+bool tierce__is_loopback_host(const char *host);
+
 /* Whether only this machine reaches a listening socket. */
 bool tierce__listens_on_loopback(int fd);
 
