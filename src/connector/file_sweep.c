@@ -85,17 +85,24 @@ static int remove_file(const struct sweep *sweep, const char *path)
     return rc == -ENOENT ? 0 : rc; /* another host was quicker */
 }
 
+/* 1: *st is of a file; 0: there is none any more; or why the sweep ends. */
+static int look_at(const struct sweep *sweep, const char *path, struct stat *st)
+{
+    if (is_ending(sweep))
+        return TIERCE_E_CLOSED;
+    if (lstat(path, st) != 0)
+        return errno == ENOENT ? 0 : -errno;
+    return S_ISREG(st->st_mode) ? 1 : 0;
+}
+
 static int count_file(void *arg, const char *path, const char *relative)
 {
     struct sweep *sweep = arg;
     struct stat st;
     (void)relative;
-    if (is_ending(sweep))
-        return TIERCE_E_CLOSED;
-    if (lstat(path, &st) != 0)
-        return errno == ENOENT ? 0 : -errno;
-    if (!S_ISREG(st.st_mode))
-        return 0;
+    int there = look_at(sweep, path, &st);
+    if (there <= 0)
+        return there;
     if (strncmp(base_of(path), TIERCE__FILE_TMP, strlen(TIERCE__FILE_TMP)) == 0) {
         if (age_ms(sweep, ms_of(&st.st_mtim)) >= sweep->store->tmp_ms)
             return remove_file(sweep, path);
@@ -114,13 +121,11 @@ static int evict_file(void *arg, const char *path, const char *relative)
     struct sweep *sweep = arg;
     struct stat st;
     (void)relative;
-    if (is_ending(sweep))
-        return TIERCE_E_CLOSED;
-    if (lstat(path, &st) != 0)
-        return errno == ENOENT ? 0 : -errno;
+    int there = look_at(sweep, path, &st);
+    if (there <= 0)
+        return there;
     uint32_t age = age_index(age_ms(sweep, last_use_ms(&st)));
-    if (!S_ISREG(st.st_mode) || base_of(path)[0] == '~' || age < sweep->old ||
-        (age == sweep->old && sweep->rest == 0))
+    if (base_of(path)[0] == '~' || age < sweep->old || (age == sweep->old && sweep->rest == 0))
         return 0;
     int rc = remove_file(sweep, path);
     if (rc == 0) {
