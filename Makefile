@@ -17,7 +17,7 @@ help: ## prints this
 		while IFS='|' read -r name text; do printf '%-18s %s\n' "  $$name" "$$text"; done
 
 packages:
-	@if [ -x tools/setup ]; then tools/setup packages build; fi
+	@tools/setup packages build
 
 build: packages ## builds the release; the executable is build/bin/tierce
 	@[ -f build/rel/build.ninja ] || cmake --preset rel
@@ -39,7 +39,8 @@ run: ## a workload through a real vLLM, without and with Tierce (TRACE=file SCAL
 	@"$(TIERCE_VENV)/bin/python" tools/demo/run.py \
 		$(if $(TRACE),--trace "$(TRACE)" --scale "$(SCALE)")
 
-check: packages ## format, lint, layers, documents (TIDY=1: clang-tidy too)
+check: ## format, lint, layers, documents (TIDY=1: clang-tidy too)
+	@tools/setup packages check
 	@tools/check $(if $(TIDY),--tidy)
 
 install: build ## installs below PREFIX (/usr/local), and below DESTDIR if it is set

@@ -25,7 +25,8 @@ static inline struct tierce__pool *connector_pool(void)
         tierce__pool_create(&pool,
                             &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
                                                         .cap_bytes = CONNECTOR_POOL_BYTES,
-                                                        .no_touch = true}),
+                                                        .no_touch = true,
+                                                        .shared = true}),
         0);
     return pool;
 }
@@ -144,8 +145,10 @@ static inline int connector_get(struct tierce__connector *connector, struct tier
     ck_assert_uint_eq(atomic_load(&call.req.buf->refs), 1);
     if (rc == 0)
         ck_assert(connector_is_object(call.req.buf->data, version, offset, length));
-    for (uint64_t i = 0; i < offset; i++)
-        ck_assert_uint_eq(call.req.buf->data[i], 0xa5);
+    uint64_t untouched = 0; /* not an assertion for each byte: Check sends a message for it */
+    while (untouched < offset && call.req.buf->data[untouched] == 0xa5)
+        untouched++;
+    ck_assert_uint_eq(untouched, offset);
     tierce__buf_release(call.req.buf);
     return rc;
 }

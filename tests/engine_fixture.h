@@ -17,6 +17,21 @@
 
 #include "engine/engine_private.h"
 
+/*
+ * With TIERCE_TEST_NODE the same tests run against a node: fx.view is that of a client of it, and
+ * fx.engine the node's engine, whose counters and tiers the tests look at.
+ */
+#ifdef TIERCE_TEST_NODE
+#include "node_harness.h"
+#endif
+
+/* A test of what a client of a node does not have, or of the insides of the engine that it asks. */
+#ifdef TIERCE_TEST_NODE
+#define FX_ADD_EMBEDDED(tc, test) ((void)(tc), (void)sizeof(test))
+#else
+#define FX_ADD_EMBEDDED(tc, test) tcase_add_test(tc, test)
+#endif
+
 #define FX_LAYERS       4u
 #define FX_BLOCKS       512u /* of the paged memory */
 #define FX_BLOCK_TOKENS 4u
@@ -27,9 +42,15 @@ static const uint32_t fx_cells[FX_LAYERS] = {512, 768, 512, 1000};
 struct fixture {
     struct tierce_engine *engine;
     struct tierce_view *view;
+    struct tierce_view *inner; /* of `engine` itself, for its keys */
     struct tierce_paged_layer layers[FX_LAYERS];
     struct tierce_paged paged;
     char folder[64]; /* of the disk tier, "" for none */
+#ifdef TIERCE_TEST_NODE
+    struct node_harness node;
+    struct tierce_engine *client;
+    char socket_folder[64];
+#endif
 };
 
 static inline struct tierce_config *fx_config(const char *folder, const char *const *sets)
@@ -41,6 +62,8 @@ static inline struct tierce_config *fx_config(const char *folder, const char *co
     ck_assert_int_eq(tierce_config_set(config, "disk.size", "16MiB", why), 0);
     ck_assert_int_eq(tierce_config_set(config, "disk.path", folder, why), 0);
     ck_assert_int_eq(tierce_config_set(config, "disk.lock_wait", "0", why), 0);
+    /* A busy machine is no reason for a miss. */
+    ck_assert_int_eq(tierce_config_set(config, "timeout.lookup", "5s", why), 0);
     for (; sets != NULL && sets[0] != NULL; sets += 2)
         ck_assert_msg(tierce_config_set(config, sets[0], sets[1], why) == 0, "%s", why);
     return config;
@@ -60,6 +83,78 @@ static inline struct tierce_namespace fx_namespace(void)
                                      .algo = TIERCE_CHAIN_SHA256};
 }
 
+static inline struct tierce_engine *fx_engine(const struct tierce_config *config)
+{
+    struct tierce_engine *engine;
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    int rc = tierce_engine_open(&engine, config, why);
+    ck_assert_msg(rc == 0, "%s", why);
+    return engine;
+}
+
+#ifdef TIERCE_TEST_NODE
+
+/* A node of this process, and a client of it. Returns the client. */
+static inline struct tierce_engine *fx_open_engine(struct fixture *fx, const char *folder,
+                                                   const char *const *sets)
+{
+    static char texts[24][256];
+    char *arguments[24];
+    size_t count = 0;
+    const char *own[] = {"memory.size",    "4MiB", "disk.size",      "16MiB", "disk.path", folder,
+                         "disk.lock_wait", "0",    "timeout.lookup", "5s",    NULL};
+    snprintf(fx->socket_folder, sizeof(fx->socket_folder), "/tmp/tierce-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(fx->socket_folder));
+    const char *const *const both[] = {own, sets};
+    for (size_t i = 0; i < 2; i++) {
+        for (const char *const *from = both[i]; from != NULL && from[0] != NULL; from += 2)
+            snprintf(texts[count++], sizeof(texts[0]), "--%s=%s", from[0], from[1]);
+    }
+    snprintf(texts[count++], sizeof(texts[0]), "--listen.native=%s/node", fx->socket_folder);
+    for (size_t i = 0; i < count; i++)
+        arguments[i] = texts[i];
+    harness_start(&fx->node, (int)count, arguments);
+    fx->engine = fx->node.node->engine;
+    struct tierce_config *config;
+    char why[TIERCE_CONFIG_ERROR_BYTES], path[80];
+    ck_assert_int_eq(tierce_config_create(&config), 0);
+    snprintf(path, sizeof(path), "%s/node", fx->socket_folder);
+    ck_assert_int_eq(tierce_config_set(config, "node.socket", path, why), 0);
+    ck_assert_int_eq(tierce_config_set(config, "timeout.lookup", "5s", why), 0);
+    for (const char *const *set = sets; set != NULL && set[0] != NULL; set += 2) {
+        if (strcmp(set[0], "timeout.store") == 0) /* its caller waits as well */
+            ck_assert_int_eq(tierce_config_set(config, set[0], set[1], why), 0);
+    }
+    fx->client = fx_engine(config);
+    tierce_config_destroy(config);
+    return fx->client;
+}
+
+static inline void fx_close_engine(struct fixture *fx)
+{
+    tierce_engine_close(fx->client);
+    harness_stop(&fx->node);
+    rmdir(fx->socket_folder);
+}
+
+#else
+
+static inline struct tierce_engine *fx_open_engine(struct fixture *fx, const char *folder,
+                                                   const char *const *sets)
+{
+    struct tierce_config *config = fx_config(folder, sets);
+    fx->engine = fx_engine(config);
+    tierce_config_destroy(config);
+    return fx->engine;
+}
+
+static inline void fx_close_engine(struct fixture *fx)
+{
+    tierce_engine_close(fx->engine);
+}
+
+#endif
+
 /* Opens engine and view; the folder is made anew unless it is named already. */
 static inline void fx_open(struct fixture *fx, bool disk, const char *const *sets)
 {
@@ -67,14 +162,14 @@ static inline void fx_open(struct fixture *fx, bool disk, const char *const *set
         snprintf(fx->folder, sizeof(fx->folder), "/tmp/tierce-test-XXXXXX");
         ck_assert_ptr_nonnull(mkdtemp(fx->folder));
     }
-    struct tierce_config *config = fx_config(disk ? fx->folder : "", sets);
-    char why[TIERCE_CONFIG_ERROR_BYTES];
-    int rc = tierce_engine_open(&fx->engine, config, why);
-    ck_assert_msg(rc == 0, "%s", why);
-    tierce_config_destroy(config);
+    struct tierce_engine *engine = fx_open_engine(fx, disk ? fx->folder : "", sets);
     struct tierce_namespace ns = fx_namespace();
-    ck_assert_int_eq(
-        tierce_view_open(&fx->view, fx->engine, &ns, &(struct tierce_shard){0, 1, 0, 1}), 0);
+    ck_assert_int_eq(tierce_view_open(&fx->view, engine, &ns, &(struct tierce_shard){0, 1, 0, 1}),
+                     0);
+    fx->inner = fx->view;
+    if (engine != fx->engine)
+        ck_assert_int_eq(
+            tierce_view_open(&fx->inner, fx->engine, &ns, &(struct tierce_shard){0, 1, 0, 1}), 0);
     for (uint32_t i = 0; i < FX_LAYERS; i++) {
         if (fx->layers[i].base == NULL)
             fx->layers[i].base = calloc(FX_BLOCKS, 1024);
@@ -86,8 +181,12 @@ static inline void fx_open(struct fixture *fx, bool disk, const char *const *set
 
 static inline void fx_close(struct fixture *fx)
 {
+#ifdef TIERCE_TEST_NODE /* else it is the view, or the one that a test has replaced */
+    if (fx->inner != fx->view)
+        tierce_view_close(fx->inner);
+#endif
     tierce_view_close(fx->view);
-    tierce_engine_close(fx->engine);
+    fx_close_engine(fx);
 }
 
 static inline void fx_remove(struct fixture *fx)

@@ -27,7 +27,7 @@ struct node_harness {
 
 static inline void harness_start(struct node_harness *h, int argc, char *const *argv)
 {
-    char *all[32] = {(char *)"--listen.resp_port=0", (char *)"--listen.lm_port=0",
+    char *all[64] = {(char *)"--listen.resp_port=0", (char *)"--listen.lm_port=0",
                      (char *)"--listen.http_port=0", (char *)"--memory.size=64MiB",
                      (char *)"--control.socket="};
     char *const no_environment[] = {NULL};
@@ -82,7 +82,7 @@ static inline void hear_bytes(int fd, void *out, size_t count)
     char *p = out;
     while (count > 0) {
         struct pollfd waits = {.fd = fd, .events = POLLIN};
-        ck_assert_msg(poll(&waits, 1, 60000) == 1, "no answer");
+        ck_assert_msg(poll(&waits, 1, 240000) == 1, "no answer");
         ssize_t n = recv(fd, p, count, 0);
         ck_assert_msg(n > 0, "the connection was closed");
         p += n;

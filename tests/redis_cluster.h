@@ -17,7 +17,8 @@ struct redis_cluster {
     char buses[REDIS_CLUSTER_NODES][8];
     char timeout_ms[12];
     int masters, count;
-    char uri[256]; /* redis-cluster://.. of all */
+    char uri[256];       /* redis-cluster://.. of all, or rediss-cluster://.. */
+    const char *tls_dir; /* set before start: certificates, and all speak TLS to each other */
 };
 
 /* One command, by printf rules, to a node; what it answers first, up to `size` bytes. */
@@ -56,7 +57,8 @@ static inline bool redis_tell(uint16_t port, char *answer, size_t size, const ch
 static inline bool redis_cluster_run(struct redis_cluster *cluster, int node)
 {
     return redis_run(&cluster->nodes[node], false,
-                     (const char *[]){"--cluster-enabled", "yes", "--cluster-port",
+                     (const char *[]){"--cluster-enabled", "yes", "--tls-cluster",
+                                      cluster->tls_dir != NULL ? "yes" : "no", "--cluster-port",
                                       cluster->buses[node], "--cluster-require-full-coverage", "no",
                                       "--cluster-node-timeout", cluster->timeout_ms,
                                       "--cluster-replica-validity-factor", "0",
@@ -110,17 +112,21 @@ static inline bool redis_cluster_start(struct redis_cluster *cluster, int master
     enum { SLOTS = 16384 };
     char answer[256];
     bool ok = true;
-    *cluster = (struct redis_cluster){.masters = masters, .count = masters + replicas};
+    *cluster = (struct redis_cluster){
+        .masters = masters, .count = masters + replicas, .tls_dir = cluster->tls_dir};
     snprintf(cluster->timeout_ms, sizeof(cluster->timeout_ms), "%d", timeout_ms);
-    size_t at = (size_t)snprintf(cluster->uri, sizeof(cluster->uri), "redis-cluster://");
+    size_t at = (size_t)snprintf(cluster->uri, sizeof(cluster->uri), "redis%s-cluster://",
+                                 cluster->tls_dir != NULL ? "s" : "");
     for (int i = 0; ok && i < cluster->count; i++) {
         struct redis_server *node = &cluster->nodes[i];
         *node = (struct redis_server){.port = redis_free_port()};
+        redis_use_tls(node, cluster->tls_dir);
         snprintf(node->dir, sizeof(node->dir), "/tmp/tierce-redis-XXXXXX");
         snprintf(cluster->buses[i], sizeof(cluster->buses[i]), "%u", (unsigned)redis_free_port());
         ok = mkdtemp(node->dir) != NULL && redis_cluster_run(cluster, i);
         at += (size_t)snprintf(cluster->uri + at, sizeof(cluster->uri) - at, "%s127.0.0.1:%u",
-                               i > 0 ? "," : "", (unsigned)node->port);
+                               i > 0 ? "," : "",
+                               (unsigned)(node->tls_port != 0 ? node->tls_port : node->port));
         if (ok && i < masters)
             ok = redis_tell(node->port, answer, sizeof(answer), "CLUSTER ADDSLOTSRANGE %d %d",
                             SLOTS * i / masters, SLOTS * (i + 1) / masters - 1);

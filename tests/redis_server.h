@@ -28,6 +28,9 @@ struct redis_server {
     uint16_t port;
     char dir[64];
     char socket[80];
+    const char *tls_dir; /* certificates, where it speaks TLS too, as to others of its kind */
+    uint16_t tls_port;
+    char tls_texts[4][96];
 };
 
 static inline void redis_pause_ms(long ms)
@@ -77,6 +80,52 @@ static inline bool redis_listens_at(const char *path)
     return ok;
 }
 
+/* In a folder: ca.pem, s.pem and s.key, which it signed for 127.0.0.1, and other.pem of nobody. */
+static inline bool tls_make_certificates(const char *dir)
+{
+    char command[1200];
+    snprintf(command, sizeof(command),
+             "cd %s && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+             " -keyout ca.key -out ca.pem -subj /CN=ca 2>/dev/null && "
+             "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+             " -keyout other.key -out other.pem -subj /CN=other 2>/dev/null && "
+             "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout s.key"
+             " -out s.csr -subj /CN=s 2>/dev/null && "
+             "printf 'subjectAltName=IP:127.0.0.1' >ext && "
+             "openssl x509 -req -in s.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2"
+             " -extfile ext -out s.pem 2>/dev/null",
+             dir);
+    return system(command) == 0;
+}
+
+static inline void redis_use_tls(struct redis_server *server, const char *dir)
+{
+    server->tls_dir = dir;
+    server->tls_port = dir != NULL ? redis_free_port() : 0;
+}
+
+/* Appends what makes it speak TLS, to clients with certificates only; returns the count. */
+static inline size_t redis_tls_arguments(struct redis_server *server, const char **argv,
+                                         size_t argc)
+{
+    static const char *const names[] = {"--tls-port", "--tls-cert-file", "--tls-key-file",
+                                        "--tls-ca-cert-file"};
+    static const char *const files[] = {NULL, "s.pem", "s.key", "ca.pem"};
+    if (server->tls_dir == NULL)
+        return argc;
+    snprintf(server->tls_texts[0], sizeof(server->tls_texts[0]), "%u", (unsigned)server->tls_port);
+    for (size_t i = 1; i < 4; i++)
+        snprintf(server->tls_texts[i], sizeof(server->tls_texts[i]), "%.80s/%s", server->tls_dir,
+                 files[i]);
+    for (size_t i = 0; i < 4; i++) {
+        argv[argc++] = names[i];
+        argv[argc++] = server->tls_texts[i];
+    }
+    argv[argc++] = "--tls-replication";
+    argv[argc++] = "yes";
+    return argc;
+}
+
 /* Starts the process with more arguments, up to a NULL, at the server's port; false if it does not
  * listen within ten seconds. */
 static inline bool redis_run(struct redis_server *server, bool tls, const char *const *more)
@@ -93,6 +142,7 @@ static inline bool redis_run(struct redis_server *server, bool tls, const char *
     }
     argv[argc++] = tls ? "--tls-port" : "--port";
     argv[argc++] = port;
+    argc = redis_tls_arguments(server, argv, argc);
     while (more != NULL && *more != NULL && argc < 63)
         argv[argc++] = *more++;
     argv[argc] = NULL;
@@ -135,25 +185,6 @@ static inline void redis_kill(struct redis_server *server)
         waitpid(server->pid, NULL, 0);
     }
     server->pid = 0;
-}
-
-/* In its folder: ca.pem, s.pem and s.key, which it signed for 127.0.0.1, and other.pem of nobody.
- */
-static inline bool redis_make_certificates(const struct redis_server *server)
-{
-    char command[1200];
-    snprintf(command, sizeof(command),
-             "cd %s && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-             " -keyout ca.key -out ca.pem -subj /CN=ca 2>/dev/null && "
-             "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-             " -keyout other.key -out other.pem -subj /CN=other 2>/dev/null && "
-             "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout s.key"
-             " -out s.csr -subj /CN=s 2>/dev/null && "
-             "printf 'subjectAltName=IP:127.0.0.1' >ext && "
-             "openssl x509 -req -in s.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2"
-             " -extfile ext -out s.pem 2>/dev/null",
-             server->dir);
-    return system(command) == 0;
 }
 
 /* Ends it and removes the folder, in which it has files only. */

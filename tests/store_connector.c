@@ -32,6 +32,7 @@ struct store_connector {
         bool after;
     } fails[OPS];
     unsigned counts[OPS];
+    enum tierce__connector_urgency urgency;
     unsigned late_ms;
     bool closing, has_thread;
     pthread_t thread;
@@ -134,7 +135,9 @@ static void carry_out(struct store_connector *store, struct tierce__connector_re
         break;
     case TIERCE__CONNECTOR_DELETE: {
         struct object **at = find(store, req->names);
-        if (*at != NULL)
+        if ((store->base.caps & TIERCE__CONNECTOR_NO_DELETE) != 0)
+            req->status = TIERCE_E_UNSUPPORTED;
+        else if (*at != NULL)
             drop(at);
         break;
     }
@@ -164,6 +167,7 @@ static void submit(struct tierce__connector *base, struct tierce__connector_req 
     struct store_connector *store = (struct store_connector *)base;
     pthread_mutex_lock(&store->mutex);
     store->counts[req->op]++;
+    store->urgency = req->urgency;
     bool closing = store->closing;
     bool waits = !closing && (store->holds[req->op] || store->late_ms > 0);
     if (!closing && store->holds[req->op])
@@ -214,7 +218,8 @@ static void why(struct tierce__connector *base, char text[TIERCE__CONNECTOR_WHY_
 static void stats(struct tierce__connector *base, struct tierce__connector_stats *out)
 {
     (void)base;
-    *out = (struct tierce__connector_stats){0};
+    *out = (struct tierce__connector_stats){
+        .connections = 3, .connects = 5, .requests_waiting = 7, .requests_left_behind = 1};
 }
 
 static bool close_store(struct tierce__connector *base, uint64_t deadline_ns)
@@ -237,6 +242,14 @@ static bool close_store(struct tierce__connector *base, uint64_t deadline_ns)
         drop(&store->objects);
     free(store);
     return true;
+}
+
+enum tierce__connector_urgency store_connector_urgency(struct store_connector *store)
+{
+    pthread_mutex_lock(&store->mutex);
+    enum tierce__connector_urgency urgency = store->urgency;
+    pthread_mutex_unlock(&store->mutex);
+    return urgency;
 }
 
 static const struct tierce__connector_ops ops = {
@@ -326,6 +339,11 @@ void store_connector_fail(struct store_connector *store, enum tierce__connector_
     store->fails[op].times = times;
     store->fails[op].after = after;
     pthread_mutex_unlock(&store->mutex);
+}
+
+void store_connector_set_keeps(struct store_connector *store)
+{
+    store->base.caps |= TIERCE__CONNECTOR_NO_DELETE;
 }
 
 size_t store_connector_objects(struct store_connector *store)

@@ -23,8 +23,8 @@ void store_connector_set_late(struct store_connector *store, unsigned ms);
 void store_connector_hold(struct store_connector *store, enum tierce__connector_op op);
 /* Those held are carried out, the first first, and no more are held. Returns how many. */
 size_t store_connector_let_go(struct store_connector *store);
-/* One of those held: the one for a name that ends so, or the first for NULL. False: there is none.
- */
+/* One of those held: the one for a name that ends so, or the first for NULL. False: there is
+ * none. */
 bool store_connector_let_one_go(struct store_connector *store, const char *ending);
 size_t store_connector_held(struct store_connector *store);
 
@@ -32,9 +32,14 @@ size_t store_connector_held(struct store_connector *store);
 void store_connector_fail(struct store_connector *store, enum tierce__connector_op op, int status,
                           unsigned times, bool after);
 
+/* From now on nothing can be deleted: TIERCE__CONNECTOR_NO_DELETE. */
+void store_connector_set_keeps(struct store_connector *store);
+
 /* Objects there, and requests of a kind so far. */
 size_t store_connector_objects(struct store_connector *store);
 unsigned store_connector_count(struct store_connector *store, enum tierce__connector_op op);
+/* Of the last request. */
+enum tierce__connector_urgency store_connector_urgency(struct store_connector *store);
 /* Cuts every object to so many bytes. */
 void store_connector_cut(struct store_connector *store, uint64_t bytes);
 

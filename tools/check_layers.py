@@ -25,25 +25,24 @@ BELOW = {
     "control": {"base"},
     "key": {"base"},
     "policy": {"base"},
-    "chunk": {"base", "key"},
+    "paged": {"base"},
+    "chunk": {"base", "key", "paged"},
     "wire": {"base"},
-    "codec": {"base", "key", "policy", "chunk", "wire"},
-    "connector": {"base", "key", "policy", "chunk", "wire"},
-    "paged": {"base", "key", "chunk"},
-    "serve": {"base", "key", "policy", "chunk", "wire"},
-    "tier": {"base", "key", "policy", "chunk", "wire", "codec", "connector", "paged", "serve"},
+    "connector": {"base", "key", "chunk", "wire"},
+    "serve": {"base"},
+    "tier": {"base", "key", "policy", "chunk", "connector"},
     "optimizer": {"base", "key", "policy"},
     "manager": {"base", "key", "policy", "wire", "serve"},
 }
-BELOW["engine"] = set(BELOW["tier"]) | {"tier", "control"}
-BELOW["node"] = set(BELOW["engine"]) | {"engine"}
-BELOW["cli"] = set(BELOW["node"]) | {"node", "manager", "optimizer"}
+BELOW["engine"] = BELOW["tier"] | {"tier", "control", "paged", "wire"}
+BELOW["node"] = {"base", "key", "control", "wire", "serve", "engine"}
+BELOW["cli"] = BELOW["engine"] | BELOW["node"] | {"node", "manager", "optimizer"}
 # The Python extension stands on the engine alone: its public face.
 BELOW["python"] = {"base", "key", "paged", "engine"}
 
 # Public header -> the module that implements it.
 PUBLIC = {
-    "status.h": "base", "errors.def": "base", "log.h": "base", "version.h": "base",
+    "plugin.h": "connector", "status.h": "base", "errors.def": "base", "log.h": "base", "version.h": "base",
     "key.h": "key", "paged.h": "paged", "config.h": "engine", "engine.h": "engine",
     "stats.def": "engine", "misses.def": "engine", "why.h": "engine", "prefetch.h": "engine", "operate.h": "engine", "events.h": "engine", "tierce.h": "engine",
 }

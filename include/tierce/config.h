@@ -52,7 +52,8 @@ TIERCE_API TIERCE_MUSTUSE int tierce_config_set(struct tierce_config *config, co
  * NULL for an unknown name. */
 TIERCE_API const char *tierce_config_get(const struct tierce_config *config, const char *name);
 
-/* Writes the effective configuration as YAML with the origin of each value. */
+/* Writes the effective configuration as YAML with the origin of each value, without the users and
+ * passwords of URLs. */
 TIERCE_API void tierce_config_print(const struct tierce_config *config, FILE *out);
 
 #ifdef __cplusplus

@@ -37,6 +37,15 @@
  * may have been overwritten with bytes that did not verify, and must be computed again. Everything
  * is counted in blocks of the engine (namespace.block_tokens tokens each).
  *
+ * With node.socket the engine has no memory and tiers of its own, but those of a `tierce node` of
+ * this host, which need not be there when it is opened: without one nothing is found or stored.
+ * What a call waits for the node comes on top of what it says here, timeout.lookup at most, and
+ * then is a miss. tierce_engine_flush and _clear return TIERCE_E_DOWN without a node. A load gives
+ * what the node's memory holds at a time. tierce_why, tierce_copy, tierce_events_subscribe, a
+ * prefetch with callbacks and the control socket are the node's: here TIERCE_E_UNSUPPORTED, and no
+ * socket. tierce_engine_stats counts what this client did; levels are the node's and 0 here. The
+ * mode is this client's.
+ *
  * Threads: an engine and a view may be used from any thread at once. A chain, a load and a store
  * belong to one thread at a time.
  *
@@ -106,8 +115,32 @@ TIERCE_API TIERCE_MUSTUSE int tierce_view_open(struct tierce_view **out,
                                                const struct tierce_namespace *ns,
                                                const struct tierce_shard *shard);
 
-/* Closes a view; may close the engine. NULL is accepted. No load or store of the view may be alive.
+/*
+ * Some layers of a chunk: what one rank has where the chunk is that of several ranks together.
+ * Whatever the namespace says of layers is then of the whole chunk: those of all ranks, one rank's
+ * after the other's. Of KV that several ranks have alike each stores a part, and loads all of it.
  */
+struct tierce_part {
+    uint32_t first_layer;
+    uint32_t layer_count; /* >= 1; those that are stored are all of the chunk's, each in one part */
+    uint32_t index;       /* of the part, below count */
+    uint32_t count;       /* of parts, at most the layers of the chunk */
+};
+
+/*
+ * The same for a part, or with NULL for the whole chunk. Loads and stores of the view move the
+ * layers of the part, which are counted from 0 in them, and whose number paged->layer_count is.
+ * What a lookup finds is there with all its parts. Errors also: TIERCE_E_ARGUMENT (a part outside
+ * its bounds).
+ */
+TIERCE_API TIERCE_MUSTUSE int tierce_view_open_part(struct tierce_view **out,
+                                                    struct tierce_engine *engine,
+                                                    const struct tierce_namespace *ns,
+                                                    const struct tierce_shard *shard,
+                                                    const struct tierce_part *part);
+
+/* Closes a view; may close the engine. NULL is accepted. No load or store of the view may be
+ * alive. */
 TIERCE_API void tierce_view_close(struct tierce_view *view);
 
 /* The canonical text of the view's namespace; [borrow until the view is closed]. */
@@ -206,6 +239,7 @@ struct tierce_transfer_opts {
                                  found is read from the fastest that has it. Store: which keep the
                                  chunks; what one of them has is not stored again */
     const char *tag;          /* store: as in lookup; [borrow until begin returns] */
+    uint64_t write;           /* store of one part of several: see tierce_store_begin; else 0 */
 };
 
 struct tierce_store;
@@ -226,14 +260,25 @@ TIERCE_API TIERCE_MUSTUSE int tierce_store_begin(struct tierce_store **out,
                                                  struct tierce_view *view,
                                                  const struct tierce_transfer_opts *opts);
 
+/*
+ * Of a view of one part of several, the stores of all parts are one, named by `write`: a number
+ * that all give, and that no other store of the namespace has had. Each begins, writes its layers
+ * and ends, in whatever order and on whatever thread. The chunks are published by the one that ends
+ * last; if one aborts, has layers missing, or is not through timeout.pin after the first has begun,
+ * nothing is. All name the same blocks, to_block and tail. Errors then also: TIERCE_E_ARGUMENT
+ * (write is 0; another chain, to_block or tail than the first one's; a part that has begun already,
+ * or that has a layer of another).
+ */
+
 /* Copies one layer out of the engine's memory. The layers come in ascending order, each once.
  * Errors: TIERCE_E_ARGUMENT (order). */
 TIERCE_API TIERCE_MUSTUSE int tierce_store_layer(struct tierce_store *store, uint32_t layer);
 
 /*
- * Seals and publishes; frees `store`. Returns the blocks stored; 0 if a layer is missing. What lies
- * behind a chunk that another request is still storing is published when that one is, or dropped if
- * it is not (after timeout.pin at the latest); it is not counted here.
+ * Seals and publishes; frees `store`. Returns the blocks stored; 0 if a layer is missing, or if
+ * parts are not through that end after this one, the last of which returns them. What lies behind a
+ * chunk that another request is still storing is published when that one is, or dropped if it is
+ * not (after timeout.pin at the latest); it is not counted here.
  */
 TIERCE_API int64_t tierce_store_end(struct tierce_store *store);
 

@@ -27,7 +27,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD PyObject *engine; /* EngineObject */
     struct tierce_view *view;
-    uint32_t layer_count;
+    uint32_t first_layer, layer_count; /* of a chunk: those that are here */
     uint32_t chunk_blocks;
     uint32_t *cell_bytes;
     struct tierce_paged paged;

@@ -41,6 +41,42 @@ static int set_overrides(struct tierce_config *config, PyObject *overrides, char
     return 0;
 }
 
+/* File, environment, overrides. With an error, *config may be made or an exception be set. */
+static int read_config(struct tierce_config **config, const char *path, PyObject *overrides,
+                       char *why)
+{
+    int rc = tierce_config_create(config);
+    if (rc == 0 && path != NULL)
+        rc = tierce_config_load_file(*config, path, why);
+    if (rc == 0)
+        rc = tierce_config_load_env(*config, why);
+    if (rc == 0 && overrides != NULL)
+        rc = set_overrides(*config, overrides, why);
+    return rc;
+}
+
+static PyObject *engine_setting(PyObject *type, PyObject *args)
+{
+    (void)type;
+    const char *path, *name;
+    PyObject *overrides;
+    if (!PyArg_ParseTuple(args, "zO!s", &path, &PyDict_Type, &overrides, &name))
+        return NULL;
+    char why[TIERCE_CONFIG_ERROR_BYTES] = "";
+    struct tierce_config *config = NULL;
+    PyObject *out = NULL;
+    int rc = read_config(&config, path, overrides, why);
+    const char *value = rc == 0 ? tierce_config_get(config, name) : NULL;
+    if (value != NULL)
+        out = PyUnicode_FromString(value);
+    else if (rc == 0)
+        PyErr_SetString(PyExc_KeyError, name);
+    else if (!PyErr_Occurred())
+        tierce__core_raise(rc, why);
+    tierce_config_destroy(config);
+    return out;
+}
+
 static PyObject *engine_open(PyObject *type, PyObject *args)
 {
     (void)type;
@@ -52,13 +88,7 @@ static PyObject *engine_open(PyObject *type, PyObject *args)
     if (e == NULL)
         return NULL;
     char why[TIERCE_CONFIG_ERROR_BYTES] = "";
-    int rc = tierce_config_create(&e->config);
-    if (rc == 0 && path != NULL)
-        rc = tierce_config_load_file(e->config, path, why);
-    if (rc == 0)
-        rc = tierce_config_load_env(e->config, why);
-    if (rc == 0 && overrides != NULL)
-        rc = set_overrides(e->config, overrides, why);
+    int rc = read_config(&e->config, path, overrides, why);
     if (rc == 0) {
         Py_BEGIN_ALLOW_THREADS
         rc = tierce_engine_open(&e->engine, e->config, why);
@@ -218,9 +248,12 @@ static PyObject *engine_view(PyObject *self, PyObject *args)
     EngineObject *e = (EngineObject *)self;
     PyObject *dict;
     struct tierce_shard shard = {0, 1, 0, 1};
-    if (!PyArg_ParseTuple(args, "O!|(O&O&O&O&)", &PyDict_Type, &dict, tierce__core_uint16,
+    struct tierce_part part = {0};
+    if (!PyArg_ParseTuple(args, "O!|(O&O&O&O&)(O&O&O&O&)", &PyDict_Type, &dict, tierce__core_uint16,
                           &shard.tp_rank, tierce__core_uint16, &shard.tp_size, tierce__core_uint16,
-                          &shard.pp_rank, tierce__core_uint16, &shard.pp_size))
+                          &shard.pp_rank, tierce__core_uint16, &shard.pp_size, tierce__core_uint32,
+                          &part.first_layer, tierce__core_uint32, &part.layer_count,
+                          tierce__core_uint32, &part.index, tierce__core_uint32, &part.count))
         return NULL;
     if (e->closed)
         return tierce__core_raise_closed("engine");
@@ -230,13 +263,14 @@ static PyObject *engine_view(PyObject *self, PyObject *args)
     ViewObject *v = tierce__core_new(tierce__core_view_type);
     if (v == NULL)
         return NULL;
-    v->layer_count = ns.layer_count;
+    v->layer_count = part.count > 0 ? part.layer_count : ns.layer_count;
+    v->first_layer = part.first_layer;
     v->chunk_blocks = ns.chunk_blocks;
     v->cell_bytes = cells_of(dict, ns.layer_count);
     int rc = -ENOMEM;
     if (v->cell_bytes != NULL) {
         ns.cell_bytes = v->cell_bytes;
-        rc = tierce_view_open(&v->view, e->engine, &ns, &shard);
+        rc = tierce_view_open_part(&v->view, e->engine, &ns, &shard, part.count > 0 ? &part : NULL);
     }
     if (rc < 0) {
         Py_DECREF(v);
@@ -257,8 +291,12 @@ static PyMethodDef engine_methods[] = {
      "flush(timeout_ms: int) -> bool\n\nTrue when all that was stored before is durable."},
     {"stats", engine_stats, METH_NOARGS, "stats() -> dict[str, int]"},
     {"param", engine_param, METH_O, "param(name: str) -> str\n\nThe effective configuration."},
+    {"setting", engine_setting, METH_VARARGS | METH_STATIC,
+     "setting(config_path: str | None, overrides: dict[str, str], name: str) -> str\n\n"
+     "What a parameter would be in an engine that is opened so."},
     {"view", engine_view, METH_VARARGS,
-     "view(namespace: dict, shard: tuple = (0, 1, 0, 1)) -> View\n\n"
+     "view(namespace: dict, shard: tuple = (0, 1, 0, 1), part: tuple = (0, 0, 0, 0)) -> View\n\n"
+     "A part is first layer, layers, index, count; a count of 0: the whole chunk. "
      "Keys: weights, model, kv_dtype, quantization, layout, layer_count, cell_bytes, "
      "block_tokens, chunk_blocks, algo."},
     {NULL, NULL, 0, NULL}};

@@ -24,7 +24,7 @@ static bool read_addresses(const ViewObject *v, struct tierce_paged_layer *layer
         uint64_t stride = PyLong_AsUnsignedLongLong(PyList_GetItem(strides, (Py_ssize_t)i));
         if (PyErr_Occurred())
             return false;
-        layers[i] = (struct tierce_paged_layer){base, stride, v->cell_bytes[i]};
+        layers[i] = (struct tierce_paged_layer){base, stride, v->cell_bytes[v->first_layer + i]};
     }
     return true;
 }
@@ -177,17 +177,19 @@ static void transfer_begun(ViewObject *v, PyObject *chain, Py_buffer *buffer, bo
 
 static PyObject *view_store_begin(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"chain", "to_block", "block_ids", "tail", "session", "tag", NULL};
+    static char *names[] = {"chain",   "to_block", "block_ids", "tail",
+                            "session", "tag",      "write",     NULL};
     ViewObject *v = (ViewObject *)self;
     PyObject *chain, *ids;
-    uint64_t to, session = 0;
+    uint64_t to, session = 0, write = 0;
     int tail = 0;
     const char *tag = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O|pO&s", names, &chain, tierce__core_uint64,
-                                     &to, &ids, &tail, tierce__core_uint64, &session, &tag))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO&O|pO&sO&", names, &chain,
+                                     tierce__core_uint64, &to, &ids, &tail, tierce__core_uint64,
+                                     &session, &tag, tierce__core_uint64, &write))
         return NULL;
     struct tierce_transfer_opts opts = {
-        .to_block = to, .session = session, .tail = tail != 0, .tag = tag};
+        .to_block = to, .session = session, .tail = tail != 0, .tag = tag, .write = write};
     Py_buffer buffer;
     if (!begin_transfer(v, chain, ids, &buffer, &opts))
         return NULL;
@@ -330,8 +332,9 @@ static PyMethodDef view_methods[] = {
      "prefetch_begin(chain, from_block, to_block, session, timeout_ms=0) -> Prefetch\n\n"
      "Begins to bring the blocks to memory, pinned for the session; waits for nothing."},
     {"store_begin", (PyCFunction)(void (*)(void))view_store_begin, METH_VARARGS | METH_KEYWORDS,
-     "store_begin(chain, to_block, block_ids, tail=False, session=0, tag=...) -> Store | None\n\n"
-     "None when nothing is missing."},
+     "store_begin(chain, to_block, block_ids, tail=False, session=0, tag=..., write=0) -> "
+     "Store | None\n\n"
+     "None when nothing is missing. write: the number of a store of several parts."},
     {"load_begin", (PyCFunction)(void (*)(void))view_load_begin, METH_VARARGS | METH_KEYWORDS,
      "load_begin(chain, from_block, to_block, block_ids, session=0, timeout_ms=0) -> Load"},
     {NULL, NULL, 0, NULL}};

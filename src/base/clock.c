@@ -13,7 +13,7 @@ uint64_t tierce__now_ns(void)
 uint64_t tierce__wall_s(void)
 {
     struct timespec ts;
-    clock_gettime(CLOCK_REALTIME, &ts);
+    clock_gettime(CLOCK_REALTIME_COARSE, &ts);
     return ts.tv_sec > 0 ? (uint64_t)ts.tv_sec : 0;
 }
 

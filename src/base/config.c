@@ -324,11 +324,9 @@ static int load_env_entry(struct tierce__config *config, const char *entry,
         entry[prefix_len] != '_')
         return 0;
     snprintf(name, sizeof(name), "%.*s", (int)(equals - entry), entry);
-    if (is_listed(ignore, name))
-        return 0;
     size_t row = find_env(config, name);
     if (row == TIERCE__CONFIG_NONE)
-        return unknown_env(config, name, error);
+        return is_listed(ignore, name) ? 0 : unknown_env(config, name, error);
     snprintf(where, sizeof(where), "environment %s", name);
     return assign(config, row, equals + 1, where, where, error);
 }

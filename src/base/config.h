@@ -101,7 +101,7 @@ const char *tierce__config_canonical(const struct tierce__config *config, size_t
 const char *tierce__config_source(const struct tierce__config *config, size_t row);
 
 /* Writes the effective configuration as YAML that load_file reads back, each value with a comment
- * that says where it came from. */
+ * that says where it came from. What is secret in a URL is not written. */
 void tierce__config_print(const struct tierce__config *config, FILE *out);
 
 /* Writes the reference as a Markdown table: name, type, default, bounds, text. */

@@ -98,8 +98,8 @@ static bool scale(uint64_t *out, bool *exact, const struct decimal *d, uint64_t 
     return true;
 }
 
-/* The factor of the unit at `p`, which must end the text; `none` if there is no unit; 0: unknown.
- */
+/* The factor of the unit at `p`, which must end the text; `none` if there is no unit; 0:
+ * unknown. */
 static uint64_t read_unit(const char *p, const struct unit *units, size_t count, uint64_t none)
 {
     char name[8];

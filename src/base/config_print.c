@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
 #include "base/config.h"
 #include "base/config_parse.h"
 #include "base/config_private.h"
+#include "base/url.h"
 
 #include <string.h>
 
@@ -79,9 +81,11 @@ static void print_row(const struct tierce__config *config, size_t row, const cha
                       const char *indent, FILE *out)
 {
     char source[SOURCE_SHOWN];
+    char *shown = tierce__url_show_all(tierce__config_canonical(config, row));
     tierce__text_for_message(source, sizeof(source), tierce__config_source(config, row));
     int width = fprintf(out, "%s%s: ", indent, key);
-    width += print_value(tierce__config_canonical(config, row), out);
+    width += print_value(shown != NULL ? shown : "***", out);
+    tierce__free(shown);
     fprintf(out, "%*s # %s\n", width < 32 ? 32 - width : 0, "", source);
 }
 

@@ -8,8 +8,9 @@
 
 #ifdef TIERCE_CHECKED
 /* Bit n: this thread holds a lock of class n, or several that it took at once. */
-static _Thread_local uint64_t held_classes;
-_Static_assert(TIERCE__LOCK_COUNT <= 64, "the classes fit a bit mask");
+__extension__ typedef unsigned __int128 lock_classes;
+static _Thread_local lock_classes held_classes;
+_Static_assert(TIERCE__LOCK_COUNT <= 128, "the classes fit a bit mask");
 #endif
 
 void tierce__lock_init(struct tierce__lock *lock, enum tierce__lock_class class_)
@@ -30,7 +31,7 @@ static void note_taken(struct tierce__lock *lock)
 #ifdef TIERCE_CHECKED
     /* Only classes of earlier rows may be held. */
     TIERCE_ASSERT((held_classes >> lock->class_) == 0);
-    held_classes |= UINT64_C(1) << lock->class_;
+    held_classes |= (lock_classes)1 << lock->class_;
     lock->owner = pthread_self();
     lock->held = true;
 #else
@@ -43,7 +44,7 @@ static void note_dropped(struct tierce__lock *lock)
 #ifdef TIERCE_CHECKED
     tierce__lock_assert_held(lock);
     lock->held = false;
-    held_classes &= ~(UINT64_C(1) << lock->class_);
+    held_classes &= ~((lock_classes)1 << lock->class_);
 #else
     (void)lock;
 #endif

@@ -72,13 +72,18 @@ struct tierce__chunk_info {
 void tierce__chunk_begin(uint8_t *object, const struct tierce__chunk_info *info,
                          const uint8_t *block_hashes);
 
+/* The same without the padding, of an object that will never leave memory. */
+void tierce__chunk_begin_unpadded(uint8_t *object, const struct tierce__chunk_info *info,
+                                  const uint8_t *block_hashes);
+
 /* The table of sums of layer `layer` inside an object: block_count entries, native order is
  * little-endian order (big-endian machines are refused at build time). */
 uint64_t *tierce__chunk_sums(uint8_t *object, const struct tierce__geometry *geometry,
                              uint32_t layer);
 
-/* Computes the header's own sum; from here on the header must not change. */
-void tierce__chunk_seal(uint8_t *object);
+/* Computes the header's own sum; from here on the header must not change. header_bytes: of its
+ * extent; what the header says itself is not believed. */
+void tierce__chunk_seal(uint8_t *object, uint64_t header_bytes);
 
 /* Whether the first 8 bytes are those of a chunk of any version. */
 bool tierce__chunk_has_magic(const uint8_t *object);
@@ -96,9 +101,11 @@ TIERCE_MUSTUSE int tierce__chunk_parse(struct tierce__chunk_info *out, const uin
  * TIERCE_E_LIMIT for no more than they were. */
 uint64_t tierce__chunk_header_bytes(const uint8_t *object);
 
-/* Whether two headers that were parsed or sealed differ in nothing but the time of their making: of
- * the same chunk, with the same sums. */
-bool tierce__chunk_same(const uint8_t *a, const uint8_t *b);
+/* Whether two headers differ in nothing but the time of their making: of the same chunk, with the
+ * same sums. geometry: counts of one that was parsed or sealed; both have the bytes of such a
+ * header. */
+bool tierce__chunk_same(const uint8_t *a, const uint8_t *b,
+                        const struct tierce__geometry *geometry);
 
 /* Bytes of one cell of a layer, as a header that was parsed says. */
 uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer);
@@ -128,6 +135,9 @@ TIERCE_MUSTUSE int tierce__chunk_match_first(const uint8_t *object,
 /* How many leading blocks of a header that was parsed have these hashes; `count` at most. */
 uint32_t tierce__chunk_common(const uint8_t *object, const struct tierce__chunk_info *got,
                               const uint8_t *block_hashes, uint32_t count);
+
+/* Computes the sum of every cell of an object that was begun. Reads the whole payload. */
+void tierce__chunk_sum_cells(uint8_t *object, const struct tierce__geometry *geometry);
 
 /*
  * Verifies every cell of an object that was parsed. Returns the number of cells whose sum

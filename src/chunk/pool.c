@@ -9,8 +9,12 @@
 #include "chunk/space.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
 
 #define POOL_MAGIC    0x504f4f31u
 #define BUF_LIVE      0x42554631u
@@ -34,6 +38,7 @@
 struct tierce__pool {
     uint32_t magic;
     uint32_t buf_count;
+    int fd; /* -1: the mapping is anonymous */
     uint8_t *base;
     uint64_t cap_bytes;
     struct tierce__buf *bufs;
@@ -69,11 +74,11 @@ struct tierce__pool {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Maps `bytes` at a multiple of a huge page, or returns NULL. */
-static uint8_t *map_memory(uint64_t bytes, bool huge)
+/* Address space for `bytes` at a multiple of a huge page, or NULL. */
+static uint8_t *reserve_addresses(uint64_t bytes)
 {
     size_t whole = (size_t)bytes + HUGE_PAGE;
-    void *map = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *map = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED)
         return NULL;
     uint8_t *start = (uint8_t *)map;
@@ -81,9 +86,55 @@ static uint8_t *map_memory(uint64_t bytes, bool huge)
     if (before > 0)
         (void)munmap(start, before);
     (void)munmap(start + before + bytes, HUGE_PAGE - before);
-    /* Advice: without huge pages everything works, more slowly. */
-    (void)madvise(start + before, (size_t)bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     return start + before;
+}
+
+/* A memfd of that length for ever: whoever maps it can rely on it. */
+static int open_memfd(int *out, uint64_t bytes)
+{
+    int fd = memfd_create("tierce-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return -errno;
+    if (ftruncate(fd, (off_t)bytes) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        int rc = -errno;
+        close(fd);
+        return rc;
+    }
+    *out = fd;
+    return 0;
+}
+
+static int map_memory(struct tierce__pool *pool, bool huge)
+{
+    size_t bytes = (size_t)pool->cap_bytes;
+    bool shared = pool->fd >= 0;
+    pool->base = reserve_addresses(bytes);
+    if (pool->base == NULL)
+        return -ENOMEM;
+    int kind = shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+    if (mmap(pool->base, bytes, PROT_READ | PROT_WRITE, MAP_FIXED | kind, pool->fd, 0) ==
+        MAP_FAILED)
+        return -ENOMEM;
+    if (shared && madvise(pool->base, bytes, MADV_DONTFORK) != 0)
+        return -errno;
+    /* Advice: without huge pages everything works, more slowly. */
+    (void)madvise(pool->base, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    return 0;
+}
+
+/*
+ * Only what nobody else wants: an engine that computes on this CPU must not wait for us. But the
+ * kernel holds the lock of the process's mappings while it populates, and whoever gets no time then
+ * would hold up every thread that maps or faults: for 0.7 s each beside eight busy processes.
+ */
+static void wait_for_idle_time(void)
+{
+    static const struct sched_param none;
+    if (pthread_setschedparam(pthread_self(), SCHED_IDLE, &none) == 0) {
+        sched_yield();
+        (void)pthread_setschedparam(pthread_self(), SCHED_OTHER, &none);
+    }
 }
 
 /*
@@ -93,11 +144,10 @@ static uint8_t *map_memory(uint64_t bytes, bool huge)
 static void *touch_pages(void *arg)
 {
     struct tierce__pool *pool = (struct tierce__pool *)arg;
-    /* Only what nobody else wants: an engine that computes on this CPU must not wait for us. */
-    (void)pthread_setschedparam(pthread_self(), SCHED_IDLE, &(struct sched_param){0});
     for (uint64_t at = 0; at < pool->cap_bytes; at += TOUCH_SLICE) {
         uint64_t left = pool->cap_bytes - at;
         uint64_t slice = left < TOUCH_SLICE ? left : TOUCH_SLICE;
+        wait_for_idle_time();
         if (atomic_load_explicit(&pool->toucher_stop, memory_order_relaxed))
             break;
         if (madvise(pool->base + at, (size_t)slice, MADV_POPULATE_WRITE) != 0)
@@ -114,6 +164,8 @@ static void destroy_parts(struct tierce__pool *pool)
     pool->magic = 0;
     if (pool->base != NULL)
         (void)munmap(pool->base, (size_t)pool->cap_bytes);
+    if (pool->fd >= 0)
+        close(pool->fd);
     tierce__space_destroy(pool->space);
     tierce__free(pool->bufs);
     tierce__cond_fini(&pool->room);
@@ -137,14 +189,18 @@ static int reserve_parts(struct tierce__pool *pool, const struct tierce__pool_op
                                        (size_t)pool->buf_count * sizeof(*pool->bufs));
     if (pool->bufs == NULL)
         return -ENOMEM;
+    tierce__advise_huge(pool->bufs, (size_t)pool->buf_count * sizeof(*pool->bufs));
     int rc = tierce__space_create(&pool->space, pool->cap_bytes);
     if (rc == 0)
         rc = tierce__space_reserve(pool->space, pool->buf_count);
     if (rc < 0)
         return rc;
-    pool->base = map_memory(pool->cap_bytes, !opts->no_huge_pages);
-    if (pool->base == NULL)
-        return -ENOMEM;
+    if (opts->shared)
+        rc = open_memfd(&pool->fd, pool->cap_bytes);
+    if (rc == 0)
+        rc = map_memory(pool, !opts->no_huge_pages);
+    if (rc < 0)
+        return rc;
     /* Without a thread, pages are touched by their first user. */
     if (!opts->no_touch)
         pool->toucher_runs = pthread_create(&pool->toucher, NULL, touch_pages, pool) == 0;
@@ -160,6 +216,7 @@ int tierce__pool_create(struct tierce__pool **out, const struct tierce__pool_opt
     if (pool == NULL)
         return -ENOMEM;
     pool->magic = POOL_MAGIC;
+    pool->fd = -1;
     pool->cap_bytes = opts->cap_bytes & ~(uint64_t)(PAGE - 1);
     pool->buf_count = buf_count_for(opts);
     pool->free_first = NO_BUF;
@@ -181,17 +238,26 @@ static void wait_for_releases(struct tierce__pool *pool)
         sched_yield();
 }
 
+/* It may just be about to wait for idle time, which may never come. */
+static void end_toucher(struct tierce__pool *pool)
+{
+    struct timespec until;
+    atomic_store_explicit(&pool->toucher_stop, true, memory_order_relaxed);
+    do {
+        (void)pthread_setschedparam(pool->toucher, SCHED_OTHER, &(struct sched_param){0});
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+    } while (pthread_timedjoin_np(pool->toucher, NULL, &until) == ETIMEDOUT);
+    pool->toucher_runs = false;
+}
+
 void tierce__pool_destroy(struct tierce__pool *pool)
 {
     if (pool == NULL)
         return;
     TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
-    atomic_store_explicit(&pool->toucher_stop, true, memory_order_relaxed);
-    if (pool->toucher_runs) {
-        (void)pthread_setschedparam(pool->toucher, SCHED_OTHER, &(struct sched_param){0});
-        pthread_join(pool->toucher, NULL);
-    }
-    pool->toucher_runs = false;
+    if (pool->toucher_runs)
+        end_toucher(pool);
     wait_for_releases(pool);
     struct tierce__pool_stats stats;
     tierce__pool_stats(pool, &stats);
@@ -243,6 +309,7 @@ int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out, uint
     buf->bytes = bytes;
     buf->source = 0;
     atomic_store_explicit(&buf->kept, 0, memory_order_relaxed);
+    atomic_store_explicit(&buf->awaited, false, memory_order_relaxed);
     atomic_store_explicit(&buf->refs, 1, memory_order_relaxed);
     *out = buf;
     return 0;
@@ -277,38 +344,43 @@ static void free_buf(struct tierce__pool *pool, struct tierce__buf *buf)
 
 void tierce__buf_acquire(struct tierce__buf *buf)
 {
-    TIERCE_CHECK_MAGIC(buf, BUF_LIVE);
-    uint32_t before = atomic_fetch_add_explicit(&buf->refs, 1, memory_order_relaxed);
-    TIERCE_ASSERT(before > 0 && before < UINT32_MAX);
+    tierce__bufs_acquire(&buf, 1);
 }
 
-/* Ends a reference; whether the one that is left may be the keeper's. */
+void tierce__bufs_acquire(struct tierce__buf *const *bufs, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        TIERCE_CHECK_MAGIC(bufs[i], BUF_LIVE);
+        uint32_t before = atomic_fetch_add_explicit(&bufs[i]->refs, 1, memory_order_relaxed);
+        TIERCE_ASSERT(before > 0 && before < UINT32_MAX);
+    }
+}
+
+/* Ends a reference; whether the one that is left may be the keeper's, who waits for it. */
 static bool drop_reference(struct tierce__pool *pool, struct tierce__buf *buf)
 {
     TIERCE_CHECK_MAGIC(buf, BUF_LIVE);
     TIERCE_ASSERT(buf->pool == pool);
-    uint32_t before = atomic_fetch_sub_explicit(&buf->refs, 1, memory_order_acq_rel);
+    uint32_t before = atomic_fetch_sub(&buf->refs, 1);
     TIERCE_ASSERT(before > 0);
     if (before == 1)
         free_buf(pool, buf);
-    /* The keeper set `kept` before it acquired its reference, and a decrement to one reads a value
-     * from after that. */
-    return before == 2 && atomic_load_explicit(&buf->kept, memory_order_relaxed) != 0;
+    return before == 2 && atomic_load(&buf->awaited);
 }
 
 static void release_batch(struct tierce__pool *pool, struct tierce__buf *const *bufs, size_t count)
 {
-    struct tierce__buf *kept[IDLE_BATCH];
-    size_t kept_count = 0;
+    struct tierce__buf *awaited[IDLE_BATCH];
+    size_t awaited_count = 0;
     for (size_t i = 0; i < count; i++)
         __builtin_prefetch(bufs[i], 1);
     for (size_t i = 0; i < count; i++) {
         if (bufs[i] != NULL && drop_reference(pool, bufs[i]))
-            kept[kept_count++] = bufs[i];
+            awaited[awaited_count++] = bufs[i];
     }
-    tierce__pool_idle_fn *idle = kept_count > 0 ? atomic_load(&pool->idle) : NULL;
+    tierce__pool_idle_fn *idle = awaited_count > 0 ? atomic_load(&pool->idle) : NULL;
     if (idle != NULL)
-        idle(pool->idle_arg, kept, kept_count);
+        idle(pool->idle_arg, awaited, awaited_count);
 }
 
 void tierce__bufs_release(struct tierce__buf *const *bufs, size_t count)
@@ -408,6 +480,12 @@ void tierce__pool_mapping(const struct tierce__pool *pool, uint8_t **base, uint6
     *bytes = pool->cap_bytes;
 }
 
+int tierce__pool_fd(const struct tierce__pool *pool)
+{
+    TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
+    return pool->fd;
+}
+
 void tierce__pool_stats(struct tierce__pool *pool, struct tierce__pool_stats *out)
 {
     TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
@@ -421,4 +499,19 @@ void tierce__pool_stats(struct tierce__pool *pool, struct tierce__pool_stats *ou
         .buf_count_max = pool->buf_count,
     };
     tierce__lock_drop(&pool->lock);
+}
+
+uint64_t tierce__pool_leases(struct tierce__pool *pool)
+{
+    TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
+    uint64_t leases = 0;
+    tierce__lock_take(&pool->lock);
+    uint32_t used = pool->fresh;
+    tierce__lock_drop(&pool->lock);
+    for (uint32_t i = 0; i < used; i++) {
+        uint32_t refs = atomic_load_explicit(&pool->bufs[i].refs, memory_order_relaxed);
+        bool kept = atomic_load_explicit(&pool->bufs[i].kept, memory_order_relaxed) != 0;
+        leases += refs > kept ? refs - kept : 0;
+    }
+    return leases;
 }

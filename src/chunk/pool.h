@@ -14,11 +14,11 @@
 /*
  * The memory that chunks live in, and counted references to it.
  *
- * One anonymous mapping of the cap's size with transparent huge pages, touched in the background
- * so that no store pays for a page fault; ranges come from chunk/space.h. A buffer is a range with
- * a reference count. It is created with one reference; whoever wants to read or write it later
- * holds one of his own, and the range is free when the last is released. The bytes of all live
- * buffers, rounding included, never exceed the cap.
+ * One mapping of the cap's size, anonymous or a memfd, with transparent huge pages, touched in the
+ * background so that no store pays for a page fault; ranges come from chunk/space.h. A buffer is a
+ * range with a reference count. It is created with one reference; whoever wants to read or write it
+ * later holds one of his own, and the range is free when the last is released. The bytes of all
+ * live buffers, rounding included, never exceed the cap.
  *
  *     struct tierce__buf *buf;
  *     rc = tierce__pool_alloc(pool, &buf, object_bytes);     // TIERCE_E_FULL: evict, or skip
@@ -47,6 +47,12 @@ struct tierce__buf {
      * keeper's reference as the last one sees it set.
      */
     _Atomic uint32_t kept;
+    /*
+     * Whether the keeper waits for the others to let go: its hook runs only then. Sequentially
+     * consistent together with `refs`: the keeper sets it and looks at `refs`, a release takes off
+     * `refs` and looks at it, so that at least one of the two sees the other. The keeper clears it.
+     */
+    _Atomic bool awaited;
     /* Its maker's note, 0 at first: the slower tier its bytes were read from (a rung), so that what
      * proves wrong here can be taken out there too. Does not change once others see the buffer. */
     uint32_t source;
@@ -58,11 +64,13 @@ struct tierce__pool_opts {
     uint32_t buf_count_max; /* 0: cap_bytes / 64 KiB, at least 1024 */
     bool no_touch;          /* do not touch pages in the background (tests) */
     bool no_huge_pages;
+    bool shared; /* a memfd, which other processes can map: tierce__pool_fd */
 };
 
 /*
  * Creates a pool. Reserves address space and bookkeeping at once; memory is touched by a
- * background thread. Errors: -ENOMEM, TIERCE_E_ARGUMENT.
+ * background thread. Errors: -ENOMEM, TIERCE_E_ARGUMENT; a shared one also -errno (no descriptor
+ * left, no memfd).
  */
 TIERCE_MUSTUSE int tierce__pool_create(struct tierce__pool **out,
                                        const struct tierce__pool_opts *opts);
@@ -86,6 +94,9 @@ TIERCE_MUSTUSE int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__
 /* One more reference for a buffer the caller already has one of. Thread: any. */
 void tierce__buf_acquire(struct tierce__buf *buf);
 
+/* The same for each of many. Thread: any. */
+void tierce__bufs_acquire(struct tierce__buf *const *bufs, size_t count);
+
 /* Ends one reference. NULL is accepted. Thread: any; the idle hook may run inside. */
 void tierce__buf_release(struct tierce__buf *buf);
 
@@ -95,10 +106,10 @@ void tierce__bufs_release(struct tierce__buf *const *bufs, size_t count);
 
 /*
  * The keeper: the one tier that keeps references on buffers of the pool and evicts them.
- * Its hook runs after releases that may have left the keeper's references as the only ones, in the
- * releasing thread, under no lock of the pool. By then a buffer may be used again, or be a new
- * one: under its own lock the keeper looks at `kept` and at `refs`. If `refs` is 1 there and the
- * reference is its own, nobody else can get one but through the keeper.
+ * Its hook runs after releases that may have left the keeper's references on buffers it awaits as
+ * the only ones, in the releasing thread, under no lock of the pool. By then a buffer may be used
+ * again, or be a new one: under its own lock the keeper looks at `kept` and at `refs`. If `refs` is
+ * 1 there and the reference is its own, nobody else can get one but through the keeper.
  */
 typedef void tierce__pool_idle_fn(void *arg, struct tierce__buf *const *bufs, size_t count);
 
@@ -144,6 +155,14 @@ void tierce__pool_tell_room(struct tierce__pool *pool);
 /* The whole mapping, for registering it with io_uring. */
 void tierce__pool_mapping(const struct tierce__pool *pool, uint8_t **base, uint64_t *bytes);
 
+/*
+ * The memfd of a shared pool, or -1. Offset 0 is the base of the mapping, its length that of the
+ * mapping, and neither can be changed by whoever gets it: a buffer lies at data - base. Who maps it
+ * may write anywhere in it. A child of fork does not have the mapping: it would write to ours.
+ * [borrow until destroy]
+ */
+int tierce__pool_fd(const struct tierce__pool *pool);
+
 struct tierce__pool_stats {
     uint64_t cap_bytes;
     uint64_t used_bytes;  /* live buffers, rounding included */
@@ -154,5 +173,9 @@ struct tierce__pool_stats {
 };
 
 void tierce__pool_stats(struct tierce__pool *pool, struct tierce__pool_stats *out);
+
+/* References beside the keeper's, as the buffers are read one after the other: a walk over all that
+ * were ever used at once. Thread: any; holds up nobody. */
+uint64_t tierce__pool_leases(struct tierce__pool *pool);
 
 #endif

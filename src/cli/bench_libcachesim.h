@@ -28,9 +28,6 @@ TIERCE_MUSTUSE int tierce__libcachesim_open(struct tierce__libcachesim **out, co
                                             const char *trace,
                                             char why[TIERCE__LIBCACHESIM_WHY_BYTES]);
 
-/* The version of the package. [borrow until close] */
-const char *tierce__libcachesim_version(const struct tierce__libcachesim *peer);
-
 /* One cache over the whole trace: nanoseconds from making the cache to its result, and hits.
  * `cache` is a class of the package; its table has 1 << hash_power cells. */
 TIERCE_MUSTUSE int tierce__libcachesim_run(struct tierce__libcachesim *peer, uint64_t *ns,

@@ -98,8 +98,7 @@ static const struct verb verbs[] = {
     {"cluster", "log", "updateLogger", "log_level", NAME, false},
 };
 
-/* ---- requests ---------------------------------------------------------------------------------
- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static void put_text(struct json_object *request, const char *field, const char *text)
 {
@@ -236,10 +235,12 @@ static int make_request(const struct verb *verb, int count, char **arguments,
 {
     static const int wanted[] = {
         [NOTHING] = 0, [NAME] = 1, [MESSAGE] = 1, [TRIM] = 2, [ACCOUNT] = 3, [SNAPSHOT] = 1};
-    bool good = verb->shape == KEYS ? count >= 2 : count == wanted[verb->shape];
-    if (!good)
-        return tierce__cli_usage(verb->command, "%s %s: wrong number of arguments", verb->command,
-                                 verb->verb);
+    bool is_list = verb->shape == KEYS;
+    int least = is_list ? 2 : wanted[verb->shape];
+    if (count < least || (count > least && !is_list))
+        return tierce__cli_usage(verb->command, "%s %s takes %d argument%s%s, not %d",
+                                 verb->command, verb->verb, least, least == 1 ? "" : "s",
+                                 is_list ? " or more" : "", count);
     *request = json_object_new_object();
     switch (verb->shape) {
     case NOTHING:
@@ -261,8 +262,7 @@ static int make_request(const struct verb *verb, int count, char **arguments,
     return TIERCE__CLI_OK;
 }
 
-/* ---- arguments --------------------------------------------------------------------------------
- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 /* Takes options out of the arguments; what is left is counted in *count. */
 static int read_options(const char *command, int argc, char **argv,

@@ -34,8 +34,8 @@ const char *const tierce__cli_bench_help[] = {
     "  --dir DIR      where files go (default: a folder of its own in the current one)\n"
     "  --trace FILE   what optimize replays (default: Mooncake's conversation trace below\n"
     "                 TIERCE_TEST_DATA, or one that is made up)\n"
-    "  --python FILE  a Python that has the package libcachesim, beside which optimize is\n"
-    "                 measured (default: python3)\n",
+    "  --python FILE  a Python that has the packages libcachesim, beside which optimize is\n"
+    "                 measured, and mooncake (default: python3)\n",
     NULL};
 
 static const struct entry {
@@ -66,7 +66,7 @@ static void print_header(bool csv)
         printf("bench,case,unit,value,limit,ratio,goal,peer,peer_value,value_min,value_max,"
                "limit_min,limit_max\n");
     else
-        printf("%-8s %-38s %-9s %9s %9s %7s %6s  %s\n", "bench", "case", "unit", "value", "limit",
+        printf("%-8s %-46s %-9s %9s %9s %7s %6s  %s\n", "bench", "case", "unit", "value", "limit",
                "ratio", "goal", "peer");
     fflush(stdout);
 }
@@ -106,7 +106,7 @@ void tierce__bench_emit(const struct tierce__bench *bench, const struct tierce__
         printf("%s,%s,%s,%s,%s,%s,%s,%s,%s", bench->name, row->case_name, row->unit, value, limit,
                ratio, goal, peer, peer_value);
     else
-        printf("%-8s %-38s %-9s %9s %9s %7s %6s  %s%s%s", bench->name, row->case_name, row->unit,
+        printf("%-8s %-46s %-9s %9s %9s %7s %6s  %s%s%s", bench->name, row->case_name, row->unit,
                value, limit, ratio, goal, peer, peer[0] != '\0' ? " " : "", peer_value);
     print_spread(row, bench->csv);
     fflush(stdout);

@@ -85,8 +85,8 @@ int tierce__cli_ctl(int argc, char **argv)
 {
     struct tierce__process *processes;
     size_t count;
-    if (argc < 3)
-        return tierce__cli_usage("ctl", "a process and what it shall do: mode or clear");
+    if (argc < 3 || strcmp(argv[1], "mode") == 0 || strcmp(argv[1], "clear") == 0)
+        return tierce__cli_usage("ctl", "a process, and then what it shall do: mode or clear");
     bool is_mode = strcmp(argv[2], "mode") == 0;
     if (!is_mode && strcmp(argv[2], "clear") != 0)
         return tierce__cli_usage("ctl", "it can do mode and clear, not '%.64s'", argv[2]);

@@ -72,18 +72,20 @@ static void list_signals(sigset_t *signals)
         sigaddset(signals, waited_for[i]);
 }
 
+/* In one piece: whoever waits for the line reads it whole. */
 static void tell_ports(const struct tierce__manager *manager, const char *host)
 {
     struct tierce__manager_ports ports;
+    char debug[32] = "";
     tierce__manager_ports(manager, &ports);
     if (ports.admin_grpc == 0)
         ports.admin_grpc = ports.meta_grpc;
-    fprintf(stderr,
-            "tierce manager: listening on %s: gRPC %u, HTTP %u, administration gRPC %u, HTTP %u",
-            host, ports.meta_grpc, ports.meta_http, ports.admin_grpc, ports.admin_http);
     if (ports.debug_http != 0)
-        fprintf(stderr, ", debug HTTP %u", ports.debug_http);
-    fputc('\n', stderr);
+        snprintf(debug, sizeof(debug), ", debug HTTP %u", ports.debug_http);
+    fprintf(
+        stderr,
+        "tierce manager: listening on %s: gRPC %u, HTTP %u, administration gRPC %u, HTTP %u%s\n",
+        host, ports.meta_grpc, ports.meta_http, ports.admin_grpc, ports.admin_http, debug);
 }
 
 static int run(const struct tierce__manager_config *config)

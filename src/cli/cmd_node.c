@@ -15,10 +15,11 @@
 extern char **environ;
 
 const char *const tierce__cli_node_help[] = {
-    "Keeps values for clients that speak Redis' protocol or LMCache's (lm://), in memory and below "
-    "it:\n"
-    "redis-cli, LMCache's redis://, resp:// and lm://. Without an argument it listens on "
-    "loopback.\n"
+    "One cache for the programs of a host, in memory, on disk and in remote stores, for clients "
+    "of\n"
+    "Redis' protocol (redis-cli, LMCache's redis:// and resp://), of LMCache's (lm://), and, with\n"
+    "--listen.native=PATH, for engines that map its memory (node.socket). Without an argument it\n"
+    "serves the first two on loopback. docs/node.md tells how each of them is used.\n"
     "\n"
     "  --config FILE       YAML; without it the file that TIERCE_NODE_CONFIG names\n"
     "  --PARAMETER=VALUE   one of them, such as --memory.size=8GiB or --listen.resp_port=6380\n"
@@ -28,7 +29,9 @@ const char *const tierce__cli_node_help[] = {
     "The parameters of the engine (docs/ref/config.md) stand beside the node's own "
     "(docs/ref/node.md).\n"
     "SIGTERM or SIGINT end it: requests in progress are finished, and what waits is written to "
-    "disk.\n",
+    "disk.\n"
+    "SIGHUP has it read tokens and certificates again; where one of them is no good, all stay as "
+    "they\nwere.\n",
     NULL};
 
 static const char reference_head[] =
@@ -57,19 +60,22 @@ static const char reference_head[] =
     "(`250ms`, `5s`, `2min`; a bare number is milliseconds), bools `true` or `false`.\n"
     "\n";
 
-static void tell_ports(const struct tierce__node *node, const char *host)
+/* In one piece: whoever waits for the line reads it whole. */
+static void tell_ports(const struct tierce__node *node, const char *host, const char *native)
 {
     struct tierce__node_ports ports;
+    char resp[16] = "", lm[16] = "";
     tierce__node_ports(node, &ports);
-    fprintf(stderr, "tierce node: listening on %s:", host);
     if (ports.resp != 0)
-        fprintf(stderr, " RESP %u,", ports.resp);
+        snprintf(resp, sizeof(resp), " RESP %u,", ports.resp);
     if (ports.lm != 0)
-        fprintf(stderr, " lm %u,", ports.lm);
-    fprintf(stderr, " HTTP 127.0.0.1 %u\n", ports.http);
+        snprintf(lm, sizeof(lm), " lm %u,", ports.lm);
+    fprintf(stderr, "tierce node: listening on %s:%s%s HTTP 127.0.0.1 %u%s%s\n", host, resp, lm,
+            ports.http, native[0] != '\0' ? ", native " : "", native);
 }
 
-/* Until a signal says that it is to end. The watchdog is told that all is well only when it is. */
+/* Until a signal says that it is to end; SIGHUP does not. The watchdog is told that all is well
+ * only when it is. */
 static void wait_for_end(struct tierce__node *node, const sigset_t *signals)
 {
     uint64_t interval_ms = tierce__notify_watchdog_ms();
@@ -78,10 +84,14 @@ static void wait_for_end(struct tierce__node *node, const sigset_t *signals)
     char why[256];
     for (;;) {
         int got = sigtimedwait(signals, NULL, interval_ms > 0 ? &wait : NULL);
-        if (got > 0)
+        if (got > 0 && got != SIGHUP)
             return;
-        if (errno == EAGAIN && tierce__node_is_ready(node, why))
+        if (got == SIGHUP) {
+            if (tierce__node_reload(node, why) < 0)
+                fprintf(stderr, "tierce node: %s; all stays as it was\n", why);
+        } else if (errno == EAGAIN && tierce__node_is_ready(node, why)) {
             tierce__notify("WATCHDOG=1");
+        }
     }
 }
 
@@ -93,13 +103,14 @@ static int run(const struct tierce__node_config *config)
     sigemptyset(&signals);
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGHUP);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails as one to a full disk does */
     pthread_sigmask(SIG_BLOCK, &signals, NULL); /* all threads inherit it: only we see them */
     int rc = tierce__node_start(&node, config, why);
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "%s", why[0] != '\0' ? why : tierce_strerror(rc));
-    tell_ports(node, config->host);
+    tell_ports(node, config->host, config->native_path);
     tierce__notify("READY=1");
     wait_for_end(node, &signals);
     tierce__notify("STOPPING=1");

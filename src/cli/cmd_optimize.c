@@ -343,8 +343,8 @@ static int write_results(const struct tierce__optimize *request,
     return status;
 }
 
-/* An error of the system, which the replay itself meets in nothing but files; the others are ours.
- */
+/* An error of the system, which the replay itself meets in nothing but files; the others are
+ * ours. */
 static bool is_of_a_file(int rc)
 {
     return rc > -4096 && rc != -ENOMEM && rc != -EAGAIN;

@@ -131,8 +131,8 @@ static int add_items(struct json_object *array, struct fy_node *node, int depth)
     return 0;
 }
 
-/* *out = the node as JSON (NULL for null). Errors: -EINVAL (aliases, too deep), -EEXIST, -ENOMEM.
- */
+/* *out = the node as JSON (NULL for null). Errors: -EINVAL (aliases, too deep), -EEXIST,
+ * -ENOMEM. */
 static int json_from_yaml(struct json_object **out, struct fy_node *node, int depth)
 {
     struct json_object *value = NULL;

@@ -109,9 +109,12 @@ int tierce__processes_find(const char *command, const char *who, struct tierce__
 static int say(const char *command, bool is_quiet, const struct tierce__process *process,
                const char *what)
 {
+    size_t n = strlen(what);
     if (is_quiet)
         return TIERCE__CLI_FAILED;
-    return tierce__cli_fail(command, "%s: %s", process->socket, what);
+    if (n > 0 && what[n - 1] == '\n') /* a page ends with one, and so does what is said */
+        n--;
+    return tierce__cli_fail(command, "%s: %.*s", process->socket, (int)n, what);
 }
 
 int tierce__process_ask(const char *command, const struct tierce__process *process,

@@ -27,7 +27,9 @@
  *
  * An object is there whole or not at all: half of a PUT is never found, whatever happens to either
  * side, and a PUT of a name that is there replaces it at once. Several writers of one name are
- * allowed; the last one to finish wins.
+ * allowed; the last one to finish wins. With TIERCE__CONNECTOR_NO_REPLACE it is the first one: a
+ * PUT of a name that is there changes nothing and is answered 0, and what shall be replaced is
+ * deleted before.
  *
  * Connections are made when they are needed and made again when they were lost; what was sent and
  * not answered is not sent again. Credentials are never in `why`, in a log or in a metric.
@@ -118,8 +120,9 @@ struct tierce__connector_req {
 
 #define TIERCE__CONNECTOR_RANGES 1u /* GET takes any range */
 #define TIERCE__CONNECTOR_LISTS  2u /* LIST */
-#define TIERCE__CONNECTOR_DURABLE                                                                  \
-    4u /* what a PUT was answered 0 for survives the store's restart */
+#define TIERCE__CONNECTOR_NO_DELETE                                                                \
+    8u /* DELETE is TIERCE_E_UNSUPPORTED: an object stays until it is replaced */
+#define TIERCE__CONNECTOR_NO_REPLACE 16u /* PUT does not replace */
 
 #define TIERCE__CONNECTOR_WHY_BYTES 256u
 
@@ -155,6 +158,9 @@ struct tierce__connector_opts {
     struct tierce__pool *pool; /* all buffers of requests are of this pool; for registering it */
 };
 
+/* Whether the connector of this URL needs a pool that other processes can map (`shared`). */
+bool tierce__connector_needs_shared_pool(const char *url);
+
 /*
  * The connector of a URL. Does not connect: a store that is down now may come later; PING tells.
  * [borrow] opts for the call, opts->pool until close. Errors, `why` in words without credentials:
@@ -164,8 +170,5 @@ struct tierce__connector_opts {
 TIERCE_MUSTUSE int tierce__connector_open(struct tierce__connector **out, const char *url,
                                           const struct tierce__connector_opts *opts,
                                           char why[TIERCE__CONNECTOR_WHY_BYTES]);
-
-/* A URL as it may be shown: without user information and secret parameters. */
-void tierce__connector_show_url(char *text, size_t room, const char *url);
 
 #endif

@@ -2,7 +2,8 @@
 #ifndef TIERCE_CONNECTOR_PRIVATE_H
 #define TIERCE_CONNECTOR_PRIVATE_H
 
-#include "connector/url.h"
+#include "base/url.h"
+#include "connector/connector.h"
 
 /* What a connector is opened from. [borrow for the call] but opts->pool, as connector.h says. */
 struct tierce__connector_source {
@@ -19,5 +20,9 @@ typedef int tierce__connector_open_fn(struct tierce__connector **out,
 #define TIERCE_CONNECTOR(scheme, name) tierce__connector_open_fn tierce__##name##_open;
 #include "connector/connectors.def"
 #undef TIERCE_CONNECTOR
+
+/* Whether a request keeps the contract of connector.h: 0, TIERCE_E_ARGUMENT, TIERCE_E_LIMIT, or
+ * TIERCE_E_UNSUPPORTED for what a connector with these caps has not. */
+TIERCE_MUSTUSE int tierce__connector_check(const struct tierce__connector_req *req, unsigned caps);
 
 #endif

@@ -376,7 +376,7 @@ static void end_store(void *arg)
 
 static const struct tierce__link_ops link_ops = {
     .scheme = "file",
-    .caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS | TIERCE__CONNECTOR_DURABLE,
+    .caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS,
     .create = create_link,
     .destroy = destroy_link,
     .exists = file_exists,

@@ -15,8 +15,7 @@ static bool is_plain(char c)
            (c != '\0' && strchr("._=+,@-", c) != NULL);
 }
 
-/* The name as one path or, where it is long, several; returns its length. */
-static size_t encode(char *out, const struct tierce__store_name *name)
+size_t tierce__file_encode(char *out, const struct tierce__store_name *name)
 {
     static const char hex[] = "0123456789ABCDEF";
     size_t used = 0, part = 0;
@@ -55,7 +54,7 @@ void tierce__file_path(char *path, const char *root, uint32_t levels,
         tierce__hex_encode(path + used + 1, digest + i, 1);
     }
     path[used++] = '/';
-    used += encode(path + used, name);
+    used += tierce__file_encode(path + used, name);
     TIERCE_ASSERT(used < TIERCE__FILE_PATH_BYTES);
 }
 
@@ -64,12 +63,6 @@ void tierce__file_folder_of(char *folder, const char *path)
     size_t bytes = (size_t)(strrchr(path, '/') - path);
     memcpy(folder, path, bytes);
     folder[bytes] = '\0';
-}
-
-bool tierce__file_continues(const char *entry)
-{
-    size_t bytes = strlen(entry);
-    return bytes > 1 && entry[0] != '~' && entry[bytes - 1] == '~';
 }
 
 /* What does not read back as it is written is not ours. */
@@ -92,7 +85,7 @@ bool tierce__file_name(char *name, size_t *bytes, const char *relative)
             return false;
         name[used++] = (char)byte;
     }
-    encode(again, &(struct tierce__store_name){.text = name, .bytes = used});
+    tierce__file_encode(again, &(struct tierce__store_name){.text = name, .bytes = used});
     *bytes = used;
     return used > 0 && strcmp(again, relative) == 0;
 }

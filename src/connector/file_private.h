@@ -46,6 +46,12 @@ struct tierce__file_store {
 
 /* ---- names (file_name.c) ---- */
 
+/* A name as a file may be called, or, where it is long, several folders and a file; returns its
+ * length, which is below TIERCE__FILE_NAME_BYTES. What begins with a name begins with what that is
+ * written as, and nothing begins with '~'. */
+#define TIERCE__FILE_NAME_BYTES (3u * TIERCE__CONNECTOR_NAME_MAX + 64u)
+size_t tierce__file_encode(char *out, const struct tierce__store_name *name);
+
 /* Where an object lies: root/3f/a0/NAME. The buffer has TIERCE__FILE_PATH_BYTES. Cannot fail for
  * names as connector.h has them and roots below TIERCE__FILE_ROOT_BYTES. */
 void tierce__file_path(char *path, const char *root, uint32_t levels,
@@ -58,9 +64,6 @@ void tierce__file_folder_of(char *folder, const char *path);
  * object is called so. `name` has TIERCE__CONNECTOR_NAME_MAX bytes. */
 bool tierce__file_name(char *name, size_t *bytes, const char *relative);
 
-/* Whether a folder of that name continues long names. */
-bool tierce__file_continues(const char *entry);
-
 /* ---- walking (file_walk.c) ---- */
 
 /* One file or folder entry below a folder; `relative` to where the walk began. Not 0 ends it. */
@@ -71,9 +74,6 @@ typedef int tierce__file_visit_fn(void *arg, const char *path, const char *relat
 TIERCE_MUSTUSE int tierce__file_walk(const char *folder, tierce__file_visit_fn *visit, void *arg);
 
 /* ---- the store (file_store.c) ---- */
-
-/* A name for a temporary in the folder. */
-void tierce__file_tmp_path(struct tierce__file_store *store, char *path, const char *folder);
 
 /* Writes a file under another name in its folder, syncs it, gives it its name and syncs the folder.
  * After an error either all of it is there or nothing. Errors: negative errno, -ENOMEM,

@@ -13,7 +13,8 @@
 #define MARK_FORMAT "tierce file store 1\nfanout %u\n"
 #define MARK_BYTES  256u
 
-void tierce__file_tmp_path(struct tierce__file_store *store, char *path, const char *folder)
+/* A name for a temporary in the folder. */
+static void make_tmp_path(struct tierce__file_store *store, char *path, const char *folder)
 {
     uint8_t bytes[sizeof(store->tmp_seed) + 8];
     char hex[2 * sizeof(bytes) + 1];
@@ -46,7 +47,7 @@ int tierce__file_publish(struct tierce__file_store *store, const char *path, con
     char tmp[TIERCE__FILE_PATH_BYTES], folder[TIERCE__FILE_PATH_BYTES];
     struct tierce__vfs *vfs = store->vfs;
     tierce__file_folder_of(folder, path);
-    tierce__file_tmp_path(store, tmp, folder);
+    make_tmp_path(store, tmp, folder);
     int rc = write_file(vfs, tmp, data, bytes);
     if (rc == 0 && tierce__now_ns() >= deadline_ns)
         rc = TIERCE_E_DEADLINE;
@@ -100,7 +101,7 @@ static int make_mark(struct tierce__file_store *store)
         return rc;
     snprintf(path, sizeof(path), "%s/%s", store->root, TIERCE__FILE_STORE);
     snprintf(text, sizeof(text), MARK_FORMAT, (unsigned)store->levels);
-    tierce__file_tmp_path(store, tmp, store->root);
+    make_tmp_path(store, tmp, store->root);
     rc = write_file(vfs, tmp, text, strlen(text));
     if (rc == 0)
         rc = place_mark(store, tmp, path);

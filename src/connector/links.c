@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/lock.h"
+#include "connector/connector_private.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -13,11 +14,11 @@
 
 #define LINKS_MAGIC      0x3b1f70c4u
 #define LINKS_MIN        2u
-#define NAMES_MAX        (1u << 20) /* of one EXISTS */
 #define BYTES_KEPT       (1u << 20) /* larger copies go with their call */
 #define PAGE_FIRST       4096u
 #define PAGE_HEAD        2u /* the length before each name */
 #define STORE_NAME_BYTES 128u
+#define ABORT_MS         2000u
 
 /* The names of a page: a length of two bytes before each. */
 struct page {
@@ -230,6 +231,22 @@ static struct tierce__connector_req *next_req(struct links *links, const struct 
     return NULL;
 }
 
+/* As many names at a time as the link takes, up to the first that is not there. */
+static int ask_exists(const struct tierce__link_ops *ops, struct tierce__link *link,
+                      struct call *call)
+{
+    size_t most = ops->exists_max > 0 ? ops->exists_max : SIZE_MAX, some = 0, there = 0;
+    int rc = 0;
+    while (rc == 0 && there == some && call->found < call->name_count) {
+        some = (size_t)least(call->name_count - call->found, most);
+        there = 0;
+        rc = ops->exists(link, call->names + call->found, some, &there, call->deadline_ns);
+        TIERCE_ASSERT(there <= some);
+        call->found += rc == 0 ? there : 0;
+    }
+    return rc;
+}
+
 static int make_call(const struct links *links, struct tierce__link *link, struct call *call)
 {
     static const struct tierce__store_name no_name = {.text = ""};
@@ -238,7 +255,7 @@ static int make_call(const struct links *links, struct tierce__link *link, struc
     uint64_t deadline_ns = call->deadline_ns;
     switch (call->op) {
     case TIERCE__CONNECTOR_EXISTS:
-        return ops->exists(link, call->names, call->name_count, &call->found, deadline_ns);
+        return ask_exists(ops, link, call);
     case TIERCE__CONNECTOR_GET:
         return ops->get(link, name, call->buf->data + call->offset, call->offset, call->length,
                         deadline_ns);
@@ -290,8 +307,6 @@ static void serve(struct links *links, struct worker *worker, struct tierce__con
     if (rc == 0) {
         worker->req = req;
         worker->in_call = true;
-        if (req->deadline_ns < links->clock_ns)
-            tierce__cond_signal(&links->clock);
         tierce__lock_drop(&links->lock);
         rc = make_call(links, worker->link, call);
         tierce__lock_take(&links->lock);
@@ -305,7 +320,7 @@ static void serve(struct links *links, struct worker *worker, struct tierce__con
     call->buf = NULL;
     if (req != NULL)
         hand_over(call, req, rc);
-    if (call->page.size + call->text_room > BYTES_KEPT)
+    if (call->page.size + call->name_room + call->text_room > BYTES_KEPT)
         free_copies(call);
     tierce__lock_take(&links->lock);
     links->answering--;
@@ -442,45 +457,6 @@ static void *watch_deadlines(void *arg)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static int check_names(const struct tierce__connector_req *req)
-{
-    bool lists = req->op == TIERCE__CONNECTOR_LIST;
-    size_t most = req->op == TIERCE__CONNECTOR_EXISTS ? NAMES_MAX
-                  : req->op == TIERCE__CONNECTOR_PING ? 0
-                                                      : 1;
-    if (req->name_count > most)
-        return most == NAMES_MAX ? TIERCE_E_LIMIT : TIERCE_E_ARGUMENT;
-    if (req->name_count == 0 && most == 1 && !lists)
-        return TIERCE_E_ARGUMENT;
-    for (size_t i = 0; i < req->name_count; i++) {
-        const struct tierce__store_name *name = &req->names[i];
-        if ((name->bytes == 0 && !lists) || name->bytes > TIERCE__CONNECTOR_NAME_MAX ||
-            (name->bytes > 0 && memchr(name->text, '\0', name->bytes) != NULL))
-            return TIERCE_E_ARGUMENT;
-    }
-    return 0;
-}
-
-static int check_req(const struct tierce__connector_req *req, unsigned caps)
-{
-    bool get = req->op == TIERCE__CONNECTOR_GET, put = req->op == TIERCE__CONNECTOR_PUT;
-    if ((unsigned)req->op > TIERCE__CONNECTOR_PING ||
-        (unsigned)req->urgency >= TIERCE__CONNECTOR_URGENCIES)
-        return TIERCE_E_ARGUMENT;
-    if (req->op == TIERCE__CONNECTOR_LIST && (caps & TIERCE__CONNECTOR_LISTS) == 0)
-        return TIERCE_E_UNSUPPORTED;
-    if (req->op == TIERCE__CONNECTOR_LIST && req->each == NULL)
-        return TIERCE_E_ARGUMENT;
-    if ((get || put) && (req->buf == NULL || req->length == 0))
-        return TIERCE_E_ARGUMENT;
-    if ((get || put) && ((put && req->offset != 0) || req->offset > req->buf->bytes ||
-                         req->length > req->buf->bytes - req->offset))
-        return TIERCE_E_ARGUMENT;
-    if (get && req->offset != 0 && (caps & TIERCE__CONNECTOR_RANGES) == 0)
-        return TIERCE_E_UNSUPPORTED;
-    return check_names(req);
-}
-
 /* Under the lock. */
 static int enqueue(struct links *links, struct tierce__connector_req *req)
 {
@@ -503,7 +479,7 @@ static void submit(struct tierce__connector *connector, struct tierce__connector
     struct links *links = links_of(connector);
     req->found = 0;
     tierce__list_init(&req->node);
-    int rc = check_req(req, links->base.caps);
+    int rc = tierce__connector_check(req, links->base.caps);
     if (rc == 0 && req->deadline_ns <= tierce__now_ns())
         rc = TIERCE_E_DEADLINE;
     if (rc == 0) {
@@ -597,6 +573,12 @@ static bool close_links(struct tierce__connector *connector, uint64_t deadline_n
     tierce__lock_drop(&links->lock);
     answer_all(&cancelled, TIERCE_E_CANCELLED);
     pthread_join(links->clock_thread, NULL);
+    if (!all && links->link_ops->abort != NULL) {
+        links->link_ops->abort(links->arg);
+        tierce__lock_take(&links->lock);
+        all = await_workers(links, tierce__deadline_in_ms(ABORT_MS));
+        tierce__lock_drop(&links->lock);
+    }
     for (uint32_t i = 0; i < links->worker_count; i++) {
         if (all)
             pthread_join(links->workers[i].thread, NULL);

@@ -31,10 +31,12 @@ struct tierce__link_ops {
      * and memory are the link's until the call returns, even where that is after the deadline. */
     int (*exists)(struct tierce__link *link, const struct tierce__store_name *names, size_t count,
                   size_t *found, uint64_t deadline_ns);
+    size_t exists_max; /* names that exists takes at a time; 0: any number */
     int (*get)(struct tierce__link *link, const struct tierce__store_name *name, uint8_t *memory,
                uint64_t offset, uint64_t length, uint64_t deadline_ns);
     int (*put)(struct tierce__link *link, const struct tierce__store_name *name,
                const uint8_t *memory, uint64_t length, uint64_t deadline_ns);
+    /* NULL with TIERCE__CONNECTOR_NO_DELETE. */
     int (*remove)(struct tierce__link *link, const struct tierce__store_name *name,
                   uint64_t deadline_ns);
     /* NULL without TIERCE__CONNECTOR_LISTS. `prefix` may be of 0 bytes. */
@@ -48,6 +50,9 @@ struct tierce__link_ops {
     /* The last failure of this link in words, without credentials. [borrow until the next call] */
     const char *(*why)(const struct tierce__link *link);
 
+    /* NULL where it cannot be done. close has waited until its deadline in vain: ends all calls
+     * that are under way, which come back then with an error. Called while they run. */
+    void (*abort)(void *arg);
     /* Once all links are gone: ends what they shared. */
     void (*end)(void *arg);
 };
@@ -66,7 +71,8 @@ struct tierce__links_opts {
  * On success takes over opts->arg, and on an error too. Errors: -ENOMEM, -EAGAIN (no thread).
  *
  * close cancels what waits, and lets the calls that are under way end by the deadline; those that
- * do not are left behind, and the last of them that comes back frees what is left of the connector.
+ * do not are aborted, where that is possible, for which it waits two seconds more, or left behind,
+ * and the last of them that comes back frees what is left of the connector.
  */
 TIERCE_MUSTUSE int tierce__links_create(struct tierce__connector **out,
                                         const struct tierce__links_opts *opts);

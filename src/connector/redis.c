@@ -1,25 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Redis and Valkey: an object is the string at PREFIX + its name.
+ * Redis, Valkey, and a node by the same protocol: an object is the string at PREFIX + its name.
  *
  *     redis://user:password@host:6379/0?ttl=24h&connections=8&prefix=tierce:
  *     rediss://..., valkeys://...      with TLS: ca_file=, client_certificate=, client_key=
  *     redis+unix:///path/of/socket?db=1
+ *     redis+sentinel://user:password@host:26379,host:26379/name/0?wait_replicas=1
+ *     redis+cluster://user:password@host:6379,host:6379?wait_replicas=1
+ *     tierce://token@host:6379         with TLS unless the host is this machine: tls=
  *
  * Bytes go from the socket into the buffer and from the buffer to the socket without a copy. What
- * is written is gone again after `ttl`, or when the server evicts it.
+ * is written is gone again after `ttl`, or when the server evicts it. With `wait_replicas` a PUT is
+ * answered once so many replicas have it.
  */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/config_parse.h"
 #include "connector/connector_private.h"
 #include "connector/links.h"
-#include "wire/resp_uri.h"
+#include "wire/resp_link.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#define NODE_SCHEME      "tierce"
 #define LINKS            8u
 #define WAITING_MAX      4096u
 #define PREFIX_BYTES_MAX 128u
@@ -27,10 +33,12 @@
 #define VALUE_BYTES_MAX  (512ull << 20) /* of Redis, unless it is configured otherwise */
 #define EXISTS_AT_ONCE   256u
 #define PAGE_NAMES       "512"
+#define ANSWER_BYTES_MAX (4ull << 20) /* ten pages of names; objects go elsewhere */
 #define TTL_MS_MAX       (3650ull * 24 * 60 * 60 * 1000)
 
 /* What the links share. */
 struct redis {
+    struct tierce__link_ops link_ops; /* by the name of its scheme */
     struct tierce__resp_uri uri;
     char prefix[PREFIX_BYTES_MAX];
     size_t prefix_bytes;
@@ -39,8 +47,7 @@ struct redis {
 
 struct tierce__link {
     const struct redis *redis;
-    struct tierce__resp *resp;
-    bool is_connected;
+    struct tierce__resp_link *resp;
     char why[TIERCE__CONNECTOR_WHY_BYTES];
 };
 
@@ -60,15 +67,26 @@ static void make_key(struct key *key, const struct redis *redis,
 
 /* ---- statuses -------------------------------------------------------------------------------- */
 
+/* Words that may be the server's, who knows our password. */
+static void tell(struct tierce__link *link, const char *text, size_t bytes)
+{
+    const char *password = link->redis->uri.opts.password;
+    if (password != NULL && password[0] != '\0' &&
+        memmem(text, bytes, password, strlen(password)) != NULL)
+        text = "an error that repeats the password";
+    tierce__text_for_message(link->why, sizeof(link->why), text);
+}
+
 /* A call that failed. */
 static int failed(struct tierce__link *link, int rc)
 {
-    const char *why = tierce__resp_why(link->resp);
-    snprintf(link->why, sizeof(link->why), "%s", why[0] != '\0' ? why : tierce_strerror(rc));
-    link->is_connected = false;
+    const char *why = tierce__resp_link_why(link->resp);
+    if (why[0] == '\0')
+        why = tierce_strerror(rc);
+    tell(link, why, strlen(why));
     if (rc == -EACCES)
         return TIERCE_E_REFUSED;
-    if (rc == TIERCE_E_LIMIT)
+    if (rc == TIERCE_E_LIMIT || rc == TIERCE_E_UNSUPPORTED) /* it is no cluster */
         return TIERCE_E_FORMAT;
     return rc == -ENOMEM || rc == TIERCE_E_DEADLINE || rc == TIERCE_E_FORMAT ? rc : TIERCE_E_DOWN;
 }
@@ -88,9 +106,7 @@ static int refused(struct tierce__link *link, const struct tierce__resp_value *v
         {"NOREPLICAS", TIERCE_E_DOWN},   {"TRYAGAIN", TIERCE_E_DOWN},
         {"MOVED", TIERCE_E_UNSUPPORTED}, {"ASK", TIERCE_E_UNSUPPORTED},
     };
-    snprintf(link->why, sizeof(link->why), "%.*s",
-             (int)(value->bytes < sizeof(link->why) ? value->bytes : sizeof(link->why) - 1),
-             value->text);
+    tell(link, value->text, value->bytes);
     for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++) {
         if (tierce__resp_is_error(value, codes[i].code))
             return codes[i].status;
@@ -110,46 +126,25 @@ static int misunderstood(struct tierce__link *link, const struct tierce__resp_va
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static int begin(struct tierce__link *link)
-{
-    int rc = tierce__resp_begin(link->resp);
-    link->is_connected = rc == 0;
-    return rc;
-}
-
-/* One command of a few arguments and its answer. */
-static int call(struct tierce__link *link, const char *const *arguments, const size_t *bytes,
-                size_t count, struct tierce__resp_value *value, uint64_t deadline_ns)
-{
-    int rc = begin(link);
-    if (rc == 0)
-        rc = tierce__resp_append(link->resp, arguments, bytes, count);
-    if (rc == 0)
-        rc = tierce__resp_flush(link->resp, deadline_ns);
-    if (rc == 0)
-        rc = tierce__resp_read(link->resp, value, deadline_ns);
-    return rc == 0 ? 0 : failed(link, rc);
-}
-
-/* At most EXISTS_AT_ONCE names. All answers are read, so that the connection stays in step. */
-static int exists_some(struct tierce__link *link, const struct tierce__store_name *names,
-                       size_t count, size_t *found, uint64_t deadline_ns)
+/* All answers are read, so that the connection stays in step. */
+static int redis_exists(struct tierce__link *link, const struct tierce__store_name *names,
+                        size_t count, size_t *found, uint64_t deadline_ns)
 {
     struct key key;
     bool missed = false;
     int status = 0;
     *found = 0;
-    int rc = begin(link);
+    int rc = tierce__resp_link_begin(link->resp);
     for (size_t i = 0; i < count && rc == 0; i++) {
         make_key(&key, link->redis, &names[i]);
-        rc = tierce__resp_append(link->resp, (const char *[]){"EXISTS", key.text},
-                                 (size_t[]){6, key.bytes}, 2);
+        rc = tierce__resp_link_append(link->resp, 1, (const char *[]){"EXISTS", key.text},
+                                      (size_t[]){6, key.bytes}, 2);
     }
     if (rc == 0)
-        rc = tierce__resp_flush(link->resp, deadline_ns);
+        rc = tierce__resp_link_flush(link->resp, deadline_ns);
     for (size_t i = 0; i < count && rc == 0; i++) {
         struct tierce__resp_value value;
-        rc = tierce__resp_read(link->resp, &value, deadline_ns);
+        rc = tierce__resp_link_read(link->resp, &value, deadline_ns);
         if (rc != 0 || status != 0)
             continue;
         if (value.type != TIERCE__RESP_INTEGER || value.integer < 0 || value.integer > 1)
@@ -159,22 +154,6 @@ static int exists_some(struct tierce__link *link, const struct tierce__store_nam
         *found += !missed && status == 0;
     }
     return rc != 0 ? failed(link, rc) : status;
-}
-
-static int redis_exists(struct tierce__link *link, const struct tierce__store_name *names,
-                        size_t count, size_t *found, uint64_t deadline_ns)
-{
-    size_t done = 0;
-    int rc = 0;
-    while (done < count && rc == 0) {
-        size_t some = count - done < EXISTS_AT_ONCE ? count - done : EXISTS_AT_ONCE, there;
-        rc = exists_some(link, names + done, some, &there, deadline_ns);
-        done += rc == 0 ? there : 0;
-        if (rc == 0 && there < some)
-            break;
-    }
-    *found = done;
-    return rc;
 }
 
 /* GETRANGE has an empty string for what is not there; no object is empty. It costs redis-server
@@ -191,14 +170,17 @@ static int redis_get(struct tierce__link *link, const struct tierce__store_name 
     make_key(&key, link->redis, name);
     size_t first_bytes = (size_t)snprintf(first, sizeof(first), "%" PRIu64, offset);
     size_t last_bytes = (size_t)snprintf(last, sizeof(last), "%" PRIu64, offset + length - 1);
-    int rc = begin(link);
+    int rc = tierce__resp_link_begin(link->resp);
     if (rc == 0)
-        rc = tierce__resp_append(link->resp, (const char *[]){"GETRANGE", key.text, first, last},
-                                 (size_t[]){8, key.bytes, first_bytes, last_bytes}, 4);
+        rc = tierce__resp_link_append(link->resp, 1,
+                                      (const char *[]){"GETRANGE", key.text, first, last},
+                                      (size_t[]){8, key.bytes, first_bytes, last_bytes}, 4);
+    if (rc == 0) {
+        tierce__resp_link_into(link->resp, memory, length);
+        rc = tierce__resp_link_flush(link->resp, deadline_ns);
+    }
     if (rc == 0)
-        rc = tierce__resp_flush(link->resp, deadline_ns);
-    if (rc == 0)
-        rc = tierce__resp_read_into(link->resp, memory, length, &value, deadline_ns);
+        rc = tierce__resp_link_read(link->resp, &value, deadline_ns);
     if (rc != 0)
         return failed(link, rc);
     if (value.type != TIERCE__RESP_STRING || value.text != NULL)
@@ -223,19 +205,22 @@ static int redis_put(struct tierce__link *link, const struct tierce__store_name 
     }
     make_key(&key, link->redis, name);
     size_t ttl_bytes = (size_t)snprintf(ttl, sizeof(ttl), "%" PRIu64, ttl_ms);
-    int rc = begin(link);
+    int rc = tierce__resp_link_begin(link->resp);
     /* The value comes last in both, and is sent from where it lies. */
     if (rc == 0 && ttl_ms == 0)
-        rc = tierce__resp_append_borrowed(link->resp, (const char *[]){"SET", key.text, object},
-                                          (size_t[]){3, key.bytes, length}, 3);
+        rc = tierce__resp_link_append_borrowed(link->resp, 1,
+                                               (const char *[]){"SET", key.text, object},
+                                               (size_t[]){3, key.bytes, length}, 3);
     else if (rc == 0)
-        rc = tierce__resp_append_borrowed(link->resp,
-                                          (const char *[]){"PSETEX", key.text, ttl, object},
-                                          (size_t[]){6, key.bytes, ttl_bytes, length}, 4);
+        rc = tierce__resp_link_append_borrowed(link->resp, 1,
+                                               (const char *[]){"PSETEX", key.text, ttl, object},
+                                               (size_t[]){6, key.bytes, ttl_bytes, length}, 4);
+    if (rc == 0) {
+        tierce__resp_link_writes(link->resp);
+        rc = tierce__resp_link_flush(link->resp, deadline_ns);
+    }
     if (rc == 0)
-        rc = tierce__resp_flush(link->resp, deadline_ns);
-    if (rc == 0)
-        rc = tierce__resp_read(link->resp, &value, deadline_ns);
+        rc = tierce__resp_link_read(link->resp, &value, deadline_ns);
     if (rc != 0)
         return failed(link, rc);
     if (value.type == TIERCE__RESP_STRING && value.bytes == 2 && memcmp(value.text, "OK", 2) == 0)
@@ -249,10 +234,10 @@ static int redis_remove(struct tierce__link *link, const struct tierce__store_na
     struct key key;
     struct tierce__resp_value value;
     make_key(&key, link->redis, name);
-    int rc = call(link, (const char *[]){"UNLINK", key.text}, (size_t[]){6, key.bytes}, 2, &value,
-                  deadline_ns);
+    int rc = tierce__resp_link_call(link->resp, 1, (const char *[]){"UNLINK", key.text},
+                                    (size_t[]){6, key.bytes}, 2, &value, deadline_ns);
     if (rc != 0)
-        return rc;
+        return failed(link, rc);
     return value.type == TIERCE__RESP_INTEGER ? 0 : misunderstood(link, &value, "UNLINK");
 }
 
@@ -271,6 +256,22 @@ static size_t make_pattern(char *out, const struct key *begins)
     return used;
 }
 
+/* One command to the i-th server, and its answer; -ENOENT behind the last. */
+static int ask_node(struct tierce__link *link, size_t i, const char *const *arguments,
+                    const size_t *bytes, size_t count, struct tierce__resp_value *value,
+                    uint64_t deadline_ns)
+{
+    struct tierce__resp *node = NULL;
+    int rc = tierce__resp_link_begin(link->resp);
+    if (rc == 0)
+        rc = tierce__resp_link_node(link->resp, i, &node);
+    if (rc == 0)
+        rc = tierce__resp_append(node, arguments, bytes, count);
+    if (rc == 0)
+        rc = tierce__resp_flush(node, deadline_ns);
+    return rc == 0 ? tierce__resp_read(node, value, deadline_ns) : rc;
+}
+
 /* [cursor, [name, ...]] */
 static bool is_page(const struct tierce__resp_value *value)
 {
@@ -279,6 +280,13 @@ static bool is_page(const struct tierce__resp_value *value)
            value->items[1].type == TIERCE__RESP_ARRAY;
 }
 
+/* A cursor of a cluster is the node's number, from the left, and its own cursor: Redis counts the
+ * buckets of its table there. */
+#define NODE_SHIFT 56u
+#define NODES_MAX  255u
+#define NODE_BITS  ((uint64_t)NODES_MAX << NODE_SHIFT)
+
+/* Names that move to another node meanwhile may be missed. */
 static int redis_list(struct tierce__link *link, const struct tierce__store_name *prefix,
                       uint64_t *cursor, tierce__connector_each_fn *each, void *arg,
                       uint64_t deadline_ns)
@@ -286,16 +294,22 @@ static int redis_list(struct tierce__link *link, const struct tierce__store_name
     struct key begins;
     char from[24], pattern[2 * KEY_BYTES_MAX + 1];
     struct tierce__resp_value value;
+    uint64_t node = *cursor >> NODE_SHIFT, next = 0;
     make_key(&begins, link->redis, prefix);
-    size_t from_bytes = (size_t)snprintf(from, sizeof(from), "%" PRIu64, *cursor);
+    size_t from_bytes = (size_t)snprintf(from, sizeof(from), "%" PRIu64, *cursor & ~NODE_BITS);
     size_t pattern_bytes = make_pattern(pattern, &begins);
-    int rc = call(link, (const char *[]){"SCAN", from, "MATCH", pattern, "COUNT", PAGE_NAMES},
-                  (size_t[]){4, from_bytes, 5, pattern_bytes, 5, sizeof(PAGE_NAMES) - 1}, 6, &value,
-                  deadline_ns);
-    uint64_t next = 0;
+    int rc = ask_node(link, (size_t)node,
+                      (const char *[]){"SCAN", from, "MATCH", pattern, "COUNT", PAGE_NAMES},
+                      (size_t[]){4, from_bytes, 5, pattern_bytes, 5, sizeof(PAGE_NAMES) - 1}, 6,
+                      &value, deadline_ns);
+    if (rc == -ENOENT) { /* there are fewer nodes by now */
+        *cursor = 0;
+        return 0;
+    }
     if (rc != 0)
-        return rc;
-    if (!is_page(&value) || sscanf(value.items[0].text, "%" SCNu64, &next) != 1)
+        return failed(link, rc);
+    if (!is_page(&value) || sscanf(value.items[0].text, "%" SCNu64, &next) != 1 ||
+        (next & NODE_BITS) != 0)
         return misunderstood(link, &value, "SCAN");
     size_t prefix_bytes = link->redis->prefix_bytes;
     for (size_t i = 0; i < value.items[1].count; i++) {
@@ -304,17 +318,25 @@ static int redis_list(struct tierce__link *link, const struct tierce__store_name
             each(arg, &(struct tierce__store_name){.text = name->text + prefix_bytes,
                                                    .bytes = name->bytes - prefix_bytes});
     }
-    *cursor = next;
+    bool has_more = next == 0 && node < NODES_MAX && tierce__resp_link_is_cluster(link->resp);
+    *cursor = next != 0 ? node << NODE_SHIFT | next : has_more ? (node + 1) << NODE_SHIFT : 0;
     return 0;
 }
 
+/* Of a cluster every node must answer. */
 static int redis_ping(struct tierce__link *link, uint64_t deadline_ns)
 {
     struct tierce__resp_value value;
-    int rc = call(link, (const char *[]){"PING"}, (size_t[]){4}, 1, &value, deadline_ns);
-    if (rc != 0)
-        return rc;
-    return value.type == TIERCE__RESP_STRING ? 0 : misunderstood(link, &value, "PING");
+    for (size_t node = 0;; node++) {
+        int rc =
+            ask_node(link, node, (const char *[]){"PING"}, (size_t[]){4}, 1, &value, deadline_ns);
+        if (rc == -ENOENT && node > 0)
+            return 0;
+        if (rc != 0)
+            return failed(link, rc);
+        if (value.type != TIERCE__RESP_STRING)
+            return misunderstood(link, &value, "PING");
+    }
 }
 
 /* ---- links ----------------------------------------------------------------------------------- */
@@ -327,7 +349,7 @@ static int create_link(struct tierce__link **out, void *arg)
     if (link == NULL)
         return -ENOMEM;
     link->redis = redis;
-    int rc = tierce__resp_create(&link->resp, &redis->uri.opts, why);
+    int rc = tierce__resp_link_create(&link->resp, &redis->uri, why);
     if (rc != 0) {
         tierce__free(link);
         return rc;
@@ -338,18 +360,18 @@ static int create_link(struct tierce__link **out, void *arg)
 
 static void destroy_link(struct tierce__link *link)
 {
-    tierce__resp_close(link->resp);
+    tierce__resp_link_close(link->resp);
     tierce__free(link);
 }
 
 static bool is_connected(const struct tierce__link *link)
 {
-    return link->is_connected;
+    return tierce__resp_link_is_connected(link->resp);
 }
 
 static uint64_t count_connects(const struct tierce__link *link)
 {
-    return tierce__resp_connects(link->resp);
+    return tierce__resp_link_connects(link->resp);
 }
 
 static const char *why_of(const struct tierce__link *link)
@@ -370,6 +392,7 @@ static const struct tierce__link_ops link_ops = {
     .create = create_link,
     .destroy = destroy_link,
     .exists = redis_exists,
+    .exists_max = EXISTS_AT_ONCE,
     .get = redis_get,
     .put = redis_put,
     .remove = redis_remove,
@@ -382,18 +405,6 @@ static const struct tierce__link_ops link_ops = {
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
-
-/* valkey://, valkeys:// are redis:// and rediss://. */
-static int parse_place(struct tierce__resp_uri *out, const char *text,
-                       char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    char uri[TIERCE__URL_BYTES_MAX + 8];
-    bool is_valkey = strncmp(text, "valkey", 6) == 0;
-    snprintf(uri, sizeof(uri), "%s%s", is_valkey ? "redis" : "", is_valkey ? text + 6 : text);
-    int rc = tierce__resp_uri_parse(out, uri, why);
-    explicit_bzero(uri, sizeof(uri));
-    return rc;
-}
 
 /* The files of TLS are tried at once: each link has a client of its own, which reads them. */
 static int check_client(const struct redis *redis, char why[TIERCE__CONNECTOR_WHY_BYTES])
@@ -409,14 +420,27 @@ static int configure(struct redis *redis, uint64_t *links,
                      const struct tierce__connector_source *source,
                      char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    static const char *const known[] = {
-        "ttl",     "connections",        "prefix",     "db", "timeout_ms",
-        "ca_file", "client_certificate", "client_key", NULL};
+    static const char *const of_redis[] = {"ttl",
+                                           "connections",
+                                           "prefix",
+                                           "db",
+                                           "timeout_ms",
+                                           "ca_file",
+                                           "client_certificate",
+                                           "client_key",
+                                           "wait_replicas",
+                                           "sentinel_user",
+                                           "sentinel_password",
+                                           NULL};
+    static const char *const of_a_node[] = {"ttl",        "connections", "prefix",
+                                            "timeout_ms", "ca_file",     "client_certificate",
+                                            "client_key", "tls",         NULL};
     const struct tierce__url_number ttl = {"ttl", TIERCE__URL_MILLISECONDS, 1, TTL_MS_MAX};
     const struct tierce__url_number connections = {"connections", TIERCE__URL_COUNT, 2,
                                                    TIERCE__LINKS_MAX};
     const char *prefix = tierce__url_param(source->url, "prefix");
-    int rc = tierce__url_check_params(source->url, known, why);
+    bool is_node = strcmp(source->url->scheme, NODE_SCHEME) == 0;
+    int rc = tierce__url_check_params(source->url, is_node ? of_a_node : of_redis, why);
     if (rc == 0)
         rc = tierce__url_param_number(source->url, &redis->ttl_ms, &ttl, why);
     if (rc == 0)
@@ -427,11 +451,15 @@ static int configure(struct redis *redis, uint64_t *links,
         rc = TIERCE_E_CONFIG;
     }
     if (rc == 0)
-        rc = parse_place(&redis->uri, source->text, why);
+        rc = tierce__resp_uri_parse(&redis->uri, source->text, why);
+    redis->uri.opts.answer_bytes_max = ANSWER_BYTES_MAX;
     if (rc == 0 && prefix != NULL) {
         redis->prefix_bytes = strlen(prefix);
         memcpy(redis->prefix, prefix, redis->prefix_bytes);
     }
+    redis->link_ops = link_ops;
+    if (is_node)
+        redis->link_ops.scheme = NODE_SCHEME;
     return rc == 0 ? check_client(redis, why) : rc;
 }
 
@@ -449,7 +477,7 @@ int tierce__redis_open(struct tierce__connector **out,
         return rc;
     }
     return tierce__links_create(out,
-                                &(struct tierce__links_opts){.ops = &link_ops,
+                                &(struct tierce__links_opts){.ops = &redis->link_ops,
                                                              .arg = redis,
                                                              .links = (uint32_t)links,
                                                              .waiting_max = WAITING_MAX,

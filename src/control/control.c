@@ -37,6 +37,33 @@ const char *tierce__control_arg(const struct tierce__control_query *query, const
     return MHD_lookup_connection_value(query->connection, MHD_GET_ARGUMENT_KIND, name);
 }
 
+struct only {
+    const char *const *names;
+    uint32_t seen; /* a bit for each */
+    bool good;
+};
+
+static enum MHD_Result look_at_arg(void *arg, enum MHD_ValueKind kind, const char *name,
+                                   const char *value)
+{
+    struct only *only = arg;
+    size_t i = 0;
+    (void)kind;
+    while (only->names[i] != NULL && strcmp(only->names[i], name) != 0)
+        i++;
+    only->good =
+        only->names[i] != NULL && value != NULL && value[0] != '\0' && (only->seen & 1u << i) == 0;
+    only->seen |= 1u << i;
+    return only->good ? MHD_YES : MHD_NO;
+}
+
+bool tierce__control_only(const struct tierce__control_query *query, const char *const *names)
+{
+    struct only only = {.names = names, .good = true};
+    (void)MHD_get_connection_values(query->connection, MHD_GET_ARGUMENT_KIND, look_at_arg, &only);
+    return only.good;
+}
+
 /* ---- one call -------------------------------------------------------------------------------- */
 
 /* What is kept between the parts in which a request comes. */

@@ -33,6 +33,10 @@ struct tierce__control_query {
 /* The value of "?name=", [borrow for the call], or NULL. */
 const char *tierce__control_arg(const struct tierce__control_query *query, const char *name);
 
+/* Whether the query names nothing but some of `names` (NULL at the end), each once and with a
+ * value: for pages where a word that is not understood must not mean "all". */
+bool tierce__control_only(const struct tierce__control_query *query, const char *const *names);
+
 struct tierce__control_answer {
     unsigned status;          /* 200 to begin with */
     const char *type;         /* "text/plain; charset=utf-8" to begin with; constant storage */

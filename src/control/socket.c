@@ -11,7 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define BACKLOG 16
+#define BACKLOG 256 /* who comes to a full one without waiting is turned away */
 
 int tierce__control_folder(char path[TIERCE__CONTROL_PATH_BYTES])
 {
@@ -110,17 +110,22 @@ int tierce__control_listen(int *fd, const char *path, char why[256])
         return 0;
     }
     snprintf(why, 256, "cannot listen on %.160s: %s", path,
-             rc == -EADDRINUSE ? "it is in use, or is no socket" : tierce_strerror(rc));
+             rc == -EADDRINUSE
+                 ? "another process answers there, or it is no socket; name another path"
+                 : tierce_strerror(rc));
     if (s >= 0)
         close(s);
     return rc;
 }
 
+bool tierce__control_peer(int fd, struct ucred *out)
+{
+    socklen_t bytes = sizeof(*out);
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, out, &bytes) == 0;
+}
+
 bool tierce__control_peer_is_ours(int fd)
 {
     struct ucred peer;
-    socklen_t bytes = sizeof(peer);
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0)
-        return false;
-    return peer.uid == geteuid() || peer.uid == 0;
+    return tierce__control_peer(fd, &peer) && (peer.uid == geteuid() || peer.uid == 0);
 }

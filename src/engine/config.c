@@ -139,3 +139,10 @@ const char *tierce__engine_text(const struct tierce_config *config, enum tierce_
     TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
     return tierce__config_text(config->values, param);
 }
+
+const char *tierce__engine_source(const struct tierce_config *config,
+                                  enum tierce__engine_param param)
+{
+    TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
+    return tierce__config_source(config->values, param);
+}

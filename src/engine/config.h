@@ -35,6 +35,10 @@ bool tierce__engine_bool(const struct tierce_config *config, enum tierce__engine
 const char *tierce__engine_text(const struct tierce_config *config,
                                 enum tierce__engine_param param);
 
+/* Where the value comes from: "default", or as messages tell it. [borrow until the next set] */
+const char *tierce__engine_source(const struct tierce_config *config,
+                                  enum tierce__engine_param param);
+
 /* tierce_config_set with an origin for messages and print ("--memory.size"). */
 TIERCE_MUSTUSE int tierce__engine_config_set(struct tierce_config *config, const char *name,
                                              const char *value, const char *source,

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/client.h"
 #include "engine/cost.h"
 
 #include "base/assert.h"
@@ -10,8 +11,7 @@
 /* Numbers older than this are measured anew. */
 #define KNOWN_S 10u
 
-/* ---- how fast the engine computes -------------------------------------------------------------
- */
+/* ---- how fast the engine computes ---------------------------------------------------------- */
 
 void tierce__prefill_init(struct tierce__prefill *prefill)
 {
@@ -47,12 +47,15 @@ double tierce__prefill_speed(struct tierce__prefill *prefill)
 void tierce_view_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns)
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
-    if (!tierce__engine_inherited(view->engine))
+    if (tierce__engine_inherited(view->engine))
+        return;
+    if (view->engine->client != NULL)
+        tierce__client_computed(view, tokens, ns);
+    else
         tierce__prefill_note(&view->prefill, tokens, ns);
 }
 
-/* ---- what is worth loading --------------------------------------------------------------------
- */
+/* ---- what is worth loading ----------------------------------------------------------------- */
 
 size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *places,
                           size_t count, uint64_t chunk_bytes, uint64_t chunk_tokens,
@@ -81,40 +84,42 @@ size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *
     return best;
 }
 
+/* As measured, unless the configuration says something else; so is the prefill. */
+static struct tierce__cost_tier cost_of(struct tierce_engine *engine, size_t rung)
+{
+    struct tierce__speed speed;
+    if (engine->settings.cost_read_bytes_per_s > 0)
+        return (struct tierce__cost_tier){.bytes_per_s =
+                                              (double)engine->settings.cost_read_bytes_per_s};
+    tierce__health_speed(&engine->rungs[rung].health, &speed);
+    return (struct tierce__cost_tier){speed.latency_s, speed.bytes_per_s};
+}
+
+static double prefill_of(struct tierce_view *view)
+{
+    uint64_t said = view->engine->settings.cost_prefill;
+    return said > 0 ? (double)said : tierce__prefill_speed(&view->prefill);
+}
+
 size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count)
 {
     struct tierce_engine *engine = view->engine;
-    const struct tierce__settings *settings = &engine->settings;
     struct tierce__cost_tier tiers[TIERCE__TIERS_MAX] = {0};
-    if (!settings->cost_check)
+    if (!engine->settings.cost_check || count == 0)
         return count;
-    for (size_t rung = 1; rung < engine->rung_count; rung++) {
-        struct tierce__speed speed;
-        tierce__health_speed(&engine->rungs[rung].health, &speed);
-        if (settings->cost_read_bytes_per_s > 0)
-            speed = (struct tierce__speed){.bytes_per_s = (double)settings->cost_read_bytes_per_s};
-        tiers[rung] = (struct tierce__cost_tier){speed.latency_s, speed.bytes_per_s};
-    }
-    double prefill = settings->cost_prefill > 0 ? (double)settings->cost_prefill
-                                                : tierce__prefill_speed(&view->prefill);
+    for (size_t rung = 1; rung < engine->rung_count; rung++)
+        tiers[rung] = cost_of(engine, rung);
     return tierce__cost_worth(tiers, places, count, view->full.extent.object_bytes,
                               (uint64_t)view->chunk_blocks * view->full.geometry.block_tokens,
-                              prefill);
+                              prefill_of(view));
 }
 
 bool tierce__cost_pays(struct tierce_view *view, size_t rung, uint64_t bytes, uint64_t tokens)
 {
-    const struct tierce__settings *settings = &view->engine->settings;
-    if (!settings->cost_check || rung == 0)
+    if (!view->engine->settings.cost_check || rung == 0)
         return true;
-    struct tierce__speed speed;
-    tierce__health_speed(&view->engine->rungs[rung].health, &speed);
-    if (settings->cost_read_bytes_per_s > 0)
-        speed = (struct tierce__speed){.bytes_per_s = (double)settings->cost_read_bytes_per_s};
-    double prefill = settings->cost_prefill > 0 ? (double)settings->cost_prefill
-                                                : tierce__prefill_speed(&view->prefill);
-    struct tierce__cost_tier tiers[2] = {{0}, {speed.latency_s, speed.bytes_per_s}};
-    return tierce__cost_worth(tiers, &(uint8_t){1}, 1, bytes, tokens, prefill) == 1;
+    struct tierce__cost_tier tiers[2] = {{0}, cost_of(view->engine, rung)};
+    return tierce__cost_worth(tiers, &(uint8_t){1}, 1, bytes, tokens, prefill_of(view)) == 1;
 }
 
 /* Whether a tier's numbers are old; of several who ask at once, one is told so. */

@@ -44,6 +44,7 @@ int tierce__departures_create(struct tierce__departures **out, uint32_t count)
         tierce__free(table);
         return -ENOMEM;
     }
+    tierce__advise_huge(table->sets, table->set_count * sizeof(*table->sets));
     tierce__lock_init(&table->lock, TIERCE__LOCK_DEPARTURES);
     *out = table;
     return 0;
@@ -58,7 +59,7 @@ void tierce__departures_destroy(struct tierce__departures *table)
     tierce__free(table);
 }
 
-static struct set *set_of(struct tierce__departures *table, uint64_t spread)
+static struct set *set_of(const struct tierce__departures *table, uint64_t spread)
 {
     return &table->sets[(spread >> 32) * table->set_count >> 32];
 }
@@ -109,6 +110,12 @@ void tierce__departures_forget(struct tierce__departures *table, uint64_t spread
         set->ways[WAYS - 1] = (struct entry){0};
     }
     tierce__lock_drop(&table->lock);
+}
+
+void tierce__departures_prefetch(const struct tierce__departures *table, uint64_t spread)
+{
+    if (table != NULL)
+        __builtin_prefetch(set_of(table, spread));
 }
 
 bool tierce__departures_find(struct tierce__departures *table, uint64_t spread,

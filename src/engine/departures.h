@@ -41,6 +41,9 @@ void tierce__departures_note(struct tierce__departures *table, uint64_t spread,
 /* The chunk has come back. */
 void tierce__departures_forget(struct tierce__departures *table, uint64_t spread);
 
+/* A find will follow. Changes nothing. */
+void tierce__departures_prefetch(const struct tierce__departures *table, uint64_t spread);
+
 /* False: nothing is known of it; *out untouched. */
 TIERCE_MUSTUSE bool tierce__departures_find(struct tierce__departures *table, uint64_t spread,
                                             struct tierce__departure *out);

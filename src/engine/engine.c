@@ -14,15 +14,20 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/client.h"
+#include "engine/client_socket.h"
 #include "engine/remotes.h"
 #include "engine/config.h"
 #include "engine/departures.h"
 #include "engine/engine_private.h"
 #include "engine/events.h"
+#include "engine/joint.h"
 #include "engine/metrics.h"
 #include "engine/operate.h"
+#include "engine/shared.h"
 #include "engine/why.h"
 #include "tier/disk.h"
+#include "tier/lmcache_names.h"
 #include "tier/memory.h"
 
 /* How often the keeper looks for pins past their deadline. */
@@ -48,6 +53,7 @@ static void empty_registry(void)
 static void enter_child(void)
 {
     generation++;
+    tierce__client_enter_child();
     empty_registry();
 }
 
@@ -134,9 +140,12 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
 {
     uint64_t chunks = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_CHUNKS);
     int rc = tierce__pool_create(
-        &engine->pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
-                                                   .cap_bytes = engine->settings.memory_bytes,
-                                                   .buf_count_max = (uint32_t)chunks});
+        &engine->pool, &(struct tierce__pool_opts){
+                           .size = sizeof(struct tierce__pool_opts),
+                           .cap_bytes = engine->settings.memory_bytes,
+                           .buf_count_max = (uint32_t)chunks,
+                           .shared = tierce__engine_bool(config, TIERCE__ENGINE_MEMORY_SHARED) ||
+                                     tierce__remotes_share_memory(config)});
     if (rc < 0) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "memory.size: cannot reserve %llu bytes: %s",
                  (unsigned long long)engine->settings.memory_bytes, tierce_strerror(rc));
@@ -217,8 +226,8 @@ static void open_control(struct tierce_engine *engine, const struct tierce_confi
         .routes = tierce__engine_pages,
         .route_count = tierce__engine_page_count,
         .arg = engine};
-    if (opts.socket[0] == '\0' && opts.port == 0)
-        return;
+    if ((opts.socket[0] == '\0' && opts.port == 0) || engine->client != NULL)
+        return; /* a node is asked itself */
     int rc = tierce__control_start(&engine->control, &opts, why);
     if (rc < 0)
         tierce__log(TIERCE_LOG_WARN, "control_refused",
@@ -239,6 +248,7 @@ static void *run_keeper(void *arg)
         if (look)
             tierce__sessions_expire(engine, NULL, false);
         tierce__stores_expire(engine);
+        tierce__joints_expire(engine);
         tierce__prefetches_expire(engine);
         if (!closing)
             tierce__storage_probe(engine);
@@ -276,9 +286,58 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
         strcmp(tierce__engine_text(config, TIERCE__ENGINE_BREAKER_FALLBACK), "recompute") == 0;
 }
 
+/* What a node has and its clients do not. */
+static bool is_of_node(const char *name)
+{
+    static const char *const prefixes[] = {"memory.",  "disk.", "remote.",    "prefetch.",
+                                           "metrics.", "cost.", "access_log."};
+    for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int check_client(const struct tierce_config *config, char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    for (enum tierce__engine_param i = 0; i < TIERCE__ENGINE_PARAMS; i++) {
+        const char *name = tierce__engine_params()[i].name;
+        const char *source = tierce__engine_source(config, i);
+        if (!is_of_node(name) || strcmp(source, "default") == 0)
+            continue;
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
+                 "%s: with node.socket it is the node that has memory and tiers; set it there, not "
+                 "here (%.128s)",
+                 name, source);
+        return TIERCE_E_CONFIG;
+    }
+    return 0;
+}
+
+/* Of an engine that asks a node. That is connected by the first who asks. */
+static int open_client(struct tierce_engine *engine, const struct tierce_config *config,
+                       char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    int rc = check_client(config, why);
+    if (rc == 0)
+        rc = tierce__namespaces_create(&engine->namespaces);
+    if (rc == 0)
+        rc = tierce__client_open(
+            &engine->client, engine,
+            &(struct tierce__client_opts){
+                .path = tierce__engine_text(config, TIERCE__ENGINE_NODE_SOCKET),
+                .user = tierce__engine_text(config, TIERCE__ENGINE_NODE_USER),
+                .engine_name = tierce__engine_text(config, TIERCE__ENGINE_NODE_ENGINE)});
+    if (rc == 0)
+        tierce__peer_release(tierce__client_peer(engine->client));
+    return rc;
+}
+
 static int open_parts(struct tierce_engine *engine, const struct tierce_config *config,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
+    if (tierce__engine_text(config, TIERCE__ENGINE_NODE_SOCKET)[0] != '\0')
+        return open_client(engine, config, why);
     int rc = tierce__namespaces_create(&engine->namespaces);
     if (rc == 0)
         rc = tierce__departures_create(
@@ -314,6 +373,7 @@ static bool close_parts(struct tierce_engine *engine)
         tierce__lock_drop(&engine->lock);
         pthread_join(engine->keeper, NULL);
     }
+    tierce__joints_fini(&engine->joints);
     tierce__sessions_expire(engine, NULL, true);
     while (atomic_load(&engine->calling) > 0)
         sched_yield();
@@ -330,9 +390,11 @@ static bool close_parts(struct tierce_engine *engine)
     tierce__storing_fini(&engine->storing);
     tierce__object_names_fini(&engine->object_names);
     tierce__prefetches_fini(&engine->prefetches);
+    tierce__client_close(engine->client);
     tierce__pool_destroy(engine->pool);
     tierce__events_destroy(engine->events);
     tierce__departures_destroy(engine->departures);
+    tierce__lmcache_names_destroy(engine->lmcache_names);
     tierce__namespaces_destroy(engine->namespaces);
     return true;
 }
@@ -363,6 +425,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     tierce__list_init(&engine->registry_node);
     tierce__fetches_init(&engine->fetches);
     tierce__storing_init(&engine->storing);
+    tierce__joints_init(&engine->joints);
     tierce__object_names_init(&engine->object_names);
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);
@@ -581,6 +644,11 @@ void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stat
     tierce__access_counts(engine->access_log, &lines, &dropped);
     out->access_lines = (int64_t)lines;
     out->access_dropped = (int64_t)dropped;
+    if (engine->client != NULL) {
+        out->mode_now = tierce__engine_mode(engine);
+        out->node_connected_now = tierce__client_is_connected(engine->client);
+        return;
+    }
     struct tierce__tier_stats memory;
     engine->rungs[0].tier->ops->stats(engine->rungs[0].tier, &memory);
     struct tierce__pool_stats pool;
@@ -589,6 +657,7 @@ void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stat
     out->memory_evictions = (int64_t)memory.evicted_chunks;
     out->memory_bytes_now = (int64_t)pool.used_bytes;
     out->memory_cap_bytes = (int64_t)pool.cap_bytes;
+    out->leases_now = (int64_t)tierce__pool_leases(engine->pool);
     for (size_t i = 1; i < engine->rung_count; i++) {
         if (engine->rungs[i].origin == TIERCE_ORIGIN_DISK)
             add_disk_stats(&engine->rungs[i], out);
@@ -601,4 +670,20 @@ void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stat
     out->sessions_now = (int64_t)engine->session_count;
     tierce__lock_drop(&engine->lock);
     out->prefetch_bytes_now = (int64_t)tierce__semaphore_used(&engine->prefetches.memory);
+}
+
+void tierce__engine_memory(const struct tierce_engine *engine, struct tierce__engine_memory *out)
+{
+    uint8_t *base;
+    out->fd = tierce__pool_fd(engine->pool);
+    tierce__pool_mapping(engine->pool, &base, &out->bytes);
+    out->base = base;
+}
+
+uint32_t tierce__engine_tiers(const struct tierce_engine *engine)
+{
+    uint32_t tiers = 0;
+    for (size_t i = 0; i < engine->rung_count; i++)
+        tiers |= 1u << engine->rungs[i].origin;
+    return tiers;
 }

@@ -26,16 +26,17 @@
  * a lookup in lookup.c; storage.c drives the tiers below them; fetch.c reads chunks from them;
  * sessions.c keeps the pins.
  *
- * Lock order: REGISTRY (engine.c), ENGINE (sessions, unattended requests), PREFETCH, FETCH (what is
- * being read), TRANSFER (one waiting caller), then the tiers' own. No tier is called with one of
- * these held.
+ * Lock order: base/locks.def. No tier is called with a lock of the engine held.
  */
 
-#define TIERCE__ENGINE_MAGIC   0x7e1e0001u
-#define TIERCE__VIEW_MAGIC     0x7e1e0002u
-#define TIERCE__STORE_MAGIC    0x7e1e0003u
-#define TIERCE__LOAD_MAGIC     0x7e1e0004u
-#define TIERCE__PREFETCH_MAGIC 0x7e1e0005u
+#define TIERCE__ENGINE_MAGIC       0x7e1e0001u
+#define TIERCE__VIEW_MAGIC         0x7e1e0002u
+#define TIERCE__STORE_MAGIC        0x7e1e0003u
+#define TIERCE__LOAD_MAGIC         0x7e1e0004u
+#define TIERCE__PREFETCH_MAGIC     0x7e1e0005u
+#define TIERCE__OBJECTS_MAGIC      0x7e1e0006u
+#define TIERCE__OBJECT_MAGIC       0x7e1e0007u
+#define TIERCE__SUBSCRIPTION_MAGIC 0x7e1e0008u
 
 #define TIERCE__TIERS_MAX    8
 #define TIERCE__SESSION_BINS 256
@@ -89,11 +90,12 @@ struct tierce__prefetches {
 /* An engine is in the registry from before it has its folder until after it has let go of it. */
 enum tierce__engine_state { TIERCE__ENGINE_OPENING, TIERCE__ENGINE_OPEN, TIERCE__ENGINE_CLOSING };
 
-/* The leading blocks of its chain that a session has used; id 0: none. */
+/* What a session has done with its chain; id 0: none. */
 struct tierce__use {
     const struct tierce_view *view;
     uint64_t id;
-    uint64_t blocks;
+    uint64_t blocks; /* the leading ones that it has used */
+    size_t promised; /* chunks, where its lookup left the next to computing; SIZE_MAX: it did not */
 };
 
 struct tierce_engine {
@@ -117,17 +119,28 @@ struct tierce_engine {
     struct tierce__departures *departures; /* or NULL */
     struct tierce__events *events;
     struct tierce__namespaces *namespaces;
+    struct tierce__lmcache_names *lmcache_names; /* for a store in LMCache's layout, or NULL */
     struct tierce__pool *pool;
+    struct tierce__client
+        *client; /* instead of tiers and a pool: asks a node (client.h); or NULL */
     struct tierce__rung rungs[TIERCE__TIERS_MAX];
     size_t rung_count;
 
     struct tierce__fetches fetches;
     struct tierce__storing storing;
+    struct tierce__joints {
+        struct tierce__lock lock; /* JOINT */
+        struct tierce__cond changed;
+        struct tierce__list list;
+    } joints; /* joint.h */
     struct tierce__object_names object_names;
     struct tierce__prefetches prefetches;
     /* Threads of tiers that call a tier from an answer: closing waits for them, because the one
      * who waited for that call's own answer may be closing the engine already. */
     _Atomic uint32_t calling;
+    /* Loans that do not fit into memory, until they have returned their last chunk, and that do not
+     * wait for memory themselves: what they hold is given back chunk by chunk. */
+    _Atomic uint32_t passing;
 
     struct tierce__lock lock; /* ENGINE: everything below */
     struct tierce__cond changed;
@@ -174,8 +187,12 @@ struct tierce_view {
     uint32_t chunk_blocks;
     struct tierce__key key; /* template: namespace and shard */
     uint32_t *cell_bytes;
-    struct tierce__shape full;
+    struct tierce__shape full;          /* of the whole chunk */
+    struct tierce_part part;            /* what loads and stores of the view move */
+    struct tierce__client_view *remote; /* of a client of a node */
     struct tierce__prefill prefill;
+    struct tierce__lmcache_form
+        *lmcache; /* how LMCache sees it, where the engine has names; or NULL */
 };
 
 static inline void tierce__count(struct tierce_engine *engine, enum tierce__stat stat, int64_t n)
@@ -322,6 +339,10 @@ bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key 
 struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
                                           const struct tierce__key *key);
 
+/* The same for one that is used now, and marked so: under one lock, and its release costs none. */
+struct tierce__buf *tierce__storage_lend(struct tierce_engine *engine,
+                                         const struct tierce__key *key);
+
 /* How many leading keys memory holds; bufs[0 .. *leased): a reference on the buffer of each, as far
  * as they have no more than `bytes` together. bufs: room for count. */
 size_t tierce__storage_lease_prefix(struct tierce_engine *engine, const struct tierce__key *keys,
@@ -403,9 +424,9 @@ TIERCE_MUSTUSE int tierce__storage_read_head(struct tierce_engine *engine, size_
 TIERCE_MUSTUSE int64_t tierce__storage_forget(struct tierce_engine *engine, size_t rung,
                                               const struct tierce__key *of);
 
-/* Marks chunks as used in the first `rungs` tiers, the first key ending up newest; the request has
+/* Marks chunks as used in the tiers [first, rungs), the first key ending up newest; the request has
  * used `used` of them before. */
-void tierce__storage_touch(struct tierce_engine *engine, size_t rungs,
+void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t rungs,
                            const struct tierce__key *keys, size_t count, size_t used);
 
 /*
@@ -422,8 +443,8 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
 void tierce__storage_try(struct tierce_engine *engine, size_t rung,
                          const struct tierce__key *asked);
 
-/* Reads the first `bytes` of a chunk, for what the answer tells of the tier: nobody waits for it.
- */
+/* Reads the first `bytes` of a chunk, for what the answer tells of the tier: nobody waits for
+ * it. */
 void tierce__storage_sample(struct tierce_engine *engine, size_t rung,
                             const struct tierce__key *key, uint64_t bytes);
 
@@ -454,19 +475,22 @@ static inline void tierce__view_access(struct tierce_view *view, struct tierce__
     tierce__access_begin(view->engine->access_log, line, op, &what);
 }
 
-/* ---- store.c ---- */
+/* ---- reserve.c ---- */
 
 /* Gives up what has waited too long for another store. */
 void tierce__stores_expire(struct tierce_engine *engine);
 
 /* ---- sessions.c ---- */
 
-/* Replaces the pins of (view, id) by `count` leased buffers, whose references move to the session,
- * for `pin_ms` (0: timeout.pin); the arrays are copied. Errors: -ENOMEM (the references are
- * released and the old pins stay). */
-TIERCE_MUSTUSE int tierce__session_hold(struct tierce_view *view, uint64_t id,
-                                        const struct tierce__key *keys, struct tierce__buf **bufs,
-                                        size_t *count, uint32_t pin_ms);
+/* A session that nobody else knows of, with room for `count` buffers, ended by session_free; NULL:
+ * no memory. */
+struct tierce__session *tierce__session_alloc(struct tierce_view *view, uint64_t id, size_t count);
+
+/* The leased buffers of a new session, bufs[0 .. count), take the place of the pins of its id, for
+ * `pin_ms` (0: timeout.pin), as far as the bound on pins has room. Returns how many did; the others
+ * are released. [transfer] session; [borrow for the call] keys of the buffers. */
+size_t tierce__session_hold(struct tierce__session *session, const struct tierce__key *keys,
+                            uint32_t pin_ms);
 
 /* Adds a leased buffer to the pins of (view, id), which are made if there are none, and which last
  * for `pin_ms` (0: timeout.pin) at least. The reference moves; false, and it is released: the bound
@@ -499,8 +523,23 @@ struct tierce__session {
 size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct tierce__keys *keys,
                            size_t count);
 
+/*
+ * Notes that a lookup found more than `chunks` and left that to the inference engine, because it is
+ * sooner computed. What a store is offered from there on is new to memory, whatever slower tiers
+ * have: tierce__session_promised returns the number, SIZE_MAX where no lookup left anything.
+ */
+void tierce__session_leave(struct tierce_view *view, uint64_t id, size_t chunks);
+size_t tierce__session_promised(struct tierce_view *view, uint64_t id);
+
+/* Forgets what the sessions of a view have done: another view may come to lie where it does. */
+void tierce__session_forget(const struct tierce_view *view);
+
 /* Takes a session out; the caller ends it with session_free. NULL if there is none. */
 struct tierce__session *tierce__session_take(struct tierce_view *view, uint64_t id);
+
+/* A copy of a session, with references of its own; the caller ends it with session_free. NULL if
+ * there is none, or no memory. */
+struct tierce__session *tierce__session_share(struct tierce_view *view, uint64_t id);
 
 /* Releases the references that are still in bufs (NULL entries are skipped). NULL is accepted. */
 void tierce__session_free(struct tierce__session *session);

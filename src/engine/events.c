@@ -14,10 +14,9 @@
 #include "engine/engine_private.h"
 #include "engine/why.h"
 
-#define SUBSCRIPTION_MAGIC 0x7e1e0005u
-#define BATCH_MAX          4096u
-#define COPY_MAX           32u /* records under one hold of the lock: tiers wait for it */
-#define SCAN_PLACES        256u
+#define BATCH_MAX   4096u
+#define COPY_MAX    32u /* records under one hold of the lock: tiers wait for it */
+#define SCAN_PLACES 256u
 
 /* An event as the ring keeps it. */
 struct record {
@@ -261,12 +260,14 @@ int tierce_events_subscribe(struct tierce_subscription **out, struct tierce_engi
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
     if (tierce__engine_inherited(engine))
         return TIERCE_E_CLOSED;
+    if (engine->client != NULL)
+        return TIERCE_E_UNSUPPORTED;
     if (opts->size != sizeof(*opts) || opts->fn == NULL || opts->batch_max > BATCH_MAX)
         return TIERCE_E_ARGUMENT;
     struct tierce_subscription *s = tierce__calloc(1, sizeof(*s));
     if (s == NULL)
         return -ENOMEM;
-    s->magic = SUBSCRIPTION_MAGIC;
+    s->magic = TIERCE__SUBSCRIPTION_MAGIC;
     s->engine = engine;
     s->opts = *opts;
     s->opts.batch_max = opts->batch_max > 0 ? opts->batch_max : 256;
@@ -294,7 +295,7 @@ void tierce_events_unsubscribe(struct tierce_subscription *subscription)
 {
     if (subscription == NULL)
         return;
-    TIERCE_CHECK_MAGIC(subscription, SUBSCRIPTION_MAGIC);
+    TIERCE_CHECK_MAGIC(subscription, TIERCE__SUBSCRIPTION_MAGIC);
     struct tierce_engine *engine = subscription->engine;
     if (tierce__engine_inherited(engine))
         return;
@@ -348,7 +349,7 @@ static void scan_rung(struct tierce_engine *engine, struct scan *scan, tierce_ev
 int tierce_events_snapshot(struct tierce_subscription *subscription, uint64_t *sequence,
                            tierce_events_fn *fn, void *arg)
 {
-    TIERCE_CHECK_MAGIC(subscription, SUBSCRIPTION_MAGIC);
+    TIERCE_CHECK_MAGIC(subscription, TIERCE__SUBSCRIPTION_MAGIC);
     struct tierce_engine *engine = subscription->engine;
     if (tierce__engine_inherited(engine))
         return TIERCE_E_CLOSED;

@@ -321,19 +321,21 @@ static void submit(struct segment *segment)
         answer(segment, TIERCE_E_DOWN);
 }
 
-static void ask(struct tierce__fetch *fetch, uint32_t index)
+static void ask(struct tierce__fetch *fetch, uint32_t index, bool ahead)
 {
     tierce__lock_take(lock_of(fetch));
     bool mine = claim(fetch, &fetch->segments[index]);
+    if (mine)
+        fetch->segments[index].req.ahead = ahead;
     tierce__lock_drop(lock_of(fetch));
     if (mine)
         submit(&fetch->segments[index]);
 }
 
-static void ask_all(struct tierce__fetch *fetch)
+static void ask_all(struct tierce__fetch *fetch, bool ahead)
 {
     for (uint32_t i = 0; i < fetch->segment_count; i++)
-        ask(fetch, i);
+        ask(fetch, i, ahead);
 }
 
 void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t index)
@@ -342,9 +344,9 @@ void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t index)
     TIERCE_ASSERT(index < fetch->segment_count);
     const struct tierce__tier *tier = fetch->engine->rungs[fetch->rung].tier;
     if ((tier->ops->caps & TIERCE__TIER_WHOLE) != 0)
-        ask_all(fetch);
+        ask_all(fetch, false);
     else
-        ask(fetch, index);
+        ask(fetch, index, false);
 }
 
 void tierce__fetch_read_all(struct tierce__fetch_seat *seat, tierce__fetch_settled_fn *settled,
@@ -352,7 +354,7 @@ void tierce__fetch_read_all(struct tierce__fetch_seat *seat, tierce__fetch_settl
 {
     struct tierce__fetch *fetch = seat->fetch;
     TIERCE_ASSERT(seat->settled == NULL);
-    ask_all(fetch);
+    ask_all(fetch, true);
     struct tierce__list told;
     tierce__lock_take(lock_of(fetch));
     seat->settled = settled;

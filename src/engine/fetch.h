@@ -87,8 +87,8 @@ TIERCE_MUSTUSE bool tierce__fetch_join(struct tierce_engine *engine,
                                        const struct tierce__shape *shape,
                                        struct tierce__buf **lent);
 
-/* Asks for a segment (shape's), unless that has been done, with the latest deadline of all seats.
- */
+/* Asks for a segment (shape's), unless that has been done, with the latest deadline of all
+ * seats. */
 void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t segment);
 
 /*

@@ -3,8 +3,8 @@
 
 #include "base/clock.h"
 
-/* Readings count half as much once so many seconds of reading, or so many answers, have followed.
- */
+/* Readings count half as much once so many seconds of reading, or so many answers, have
+ * followed. */
 #define HALF_LIFE_S    2.0
 #define LATENCY_WEIGHT 0.125
 /* After so long without an answer what is remembered says little. */
@@ -32,11 +32,11 @@ bool tierce__health_is_fault(int status)
 
 static bool reaches_device(const struct tierce__tier_req *req)
 {
-    return req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT;
+    return req->op == TIERCE__TIER_GET || req->op == TIERCE__TIER_PUT ||
+           req->op == TIERCE__TIER_PING;
 }
 
-/* ---- how fast it reads ------------------------------------------------------------------------
- */
+/* ---- how fast it reads --------------------------------------------------------------------- */
 
 /*
  * Bandwidth is what all readings together brought while at least one was under way: that is what
@@ -99,8 +99,7 @@ void tierce__health_speed(struct tierce__health *health, struct tierce__speed *o
     tierce__lock_drop(&health->lock);
 }
 
-/* ---- whether it is asked ----------------------------------------------------------------------
- */
+/* ---- whether it is asked ------------------------------------------------------------------- */
 
 bool tierce__health_pass(struct tierce__health *health, struct tierce__tier_req *req)
 {
@@ -115,8 +114,8 @@ bool tierce__health_pass(struct tierce__health *health, struct tierce__tier_req 
     return true;
 }
 
-/* Whether nothing was heard since a request began that has run into its deadline. Under the lock.
- */
+/* Whether nothing was heard since a request began that has run into its deadline. Under the
+ * lock. */
 static bool hangs(const struct tierce__health *health, const struct tierce__tier_req *req,
                   uint64_t now_ns)
 {
@@ -161,18 +160,37 @@ static enum tierce__health_change note_index(struct tierce__health *health,
     return lost ? TIERCE__HEALTH_LOST : TIERCE__HEALTH_SAME;
 }
 
+/* A store that says that it is there: it is asked again, and its requests tell the rest. */
+static enum tierce__health_change note_ping(struct tierce__health *health,
+                                            const struct tierce__tier_req *req)
+{
+    bool was_closed = tierce__breaker_closed(&health->breaker), ok = req->status == 0;
+    if (tierce__breaker_note(&health->breaker, ok, tierce__now_ns()))
+        return TIERCE__HEALTH_LOST;
+    return ok && !was_closed ? TIERCE__HEALTH_BACK : TIERCE__HEALTH_SAME;
+}
+
 enum tierce__health_change tierce__health_note(struct tierce__health *health,
                                                const struct tierce__tier_req *req)
 {
     if (!reaches_device(req))
         return note_index(health, req);
+    if (req->op == TIERCE__TIER_PING)
+        return note_ping(health, req);
     uint64_t now_ns = tierce__now_ns(), took_ns = now_ns - req->begun_ns;
     if (req->op == TIERCE__TIER_GET)
         end_reading(health, req, now_ns);
     bool failed = tierce__health_is_fault(req->status);
-    if (!failed && req->status != 0) { /* an honest no comes from the index */
-        tierce__breaker_let_go(&health->breaker);
-        return TIERCE__HEALTH_SAME;
+    if (!failed && req->status != 0) {
+        /* An honest no comes from the index; a shared tier's from its store, which is there
+         * then. */
+        bool answered = health->shared && req->status == TIERCE_E_MISS;
+        bool is_back = answered && !tierce__breaker_closed(&health->breaker);
+        if (answered)
+            (void)tierce__breaker_note(&health->breaker, true, now_ns);
+        else
+            tierce__breaker_let_go(&health->breaker);
+        return is_back ? TIERCE__HEALTH_BACK : TIERCE__HEALTH_SAME;
     }
     tierce__latency_add(req->op == TIERCE__TIER_GET ? &health->reads : &health->writes, took_ns);
     failed =

@@ -12,7 +12,7 @@
  * From the first follows whether it is asked at all (the breaker), from the last what a load would
  * cost (cost.h).
  *
- *     tierce__health_begin(&health, req);     // before submit
+ *     if (tierce__health_pass(&health, req))  // submit it
  *     ... the tier answers ...
  *     change = tierce__health_note(&health, req);
  *
@@ -21,9 +21,9 @@
  * slow_ms is a failure too. A tier that said nothing at all for hang_ms, while it was asked, hangs:
  * its breaker opens at once, so that one deadline is all that it costs.
  *
- * Only reads and writes reach a device. Lookups, deletions and flushes of nothing come from an
- * index in memory: they must neither end a row of failures nor an outage. Lookups of a shared tier
- * ask outside, and end a row.
+ * Only reads, writes and pings reach a device. Lookups, deletions and flushes of nothing come from
+ * an index in memory: they must neither end a row of failures nor an outage. Lookups of a shared
+ * tier ask outside, and end a row.
  *
  * Thread: any.
  */

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "engine/client.h"
 #include "engine/engine_private.h"
 #include "engine/operate.h"
 #include "engine/sibling.h"
@@ -11,35 +12,6 @@
 static int64_t beyond(uint64_t end, uint64_t from)
 {
     return end > from ? (int64_t)(end - from) : 0;
-}
-
-/* Leases the leading chunks that memory holds, as far as the bound on pins allows, and gives the
- * leases to the session. *pinned = how many. */
-static int pin_prefix(struct tierce_view *view, const struct tierce_lookup_opts *opts,
-                      const struct tierce__key *keys, size_t count, size_t *pinned)
-{
-    uint64_t session = opts->session;
-    *pinned = 0;
-    if (count == 0) {
-        tierce_unpin(view, session);
-        return 0;
-    }
-    struct tierce__buf **bufs = tierce__calloc(count, sizeof(struct tierce__buf *));
-    if (bufs == NULL)
-        return -ENOMEM;
-    size_t held, found = tierce__storage_lease_prefix(view->engine, keys, count, bufs,
-                                                      tierce__session_room(view, session), &held);
-    int rc = 0;
-    if (held > 0)
-        rc = tierce__session_hold(view, session, keys, bufs, &held, opts->pin_ms);
-    else
-        tierce_unpin(view, session);
-    tierce__free(bufs);
-    if (rc == 0) {
-        tierce__count(view->engine, TIERCE__STAT_pins_refused, (int64_t)(found - held));
-        *pinned = held;
-    }
-    return rc;
 }
 
 /* Blocks that the inference engine holds itself are neither asked for nor hits. */
@@ -79,6 +51,7 @@ struct lookup {
     struct tierce__keys keys;
     size_t in_memory;
     size_t found;
+    bool refused;   /* memory has more, which may not be pinned */
     bool not_worth; /* there is more, which is sooner computed */
     struct tierce__unasked unasked;
 };
@@ -89,6 +62,31 @@ static bool only_memory(const struct lookup *l)
            (l->opts->tiers != 0 && l->rungs == 1);
 }
 
+/* Leases the leading chunks that memory holds, as far as the bound on pins allows, and gives the
+ * leases to the session. */
+static int pin_prefix(struct lookup *l, const struct tierce__key *keys, size_t count)
+{
+    struct tierce_view *view = l->view;
+    uint64_t id = l->opts->session;
+    if (count > 0) {
+        struct tierce__session *session = tierce__session_alloc(view, id, count);
+        if (session == NULL)
+            return -ENOMEM;
+        size_t found =
+            tierce__storage_lease_prefix(view->engine, keys, count, session->bufs,
+                                         tierce__session_room(view, id), &session->count);
+        if (session->count > 0)
+            l->in_memory = tierce__session_hold(session, keys, l->opts->pin_ms);
+        else
+            tierce__session_free(session);
+        l->refused = found > l->in_memory;
+        tierce__count(view->engine, TIERCE__STAT_pins_refused, (int64_t)(found - l->in_memory));
+    }
+    if (l->in_memory == 0)
+        tierce_unpin(view, id);
+    return 0;
+}
+
 /* Chunks [from, to) behind those that were found are there and sooner computed. */
 static void leave(const struct lookup *l, const uint8_t *places, size_t from, size_t to)
 {
@@ -96,6 +94,7 @@ static void leave(const struct lookup *l, const uint8_t *places, size_t from, si
     tierce__count(engine, TIERCE__STAT_misses_not_worth_loading, 1);
     tierce__count(engine, TIERCE__STAT_blocks_not_worth,
                   (int64_t)((to - from) * l->view->chunk_blocks));
+    tierce__session_leave(l->view, l->opts->session, l->found + from);
     while (from < to && places[from] == 0)
         from++;
     if (from < to && l->found + from < l->keys.full_count)
@@ -106,6 +105,9 @@ static void leave(const struct lookup *l, const uint8_t *places, size_t from, si
 static int find_more(struct lookup *l)
 {
     struct tierce_engine *engine = l->view->engine;
+    tierce__why_prefetch(engine, &l->keys.keys[l->found]);
+    if (l->rungs == 1 && !l->refused)
+        return 0; /* memory has been asked */
     size_t count = l->keys.count - l->found;
     uint8_t small[256], *places = count > sizeof(small) ? tierce__alloc(count) : small;
     if (places == NULL)
@@ -181,7 +183,7 @@ static int find_all(struct lookup *l, struct tierce_found *out)
         return find_nothing(l, first, out);
     size_t asked = (l->rungs & 1u) != 0 ? l->keys.count - first : 0;
     if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
-        rc = pin_prefix(l->view, l->opts, wanted, asked, &l->in_memory);
+        rc = pin_prefix(l, wanted, asked);
     else
         l->in_memory = tierce__storage_find(engine, wanted, asked, 1, NULL);
     l->in_memory += first;
@@ -210,6 +212,8 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
         return TIERCE_E_CLOSED;
     if (opts->size != sizeof(*opts) || opts->pin_ms > TIERCE_PIN_MS_MAX)
         return TIERCE_E_ARGUMENT;
+    if (engine->client != NULL)
+        return tierce__client_lookup(view, chain, to_block, opts, out);
     bool memory_only = (opts->flags & TIERCE_LOOKUP_MEMORY_ONLY) != 0;
     struct lookup l = {.view = view,
                        .chain = chain,
@@ -243,6 +247,8 @@ int tierce_durable(struct tierce_view *view, const struct tierce_chain *chain, u
     *blocks = 0;
     if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
+    if (view->engine->client != NULL)
+        return tierce__client_durable(view, chain, to_block, blocks);
     struct tierce__keys keys;
     int rc = tierce__keys_init(&keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)

@@ -80,6 +80,11 @@ static const struct tier_row {
      true, true},
     ROW("dropped_puts", dropped_puts, true, "Chunks not written because the queue was full."),
     ROW("errors", errors, true, "Errors of the device."),
+    ROW("connections", connections, false, "Connections to a remote store."),
+    ROW("connects", connects, true, "Connections made to a remote store."),
+    ROW("waiting", waiting, false, "Requests that wait for a connection to a remote store."),
+    ROW("calls_hanging", calls_hanging, false,
+        "Calls of a remote store that did not come back by their deadline."),
 #undef ROW
 };
 

@@ -14,8 +14,8 @@
  * Thread: any. Blocks as tierce_engine_stats, which is not at all.
  */
 
-/* All of stats.def; what belongs to a tier with the tier's name beside it. heap; NULL: no memory.
- */
+/* All of stats.def; what belongs to a tier with the tier's name beside it. heap; NULL: no
+ * memory. */
 char *tierce__engine_metrics(struct tierce_engine *engine, size_t *bytes);
 
 /* One JSON object: version, process, mode, counters, tiers, namespaces. */

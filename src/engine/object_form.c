@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "key/sha256.h"
@@ -64,11 +65,11 @@ struct tierce__key tierce__object_key(const struct tierce__object_space *space, 
 {
     static const char domain[] = "tierce object name"; /* with its zero at the end */
     struct tierce__key key = space->key;
-    struct tierce__sha256 sha;
-    tierce__sha256_init(&sha);
-    tierce__sha256_update(&sha, domain, sizeof(domain));
-    tierce__sha256_update(&sha, name, name_bytes);
-    tierce__sha256_final(&sha, key.hash);
+    uint8_t message[sizeof(domain) + TIERCE__OBJECT_NAME_MAX];
+    TIERCE_ASSERT(name_bytes <= TIERCE__OBJECT_NAME_MAX);
+    memcpy(message, domain, sizeof(domain));
+    memcpy(message + sizeof(domain), name, name_bytes);
+    tierce__sha256(key.hash, message, sizeof(domain) + name_bytes);
     return key;
 }
 
@@ -89,7 +90,8 @@ uint64_t *tierce__object_sums(uint8_t *object, uint64_t value_bytes)
 }
 
 void tierce__object_begin(uint8_t *object, struct tierce__object_form *form,
-                          const struct tierce__object_space *space, const struct tierce__key *key)
+                          const struct tierce__object_space *space, const struct tierce__key *key,
+                          bool pads)
 {
     uint32_t cells[LAYERS_MAX];
     struct tierce__object_what *what = &form->what;
@@ -97,7 +99,10 @@ void tierce__object_begin(uint8_t *object, struct tierce__object_form *form,
     struct tierce__chunk_info info = describe(space, key, &geometry);
     info.extent = form->extent;
     info.created_s = tierce__wall_s();
-    tierce__chunk_begin(object, &info, key->hash);
+    if (pads)
+        tierce__chunk_begin(object, &info, key->hash);
+    else
+        tierce__chunk_begin_unpadded(object, &info, key->hash);
     uint8_t *cell = object + info.extent.header_bytes;
     memset(cell, 0, cells[0]);
     tierce__store_le32(cell + AT_FORM, FORM);

@@ -55,9 +55,11 @@ struct tierce__object_form {
 };
 
 /* Writes the header and the first cell, with its sum. What is missing: the value, the sums of its
- * pieces, the seal. [in] form: what, extent of it. [out] form: as parsed. */
+ * pieces, the seal. [in] form: what, extent of it. [out] form: as parsed. pads: it may leave
+ * memory, and not even its padding is to carry what was there before. */
 void tierce__object_begin(uint8_t *object, struct tierce__object_form *form,
-                          const struct tierce__object_space *space, const struct tierce__key *key);
+                          const struct tierce__object_space *space, const struct tierce__key *key,
+                          bool pads);
 
 /* Another time at which a value ends, in an object that was begun and is not sealed; `value`: where
  * its value lies. */

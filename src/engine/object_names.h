@@ -13,18 +13,15 @@
  * The names of an engine's values under which something is going on: who changes what lies there,
  * and who is reading it from a slower tier.
  *
- *     name = tierce__object_name_take(&names, &key);
- *     if (tierce__object_name_hold(name, deadline))        // nobody else changes it
- *         tierce__object_name_change(name);                // nothing read before counts
+ *     rc = tierce__object_name_begin(&name, &names, &key, deadline);  // nobody else changes it
  *         ... take the old value out of the slower tiers, put the new one ...
- *         tierce__object_name_change(name);                // nor anything read meanwhile
- *         tierce__object_name_let_go(name);
- *     tierce__object_name_drop(name);
+ *     tierce__object_name_end(name);  // nothing that was read before or meanwhile counts
  *
  * Who reads notes `changes` first. What came is whole, and the value that was there, if there has
  * been no change since; it goes to memory while the name is held, so that no old value comes back.
  *
- * Thread: any; one lock of class OBJECTS inside. Only hold waits.
+ * Thread: any; one lock of class OBJECTS inside. Only begin waits. Names that nobody uses are kept
+ * for the next ones, a few of them: 1.1x on small SETs (2026-11).
  */
 
 #define TIERCE__OBJECT_NAME_BINS 256u
@@ -34,6 +31,8 @@ struct tierce__object_reading;
 struct tierce__object_names {
     struct tierce__lock lock; /* OBJECTS */
     struct tierce__list bins[TIERCE__OBJECT_NAME_BINS];
+    struct tierce__list spares;
+    uint32_t spare_count;
 };
 
 struct tierce__object_name {
@@ -58,18 +57,21 @@ struct tierce__object_name *tierce__object_name_take(struct tierce__object_names
 /* NULL is accepted. */
 void tierce__object_name_drop(struct tierce__object_name *name);
 
-/* Waits until nobody else holds the name; false: the deadline has passed. */
-TIERCE_MUSTUSE bool tierce__object_name_hold(struct tierce__object_name *name,
-                                             uint64_t deadline_ns);
+/* Takes the name and holds it when nobody else does; what is being read counts no more, and nobody
+ * joins it. Ended by end. Errors: -ENOMEM, TIERCE_E_DEADLINE. */
+TIERCE_MUSTUSE int tierce__object_name_begin(struct tierce__object_name **out,
+                                             struct tierce__object_names *names,
+                                             const struct tierce__key *key, uint64_t deadline_ns);
+/* What was read meanwhile does not count either. */
+void tierce__object_name_end(struct tierce__object_name *name);
+
 /* Holds the name if nobody does and there was no change since `changes` were counted. */
 TIERCE_MUSTUSE bool tierce__object_name_try(struct tierce__object_name *name, uint64_t changes);
 void tierce__object_name_let_go(struct tierce__object_name *name);
 
 uint64_t tierce__object_name_changes(struct tierce__object_name *name);
-/* The holder's: what is being read counts no more, and nobody joins it. */
-void tierce__object_name_change(struct tierce__object_name *name);
-
-/* The same for every name, or those of the namespace of the key `of`, whoever holds them. */
+/* What is being read under any name, or those of the namespace of the key `of`, counts no more,
+ * whoever holds them. */
 void tierce__object_names_change(struct tierce__object_names *names, const struct tierce__key *of);
 
 #endif

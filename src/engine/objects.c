@@ -40,6 +40,9 @@ int tierce__objects_open(struct tierce__objects **out, struct tierce_engine *eng
         tierce__free(space);
         return (int)id;
     }
+    struct tierce__pool_stats pool;
+    tierce__pool_stats(engine->pool, &pool);
+    space->value_bytes_least = pool.cap_bytes / pool.buf_count_max;
     space->magic = TIERCE__OBJECTS_MAGIC;
     space->engine = engine;
     space->space.key.ns = (uint32_t)id;
@@ -75,6 +78,7 @@ static void fill_handle(struct tierce__object_handle *h, struct tierce__objects 
                                         .space = space,
                                         .key = *key,
                                         .buf = buf,
+                                        .header_bytes = form->extent.header_bytes,
                                         .object_bytes = form->extent.object_bytes,
                                         .pieces = tierce__object_pieces(form->what.value_bytes)};
     h->base.value = buf->data + form->value_at;
@@ -85,7 +89,7 @@ struct tierce__object *tierce__object_open(struct tierce__objects *space,
                                            const struct tierce__key *key, struct tierce__buf *buf,
                                            const struct tierce__object_form *form)
 {
-    struct tierce__object_handle *h = tierce__calloc(1, sizeof(*h));
+    struct tierce__object_handle *h = tierce__alloc(sizeof(*h));
     if (h == NULL) {
         tierce__buf_release(buf);
         return NULL;
@@ -108,17 +112,11 @@ void tierce__object_release(struct tierce__object *object)
         free_handle(handle_of(object));
 }
 
-int tierce__object_share(struct tierce__object *object, struct tierce__object **out)
+uint64_t tierce__object_bytes(struct tierce__object *object)
 {
     const struct tierce__object_handle *h = handle_of(object);
-    struct tierce__object_handle *copy = tierce__alloc(sizeof(*copy));
-    TIERCE_ASSERT(h->found);
-    if (copy == NULL)
-        return -ENOMEM;
-    *copy = *h;
-    tierce__buf_acquire(copy->buf);
-    *out = &copy->base;
-    return 0;
+    uint64_t least = h->space->value_bytes_least;
+    return h->object_bytes > least ? h->object_bytes : least;
 }
 
 struct tierce__storage_chunk tierce__object_record(const struct tierce__key *key,
@@ -153,7 +151,8 @@ int tierce__object_create(struct tierce__objects *space, struct tierce__object *
         tierce__free(h);
         return TIERCE_E_FULL;
     }
-    tierce__object_begin(buf->data, &form, &space->space, &key);
+    /* Most of a small object is padding. */
+    tierce__object_begin(buf->data, &form, &space->space, &key, engine->rung_count > 1);
     fill_handle(h, space, &key, buf, &form);
     *out = &h->base;
     return 0;
@@ -256,15 +255,26 @@ static void expel_from_memory(struct tierce__objects *space, const struct tierce
     tierce__object_name_drop(name);
 }
 
-struct tierce__buf *tierce__objects_lease(struct tierce__objects *space,
-                                          struct tierce__object_form *form,
-                                          const struct tierce__key *key, const void *name,
-                                          size_t name_bytes)
+/* What the checks of a small value look at: its lines lie at the beginnings of pages, which the
+ * cache has little room for, and the misses are to be in flight together. */
+static void fetch_beginnings(const struct tierce__buf *buf)
+{
+    enum { LINE = 64, HEADER_BYTES = 320, FIRST_BYTES = 192 };
+    for (size_t at = 0; at < HEADER_BYTES; at += LINE)
+        __builtin_prefetch(buf->data + at);
+    for (size_t at = 0; at < FIRST_BYTES; at += LINE)
+        __builtin_prefetch(buf->data + TIERCE__CHUNK_ALIGN + at);
+}
+
+struct tierce__buf *tierce__objects_accept(struct tierce__objects *space,
+                                           struct tierce__object_form *form,
+                                           struct tierce__buf *buf, const struct tierce__key *key,
+                                           const void *name, size_t name_bytes)
 {
     uint64_t need;
-    struct tierce__buf *buf = tierce__storage_lease(space->engine, key);
     if (buf == NULL)
         return NULL;
+    fetch_beginnings(buf);
     int rc = tierce__object_parse(form, &need, buf->data, buf->bytes, &space->space, key, name,
                                   name_bytes);
     if (rc == 0 && form->extent.object_bytes > buf->bytes)
@@ -313,14 +323,50 @@ static bool rung_has(struct tierce_engine *engine, size_t rung, const struct tie
     return tierce__storage_search(engine, 1u << rung, key, 1, NULL, &unasked) == 1;
 }
 
-/* Whether memory, or a slower rung, has the very same. */
+/* `other` has a header's bytes at least. */
+static bool has_same_header(const struct tierce__object_handle *h, const struct tierce__buf *other)
+{
+    struct tierce__geometry geometry = {
+        .layer_count = 1 + h->pieces, .block_tokens = 1, .block_count = 1};
+    return tierce__chunk_same(h->buf->data, other->data, &geometry);
+}
+
+/* `other` is as long. Its sums may be the same and its bytes not: who wants to can choose bytes
+ * that have the sums of others. */
+static bool is_same(const struct tierce__object_handle *h, const struct tierce__buf *other)
+{
+    const uint8_t *cells = h->buf->data + h->header_bytes;
+    size_t bytes = (size_t)(h->base.value - cells) + (size_t)h->base.what.value_bytes;
+    return has_same_header(h, other) && memcmp(cells, other->data + h->header_bytes, bytes) == 0;
+}
+
+/* Whether memory, or a slower rung, has the very same. What differs is about to leave, whatever it
+ * is. */
 static bool memory_has_same(const struct tierce__object_handle *h)
 {
     struct tierce__object_form form;
-    struct tierce__buf *old =
-        tierce__objects_lease(h->space, &form, &h->key, h->base.what.name, h->base.what.name_bytes);
-    bool same = old != NULL && tierce__chunk_same(old->data, h->buf->data);
+    struct tierce__buf *old = tierce__storage_lend(h->space->engine, &h->key);
+    if (old == NULL || old->bytes != h->buf->bytes || !is_same(h, old)) {
+        tierce__buf_release(old);
+        return false;
+    }
+    old = tierce__objects_accept(h->space, &form, old, &h->key, h->base.what.name,
+                                 h->base.what.name_bytes);
     tierce__buf_release(old);
+    return old != NULL;
+}
+
+/* What cannot be read in half the time differs: the other half is for taking it out. */
+static bool reads_the_same(const struct tierce__object_handle *h, size_t rung, uint64_t deadline_ns)
+{
+    struct tierce_engine *engine = h->space->engine;
+    uint64_t now_ns = tierce__now_ns();
+    uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    struct tierce__buf *buf = tierce__storage_alloc(engine, h->object_bytes);
+    bool same = buf != NULL &&
+                tierce__storage_read_head(engine, rung, &h->key, buf, now_ns + left_ns / 2) == 0 &&
+                is_same(h, buf);
+    tierce__buf_release(buf);
     return same;
 }
 
@@ -331,19 +377,10 @@ static bool rung_has_same(const struct tierce__object_handle *h, size_t rung, ui
     if (!rung_has(h->space->engine, rung, &h->key) ||
         tierce__objects_peek(h->space, &form, &head, rung, &h->key, deadline_ns) < 0)
         return false;
-    bool same = tierce__chunk_same(head->data, h->buf->data);
+    bool may_be = form.extent.object_bytes == h->object_bytes &&
+                  form.extent.header_bytes == h->header_bytes && has_same_header(h, head);
     tierce__buf_release(head);
-    return same;
-}
-
-/* Enters the era that is now: what is published after a clear is not what it cleared. */
-static uint64_t enter_era(struct tierce_engine *engine)
-{
-    uint64_t era;
-    do
-        era = tierce__era_now(engine);
-    while (!tierce__era_enter(engine, era));
-    return era;
+    return may_be && reads_the_same(h, rung, deadline_ns);
 }
 
 /* The name is held. `rungs`: those that are to be given the value. */
@@ -352,7 +389,8 @@ static int put_everywhere(const struct tierce__object_handle *h, uint32_t rungs)
     struct tierce_engine *engine = h->space->engine;
     struct tierce__storage_chunk chunk = tierce__object_record(&h->key, h->object_bytes);
     struct tierce__writes writes = {0};
-    uint64_t era = enter_era(engine);
+    /* What is published after a clear is not what it cleared. */
+    uint64_t era = tierce__era_enter_now(engine);
     int rc = tierce__storage_replace(engine, &chunk, h->buf);
     if (rc == 0)
         tierce__storage_write(engine, rungs, &writes, &chunk, h->buf);
@@ -360,18 +398,17 @@ static int put_everywhere(const struct tierce__object_handle *h, uint32_t rungs)
     return rc;
 }
 
-static int replace(const struct tierce__object_handle *h, struct tierce__object_name *name,
-                   uint64_t deadline_ns)
+/* The name is held. */
+static int replace(const struct tierce__object_handle *h, uint64_t deadline_ns)
 {
     struct tierce_engine *engine = h->space->engine;
     uint32_t rungs = 0;
     int rc = 0;
     if (memory_has_same(h)) {
-        tierce__storage_touch(engine, engine->rung_count, &h->key, 1, 0);
+        tierce__storage_touch(engine, 1, engine->rung_count, &h->key, 1, 0);
         tierce__count(engine, TIERCE__STAT_objects_kept, 1);
         return 0;
     }
-    tierce__object_name_change(name);
     for (size_t rung = 1; rung < engine->rung_count && rc >= 0; rung++) {
         if (rung_has_same(h, rung, deadline_ns))
             continue;
@@ -380,7 +417,6 @@ static int replace(const struct tierce__object_handle *h, struct tierce__object_
     }
     if (rc >= 0)
         rc = put_everywhere(h, rungs);
-    tierce__object_name_change(name);
     return rc;
 }
 
@@ -390,18 +426,15 @@ int tierce__object_publish(struct tierce__object *object)
     struct tierce_engine *engine = h->space->engine;
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
     tierce__object_filled(object, h->base.what.value_bytes);
-    tierce__chunk_seal(h->buf->data);
+    tierce__chunk_seal(h->buf->data, h->header_bytes);
     int rc = TIERCE_E_CLOSED;
     struct tierce__object_name *name = NULL;
-    if (!tierce__engine_inherited(engine) && tierce__engine_mode(engine) == TIERCE_MODE_NORMAL) {
-        name = tierce__object_name_take(&engine->object_names, &h->key);
-        rc = name == NULL ? -ENOMEM : TIERCE_E_DEADLINE;
+    if (!tierce__engine_inherited(engine) && tierce__engine_mode(engine) == TIERCE_MODE_NORMAL)
+        rc = tierce__object_name_begin(&name, &engine->object_names, &h->key, deadline_ns);
+    if (rc == 0) {
+        rc = replace(h, deadline_ns);
+        tierce__object_name_end(name);
     }
-    if (name != NULL && tierce__object_name_hold(name, deadline_ns)) {
-        rc = replace(h, name, deadline_ns);
-        tierce__object_name_let_go(name);
-    }
-    tierce__object_name_drop(name);
     free_handle(h);
     if (rc == 0)
         tierce__count(engine, TIERCE__STAT_objects_stored, 1);
@@ -415,7 +448,8 @@ static bool is_there(struct tierce__objects *space, const struct tierce__key *ke
                      uint64_t deadline_ns)
 {
     struct tierce__object_form form;
-    struct tierce__buf *buf = tierce__objects_lease(space, &form, key, NULL, 0);
+    struct tierce__buf *buf = tierce__objects_accept(
+        space, &form, tierce__storage_lease(space->engine, key), key, NULL, 0);
     for (size_t rung = 1; rung < space->engine->rung_count && buf == NULL; rung++) {
         if (rung_has(space->engine, rung, key) &&
             tierce__objects_peek(space, &form, &buf, rung, key, deadline_ns) < 0)
@@ -426,17 +460,14 @@ static bool is_there(struct tierce__objects *space, const struct tierce__key *ke
 }
 
 /* The name is held. */
-static int forget(struct tierce_engine *engine, struct tierce__object_name *name,
-                  uint64_t deadline_ns)
+static int forget(struct tierce_engine *engine, const struct tierce__key *key, uint64_t deadline_ns)
 {
     int rc = 0;
-    tierce__object_name_change(name);
     for (size_t rung = engine->rung_count; rung-- > 0;) {
-        int removed = tierce__storage_remove(engine, rung, &name->key, deadline_ns);
+        int removed = tierce__storage_remove(engine, rung, key, deadline_ns);
         if (removed < 0 && rc == 0)
             rc = removed;
     }
-    tierce__object_name_change(name);
     return rc;
 }
 
@@ -450,16 +481,13 @@ int tierce__object_remove(struct tierce__objects *space, const void *name, size_
         return TIERCE_E_CLOSED;
     uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
     struct tierce__key key = tierce__object_key(&space->space, name, name_bytes);
-    struct tierce__object_name *turn = tierce__object_name_take(&engine->object_names, &key);
-    if (turn == NULL)
-        return -ENOMEM;
-    int rc = TIERCE_E_DEADLINE;
-    if (tierce__object_name_hold(turn, deadline_ns)) {
-        *was = is_there(space, &key, deadline_ns);
-        rc = forget(engine, turn, deadline_ns);
-        tierce__object_name_let_go(turn);
-    }
-    tierce__object_name_drop(turn);
+    struct tierce__object_name *turn;
+    int rc = tierce__object_name_begin(&turn, &engine->object_names, &key, deadline_ns);
+    if (rc < 0)
+        return rc;
+    *was = is_there(space, &key, deadline_ns);
+    rc = forget(engine, &key, deadline_ns);
+    tierce__object_name_end(turn);
     return rc;
 }
 
@@ -474,7 +502,7 @@ int64_t tierce__objects_clear(struct tierce__objects *space)
     int64_t rc = tierce__engine_clear(engine, 0, &space->space.key);
     /* What was read from the disk just before it was cleared may have come to memory since. */
     if (rc >= 0)
-        rc = tierce__engine_clear(engine, 1u << TIERCE_ORIGIN_MEMORY, &space->space.key);
+        rc = tierce__engine_clear_silently(engine, 1u << TIERCE_ORIGIN_MEMORY, &space->space.key);
     for (size_t rung = 1; rung < engine->rung_count && rc >= 0; rung++) {
         int synced = tierce__storage_sync(engine, rung, deadline_ns);
         rc = synced < 0 ? synced : rc;

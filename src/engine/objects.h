@@ -46,8 +46,8 @@ struct tierce__objects; /* a space */
 
 /* Opens a space; `kind` and `tenant` are UTF-8 without control characters and name it ("resp", "").
  * It may be opened several times. [borrow] the engine until close. Errors: -ENOMEM,
- * TIERCE_E_ARGUMENT (no such text, or longer than 900 bytes), TIERCE_E_LIMIT (too many namespaces).
- */
+ * TIERCE_E_ARGUMENT (no such text, or longer than 900 bytes), TIERCE_E_LIMIT (too many
+ * namespaces). */
 TIERCE_MUSTUSE int tierce__objects_open(struct tierce__objects **out, struct tierce_engine *engine,
                                         const char *kind, const char *tenant);
 /* No object and no find may be alive. */
@@ -85,17 +85,18 @@ void tierce__object_expire(struct tierce__object *object, uint64_t expires_ms);
  * bytes under the same name, with the same note and end, are kept as they are. Returns 0 once it
  * can be found, or the error, and then it cannot; the value before it may be there or not. Does not
  * wait for a device, unless a slower tier has, or lately had, a value of that name: of that the
- * header is read, and what differs is forgotten for good, at most timeout.load. Errors:
- * TIERCE_E_CLOSED (mode), -ENOMEM, TIERCE_E_FULL, TIERCE_E_DEADLINE, or why a slower tier could not
- * forget.
+ * header is read, the rest too if it may be the same, and what differs is forgotten for good, at
+ * most timeout.load. Errors: TIERCE_E_CLOSED (mode), -ENOMEM, TIERCE_E_FULL, TIERCE_E_DEADLINE, or
+ * why a slower tier could not forget.
  */
 TIERCE_MUSTUSE int tierce__object_publish(struct tierce__object *object);
 
 /* Ends a handle: of one that was not published nothing stays. NULL is accepted. */
 void tierce__object_release(struct tierce__object *object);
 
-/* One more handle of a value that was found. Errors: -ENOMEM. */
-TIERCE_MUSTUSE int tierce__object_share(struct tierce__object *object, struct tierce__object **out);
+/* What its handle keeps of memory: header and padding too, and at least one of its places
+ * (memory.chunks), as bytes. */
+uint64_t tierce__object_bytes(struct tierce__object *object);
 
 /* A question for a value. The memory of it is the caller's until the answer. */
 struct tierce__object_find {

@@ -68,6 +68,12 @@ static struct tierce__object_find *find_of(struct tierce__list *node)
 
 /* ---- answers ---- */
 
+static void count_answer(struct tierce_engine *engine, int status)
+{
+    tierce__count(engine, status == 0 ? TIERCE__STAT_objects_found : TIERCE__STAT_objects_missed,
+                  1);
+}
+
 /* The find is its owner's again when this returns. */
 static void answer(struct tierce__object_find *find, int status, struct tierce__object *object)
 {
@@ -76,8 +82,7 @@ static void answer(struct tierce__object_find *find, int status, struct tierce__
     struct tierce__lock *lock = &engine->object_names.lock;
     find->status = status;
     find->object = object;
-    tierce__count(engine, status == 0 ? TIERCE__STAT_objects_found : TIERCE__STAT_objects_missed,
-                  1);
+    count_answer(engine, status);
     tierce__lock_take(lock);
     bool call = seat->state == FIND_WAITS;
     seat->state = FIND_ANSWERED;
@@ -93,10 +98,11 @@ static struct tierce__object *open_from_memory(struct tierce__object_find *find)
     struct tierce_engine *engine = seat->space->engine;
     struct tierce__object_form form;
     struct tierce__buf *buf =
-        tierce__objects_lease(seat->space, &form, &seat->key, find->name, find->name_bytes);
+        tierce__objects_accept(seat->space, &form, tierce__storage_lend(engine, &seat->key),
+                               &seat->key, find->name, find->name_bytes);
     if (buf == NULL)
         return NULL;
-    tierce__storage_touch(engine, engine->rung_count, &seat->key, 1, 0);
+    tierce__storage_touch(engine, 1, engine->rung_count, &seat->key, 1, 0);
     return tierce__object_open(seat->space, &seat->key, buf, &form);
 }
 
@@ -250,7 +256,7 @@ static void promote(struct tierce__object_reading *r)
         tierce__era_leave(engine, r->era);
     }
     tierce__object_name_let_go(r->name);
-    tierce__storage_touch(engine, engine->rung_count, &r->name->key, 1, 0);
+    tierce__storage_touch(engine, 0, engine->rung_count, &r->name->key, 1, 0);
 }
 
 static void look_at(struct tierce__object_reading *r)
@@ -392,11 +398,13 @@ int tierce__object_find(struct tierce__objects *space, struct tierce__object_fin
         return TIERCE_E_MISS;
     *seat = (struct seat){.space = space,
                           .key = tierce__object_key(&space->space, find->name, find->name_bytes)};
-    struct tierce__object *object = open_from_memory(find);
-    if (object != NULL || engine->rung_count == 1)
-        answer(find, object != NULL ? 0 : TIERCE_E_MISS, object);
-    else
-        start(find);
+    find->object = open_from_memory(find);
+    if (find->object != NULL || engine->rung_count == 1) {
+        find->status = find->object != NULL ? 0 : TIERCE_E_MISS;
+        count_answer(engine, find->status);
+        return find->status;
+    }
+    start(find);
     tierce__lock_take(&engine->object_names.lock);
     bool is_answered = seat->state == FIND_ANSWERED;
     if (!is_answered)

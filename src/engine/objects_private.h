@@ -12,13 +12,11 @@
  * finds them, objects_scan.c tells which there are.
  */
 
-#define TIERCE__OBJECTS_MAGIC 0x7e1e0006u
-#define TIERCE__OBJECT_MAGIC  0x7e1e0007u
-
 struct tierce__objects {
     uint32_t magic;
     struct tierce_engine *engine;
     struct tierce__object_space space;
+    uint64_t value_bytes_least; /* of memory for each of as many as it has places for */
 };
 
 struct tierce__object_handle {
@@ -27,7 +25,7 @@ struct tierce__object_handle {
     struct tierce__objects *space;
     struct tierce__key key;
     struct tierce__buf *buf;
-    uint64_t object_bytes;
+    uint64_t header_bytes, object_bytes;
     uint32_t pieces;
     uint32_t done; /* leading pieces that were summed, or verified */
     bool found;    /* and not created */
@@ -43,12 +41,12 @@ struct tierce__object *tierce__object_open(struct tierce__objects *space,
                                            const struct tierce__key *key, struct tierce__buf *buf,
                                            const struct tierce__object_form *form);
 
-/* What memory has under a key: a lease, and what it says. NULL: nothing, or nothing that may be
- * used, which is taken out then. */
-struct tierce__buf *tierce__objects_lease(struct tierce__objects *space,
-                                          struct tierce__object_form *form,
-                                          const struct tierce__key *key, const void *name,
-                                          size_t name_bytes);
+/* A lease on what memory has under a key, which it takes over and gives back, and what that says.
+ * NULL: nothing, or nothing that may be used, which is taken out then. */
+struct tierce__buf *tierce__objects_accept(struct tierce__objects *space,
+                                           struct tierce__object_form *form,
+                                           struct tierce__buf *buf, const struct tierce__key *key,
+                                           const void *name, size_t name_bytes);
 
 /* Reads what the object in a slower rung says. The bytes lie in *head, the caller's to release.
  * Errors: TIERCE_E_MISS (not there, or not usable), TIERCE_E_DEADLINE, _DOWN, _FULL or the tier's.

@@ -68,7 +68,8 @@ static int tell(struct tierce__objects *space, size_t rung, const struct tierce_
                 uint64_t deadline_ns, tierce__objects_each_fn *each, void *arg)
 {
     struct tierce__object_form form;
-    struct tierce__buf *buf = tierce__objects_lease(space, &form, key, NULL, 0);
+    struct tierce__buf *buf = tierce__objects_accept(
+        space, &form, tierce__storage_lease(space->engine, key), key, NULL, 0);
     int rc = buf != NULL ? 0 : TIERCE_E_MISS;
     if (buf == NULL && rung > 0)
         rc = tierce__objects_peek(space, &form, &buf, rung, key, deadline_ns);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/client.h"
 #include "engine/operate.h"
 
 #include <string.h>
@@ -65,6 +66,15 @@ bool tierce__era_enter(struct tierce_engine *engine, uint64_t era)
     return same;
 }
 
+uint64_t tierce__era_enter_now(struct tierce_engine *engine)
+{
+    tierce__lock_take(&engine->lock);
+    uint64_t era = engine->era;
+    engine->publishing[era % 2]++;
+    tierce__lock_drop(&engine->lock);
+    return era;
+}
+
 void tierce__era_leave(struct tierce_engine *engine, uint64_t era)
 {
     tierce__lock_take(&engine->lock);
@@ -128,11 +138,22 @@ int64_t tierce_engine_clear(struct tierce_engine *engine, uint32_t tiers,
         return TIERCE_E_CLOSED;
     if (view != NULL && view->engine != engine)
         return TIERCE_E_ARGUMENT;
+    if (engine->client != NULL)
+        return tierce__client_clear(engine, tiers, view);
     return tierce__engine_clear(engine, tiers, view != NULL ? &view->key : NULL);
 }
 
 int64_t tierce__engine_clear(struct tierce_engine *engine, uint32_t tiers,
                              const struct tierce__key *of)
+{
+    int64_t chunks = tierce__engine_clear_silently(engine, tiers, of);
+    tierce__log(TIERCE_LOG_WARN, "engine_cleared", "tiers=%#x namespace=%s result=%lld", tiers,
+                of != NULL ? "one" : "all", (long long)chunks);
+    return chunks;
+}
+
+int64_t tierce__engine_clear_silently(struct tierce_engine *engine, uint32_t tiers,
+                                      const struct tierce__key *of)
 {
     uint32_t known = 0;
     for (size_t rung = 0; rung < engine->rung_count; rung++)
@@ -146,7 +167,5 @@ int64_t tierce__engine_clear(struct tierce_engine *engine, uint32_t tiers,
     tierce__object_names_change(&engine->object_names, of);
     int64_t chunks = clear_rungs(engine, tiers, of);
     tierce__object_names_change(&engine->object_names, of);
-    tierce__log(TIERCE_LOG_WARN, "engine_cleared", "tiers=%#x namespace=%s result=%lld", tiers,
-                of != NULL ? "one" : "all", (long long)chunks);
     return chunks;
 }

@@ -28,10 +28,15 @@ uint64_t tierce__era_now(struct tierce_engine *engine);
 
 /* Whether what was begun in `era` may be published; then end comes when it has been. */
 TIERCE_MUSTUSE bool tierce__era_enter(struct tierce_engine *engine, uint64_t era);
+/* Begins now and is published now. Returns the era, for leave. */
+uint64_t tierce__era_enter_now(struct tierce_engine *engine);
 void tierce__era_leave(struct tierce_engine *engine, uint64_t era);
 
 /* tierce_engine_clear; of: a key of the namespace, or NULL. */
 TIERCE_MUSTUSE int64_t tierce__engine_clear(struct tierce_engine *engine, uint32_t tiers,
                                             const struct tierce__key *of);
+/* The same, of which nothing is said: as a part of clearing more. */
+TIERCE_MUSTUSE int64_t tierce__engine_clear_silently(struct tierce_engine *engine, uint32_t tiers,
+                                                     const struct tierce__key *of);
 
 #endif

@@ -18,10 +18,12 @@ static void refuse(struct tierce__control_answer *answer, const char *why)
 void tierce__mode_page(void *arg, const struct tierce__control_query *query,
                        struct tierce__control_answer *answer)
 {
+    static const char *const known[] = {"set", NULL};
     struct tierce_engine *engine = arg;
     const char *name = tierce__control_arg(query, "set");
     int mode = name != NULL ? tierce__mode_find(name) : (int)tierce_engine_mode(engine);
-    if (mode < 0 || tierce_engine_set_mode(engine, (enum tierce_mode)mode) < 0) {
+    if (!tierce__control_only(query, known) || mode < 0 ||
+        tierce_engine_set_mode(engine, (enum tierce_mode)mode) < 0) {
         refuse(answer, "a mode is normal, freeze or bypass");
         return;
     }
@@ -39,16 +41,32 @@ static uint32_t find_tier(const struct tierce_engine *engine, const char *name)
     return 0;
 }
 
+static void refuse_tier(struct tierce__control_answer *answer, const struct tierce_engine *engine)
+{
+    answer->status = 400;
+    tierce__line_put(&answer->body, "there is no tier of this name here; there are:");
+    for (size_t rung = 0; rung < engine->rung_count; rung++) {
+        tierce__line_put(&answer->body, " ");
+        tierce__line_put(&answer->body, engine->rungs[rung].tier->ops->name);
+    }
+    tierce__line_put(&answer->body, "\n");
+}
+
 void tierce__clear_page(void *arg, const struct tierce__control_query *query,
                         struct tierce__control_answer *answer)
 {
+    static const char *const known[] = {"tier", "namespace", NULL};
     struct tierce_engine *engine = arg;
     const char *tier = tierce__control_arg(query, "tier");
     const char *ns = tierce__control_arg(query, "namespace");
     uint32_t tiers = tier != NULL ? find_tier(engine, tier) : 0;
     struct tierce__key of = {.ns = 0};
+    if (!tierce__control_only(query, known)) {
+        refuse(answer, "what is cleared is said by tier and namespace, once each and not empty");
+        return;
+    }
     if (tier != NULL && tiers == 0) {
-        refuse(answer, "there is no tier of this name here");
+        refuse_tier(answer, engine);
         return;
     }
     if (ns != NULL) {

@@ -516,10 +516,10 @@ static void finish(struct tierce_prefetch *p)
     p->result.late = p->late;
     p->result.final = true;
     struct tierce_prefetch_result result = p->result;
+    if (result.late) /* counted before anybody hears of it */
+        tierce__count(p->engine, TIERCE__STAT_prefetches_late, 1);
     tierce__cond_broadcast(&p->changed);
     tierce__lock_drop(tierce__prefetch_lock(p));
-    if (result.late)
-        tierce__count(p->engine, TIERCE__STAT_prefetches_late, 1);
     if (p->opts.on_done != NULL)
         p->opts.on_done(p->opts.arg, &result);
 }

@@ -153,6 +153,14 @@ static int copy_sequence(struct tierce_prefetch *p, const struct tierce_chain *c
     return 0;
 }
 
+static void enter(struct tierce_prefetch *p)
+{
+    tierce__count(p->engine, TIERCE__STAT_prefetches, 1);
+    tierce__lock_take(tierce__prefetch_lock(p));
+    tierce__list_push_back(&p->engine->prefetches.list, &p->node);
+    tierce__lock_drop(tierce__prefetch_lock(p));
+}
+
 static void start(struct tierce_prefetch *p)
 {
     struct tierce_engine *engine = p->engine;
@@ -171,10 +179,7 @@ static void start(struct tierce_prefetch *p)
     p->result.tier_count = engine->rung_count;
     for (size_t i = 0; i < engine->rung_count; i++)
         p->result.tiers[i].name = engine->rungs[i].tier->ops->name;
-    tierce__count(engine, TIERCE__STAT_prefetches, 1);
-    tierce__lock_take(tierce__prefetch_lock(p));
-    tierce__list_push_back(&engine->prefetches.list, &p->node);
-    tierce__lock_drop(tierce__prefetch_lock(p));
+    enter(p);
     tierce__prefetch_go_on(p, false);
 }
 
@@ -199,12 +204,17 @@ int tierce_prefetch_begin(struct tierce_prefetch **out, struct tierce_view *view
         opts->timeout_ms > 0 ? opts->timeout_ms : view->engine->settings.prefetch_ms);
     p->refs = 1;
     tierce__cond_init(&p->changed);
-    rc = copy_sequence(p, chain, to_block);
+    bool is_remote = view->engine->client != NULL;
+    rc = is_remote ? tierce__client_prefetch_begin(p, chain) : copy_sequence(p, chain, to_block);
     if (rc < 0) {
+        tierce__free(p->owed);
         free_prefetch(p);
         return rc;
     }
-    start(p);
+    if (is_remote)
+        enter(p);
+    else
+        start(p);
     *out = p;
     return 0;
 }
@@ -216,6 +226,11 @@ bool tierce_prefetch_poll(struct tierce_prefetch *p, struct tierce_prefetch_resu
     if (tierce__engine_inherited(p->engine)) {
         *result = (struct tierce_prefetch_result){.size = sizeof(*result), .final = true};
         return true;
+    }
+    if (p->engine->client != NULL) {
+        (void)tierce__client_prefetch_poll(p, 0);
+        *result = p->result;
+        return result->final;
     }
     expire(p);
     tierce__lock_take(tierce__prefetch_lock(p));
@@ -229,6 +244,8 @@ int tierce_prefetch_wait(struct tierce_prefetch *p, uint32_t timeout_ms)
     TIERCE_CHECK_MAGIC(p, TIERCE__PREFETCH_MAGIC);
     if (tierce__engine_inherited(p->engine))
         return TIERCE_E_CLOSED;
+    if (p->engine->client != NULL)
+        return tierce__client_prefetch_poll(p, timeout_ms) ? 0 : TIERCE_E_DEADLINE;
     uint64_t until_ns = tierce__deadline_in_ms(timeout_ms);
     uint64_t wake_ns = until_ns < p->deadline_ns ? until_ns : p->deadline_ns;
     tierce__lock_take(tierce__prefetch_lock(p));
@@ -253,6 +270,14 @@ void tierce_prefetch_end(struct tierce_prefetch *p)
     if (tierce__engine_inherited(p->engine))
         return;
     struct tierce__lock *lock = tierce__prefetch_lock(p);
+    if (p->engine->client != NULL) {
+        tierce__lock_take(lock);
+        tierce__list_remove(&p->node);
+        tierce__lock_drop(lock);
+        tierce__client_prefetch_end(p);
+        free_prefetch(p);
+        return;
+    }
     tierce__lock_take(lock);
     p->cancelled = true;
     tierce__lock_drop(lock);

@@ -77,6 +77,12 @@ struct tierce_prefetch {
     bool room_over; /* nothing is taken any more: what is granted goes back */
     bool cancelled, late;
     struct tierce_prefetch_result result;
+
+    /* Of a client of a node, which then has all above from `keys` to `waiter` at zero, and uses the
+     * result without the lock. */
+    struct tierce__peer *peer; /* NULL: nobody does it */
+    struct tierce__owed *owed; /* its end */
+    char tier_names[TIERCE_PREFETCH_TIERS_MAX][16];
 };
 
 static inline struct tierce__lock *tierce__prefetch_lock(const struct tierce_prefetch *p)
@@ -96,5 +102,14 @@ void tierce__prefetch_go_on(struct tierce_prefetch *p, bool last_use);
 
 /* One step: does what can be done now. Called by one thread at a time, under no lock. */
 void tierce__prefetch_advance(struct tierce_prefetch *p);
+
+/* ---- client_prefetch.c ---- */
+
+/* Fills what is left of a handle, which has one user at a time. */
+TIERCE_MUSTUSE int tierce__client_prefetch_begin(struct tierce_prefetch *p,
+                                                 const struct tierce_chain *chain);
+/* Waits for `wait_ms` and a little at most. Returns whether the result is final. */
+bool tierce__client_prefetch_poll(struct tierce_prefetch *p, uint32_t wait_ms);
+void tierce__client_prefetch_end(struct tierce_prefetch *p);
 
 #endif

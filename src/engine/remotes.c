@@ -3,44 +3,141 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "connector/connector.h"
+#include "base/url.h"
 #include "engine/config.h"
+#include "tier/lmcache_store.h"
 #include "tier/remote.h"
 
+#define CLOSE_MS    1000u
 #define REMOTES_MAX 6u
 #define QUEUE_SHARE 8u /* of memory, for each remote store, where nothing is said */
 
 _Static_assert(REMOTES_MAX + 2 <= TIERCE__TIERS_MAX, "memory, disk and all remote stores fit");
 
-/*
- * Takes "read_only=VALUE" out of a URL's parameters: it is the tier's, all others are the
- * connector's. Returns false for a value that is neither true nor false.
- */
-static bool take_read_only(char *url, bool *read_only)
+/* Takes the first "NAME=..." out of a URL's parameters: those of the tier. What is left are the
+ * connector's. */
+static void drop_param(char *url, const char *name)
 {
-    static const char name[] = "read_only=";
-    *read_only = false;
-    char *query = strchr(url, '?');
-    for (char *at = query; at != NULL; at = strchr(at + 1, '&')) {
-        if (strncmp(at + 1, name, sizeof(name) - 1) != 0)
+    size_t name_bytes = strlen(name);
+    for (char *at = strchr(url, '?'); at != NULL; at = strchr(at + 1, '&')) {
+        if (strncmp(at + 1, name, name_bytes) != 0 || at[1 + name_bytes] != '=')
             continue;
-        char *value = at + sizeof(name), *end = value + strcspn(value, "&");
-        size_t bytes = (size_t)(end - value);
-        *read_only = bytes == 4 && strncmp(value, "true", 4) == 0;
-        if (!*read_only && !(bytes == 5 && strncmp(value, "false", 5) == 0))
-            return false;
+        char *end = at + 1 + strcspn(at + 1, "&");
         /* What comes after it moves up, behind the '?' or '&' before it. */
         if (*end == '&')
             memmove(at + 1, end + 1, strlen(end + 1) + 1);
         else
             *at = '\0';
+        return;
+    }
+}
+
+static int refuse(char why[TIERCE__CONNECTOR_WHY_BYTES], const char *what)
+{
+    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s", what);
+    return TIERCE_E_CONFIG;
+}
+
+/* What a URL says of the tier. */
+struct remote_params {
+    bool read_only, is_lmcache;
+    char model[TIERCE__LMCACHE_MODEL_MAX + 1]; /* with layout=lmcache, as are all below */
+    struct tierce__lmcache_names_opts names;
+};
+
+/* NONE_HASH: "vllm", or hex digits as LMCache prints them. */
+static bool parse_none_hash(struct tierce__lmcache_int *out, const char *text)
+{
+    char *end;
+    bool negative = text[0] == '-';
+    if (strcmp(text, "vllm") == 0) {
+        *out = tierce__lmcache_vllm_none_hash();
         return true;
     }
+    text += negative;
+    if (text[0] == '\0' || strlen(text) > 16 || strspn(text, "0123456789abcdef") != strlen(text))
+        return false;
+    out->magnitude = strtoull(text, &end, 16);
+    out->negative = negative && out->magnitude != 0;
     return true;
+}
+
+static int take_lmcache(struct remote_params *params, const struct tierce__url *url,
+                        char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    const char *model = tierce__url_param(url, "model"), *hash = tierce__url_param(url, "hash");
+    const char *none_hash = tierce__url_param(url, "none_hash");
+    if (strncmp(url->scheme, "redis", 5) != 0 && strncmp(url->scheme, "valkey", 6) != 0)
+        return refuse(why, "layout=lmcache is for Redis");
+    if (model == NULL || model[0] == '\0' || strlen(model) > TIERCE__LMCACHE_MODEL_MAX)
+        return refuse(why, "layout=lmcache needs model=, the name of the model in LMCache's keys");
+    if (hash != NULL && strcmp(hash, "builtin") != 0 && strcmp(hash, "sha256_cbor") != 0)
+        return refuse(why, "hash is builtin or sha256_cbor, as LMCache is configured");
+    if (none_hash != NULL && !parse_none_hash(&params->names.none_hash, none_hash))
+        return refuse(why, "none_hash is vllm or up to 16 hex digits");
+    params->is_lmcache = true;
+    params->names.algo = hash != NULL && strcmp(hash, "sha256_cbor") == 0
+                             ? TIERCE__LMCACHE_SHA256_CBOR
+                             : TIERCE__LMCACHE_BUILTIN;
+    snprintf(params->model, sizeof(params->model), "%s", model);
+    return 0;
+}
+
+/* Takes them out of the URL. */
+static int take_params(struct remote_params *params, char *text,
+                       char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    static const char *const lmcache[] = {"layout", "model", "hash", "none_hash"};
+    struct tierce__url url = {0};
+    *params = (struct remote_params){0};
+    int rc = strstr(text, "://") != NULL ? tierce__url_parse(&url, text, why) : 0;
+    if (rc < 0)
+        return rc;
+    const char *read_only = tierce__url_param(&url, "read_only");
+    const char *layout = tierce__url_param(&url, "layout");
+    if (read_only != NULL && strcmp(read_only, "true") != 0 && strcmp(read_only, "false") != 0)
+        rc = refuse(why, "read_only is true or false");
+    else if (layout != NULL && strcmp(layout, "tierce") != 0 && strcmp(layout, "lmcache") != 0)
+        rc = refuse(why, "layout is tierce or lmcache");
+    else if (layout != NULL && strcmp(layout, "lmcache") == 0)
+        rc = take_lmcache(params, &url, why);
+    params->read_only = read_only != NULL && strcmp(read_only, "true") == 0;
+    drop_param(text, "read_only");
+    for (size_t i = 0; i < (params->is_lmcache ? 4 : 1); i++)
+        drop_param(text, lmcache[i]);
+    tierce__url_clear(&url);
+    return rc;
+}
+
+/* Puts LMCache's layout above a connector, which is closed where that fails. */
+static int open_layout(struct tierce_engine *engine, struct tierce__connector **connector,
+                       const struct remote_params *params, char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    struct tierce__connector *below = *connector;
+    int rc = 0;
+    if (!params->is_lmcache)
+        return 0;
+    if (engine->lmcache_names != NULL)
+        rc = refuse(why, "there is another store with layout=lmcache");
+    else
+        rc = tierce__lmcache_names_create(&engine->lmcache_names, &params->names);
+    if (rc == 0) {
+        rc = tierce__lmcache_store_open(
+            connector, &(struct tierce__lmcache_store_opts){.connector = below,
+                                                            .names = engine->lmcache_names,
+                                                            .model = params->model});
+        if (rc == TIERCE_E_CONFIG)
+            refuse(why, "model is none that LMCache's keys can hold");
+    }
+    if (rc < 0)
+        (void)below->ops->close(below, tierce__deadline_in_ms(CLOSE_MS)); /* nothing is under way */
+    return rc;
 }
 
 /* "redis", and "redis2" for the second of them: names are labels of metrics. */
@@ -59,17 +156,18 @@ static void name_tier(char *name, size_t room, const struct tierce_engine *engin
 static int open_remote(struct tierce_engine *engine, const struct tierce_config *config, char *url,
                        char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    bool read_only;
-    if (!take_read_only(url, &read_only)) {
-        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "read_only is true or false");
-        return TIERCE_E_CONFIG;
-    }
+    struct remote_params params;
     struct tierce__connector *connector;
-    int rc = tierce__connector_open(
+    int rc = take_params(&params, url, why);
+    if (rc < 0)
+        return rc;
+    rc = tierce__connector_open(
         &connector, url,
         &(struct tierce__connector_opts){.size = sizeof(struct tierce__connector_opts),
                                          .pool = engine->pool},
         why);
+    if (rc == 0)
+        rc = open_layout(engine, &connector, &params, why);
     if (rc < 0)
         return rc;
     uint64_t queue = tierce__engine_number(config, TIERCE__ENGINE_REMOTE_QUEUE);
@@ -85,11 +183,12 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
                    .writes = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_REMOTE_WRITES),
                    .write_timeout_ms =
                        (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_WRITE),
-                   .read_only = read_only,
+                   .read_only = params.read_only,
                    .name = name});
     if (rc < 0) {
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s", tierce_strerror(rc));
-        (void)connector->ops->close(connector, tierce__now_ns()); /* nothing is under way */
+        (void)connector->ops->close(connector,
+                                    tierce__deadline_in_ms(CLOSE_MS)); /* nothing is under way */
         return rc;
     }
     tierce__engine_add_rung(engine, tier, TIERCE_ORIGIN_REMOTE, "",
@@ -117,8 +216,21 @@ int tierce__remotes_open(struct tierce_engine *engine, const struct tierce_confi
             rc = open_remote(engine, config, url, reason);
         }
         if (rc < 0)
-            snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "remote.urls: %s", reason);
+            snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "remote.urls, number %zu: %s", count + 1,
+                     reason);
     }
     tierce__free(urls);
     return rc;
+}
+
+bool tierce__remotes_share_memory(const struct tierce_config *config)
+{
+    static const char blanks[] = " \t\r\n";
+    const char *url = tierce__engine_text(config, TIERCE__ENGINE_REMOTE_URLS);
+    for (; *url != '\0'; url += strcspn(url, blanks)) {
+        url += strspn(url, blanks);
+        if (tierce__connector_needs_shared_pool(url))
+            return true;
+    }
+    return false;
 }

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "engine/client.h"
 #include "engine/engine_private.h"
 
 static struct tierce__list *bin_of(struct tierce_engine *engine, uint64_t id)
@@ -27,15 +28,21 @@ static struct tierce__session *find_session(struct tierce_view *view, uint64_t i
     return NULL;
 }
 
+/* What a session may pin, whose pins of before end. Under the lock. */
+static uint64_t room_beside(const struct tierce_engine *engine, const struct tierce__session *old)
+{
+    uint64_t max = engine->settings.pin_bytes_max;
+    uint64_t others = engine->pinned_bytes - (old != NULL ? old->bytes : 0);
+    return others < max ? max - others : 0;
+}
+
 uint64_t tierce__session_room(struct tierce_view *view, uint64_t id)
 {
     struct tierce_engine *engine = view->engine;
-    uint64_t max = engine->settings.pin_bytes_max;
     tierce__lock_take(&engine->lock);
-    struct tierce__session *own = find_session(view, id);
-    uint64_t others = engine->pinned_bytes - (own != NULL ? own->bytes : 0);
+    uint64_t room = room_beside(engine, find_session(view, id));
     tierce__lock_drop(&engine->lock);
-    return others < max ? max - others : 0;
+    return room;
 }
 
 /* Under the lock. */
@@ -46,54 +53,64 @@ static void unlink_session(struct tierce_engine *engine, struct tierce__session 
     engine->session_count--;
 }
 
-/* Shortens a new session to what the bound has room for, which others may have used since it was
- * asked. Returns the buffers that are in it; bufs[returned..] are not. Under the lock. */
-static size_t fit_session(const struct tierce_engine *engine, struct tierce__session *session)
+/* Shortens a session that nobody else knows of to `room`. */
+static void shorten(struct tierce__session *session, uint64_t room)
 {
-    uint64_t max = engine->settings.pin_bytes_max;
-    uint64_t room = engine->pinned_bytes < max ? max - engine->pinned_bytes : 0;
-    while (session->count > 0 && session->bytes > room)
-        session->bytes -= session->bufs[--session->count]->bytes;
-    return session->count;
+    size_t count = session->count;
+    while (count > 0 && session->bytes > room)
+        session->bytes -= session->bufs[--count]->bytes;
+    tierce__bufs_release(session->bufs + count, session->count - count);
+    session->count = count;
 }
 
-int tierce__session_hold(struct tierce_view *view, uint64_t id, const struct tierce__key *keys,
-                         struct tierce__buf **bufs, size_t *fitting, uint32_t pin_ms)
+struct tierce__session *tierce__session_alloc(struct tierce_view *view, uint64_t id, size_t count)
 {
-    struct tierce_engine *engine = view->engine;
-    size_t count = *fitting;
     struct tierce__session *session = tierce__calloc(1, sizeof(*session));
-    if (session != NULL) {
-        session->keys = tierce__calloc(count, sizeof(*keys));
-        session->bufs = tierce__calloc(count, sizeof(*bufs));
-    }
-    if (session == NULL || session->keys == NULL || session->bufs == NULL) {
-        tierce__session_free(session); /* count is 0: nothing to release in it */
-        tierce__bufs_release(bufs, count);
-        return -ENOMEM;
-    }
-    memcpy(session->keys, keys, count * sizeof(*keys));
-    memcpy(session->bufs, bufs, count * sizeof(struct tierce__buf *));
+    if (session == NULL)
+        return NULL;
     session->view = view;
     session->id = id;
-    session->count = session->count_max = count;
-    session->deadline_ns = tierce__deadline_in_ms(pin_ms > 0 ? pin_ms : engine->settings.pin_ms);
-    for (size_t i = 0; i < count; i++)
-        session->bytes += bufs[i]->bytes;
+    session->count_max = count;
+    session->keys = tierce__alloc(count * sizeof(*session->keys));
+    session->bufs = tierce__alloc(count * sizeof(struct tierce__buf *));
+    if (session->keys == NULL || session->bufs == NULL) {
+        tierce__session_free(session);
+        return NULL;
+    }
+    return session;
+}
 
+size_t tierce__session_hold(struct tierce__session *session, const struct tierce__key *keys,
+                            uint32_t pin_ms)
+{
+    struct tierce_view *view = session->view;
+    struct tierce_engine *engine = view->engine;
+    struct tierce__session *old;
+    memcpy(session->keys, keys, session->count * sizeof(*keys));
+    session->deadline_ns = tierce__deadline_in_ms(pin_ms > 0 ? pin_ms : engine->settings.pin_ms);
+    for (size_t i = 0; i < session->count; i++)
+        session->bytes += session->bufs[i]->bytes;
+
+    for (;;) {
+        tierce__lock_take(&engine->lock);
+        old = find_session(view, session->id);
+        uint64_t room = room_beside(engine, old);
+        if (session->bytes <= room)
+            break;
+        /* Others have used it since it was asked for. */
+        tierce__lock_drop(&engine->lock);
+        shorten(session, room);
+    }
     /* Out and in under one lock: of two lookups at once for a session, one must win whole. */
-    tierce__lock_take(&engine->lock);
-    struct tierce__session *old = find_session(view, id);
+    size_t held = session->count;
     if (old != NULL)
         unlink_session(engine, old);
-    *fitting = fit_session(engine, session);
-    tierce__list_push_back(bin_of(engine, id), &session->node);
+    tierce__list_push_back(bin_of(engine, session->id), &session->node);
     engine->pinned_bytes += session->bytes;
     engine->session_count++;
     tierce__lock_drop(&engine->lock);
-    tierce__bufs_release(bufs + *fitting, count - *fitting);
     tierce__session_free(old); /* after the new pins hold, so that nothing slips between them */
-    return 0;
+    return held;
 }
 
 /* The session of an id, made if there is none; NULL for no memory. Under the lock. */
@@ -164,6 +181,36 @@ struct tierce__session *tierce__session_take(struct tierce_view *view, uint64_t 
     return found;
 }
 
+/* Under the lock, so that what is referenced cannot go meanwhile. */
+static bool copy_session(struct tierce__session *copy, const struct tierce__session *of)
+{
+    copy->keys = tierce__calloc(of->count, sizeof(*copy->keys));
+    copy->bufs = tierce__calloc(of->count, sizeof(*copy->bufs));
+    if (copy->keys == NULL || copy->bufs == NULL)
+        return false;
+    memcpy(copy->keys, of->keys, of->count * sizeof(*copy->keys));
+    memcpy(copy->bufs, of->bufs, of->count * sizeof(struct tierce__buf *));
+    tierce__bufs_acquire(copy->bufs, of->count);
+    copy->count = copy->count_max = of->count;
+    return true;
+}
+
+struct tierce__session *tierce__session_share(struct tierce_view *view, uint64_t id)
+{
+    struct tierce_engine *engine = view->engine;
+    struct tierce__session *copy = tierce__calloc(1, sizeof(*copy));
+    if (copy == NULL)
+        return NULL;
+    tierce__lock_take(&engine->lock);
+    const struct tierce__session *found = find_session(view, id);
+    bool copied = found != NULL && found->count > 0 && copy_session(copy, found);
+    tierce__lock_drop(&engine->lock);
+    if (copied)
+        return copy;
+    tierce__session_free(copy);
+    return NULL;
+}
+
 void tierce__session_free(struct tierce__session *session)
 {
     if (session == NULL)
@@ -200,29 +247,72 @@ void tierce__sessions_expire(struct tierce_engine *engine, const struct tierce_v
     }
 }
 
+/* The place of a session's use, before all others of its set; in a full one the last is forgotten.
+ * Under the lock. */
+static struct tierce__use *have_use(struct tierce_view *view, uint64_t id)
+{
+    struct tierce_engine *engine = view->engine;
+    tierce__lock_assert_held(&engine->lock);
+    struct tierce__use use = {.view = view, .id = id, .promised = SIZE_MAX};
+    struct tierce__use *set = engine->uses[(id * 0x9e3779b97f4a7c15ULL >> 32) % TIERCE__USE_SETS];
+    size_t at = 0;
+    while (at + 1 < TIERCE__USE_WAYS && (set[at].id != id || set[at].view != view))
+        at++;
+    if (set[at].id == id && set[at].view == view)
+        use = set[at];
+    memmove(set + 1, set, at * sizeof(*set));
+    set[0] = use;
+    return set;
+}
+
+void tierce__session_forget(const struct tierce_view *view)
+{
+    struct tierce_engine *engine = view->engine;
+    tierce__lock_take(&engine->lock);
+    for (size_t i = 0; i < TIERCE__USE_SETS * TIERCE__USE_WAYS; i++) {
+        struct tierce__use *use = &engine->uses[i / TIERCE__USE_WAYS][i % TIERCE__USE_WAYS];
+        if (use->view == view)
+            *use = (struct tierce__use){0};
+    }
+    tierce__lock_drop(&engine->lock);
+}
+
 size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct tierce__keys *keys,
                            size_t count)
 {
     struct tierce_engine *engine = view->engine;
     if (id == 0)
         return 0;
-    struct tierce__use use = {.view = view, .id = id};
-    struct tierce__use *set = engine->uses[(id * 0x9e3779b97f4a7c15ULL >> 32) % TIERCE__USE_SETS];
-    size_t at = 0;
+    uint64_t now = tierce__keys_blocks(keys, view, count, UINT64_MAX);
     tierce__lock_take(&engine->lock);
-    while (at + 1 < TIERCE__USE_WAYS && (set[at].id != id || set[at].view != view))
-        at++;
-    if (set[at].id == id && set[at].view == view)
-        use = set[at];
-    memmove(set + 1, set, at * sizeof(*set));
-    uint64_t before = use.blocks, now = tierce__keys_blocks(keys, view, count, UINT64_MAX);
-    use.blocks = now > before ? now : before;
-    set[0] = use;
+    struct tierce__use *use = have_use(view, id);
+    uint64_t before = use->blocks;
+    use->blocks = now > before ? now : before;
     tierce__lock_drop(&engine->lock);
     if (before >= keys->block_count)
         return keys->count;
-    size_t whole = (size_t)(before / view->chunk_blocks);
-    return whole < keys->full_count ? whole : keys->full_count;
+    return (size_t)(before / view->chunk_blocks);
+}
+
+void tierce__session_leave(struct tierce_view *view, uint64_t id, size_t chunks)
+{
+    struct tierce_engine *engine = view->engine;
+    if (id == 0)
+        return;
+    tierce__lock_take(&engine->lock);
+    have_use(view, id)->promised = chunks;
+    tierce__lock_drop(&engine->lock);
+}
+
+size_t tierce__session_promised(struct tierce_view *view, uint64_t id)
+{
+    struct tierce_engine *engine = view->engine;
+    if (id == 0)
+        return SIZE_MAX;
+    tierce__lock_take(&engine->lock);
+    size_t promised = have_use(view, id)->promised;
+    tierce__lock_drop(&engine->lock);
+    return promised;
 }
 
 void tierce_unpin(struct tierce_view *view, uint64_t session)
@@ -230,5 +320,8 @@ void tierce_unpin(struct tierce_view *view, uint64_t session)
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
     if (tierce__engine_inherited(view->engine))
         return;
-    tierce__session_free(tierce__session_take(view, session));
+    if (view->engine->client != NULL)
+        tierce__client_unpin(view, session);
+    else
+        tierce__session_free(tierce__session_take(view, session));
 }

@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/client.h"
 #include "engine/engine_private.h"
 #include "engine/why.h"
 
@@ -63,49 +64,71 @@ bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct ti
 
 /* ---- one answer, waited for ---- */
 
-struct waiter {
-    struct tierce__tier_req req;
+/* Who sleeps until the answer. */
+struct sleeper {
     struct tierce__lock lock; /* TRANSFER */
     struct tierce__cond answered;
     bool done;
 };
 
+struct waiter {
+    struct tierce__tier_req req;
+    /* NULL, ANSWERED, or who is to be woken. acq_rel: the two who change it see what the other did
+     * before. An answer that comes before submit returns, as memory's does, costs no lock. */
+    _Atomic(struct sleeper *) sleeper;
+};
+
+static struct sleeper answered_mark;
+#define ANSWERED (&answered_mark)
+
 static void wake_waiter(struct tierce__tier_req *req)
 {
     struct waiter *w = req->arg;
-    tierce__lock_take(&w->lock);
-    w->done = true;
-    tierce__cond_signal(&w->answered);
-    tierce__lock_drop(&w->lock);
+    struct sleeper *sleeper = atomic_exchange_explicit(&w->sleeper, ANSWERED, memory_order_acq_rel);
+    if (sleeper == NULL)
+        return;
+    tierce__lock_take(&sleeper->lock);
+    sleeper->done = true;
+    tierce__cond_signal(&sleeper->answered);
+    tierce__lock_drop(&sleeper->lock);
+}
+
+static void sleep_until_answered(struct waiter *w)
+{
+    struct sleeper me = {0}, *none = NULL;
+    tierce__lock_init(&me.lock, TIERCE__LOCK_TRANSFER);
+    tierce__cond_init(&me.answered);
+    if (atomic_compare_exchange_strong_explicit(&w->sleeper, &none, &me, memory_order_acq_rel,
+                                                memory_order_acquire)) {
+        tierce__lock_take(&me.lock);
+        while (!me.done)
+            tierce__cond_wait(&me.answered, &me.lock, TIERCE__DEADLINE_NEVER);
+        tierce__lock_drop(&me.lock);
+    }
+    tierce__cond_fini(&me.answered);
+    tierce__lock_fini(&me.lock);
 }
 
 /* Submits and waits. The tier answers by the request's deadline, so the wait is bounded by it. */
 static int ask(struct tierce_engine *engine, size_t rung, struct waiter *w)
 {
-    tierce__lock_init(&w->lock, TIERCE__LOCK_TRANSFER);
-    tierce__cond_init(&w->answered);
-    w->done = false;
     w->req.done = wake_waiter;
     w->req.arg = w;
     if (tierce__storage_submit(engine, rung, &w->req)) {
-        tierce__lock_take(&w->lock);
-        while (!w->done)
-            tierce__cond_wait(&w->answered, &w->lock, TIERCE__DEADLINE_NEVER);
-        tierce__lock_drop(&w->lock);
+        if (atomic_load_explicit(&w->sleeper, memory_order_acquire) != ANSWERED)
+            sleep_until_answered(w);
         tierce__storage_note(engine, rung, &w->req);
     } else {
         w->req.status = TIERCE_E_DOWN;
         w->req.found = 0;
     }
-    tierce__cond_fini(&w->answered);
-    tierce__lock_fini(&w->lock);
     return w->req.status;
 }
 
 /* ---- nobody waits ---- */
 
-/* A request that outlives its submitter: a queued PUT, a DELETE, or a probing GET. The engine lists
- * them, so that a flush can wait for those that were under way when it began. */
+/* A request that outlives its submitter: a queued PUT, a DELETE, or a probing GET or PING. The
+ * engine lists them, so that a flush can wait for those that were under way when it began. */
 struct detached {
     struct tierce__list node; /* in the engine's list */
     uint64_t number;
@@ -227,13 +250,31 @@ void tierce__storage_try(struct tierce_engine *engine, size_t rung, const struct
         tierce__storage_sample(engine, rung, &key, TIERCE__CHUNK_ALIGN);
 }
 
+static void ping(struct tierce_engine *engine, size_t rung)
+{
+    struct detached *d = tierce__calloc(1, sizeof(*d));
+    if (d == NULL)
+        return;
+    d->engine = engine;
+    d->rung = rung;
+    d->req = (struct tierce__tier_req){
+        .op = TIERCE__TIER_PING, .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms)};
+    submit_detached(d);
+}
+
+/* A reading proves the whole way; where there is nothing to read, a remote store is asked whether
+ * it is there. */
 void tierce__storage_probe(struct tierce_engine *engine)
 {
     for (size_t rung = 1; rung < engine->rung_count; rung++) {
         struct tierce__key key;
         struct tierce__health *health = &engine->rungs[rung].health;
-        if (tierce__health_is_due(health) && tierce__health_proven(health, &key))
+        if (!tierce__health_is_due(health))
+            continue;
+        if (tierce__health_proven(health, &key))
             tierce__storage_sample(engine, rung, &key, TIERCE__CHUNK_ALIGN);
+        else if (health->shared)
+            ping(engine, rung);
     }
 }
 
@@ -375,6 +416,20 @@ struct tierce__buf *tierce__storage_lease(struct tierce_engine *engine,
                                .keys = key,
                                .key_count = 1}};
     return ask(engine, 0, &w) == 0 ? w.req.buf : NULL;
+}
+
+struct tierce__buf *tierce__storage_lend(struct tierce_engine *engine,
+                                         const struct tierce__key *key)
+{
+    struct tierce__buf *buf = NULL;
+    struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,
+                               .deadline_ns = TIERCE__DEADLINE_NEVER,
+                               .keys = key,
+                               .key_count = 1,
+                               .bufs = &buf,
+                               .length = UINT64_MAX,
+                               .touches = true}};
+    return ask(engine, 0, &w) == 0 && w.req.lent == 1 ? buf : NULL;
 }
 
 size_t tierce__storage_lease_prefix(struct tierce_engine *engine, const struct tierce__key *keys,
@@ -535,10 +590,10 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
                              sum ? TIERCE__LEFT_CHECKSUM : TIERCE__LEFT_IDENTITY);
 }
 
-void tierce__storage_touch(struct tierce_engine *engine, size_t rungs,
+void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t rungs,
                            const struct tierce__key *keys, size_t count, size_t used)
 {
-    for (size_t rung = 0; rung < rungs; rung++) {
+    for (size_t rung = first; rung < rungs; rung++) {
         struct tierce__tier *tier = engine->rungs[rung].tier;
         tier->ops->touch(tier, keys, count, used);
     }
@@ -637,6 +692,8 @@ int tierce_engine_flush(struct tierce_engine *engine, uint32_t timeout_ms)
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
     if (tierce__engine_inherited(engine))
         return TIERCE_E_CLOSED;
+    if (engine->client != NULL)
+        return tierce__client_flush(engine, timeout_ms);
     uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms);
     int first = wait_for_puts(engine, deadline_ns);
     if (first == TIERCE_E_DEADLINE)

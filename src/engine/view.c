@@ -6,8 +6,12 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/log.h"
+#include "engine/client.h"
 #include "engine/engine_private.h"
+#include "engine/shared.h"
 #include "paged/paged.h"
+#include "tier/lmcache_names.h"
 
 /* What a namespace and a shard fix: shapes and keys of chunks, and what their headers say. */
 
@@ -68,6 +72,41 @@ static int check_shard(const struct tierce_shard *shard)
     return ok ? 0 : TIERCE_E_ARGUMENT;
 }
 
+/* NULL is the whole chunk. */
+static int set_part(struct tierce_view *view, const struct tierce_part *part)
+{
+    uint32_t layers = view->full.geometry.layer_count;
+    view->part = (struct tierce_part){.layer_count = layers, .count = 1};
+    if (part == NULL)
+        return 0;
+    view->part = *part;
+    bool ok = part->index < part->count && part->count <= layers && part->layer_count >= 1 &&
+              part->layer_count <= layers && part->first_layer <= layers - part->layer_count;
+    return ok ? 0 : TIERCE_E_ARGUMENT;
+}
+
+/* Where a store of the engine is in LMCache's layout: what LMCache calls the chunks. */
+static int name_for_lmcache(struct tierce_view *view, const struct tierce_namespace *ns)
+{
+    struct tierce__lmcache_form form;
+    char why[TIERCE__LMCACHE_WHY_BYTES];
+    if (view->engine->lmcache_names == NULL)
+        return 0;
+    if (tierce__lmcache_form_of(&form, ns, why) < 0) {
+        tierce__log(TIERCE_LOG_WARN, "lmcache_layout_refused",
+                    "err=\"%s\" effect=\"nothing of this namespace is kept in the store with "
+                    "layout=lmcache\"",
+                    why);
+        return 0;
+    }
+    memcpy(form.ns_digest, view->ns_digest, TIERCE_HASH_BYTES);
+    view->lmcache = tierce__alloc(sizeof(form));
+    if (view->lmcache == NULL)
+        return -ENOMEM;
+    *view->lmcache = form;
+    return 0;
+}
+
 static int fill_view(struct tierce_view *view, const struct tierce_namespace *ns)
 {
     int rc = tierce_namespace_text(&view->text, ns);
@@ -88,14 +127,24 @@ static int fill_view(struct tierce_view *view, const struct tierce_namespace *ns
                                                     .cell_bytes = view->cell_bytes,
                                                     .block_tokens = ns->block_tokens};
     rc = tierce__shape_init(&view->full, view, ns->chunk_blocks);
+    if (rc == 0)
+        rc = name_for_lmcache(view, ns);
     if (rc < 0)
         return rc;
-    return view->full.extent.object_bytes <= view->engine->settings.memory_bytes ? 0
-                                                                                 : TIERCE_E_LIMIT;
+    bool fits = view->engine->client != NULL || /* its node tells */
+                view->full.extent.object_bytes <= view->engine->settings.memory_bytes;
+    return fits ? 0 : TIERCE_E_LIMIT;
 }
 
 int tierce_view_open(struct tierce_view **out, struct tierce_engine *engine,
                      const struct tierce_namespace *ns, const struct tierce_shard *shard)
+{
+    return tierce_view_open_part(out, engine, ns, shard, NULL);
+}
+
+int tierce_view_open_part(struct tierce_view **out, struct tierce_engine *engine,
+                          const struct tierce_namespace *ns, const struct tierce_shard *shard,
+                          const struct tierce_part *part)
 {
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
     if (tierce__engine_inherited(engine))
@@ -113,6 +162,10 @@ int tierce_view_open(struct tierce_view **out, struct tierce_engine *engine,
     view->key.shard = *shard;
     tierce__list_init(&view->node);
     rc = fill_view(view, ns);
+    if (rc == 0)
+        rc = set_part(view, part);
+    if (rc == 0 && engine->client != NULL)
+        rc = tierce__client_view_open(view, ns);
     if (rc < 0) {
         tierce_view_close(view);
         return rc;
@@ -139,9 +192,12 @@ void tierce_view_close(struct tierce_view *view)
     tierce__lock_drop(&engine->lock);
     tierce__prefetches_drop(view);
     tierce__sessions_expire(engine, view, true);
+    tierce__session_forget(view);
+    tierce__client_view_close(view);
     tierce__shape_fini(&view->full);
     tierce__prefill_fini(&view->prefill);
     tierce__free(view->cell_bytes);
+    tierce__free(view->lmcache);
     tierce__free(view->text);
     view->magic = 0;
     tierce__free(view);
@@ -183,11 +239,14 @@ int tierce_view_chain(struct tierce_chain **out, const struct tierce_view *view,
                       const struct tierce_chain_root *root)
 {
     TIERCE_CHECK_MAGIC(view, TIERCE__VIEW_MAGIC);
-    return tierce_chain_create(
+    int rc = tierce_chain_create(
         out, &(struct tierce_chain_opts){.size = sizeof(struct tierce_chain_opts),
                                          .algo = view->algo,
                                          .block_tokens = view->full.geometry.block_tokens,
                                          .root = root});
+    if (rc == 0 && view->lmcache != NULL)
+        tierce__chain_keep_tokens(*out);
+    return rc;
 }
 
 int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
@@ -207,15 +266,19 @@ int tierce__keys_init(struct tierce__keys *keys, const struct tierce_view *view,
     keys->block_count = keys->full_count * step + keys->tail_blocks;
     keys->keys = keys->small;
     if (keys->count > sizeof(keys->small) / sizeof(keys->small[0])) {
-        keys->keys = tierce__calloc(keys->count, sizeof(*keys->keys));
+        keys->keys = tierce__alloc(keys->count * sizeof(*keys->keys));
         if (keys->keys == NULL)
             return -ENOMEM;
     }
+    const uint8_t *hashes = keys->count > 0 ? tierce_chain_hash(chain, 0) : NULL;
     for (size_t i = 0; i < keys->count; i++) {
         size_t last = i < keys->full_count ? (i + 1) * step : keys->block_count;
         keys->keys[i] = view->key;
-        memcpy(keys->keys[i].hash, tierce_chain_hash(chain, last - 1), TIERCE_HASH_BYTES);
+        memcpy(keys->keys[i].hash, hashes + (last - 1) * TIERCE_HASH_BYTES, TIERCE_HASH_BYTES);
     }
+    if (view->lmcache != NULL)
+        tierce__lmcache_names_learn(view->engine->lmcache_names, view->lmcache, chain, keys->keys,
+                                    keys->full_count);
     return 0;
 }
 
@@ -290,11 +353,11 @@ void tierce__view_describe(struct tierce__storage_chunk *out, const struct tierc
 
 static bool geometry_fits(const struct tierce_view *view, const struct tierce_paged *paged)
 {
-    const struct tierce__geometry *g = &view->full.geometry;
-    if (paged->layer_count != g->layer_count)
+    const uint32_t *cell_bytes = view->cell_bytes + view->part.first_layer;
+    if (paged->layer_count != view->part.layer_count)
         return false;
-    for (uint32_t i = 0; i < g->layer_count; i++) {
-        if (paged->layers[i].block_bytes != g->cell_bytes[i])
+    for (uint32_t i = 0; i < paged->layer_count; i++) {
+        if (paged->layers[i].block_bytes != cell_bytes[i])
             return false;
     }
     return true;
@@ -345,4 +408,19 @@ int tierce__transfer_check(const struct tierce_view *view, const struct tierce_t
     const int32_t *ids = opts->block_ids == NULL ? NULL : opts->block_ids + opts->from_block;
     return check_distinct(ids, (size_t)(opts->to_block - opts->from_block),
                           opts->paged->block_count);
+}
+
+bool tierce__view_is_same(const struct tierce_view *a, const struct tierce_view *b)
+{
+    return tierce__key_equal(&a->key, &b->key);
+}
+
+uint32_t tierce__view_block_tokens(const struct tierce_view *view)
+{
+    return view->full.geometry.block_tokens;
+}
+
+enum tierce_chain_algo tierce__view_algo(const struct tierce_view *view)
+{
+    return view->algo;
 }

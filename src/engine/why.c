@@ -97,6 +97,11 @@ void tierce__why_refused(struct tierce_engine *engine, size_t rung, const struct
 
 /* ---- telling ---- */
 
+void tierce__why_prefetch(const struct tierce_engine *engine, const struct tierce__key *key)
+{
+    tierce__departures_prefetch(engine->departures, tierce__key_spread(key));
+}
+
 static void tell_departure(struct tierce_engine *engine, const struct tierce__departure *departure,
                            struct tierce_miss *out)
 {
@@ -250,8 +255,8 @@ int tierce__why_chain(struct tierce_view *view, const struct tierce_chain *chain
         rc = find_missing(view, &keys, first, what->whole_view, out);
     bool is_missing = out->reason != TIERCE_MISS_NONE && out->reason != TIERCE_MISS_BYPASSED &&
                       out->reason != TIERCE_MISS_NOT_WORTH_LOADING;
-    /* Siblings are compared with what the view says of itself, and taken out if they prove wrong.
-     */
+    /* Siblings are compared with what the view says of itself, and taken out if they prove
+     * wrong. */
     if (rc == 0 && is_missing && what->whole_view)
         pass_over_sibling(view, chain, what, out);
     tierce__keys_fini(&keys);
@@ -267,6 +272,8 @@ int tierce_why(struct tierce_view *view, const struct tierce_chain *chain, uint6
     *out = (struct tierce_miss){.size = sizeof(*out)};
     if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
+    if (view->engine->client != NULL)
+        return TIERCE_E_UNSUPPORTED;
     struct tierce__why_what what = {from_block, to_block, true};
     return tierce__why_chain(view, chain, &what, out);
 }

@@ -17,6 +17,9 @@
 void tierce__why_note(struct tierce_engine *engine, size_t rung,
                       const struct tierce__tier_event *event);
 
+/* Fetches what is remembered of a chunk that will be asked for soon. */
+void tierce__why_prefetch(const struct tierce_engine *engine, const struct tierce__key *key);
+
 /* What a tier's reason is called. */
 enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left);
 

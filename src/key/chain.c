@@ -7,6 +7,7 @@
 #include "key/sha256.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #define CHAIN_MAGIC      0x5443484eu
@@ -32,9 +33,14 @@ struct tierce_chain {
     uint8_t *hashes;                          /* block_count of hash_room are in use */
     size_t block_count;
     size_t hash_room;
+    bool keeps_tokens;
+    bool has_extras; /* since the last reset */
+    int32_t *tokens; /* token_count of token_room are in use; where they are kept */
+    size_t token_count, token_room;
     int32_t *waiting; /* block_tokens long */
     uint32_t waiting_count;
     uint8_t *scratch;
+    struct tierce__chain_told *told;
 };
 
 /* ---- algorithms ----------------------------------------------------------------------------- */
@@ -156,13 +162,40 @@ int tierce_chain_create(struct tierce_chain **out, const struct tierce_chain_opt
     chain->block_tokens = opts->block_tokens;
     chain->waiting = tierce__alloc(chain->block_tokens * sizeof(int32_t));
     chain->scratch = tierce__alloc(tierce__chain_scratch_bytes(chain->block_tokens));
-    if (chain->waiting == NULL || chain->scratch == NULL) {
+    chain->told = tierce__calloc(1, sizeof(*chain->told));
+    if (chain->waiting == NULL || chain->scratch == NULL || chain->told == NULL) {
         tierce_chain_destroy(chain);
         return -ENOMEM;
     }
+    static _Atomic uint64_t numbers;
+    chain->told->number = atomic_fetch_add_explicit(&numbers, 1, memory_order_relaxed) + 1;
     set_root(chain, opts->root);
     *out = chain;
     return 0;
+}
+
+int tierce__chain_create_hashed(struct tierce_chain **out, enum tierce_chain_algo algo,
+                                uint32_t block_tokens, const uint8_t root_hash[TIERCE_HASH_BYTES])
+{
+    if (algo_run_fn(algo) == NULL || block_tokens < 1 || block_tokens > BLOCK_TOKENS_MAX)
+        return TIERCE_E_ARGUMENT;
+    struct tierce_chain *chain = tierce__calloc(1, sizeof(*chain));
+    if (chain == NULL)
+        return -ENOMEM;
+    chain->magic = CHAIN_MAGIC;
+    chain->algo = algo;
+    chain->block_tokens = block_tokens;
+    chain->feed = FEED_HASHES; /* never tokens: they would need memory to wait in */
+    memcpy(chain->root_hash, root_hash, TIERCE_HASH_BYTES);
+    *out = chain;
+    return 0;
+}
+
+void tierce__chain_cut(struct tierce_chain *chain, size_t blocks)
+{
+    TIERCE_CHECK_MAGIC(chain, CHAIN_MAGIC);
+    TIERCE_ASSERT(blocks <= chain->block_count && chain->feed == FEED_HASHES);
+    chain->block_count = blocks;
 }
 
 void tierce_chain_destroy(struct tierce_chain *chain)
@@ -171,8 +204,10 @@ void tierce_chain_destroy(struct tierce_chain *chain)
         return;
     TIERCE_CHECK_MAGIC(chain, CHAIN_MAGIC);
     tierce__free(chain->hashes);
+    tierce__free(chain->tokens);
     tierce__free(chain->waiting);
     tierce__free(chain->scratch);
+    tierce__free(chain->told);
     chain->magic = 0;
     tierce__free(chain);
 }
@@ -182,7 +217,16 @@ void tierce_chain_reset(struct tierce_chain *chain)
     TIERCE_CHECK_MAGIC(chain, CHAIN_MAGIC);
     chain->block_count = 0;
     chain->waiting_count = 0;
+    chain->token_count = 0;
+    chain->has_extras = false;
     chain->feed = FEED_NONE;
+    atomic_store_explicit(&chain->told->blocks, 0, memory_order_relaxed);
+}
+
+struct tierce__chain_told *tierce__chain_told(const struct tierce_chain *chain)
+{
+    TIERCE_CHECK_MAGIC(chain, CHAIN_MAGIC);
+    return chain->told;
 }
 
 bool tierce__chain_fits(const struct tierce_chain *chain, enum tierce_chain_algo algo,
@@ -209,6 +253,45 @@ const uint8_t *tierce_chain_root_hash(const struct tierce_chain *chain)
 {
     TIERCE_CHECK_MAGIC(chain, CHAIN_MAGIC);
     return chain->root_hash;
+}
+
+/* ---- tokens --------------------------------------------------------------------------------- */
+
+void tierce__chain_keep_tokens(struct tierce_chain *chain)
+{
+    TIERCE_CHECK_MAGIC(chain, CHAIN_MAGIC);
+    TIERCE_ASSERT(chain->feed == FEED_NONE);
+    chain->keeps_tokens = true;
+}
+
+const int32_t *tierce__chain_tokens(const struct tierce_chain *chain)
+{
+    TIERCE_CHECK_MAGIC(chain, CHAIN_MAGIC);
+    bool is_plain = !chain->rooted && !chain->has_extras && chain->feed == FEED_TOKENS;
+    return is_plain && chain->keeps_tokens ? chain->tokens : NULL;
+}
+
+static int reserve_tokens(struct tierce_chain *chain, size_t more)
+{
+    if (!chain->keeps_tokens || more <= chain->token_room - chain->token_count)
+        return 0;
+    size_t room = 2 * chain->token_room + more;
+    int32_t *grown = tierce__realloc(chain->tokens, room * sizeof(*grown));
+    if (grown == NULL)
+        return -ENOMEM;
+    chain->tokens = grown;
+    chain->token_room = room;
+    return 0;
+}
+
+static void keep_tokens(struct tierce_chain *chain, const int32_t *tokens, size_t count,
+                        const struct tierce_chain_extras *extras)
+{
+    chain->has_extras = chain->has_extras || (extras != NULL && extras->count > 0);
+    if (!chain->keeps_tokens || count == 0)
+        return;
+    memcpy(chain->tokens + chain->token_count, tokens, count * sizeof(*tokens));
+    chain->token_count += count;
 }
 
 /* ---- appending ------------------------------------------------------------------------------ */
@@ -310,12 +393,15 @@ int64_t tierce_chain_append(struct tierce_chain *chain, const int32_t *tokens, s
     size_t missing = chain->block_tokens - chain->waiting_count;
     size_t new_blocks = count < missing ? 0 : 1 + (count - missing) / chain->block_tokens;
     int rc = reserve_hashes(chain, new_blocks);
+    if (rc == 0)
+        rc = reserve_tokens(chain, count);
     if (rc < 0)
         return rc;
 
     /* From here on nothing can fail. */
     if (count > 0)
         chain->feed = FEED_TOKENS;
+    keep_tokens(chain, tokens, count, extras);
     if (chain->waiting_count > 0 && new_blocks > 0) {
         TIERCE_ASSERT(tokens != NULL); /* a block became full */
         memcpy(chain->waiting + chain->waiting_count, tokens, missing * sizeof(int32_t));

@@ -2,6 +2,7 @@
 #ifndef TIERCE_KEY_MODULE_H
 #define TIERCE_KEY_MODULE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -37,8 +38,37 @@ static inline uint64_t tierce__key_spread(const struct tierce__key *key)
     return x ^ (x >> 32);
 }
 
+/*
+ * What a client of a node has told it of a chain: the number by which it calls the chain, the peer
+ * that was told last, and how many of its blocks. Kept here because it lives as long as the chain,
+ * whose own it is not: it changes while the chain does not.
+ */
+struct tierce__chain_told {
+    uint64_t number; /* no other chain of the process has it */
+    _Atomic uint64_t peer;
+    _Atomic uint64_t blocks;
+};
+
+struct tierce__chain_told *tierce__chain_told(const struct tierce_chain *chain);
+
+/* An empty chain that takes block hashes only, as they are, with a root hash that is known. *out
+ * untouched on failure: TIERCE_E_ARGUMENT, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__chain_create_hashed(struct tierce_chain **out,
+                                               enum tierce_chain_algo algo, uint32_t block_tokens,
+                                               const uint8_t root_hash[TIERCE_HASH_BYTES]);
+
+/* Forgets the blocks from `blocks` on of a chain that was created hashed. */
+void tierce__chain_cut(struct tierce_chain *chain, size_t blocks);
+
 /* Whether a chain was made for this algorithm and block size. */
 bool tierce__chain_fits(const struct tierce_chain *chain, enum tierce_chain_algo algo,
                         uint32_t block_tokens);
+
+/* An empty chain keeps its tokens from now on. */
+void tierce__chain_keep_tokens(struct tierce_chain *chain);
+
+/* The tokens of all its blocks; NULL where they are not kept, or where something else is part of
+ * its hashes: a root, extras, hashes that were given. [borrow until the chain changes] */
+const int32_t *tierce__chain_tokens(const struct tierce_chain *chain);
 
 #endif

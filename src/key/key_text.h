@@ -66,9 +66,6 @@ struct tierce__lmcache_key {
 
 struct tierce__lmcache_hash tierce__lmcache_hash_of_int(struct tierce__lmcache_int value);
 
-/* `size` is 1 .. 32. */
-struct tierce__lmcache_hash tierce__lmcache_hash_of_digest(const uint8_t *digest, size_t size);
-
 /*
  * Writes the text of a key and a NUL into `text`, which has room for `room` bytes. Returns its
  * length; TIERCE_E_ARGUMENT if a field breaks its bounds, TIERCE_E_LIMIT if it does not fit.

@@ -27,14 +27,6 @@ static const char *find_dtype(const char *name, size_t size)
 
 /* ---- hashes --------------------------------------------------------------------------------- */
 
-struct tierce__lmcache_hash tierce__lmcache_hash_of_digest(const uint8_t *digest, size_t size)
-{
-    TIERCE_ASSERT(size >= 1 && size <= TIERCE_HASH_BYTES);
-    struct tierce__lmcache_hash hash = {.digits = (uint8_t)(2 * size)};
-    memcpy(hash.value + TIERCE_HASH_BYTES - size, digest, size);
-    return hash;
-}
-
 struct tierce__lmcache_hash tierce__lmcache_hash_of_int(struct tierce__lmcache_int value)
 {
     struct tierce__lmcache_hash hash = {.digits = 1, .negative = value.negative};

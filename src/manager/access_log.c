@@ -29,7 +29,8 @@ static bool is_of_redis(const char *text, const char *colon)
     while (scheme > text &&
            ((scheme[-1] >= 'a' && scheme[-1] <= 'z') || scheme[-1] == '+' || scheme[-1] == '-'))
         scheme--;
-    return strncmp(scheme, "redis", 5) == 0 || strncmp(scheme, "unix", 4) == 0;
+    return strncmp(scheme, "redis", 5) == 0 || strncmp(scheme, "valkey", 6) == 0 ||
+           strncmp(scheme, "unix", 4) == 0;
 }
 
 /* Between such a "://" and the text's last '@' stand a name and a password. */

@@ -23,28 +23,9 @@ bool tierce__admin_http_allows(struct tierce__manager *manager, struct tierce__c
     if (result == TIERCE__AUTH_WAITS)
         tierce__call_defer_aside(call);
     else
-        tierce__call_reply(call, &(struct tierce__reply){
-                                     .status = 401,
-                                     .header_name = "WWW-Authenticate",
-                                     .header_value = "Basic realm=\"tierce\", Bearer",
-                                     .type = "text/plain; charset=utf-8",
-                                     .body = "a token, or a name and password, is needed\n",
-                                     .bytes = 43,
-                                 });
+        tierce__call_reply_unknown(call, "Basic realm=\"tierce\", Bearer",
+                                   "a token, or a name and password, is needed\n");
     return false;
-}
-
-static void reply_text(struct tierce__call *call, uint32_t status, const char *text)
-{
-    tierce__call_reply(call, &(struct tierce__reply){.status = status,
-                                                     .type = "text/plain; charset=utf-8",
-                                                     .body = text,
-                                                     .bytes = strlen(text)});
-}
-
-static void release(void *body)
-{
-    tierce__free(body);
 }
 
 /* ---- alive and ready ------------------------------------------------------------------------- */
@@ -52,7 +33,7 @@ static void release(void *body)
 static void serve_livez(void *arg, struct tierce__call *call)
 {
     (void)arg;
-    reply_text(call, 200, "ok\n");
+    tierce__call_reply_text(call, 200, "ok\n");
 }
 
 static void say_who_leads(struct tierce__manager *manager, struct tierce__call *call)
@@ -61,7 +42,7 @@ static void say_who_leads(struct tierce__manager *manager, struct tierce__call *
     tierce__manager_trouble(manager, trouble);
     snprintf(text, sizeof(text), "%s%s\n",
              trouble[0] != '\0' ? "it cannot lead: " : "another manager leads", trouble);
-    reply_text(call, 503, text);
+    tierce__call_reply_text(call, 503, text);
 }
 
 static void serve_readyz(void *arg, struct tierce__call *call)
@@ -69,9 +50,9 @@ static void serve_readyz(void *arg, struct tierce__call *call)
     struct tierce__manager *manager = arg;
     int state = atomic_load_explicit(&manager->state, memory_order_acquire);
     if (tierce__manager_leads(manager))
-        reply_text(call, 200, "ok\n");
+        tierce__call_reply_text(call, 200, "ok\n");
     else if (state == TIERCE__MANAGER_STARTS || state == TIERCE__MANAGER_LOADS)
-        reply_text(call, 503, "the index is being loaded\n");
+        tierce__call_reply_text(call, 503, "the index is being loaded\n");
     else
         say_who_leads(manager, call);
 }
@@ -85,21 +66,13 @@ static void serve_metrics(void *arg, struct tierce__call *call)
     if (!tierce__admin_http_allows(manager, call))
         return;
     char *text = tierce__metrics_text(manager, &bytes);
-    if (text == NULL) {
-        reply_text(call, 500, "no memory\n");
-        return;
-    }
-    tierce__call_reply(call, &(struct tierce__reply){.status = 200,
-                                                     .type = "text/plain; version=0.0.4",
-                                                     .body = text,
-                                                     .bytes = bytes,
-                                                     .release = release});
+    tierce__call_reply_heap(call, "text/plain; version=0.0.4", text, bytes);
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/* Whole lines to one client; with nothing to send, an empty line shows whether it is still there.
- */
+/* Whole lines to one client; with nothing to send, an empty line shows whether it is still
+ * there. */
 static bool send_lines(void *arg, const char *lines, size_t bytes)
 {
     struct tierce__stream *stream = arg;
@@ -231,14 +204,9 @@ static void serve_openapi(struct tierce__call *call, enum tierce__rpc_port port)
         put_schema(&schemas, tierce__rpcs[i].reply);
     }
     tierce__line_put(&line, "}}}");
-    if (line.failed) {
+    if (line.failed)
         tierce__line_clear(&line);
-        reply_text(call, 500, "no memory\n");
-        return;
-    }
-    tierce__call_reply(
-        call, &(struct tierce__reply){
-                  .status = 200, .body = line.text, .bytes = line.bytes, .release = release});
+    tierce__call_reply_heap(call, NULL, line.text, line.bytes);
 }
 
 static void serve_meta_openapi(void *arg, struct tierce__call *call)

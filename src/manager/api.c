@@ -206,8 +206,7 @@ void *tierce__api_alloc(struct tierce__api_call *api, size_t count, size_t bytes
     return __builtin_mul_overflow(count, bytes, &all) ? NULL : tierce__proto_alloc(api->reply, all);
 }
 
-/* ---- parts of messages ------------------------------------------------------------------------
- */
+/* ---- parts of messages ----------------------------------------------------------------------- */
 
 int tierce__api_read_mask(struct tierce__api_call *api, const Meta__BlockMask *message,
                           struct tierce__mask *out)

@@ -159,8 +159,8 @@ static int print_storages(const struct tierce__catalog *catalog, const struct ti
     return *out != NULL ? 0 : rc < 0 ? rc : -ENOMEM;
 }
 
-/* An index is made with as many locks as the group says; KVCM refuses other numbers here as well.
- */
+/* An index is made with as many locks as the group says; KVCM refuses other numbers here as
+ * well. */
 static int check_shards(const struct tierce__group *group, char why[TIERCE__WHY_BYTES])
 {
     int64_t shards = group->mutex_shard_count, keys = group->max_key_count;

@@ -117,8 +117,7 @@ void tierce__later_reply(struct tierce__later *later, struct tierce__call *call,
 void tierce__access_log_write(struct tierce__line_log *log, const struct tierce__api_call *api,
                               const struct tierce__call *call, const char *name, uint64_t took_us);
 
-/* ---- parts of messages ------------------------------------------------------------------------
- */
+/* ---- parts of messages ----------------------------------------------------------------------- */
 
 /* Into the call's arena. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__api_read_mask(struct tierce__api_call *api,

@@ -48,8 +48,8 @@ enum tierce__auth_result {
     TIERCE__AUTH_WAITS,   /* ask again where waiting is allowed: a slow hash is to be made */
 };
 
-/* Whether it is switched on, and there is neither a token nor, as the registry stands, an account.
- */
+/* Whether it is switched on, and there is neither a token nor, as the registry stands, an
+ * account. */
 bool tierce__auth_lets_nobody_in(struct tierce__auth *auth);
 
 /* `name`: who it is, for the access log. */

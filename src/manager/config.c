@@ -2,9 +2,9 @@
 #include "manager/config.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/loopback.h"
 #include "manager/config_kvcm.h"
 #include "manager/config_private.h"
-#include "serve/listen.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -113,8 +113,11 @@ static int read_argument(struct request *request, int *i, int argc, char *const 
     else if ((value = value_of(i, argc, argv, 'e', "env", &missing)) != NULL)
         rc = missing ? 0 : tierce__kvcm_settings_set(request->settings, value, error);
     else if (!is_param_flag(arg))
-        return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "\"%.100s\" is no argument of the manager", arg);
+        return tierce__config_fail(
+            error, TIERCE_E_CONFIG,
+            "\"%.100s\" is no argument of the manager; parameters are written "
+            "--NAME=VALUE (see tierce help manager)",
+            arg);
     if (missing)
         return tierce__config_fail(error, TIERCE_E_CONFIG, "%.100s wants a value behind it", arg);
     return rc;

@@ -121,8 +121,8 @@ static int post(struct etcd_lease *lease, const char *path, struct json_object *
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* Adds a value [transfer]; without memory a request is less than it should be, and etcd refuses it.
- */
+/* Adds a value [transfer]; without memory a request is less than it should be, and etcd refuses
+ * it. */
 static void add(struct json_object *json, const char *key, struct json_object *value)
 {
     if (json == NULL || value == NULL || json_object_object_add(json, key, value) != 0)

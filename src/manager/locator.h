@@ -51,8 +51,8 @@ struct tierce__locator_opts {
     void *clock_arg;
     uint64_t seed; /* ids and choices; 0: from the kernel */
     /* How long a slot is kept from being used again, after its location was removed (readers may
-     * still be at it) and after its writer timed out (which may still be writing). 0: 60 s, 600 s.
-     */
+     * still be at it) and after its writer timed out (which may still be writing). 0: a
+     * minute, ten minutes. */
     uint32_t reuse_delay_ms, late_write_ms;
     uint32_t delete_threads;                        /* 0: deletions wait for tierce__deleter_step */
     const struct tierce__quota_group *quota_groups; /* [borrow until close] */
@@ -175,8 +175,8 @@ TIERCE_MUSTUSE int tierce__locator_start_write(struct tierce__locator *locator,
                                                struct tierce__started *out,
                                                char why[TIERCE__WHY_BYTES]);
 
-/* `written` is over the session's own keys; a mask of another length leaves the session as it is.
- */
+/* `written` is over the session's own keys; a mask of another length leaves the session as it
+ * is. */
 TIERCE_MUSTUSE int tierce__locator_finish_write(struct tierce__locator *locator,
                                                 const char *instance_id, const char *session,
                                                 const struct tierce__mask *written,

@@ -226,8 +226,8 @@ TIERCE_MUSTUSE int tierce__live_remove(struct tierce__live *live, const int64_t 
 TIERCE_MUSTUSE int tierce__live_trim(struct tierce__live *live, const struct tierce__removal *how,
                                      struct tierce__removed *removed);
 
-/* When the slots of a deletion may be used again: a reader that was told of one may still be at it.
- */
+/* When the slots of a deletion may be used again: a reader that was told of one may still be at
+ * it. */
 int64_t tierce__live_reusable_us(const struct tierce__live *live, int64_t due_us);
 
 /* ---- choice.c -------------------------------------------------------------------------------- */

@@ -191,8 +191,8 @@ static void unclaim_from(struct starting *s, size_t first)
     tierce__lock_drop(&s->live->lock);
 }
 
-/* A block with a location that serves is not written again; one whose storages are all unwell is.
- */
+/* A block with a location that serves is not written again; one whose storages are all unwell
+ * is. */
 static int drop_what_is_there(struct starting *s)
 {
     size_t count = s->session->count;
@@ -415,8 +415,8 @@ static int begin_session(struct starting *s)
     return rc;
 }
 
-/* Whether the session's batch was written whose store did not say so. 1, 0, or the store's error.
- */
+/* Whether the session's batch was written whose store did not say so. 1, 0, or the store's
+ * error. */
 static int was_written(struct starting *s)
 {
     const void *value;
@@ -428,8 +428,8 @@ static int was_written(struct starting *s)
 }
 
 /* Makes the session durable and open. If nobody knows whether it is, it stays and ends by its time:
- * that cleans up in either case; until then nobody else uses its files, whose notes may be missing.
- */
+ * that cleans up in either case; until then nobody else uses its files, whose notes may be
+ * missing. */
 static int open_session(struct starting *s, size_t places_taken)
 {
     int rc = s->session->count > 0 ? make_durable(s) : 0;

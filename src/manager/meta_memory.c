@@ -192,8 +192,7 @@ static int memory_space_drop(struct tierce__meta_space *base)
     return 0;
 }
 
-/* ---- groups of keys, in order of their shards -------------------------------------------------
- */
+/* ---- groups of keys, in order of their shards ------------------------------------------------ */
 
 struct group {
     uint64_t mixed[GROUP_KEYS];

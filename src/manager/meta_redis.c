@@ -102,11 +102,11 @@ static int greet(struct tierce__redis *redis, char why[256])
 static int read_touch_ms(uint32_t *out, const struct tierce__resp_uri *uri, char why[256])
 {
     enum { TOUCH_MS_DEFAULT = 10000, TOUCH_MS_MAX = 3600000 };
-    const char *text = tierce__resp_uri_param(uri, "touch_ms");
+    const char *text = tierce__url_param(&uri->url, "touch_ms");
     uint64_t number = TOUCH_MS_DEFAULT;
     if (text != NULL &&
         (!tierce__parse_count(&number, text) || number == 0 || number > TOUCH_MS_MAX)) {
-        snprintf(why, 256, "Redis URI: touch_ms is no number from 1 to 3600000");
+        snprintf(why, 256, "URL: touch_ms is no number from 1 to 3600000");
         return TIERCE_E_CONFIG;
     }
     *out = (uint32_t)number;

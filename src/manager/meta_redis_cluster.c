@@ -74,8 +74,8 @@ static void add_redo(struct tierce__redis_command *command, struct tierce__redis
                           redo->bytes[i * TIERCE__REDIS_FIELDS + f]);
 }
 
-/* Writes the records. -ESTALE: somebody began a new era, of which *guard is one; else of a store.
- */
+/* Writes the records. -ESTALE: somebody began a new era, of which *guard is one; else of a
+ * store. */
 static int redo_records(struct tierce__redis_space *space, const struct tierce__redis_redo *redo,
                         const char *era, bool raises, uint64_t *guard)
 {
@@ -207,8 +207,8 @@ static int empty_journal(struct tierce__redis_space *space, const struct settlin
     return tierce__redis_ask(space->redis, &command, NULL, NULL);
 }
 
-/* What home told and knows no more took its keys and counts along; its records are where they are.
- */
+/* What home told and knows no more took its keys and counts along; its records are where they
+ * are. */
 static void look_for_loss(struct tierce__redis_space *space, const struct settling *settling)
 {
     struct tierce__redis_ledger *ledger = &space->ledger;

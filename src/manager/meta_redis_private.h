@@ -143,8 +143,7 @@ TIERCE_MUSTUSE int tierce__redis_load_scripts(struct tierce__redis *redis,
 /* 16 lower-case hexadecimal digits; false for what is none. */
 bool tierce__redis_read_hex(uint64_t *out, const struct tierce__resp_value *value);
 
-/* ---- meta_redis_form.c: records as fields -----------------------------------------------------
- */
+/* ---- meta_redis_form.c: records as fields ---------------------------------------------------- */
 
 /* Of HMGET, in this order. */
 enum {
@@ -172,14 +171,12 @@ TIERCE_MUSTUSE int tierce__redis_read_record(struct tierce__record *out, bool *f
                                              const struct tierce__resp_value *values,
                                              struct tierce__arena *arena);
 
-/* ---- meta_redis_import.c ----------------------------------------------------------------------
- */
+/* ---- meta_redis_import.c --------------------------------------------------------------------- */
 
 /* Counts what KVCM left, if it wrote last; or, `always`, whatever there is. */
 TIERCE_MUSTUSE int tierce__redis_import(struct tierce__redis_space *space, bool always);
 
-/* ---- meta_redis_cluster.c: batches over several slots -----------------------------------------
- */
+/* ---- meta_redis_cluster.c: batches over several slots ---------------------------------------- */
 
 /* Works off the journal, if need be: what was committed is written then, and what was sent before
  * and has not come will not. Before everything that reads or writes a space; does nothing with one
@@ -202,8 +199,7 @@ void tierce__redis_add_notes(struct tierce__redis_command *command,
 void tierce__redis_add_counters(struct tierce__redis_command *command,
                                 const struct tierce__meta_batch *batch);
 
-/* ---- meta_redis_journal.c: what a batch does to records, as bytes -----------------------------
- */
+/* ---- meta_redis_journal.c: what a batch does to records, as bytes ---------------------------- */
 
 /* Keys that are put, with the values of a record's fields, and then those that are deleted. */
 struct tierce__redis_redo {
@@ -226,8 +222,7 @@ TIERCE_MUSTUSE int tierce__redis_redo_parse(struct tierce__redis_redo *out,
                                             struct tierce__arena *arena, const char *text,
                                             size_t bytes);
 
-/* ---- meta_redis.c and meta_redis_notes.c: of the ops ------------------------------------------
- */
+/* ---- meta_redis.c and meta_redis_notes.c: of the ops ----------------------------------------- */
 
 TIERCE_MUSTUSE int tierce__redis_get(struct tierce__meta_space *base, const int64_t *keys,
                                      size_t count, struct tierce__arena *arena,

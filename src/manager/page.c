@@ -287,8 +287,8 @@ static void put_background(struct tierce__line *line, struct tierce__manager *ma
     tierce__line_put(line, "}");
 }
 
-/* The value below which that share of the calls lies, as if they were spread evenly in their bin.
- */
+/* The value below which that share of the calls lies, as if they were spread evenly in their
+ * bin. */
 static double percentile_us(const struct tierce__rpc_stats *stats, double share)
 {
     enum { BINS = sizeof(stats->bins) / sizeof(stats->bins[0]) };

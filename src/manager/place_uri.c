@@ -48,8 +48,8 @@ static char *escape(char *to, const char *name)
 /* A longer name is none of a file system. "~~" stands in no other. */
 enum { FILE_NAME_BYTES_MAX = 255, DIGEST_HEX_BYTES = 2 * TIERCE__SHA256_BYTES };
 
-/* A name whose escaped form would be too long for a folder's: its beginning, and a digest of all.
- */
+/* A name whose escaped form would be too long for a folder's: its beginning, and a digest of
+ * all. */
 static char *escape_folder(char *to, const char *name)
 {
     char *end = escape(to, name);

@@ -112,8 +112,8 @@ static int find_sums(struct sums *out, struct tierce__quota *quota,
 }
 
 /* What is taken off may be more than was ever added: how many bytes a block has is read from a
- * store, whose records somebody may have damaged. Then the sum is too small by as much as is said.
- */
+ * store, whose records somebody may have damaged. Then the sum is too small by as much as is
+ * said. */
 static void count(struct sums *sums, enum tierce__quota_state state, uint64_t bytes, bool add)
 {
     uint64_t lacking = 0;

@@ -183,8 +183,8 @@ void tierce__registry_drop(struct tierce__registry *registry)
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* Changes a catalog that nobody else sees yet. > 0: there is nothing to do, and that is the answer.
- */
+/* Changes a catalog that nobody else sees yet. > 0: there is nothing to do, and that is the
+ * answer. */
 typedef int edit_fn(struct tierce__catalog *catalog, const void *arg, char why[256]);
 
 static int change(struct tierce__registry *registry, edit_fn *edit, const void *arg, char why[256])

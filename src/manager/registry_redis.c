@@ -123,7 +123,7 @@ static bool has_one_slot(const struct redis_store *store)
 
 static int set_up(struct redis_store *store, const struct tierce__resp_uri *uri, char why[256])
 {
-    const char *cluster = tierce__resp_uri_param(uri, "cluster_name");
+    const char *cluster = tierce__url_param(&uri->url, "cluster_name");
     if (cluster == NULL || *cluster == '\0') {
         snprintf(why, 256, "the URI of a registry in Redis needs ?cluster_name=");
         return TIERCE_E_CONFIG;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks as keys of a Redis or Valkey; a path without its first '/' is the key. */
+/* Blocks as keys of a Redis or Valkey, of what sentinels or a cluster have too; a path without its
+ * first '/' is the key. */
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "manager/storage.h"
-#include "wire/resp_client.h"
-#include "wire/resp_uri.h"
+#include "wire/resp_link.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ enum { PROBE_BYTES = 4096 };
 
 struct redis_driver {
     struct tierce__storage_driver base;
-    struct tierce__resp *resp;
+    struct tierce__resp_link *link;
 };
 
 static int redis_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
@@ -30,7 +30,7 @@ static int redis_open(struct tierce__storage_driver **out, const struct tierce__
     driver->base.ops = &tierce__storage_redis;
     int rc = tierce__resp_uri_parse(&parsed, storage->uri, text);
     if (rc == 0)
-        rc = tierce__resp_create(&driver->resp, &parsed.opts, text);
+        rc = tierce__resp_link_create(&driver->link, &parsed, text);
     tierce__resp_uri_clear(&parsed);
     if (rc == 0) {
         *out = &driver->base;
@@ -43,22 +43,22 @@ static int redis_open(struct tierce__storage_driver **out, const struct tierce__
 
 static void redis_close(struct tierce__storage_driver *base)
 {
-    tierce__resp_close(((struct redis_driver *)base)->resp);
+    tierce__resp_link_close(((struct redis_driver *)base)->link);
     tierce__free(base);
 }
 
-/* One command; an error reply is -EPROTO. */
+/* One command, whose second word is its key; an error reply is -EPROTO. */
 static int call(struct redis_driver *driver, const char *const *arguments, const size_t *bytes,
                 size_t count, struct tierce__resp_value *out)
 {
-    int rc = tierce__resp_call(driver->resp, arguments, bytes, count, out, 0);
+    int rc = tierce__resp_link_call(driver->link, 1, arguments, bytes, count, out, 0);
     return rc == 0 && out->type == TIERCE__RESP_ERROR ? -EPROTO : rc;
 }
 
 static int say(struct redis_driver *driver, char why[128], const char *what, int rc,
                const struct tierce__resp_value *value)
 {
-    const char *text = tierce__resp_why(driver->resp);
+    const char *text = tierce__resp_link_why(driver->link);
     if (rc == -EPROTO && value->type == TIERCE__RESP_ERROR)
         text = value->text;
     snprintf(why, 128, "%s: %.100s", what, *text != '\0' ? text : tierce_strerror(rc));
@@ -136,15 +136,34 @@ static double info_of(const char *info, const char *name)
     return at != NULL ? strtod(at + strlen(name), NULL) : 0;
 }
 
-static double redis_used_share(struct tierce__storage_driver *base)
+/* Of one server; -1: it is not known. */
+static double used_share_of(struct tierce__resp *server)
 {
-    struct redis_driver *driver = (struct redis_driver *)base;
     struct tierce__resp_value value;
-    if (call(driver, (const char *[]){"INFO", "memory"}, (size_t[]){4, 6}, 2, &value) != 0 ||
-        value.type != TIERCE__RESP_STRING)
+    int rc = tierce__resp_append(server, (const char *[]){"INFO", "memory"}, (size_t[]){4, 6}, 2);
+    if (rc == 0)
+        rc = tierce__resp_flush(server, 0);
+    if (rc == 0)
+        rc = tierce__resp_read(server, &value, 0);
+    if (rc != 0 || value.type != TIERCE__RESP_STRING)
         return -1;
     double max = info_of(value.text, "\nmaxmemory:");
     return max > 0 ? info_of(value.text, "\nused_memory:") / max : -1;
+}
+
+/* The fullest server's: no other one takes its keys. */
+static double redis_used_share(struct tierce__storage_driver *base)
+{
+    struct tierce__resp_link *link = ((struct redis_driver *)base)->link;
+    struct tierce__resp *server;
+    double most = -1;
+    if (tierce__resp_link_begin(link) != 0)
+        return -1;
+    for (size_t i = 0; tierce__resp_link_node(link, i, &server) == 0; i++) {
+        double share = used_share_of(server);
+        most = share > most ? share : most;
+    }
+    return most;
 }
 
 const struct tierce__storage_ops tierce__storage_redis = {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/access.h"
 #include "base/alloc.h"
+#include "base/lock.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,11 +14,18 @@ static const char *const kind_names[TIERCE__SPACE_KINDS] = {
     [TIERCE__SPACE_RESP] = "resp", [TIERCE__SPACE_LM] = "lm", [TIERCE__SPACE_PROBE] = "probe"};
 
 struct tenant {
-    const char *name;
+    char name[TIERCE__TOKEN_NAME_BYTES];
     struct tierce__objects *spaces[TIERCE__SPACE_KINDS];
 };
 
+/* A tenant stays when its last token is gone: somebody may be at work in its spaces. */
 struct tierce__access {
+    struct tierce_engine *engine;
+    const char *token_file;
+    struct tierce__lock lock; /* NODE_ACCESS: what follows; one thread changes it */
+    /* Of the tokens. Read without the lock to see whether a look at them is due: release,
+     * acquire. */
+    _Atomic uint64_t generation;
     struct tierce__tokens *tokens; /* NULL: no file */
     struct tenant *tenants;        /* the first is "" */
     size_t tenant_count;
@@ -55,29 +64,87 @@ static struct tenant *find_tenant(const struct tierce__access *access, const cha
     return NULL;
 }
 
-static int add_tenant(struct tierce__access *access, struct tierce_engine *engine, const char *name)
+static void close_spaces(const struct tenant *tenant)
 {
+    for (int kind = 0; kind < TIERCE__SPACE_KINDS; kind++) {
+        if (tenant->spaces[kind] != NULL)
+            tierce__objects_close(tenant->spaces[kind]);
+    }
+}
+
+static int append_tenant(struct tierce__access *access, const struct tenant *tenant)
+{
+    tierce__lock_take(&access->lock);
+    struct tenant *tenants =
+        tierce__realloc(access->tenants, (access->tenant_count + 1) * sizeof(*tenants));
+    if (tenants != NULL) {
+        tenants[access->tenant_count++] = *tenant;
+        access->tenants = tenants;
+    }
+    tierce__lock_drop(&access->lock);
+    return tenants != NULL ? 0 : -ENOMEM;
+}
+
+static int add_tenant(struct tierce__access *access, const char *name)
+{
+    struct tenant tenant = {.name = ""};
     int rc = 0;
     if (find_tenant(access, name) != NULL)
         return 0;
-    struct tenant *tenant = &access->tenants[access->tenant_count++];
-    tenant->name = name;
+    snprintf(tenant.name, sizeof(tenant.name), "%s", name);
     for (int kind = 0; kind < TIERCE__SPACE_KINDS && rc == 0; kind++)
         if (kind == TIERCE__SPACE_RESP || name[0] == '\0')
-            rc = tierce__objects_open(&tenant->spaces[kind], engine, kind_names[kind], name);
+            rc = tierce__objects_open(&tenant.spaces[kind], access->engine, kind_names[kind], name);
+    if (rc == 0)
+        rc = append_tenant(access, &tenant);
+    if (rc < 0)
+        close_spaces(&tenant);
     return rc;
 }
 
-static int add_tenants(struct tierce__access *access, struct tierce_engine *engine, char why[256])
+static int add_tenants(struct tierce__access *access, const struct tierce__tokens *tokens,
+                       char why[256])
 {
-    size_t count = tierce__tokens_count(access->tokens);
-    access->tenants = tierce__calloc(count + 1, sizeof(*access->tenants));
-    int rc = access->tenants != NULL ? add_tenant(access, engine, "") : -ENOMEM;
-    for (size_t i = 0; i < count && rc == 0; i++)
-        rc = add_tenant(access, engine, tierce__tokens_at(access->tokens, i)->tenant);
+    int rc = add_tenant(access, "");
+    for (size_t i = 0; i < tierce__tokens_count(tokens) && rc == 0; i++)
+        rc = add_tenant(access, tierce__tokens_at(tokens, i)->tenant);
     if (rc < 0)
         snprintf(why, 256, "the values of the tenants: %s", tierce_strerror(rc));
     return rc;
+}
+
+int tierce__access_read(struct tierce__tokens **out, struct tierce__access *access, char why[256])
+{
+    struct tierce__tokens *tokens = NULL;
+    int rc = 0;
+    if (access->token_file[0] != '\0')
+        rc = tierce__tokens_load(
+            &tokens,
+            &(struct tierce__tokens_opts){.size = sizeof(struct tierce__tokens_opts),
+                                          .path = access->token_file,
+                                          .rights = read_scopes,
+                                          .rights_text = "scopes are read, write and admin, with "
+                                                         "commas between",
+                                          .has_tenants = true},
+            why);
+    if (rc == 0)
+        rc = add_tenants(access, tokens, why);
+    if (rc < 0)
+        tierce__tokens_destroy(tokens);
+    else
+        *out = tokens;
+    return rc;
+}
+
+struct tierce__tokens *tierce__access_exchange(struct tierce__access *access,
+                                               struct tierce__tokens *fresh)
+{
+    tierce__lock_take(&access->lock);
+    struct tierce__tokens *before = access->tokens;
+    access->tokens = fresh;
+    atomic_fetch_add_explicit(&access->generation, 1, memory_order_release);
+    tierce__lock_drop(&access->lock);
+    return before;
 }
 
 int tierce__access_create(struct tierce__access **out, struct tierce_engine *engine,
@@ -88,19 +155,10 @@ int tierce__access_create(struct tierce__access **out, struct tierce_engine *eng
         snprintf(why, 256, "no memory");
         return -ENOMEM;
     }
-    int rc = 0;
-    if (token_file[0] != '\0')
-        rc = tierce__tokens_load(
-            &access->tokens,
-            &(struct tierce__tokens_opts){.size = sizeof(struct tierce__tokens_opts),
-                                          .path = token_file,
-                                          .rights = read_scopes,
-                                          .rights_text = "scopes are read, write and admin, with "
-                                                         "commas between",
-                                          .has_tenants = true},
-            why);
-    if (rc == 0)
-        rc = add_tenants(access, engine, why);
+    access->engine = engine;
+    access->token_file = token_file;
+    tierce__lock_init(&access->lock, TIERCE__LOCK_NODE_ACCESS);
+    int rc = tierce__access_read(&access->tokens, access, why);
     if (rc < 0)
         tierce__access_destroy(access);
     else
@@ -112,45 +170,75 @@ void tierce__access_destroy(struct tierce__access *access)
 {
     if (access == NULL)
         return;
-    for (size_t i = 0; i < access->tenant_count; i++) {
-        for (int kind = 0; kind < TIERCE__SPACE_KINDS; kind++) {
-            if (access->tenants[i].spaces[kind] != NULL)
-                tierce__objects_close(access->tenants[i].spaces[kind]);
-        }
-    }
+    for (size_t i = 0; i < access->tenant_count; i++)
+        close_spaces(&access->tenants[i]);
+    tierce__lock_fini(&access->lock);
     tierce__free(access->tenants);
     tierce__tokens_destroy(access->tokens);
     tierce__free(access);
 }
 
+/* ---- who somebody is ------------------------------------------------------------------------- */
+
 bool tierce__access_nobody(struct tierce__access *access, enum tierce__space_kind kind,
                            struct tierce__identity *out)
 {
-    if (access->tokens != NULL)
+    if (access->token_file[0] != '\0')
         return false;
-    *out = (struct tierce__identity){
-        .scopes = EVERYTHING, .name = "", .space = access->tenants[0].spaces[kind]};
+    *out = (struct tierce__identity){.scopes = EVERYTHING,
+                                     .space = tierce__access_space(access, kind)};
     return true;
+}
+
+/* Under the lock. */
+static void identify(const struct tierce__access *access, enum tierce__space_kind kind,
+                     const struct tierce__token *token, struct tierce__identity *out)
+{
+    *out = (struct tierce__identity){
+        .scopes = token->rights,
+        .space = find_tenant(access, token->tenant)->spaces[kind],
+        .generation = atomic_load_explicit(&access->generation, memory_order_relaxed)};
+    memcpy(out->digest, token->digest, sizeof(out->digest));
 }
 
 bool tierce__access_token(struct tierce__access *access, enum tierce__space_kind kind,
                           const char *name, size_t name_bytes, const char *token,
                           size_t token_bytes, struct tierce__identity *out)
 {
+    tierce__lock_take(&access->lock);
     const struct tierce__token *found = tierce__tokens_find(access->tokens, token, token_bytes);
-    if (found == NULL)
-        return false;
-    if (name != NULL &&
+    if (found != NULL && name != NULL &&
         (strlen(found->name) != name_bytes || memcmp(found->name, name, name_bytes) != 0))
+        found = NULL;
+    if (found != NULL)
+        identify(access, kind, found, out);
+    tierce__lock_drop(&access->lock);
+    return found != NULL;
+}
+
+bool tierce__access_still(struct tierce__access *access, enum tierce__space_kind kind,
+                          struct tierce__identity *who)
+{
+    struct tierce__identity now = {0};
+    if (access->token_file[0] == '\0' ||
+        atomic_load_explicit(&access->generation, memory_order_acquire) == who->generation)
+        return true;
+    tierce__lock_take(&access->lock);
+    const struct tierce__token *found = tierce__tokens_find_digest(access->tokens, who->digest);
+    if (found != NULL)
+        identify(access, kind, found, &now);
+    tierce__lock_drop(&access->lock);
+    if (found == NULL || now.space != who->space)
         return false;
-    *out = (struct tierce__identity){.scopes = found->rights,
-                                     .name = found->name,
-                                     .space = find_tenant(access, found->tenant)->spaces[kind]};
+    *who = now;
     return true;
 }
 
 struct tierce__objects *tierce__access_space(struct tierce__access *access,
                                              enum tierce__space_kind kind)
 {
-    return access->tenants[0].spaces[kind];
+    tierce__lock_take(&access->lock);
+    struct tierce__objects *space = access->tenants[0].spaces[kind];
+    tierce__lock_drop(&access->lock);
+    return space;
 }

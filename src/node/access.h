@@ -27,18 +27,27 @@ enum tierce__space_kind {
 
 struct tierce__access;
 
-/* token_file "": none. [borrow] the engine until destroy. Errors, `why` in words: as
+/* token_file "": none. [borrow] it and the engine until destroy. Errors, `why` in words: as
  * tierce__tokens_load and tierce__objects_open. */
 TIERCE_MUSTUSE int tierce__access_create(struct tierce__access **out, struct tierce_engine *engine,
                                          const char *token_file, char why[256]);
 /* NULL is accepted. */
 void tierce__access_destroy(struct tierce__access *access);
 
+/* The token file as it is now, to be exchanged or dropped; its tenants have their spaces then.
+ * NULL: there is no file. Errors as create. Thread: one at a time. */
+TIERCE_MUSTUSE int tierce__access_read(struct tierce__tokens **out, struct tierce__access *access,
+                                       char why[256]);
+/* Gives those that counted until now. [transfer] both. Thread: that of read. */
+TIERCE_MUSTUSE struct tierce__tokens *tierce__access_exchange(struct tierce__access *access,
+                                                              struct tierce__tokens *fresh);
+
 /* Who somebody is. */
 struct tierce__identity {
     uint32_t scopes;
-    const char *name;              /* [borrow until destroy] */
-    struct tierce__objects *space; /* of the kind that was asked for */
+    struct tierce__objects *space; /* of the kind that was asked for. [borrow until destroy] */
+    uint8_t digest[TIERCE__TOKEN_DIGEST_BYTES]; /* of the token, where there are tokens */
+    uint64_t generation;                        /* of the tokens that say so */
 };
 
 /* What everybody is who has shown nothing: false if nothing may be done without a token. */
@@ -49,6 +58,11 @@ bool tierce__access_nobody(struct tierce__access *access, enum tierce__space_kin
 bool tierce__access_token(struct tierce__access *access, enum tierce__space_kind kind,
                           const char *name, size_t name_bytes, const char *token,
                           size_t token_bytes, struct tierce__identity *out);
+
+/* By the tokens of now, which *who comes to agree with. False: its token counts no more, or is
+ * another tenant's. Costs nothing while no tokens were exchanged. */
+bool tierce__access_still(struct tierce__access *access, enum tierce__space_kind kind,
+                          struct tierce__identity *who);
 
 /* The space of the tenant "". */
 struct tierce__objects *tierce__access_space(struct tierce__access *access,

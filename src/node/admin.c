@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "engine/metrics.h"
+#include "node/native.h"
 #include "node/node.h"
 #include "node/node_private.h"
 
@@ -15,22 +16,9 @@
 /* HTTP of administrators, on loopback: what everybody of the machine may read, and what changes the
  * node, which needs a token with the scope admin. */
 
-static void release(void *body)
-{
-    tierce__free(body);
-}
-
 static void release_c(void *body)
 {
     free(body); /* open_memstream's */
-}
-
-static void reply_text(struct tierce__call *call, uint32_t status, const char *text)
-{
-    tierce__call_reply(call, &(struct tierce__reply){.status = status,
-                                                     .type = "text/plain; charset=utf-8",
-                                                     .body = text,
-                                                     .bytes = strlen(text)});
 }
 
 /* ---- alive and ready ------------------------------------------------------------------------- */
@@ -38,7 +26,7 @@ static void reply_text(struct tierce__call *call, uint32_t status, const char *t
 static void serve_livez(void *arg, struct tierce__call *call)
 {
     (void)arg;
-    reply_text(call, 200, "ok\n");
+    tierce__call_reply_text(call, 200, "ok\n");
 }
 
 static void serve_readyz(void *arg, struct tierce__call *call)
@@ -50,12 +38,12 @@ static void serve_readyz(void *arg, struct tierce__call *call)
         return;
     }
     if (atomic_load_explicit(&node->is_draining, memory_order_relaxed)) {
-        reply_text(call, 503, "the node ends\n");
+        tierce__call_reply_text(call, 503, "the node ends\n");
     } else if (tierce__node_is_ready(node, why)) {
-        reply_text(call, 200, "ok\n");
+        tierce__call_reply_text(call, 200, "ok\n");
     } else {
         snprintf(text, sizeof(text), "%s\n", why);
-        reply_text(call, 503, text);
+        tierce__call_reply_text(call, 503, text);
     }
 }
 
@@ -76,6 +64,25 @@ static void put_gauge(struct tierce__prometheus *text, const char *name, const c
                            &(struct tierce__metric){.name = name, .help = help, .value = value});
 }
 
+static void put_native(struct tierce__prometheus *text, struct tierce__node *node)
+{
+    struct tierce__native_stats stats;
+    if (node->native == NULL)
+        return;
+    tierce__native_stats(node->native, &stats);
+    put_gauge(text, "node.native_clients_now", "Clients that map the pool.", (double)stats.clients);
+    put_gauge(text, "node.native_connections_now", "Their connections.", (double)stats.connections);
+    put_gauge(text, "node.native_views_now", "Their views.", (double)stats.views);
+    put_gauge(text, "node.native_loads_now", "Their loads under way.", (double)stats.loads);
+    put_gauge(text, "node.native_stores_now", "Their stores under way.", (double)stats.stores);
+    put_gauge(text, "node.native_prefetches_now", "Their prefetches that have not been ended.",
+              (double)stats.prefetches);
+    put_gauge(text, "node.native_held_bytes", "Bytes that these loads and stores hold in memory.",
+              (double)stats.held_bytes);
+    put_gauge(text, "node.native_chain_bytes", "Bytes of the block hashes of their chains.",
+              (double)stats.chain_bytes);
+}
+
 static char *node_metrics(struct tierce__node *node, size_t *bytes)
 {
     struct tierce__prometheus text = {0};
@@ -94,6 +101,7 @@ static char *node_metrics(struct tierce__node *node, size_t *bytes)
     put_gauge(&text, "node.grace_bytes",
               "Bytes of values that stay for whoever was told that they are there.",
               (double)tierce__grace_bytes(node->grace));
+    put_native(&text, node);
     return tierce__prometheus_end(&text, bytes);
 }
 
@@ -108,18 +116,31 @@ static void serve_metrics(void *arg, struct tierce__call *call)
         tierce__line_put_bytes(&page, engine, engine_bytes);
         tierce__line_put_bytes(&page, own, node_bytes);
     }
-    if (engine == NULL || own == NULL || page.failed) {
+    if (page.failed)
         tierce__line_clear(&page);
-        reply_text(call, 500, "no memory\n");
-    } else {
-        tierce__call_reply(call, &(struct tierce__reply){.status = 200,
-                                                         .type = "text/plain; version=0.0.4",
-                                                         .body = page.text,
-                                                         .bytes = page.bytes,
-                                                         .release = release});
-    }
+    tierce__call_reply_heap(call, "text/plain; version=0.0.4", page.text, page.bytes);
     tierce__free(engine);
     tierce__free(own);
+}
+
+static void put_native_status(struct tierce__line *line, struct tierce__node *node)
+{
+    struct tierce__native_stats stats;
+    tierce__native_stats(node->native, &stats);
+    const struct {
+        const char *name;
+        uint64_t value;
+    } rows[] = {{"native_clients_now", stats.clients},
+                {"native_connections_now", stats.connections},
+                {"native_loads_now", stats.loads},
+                {"native_stores_now", stats.stores},
+                {"native_held_bytes", stats.held_bytes}};
+    for (size_t i = 0; node->native != NULL && i < sizeof(rows) / sizeof(rows[0]); i++) {
+        tierce__line_put(line, ",");
+        tierce__line_put_string(line, rows[i].name);
+        tierce__line_put(line, ":");
+        tierce__line_put_int(line, (int64_t)rows[i].value);
+    }
 }
 
 static void serve_status(void *arg, struct tierce__call *call)
@@ -141,33 +162,16 @@ static void serve_status(void *arg, struct tierce__call *call)
         tierce__line_put_int(
             &line, (int64_t)atomic_load_explicit(&node->counters[i], memory_order_relaxed));
     }
+    put_native_status(&line, node);
     tierce__line_put(&line, "},\"engine\":");
     tierce__engine_status(node->engine, &line);
     tierce__line_put(&line, "}");
-    if (line.failed) {
+    if (line.failed)
         tierce__line_clear(&line);
-        reply_text(call, 500, "no memory\n");
-        return;
-    }
-    tierce__call_reply(
-        call, &(struct tierce__reply){
-                  .status = 200, .body = line.text, .bytes = line.bytes, .release = release});
+    tierce__call_reply_heap(call, NULL, line.text, line.bytes);
 }
 
 /* ---- configuration --------------------------------------------------------------------------- */
-
-/* Passwords of URLs are the only secrets that a configuration may hold: files hold the others. */
-static void hide_passwords(char *text)
-{
-    for (char *p = text; (p = strstr(p, "://")) != NULL;) {
-        p += 3;
-        size_t authority = strcspn(p, "/ ,\n\"'");
-        char *at = memrchr(p, '@', authority);
-        if (at != NULL)
-            memset(p, '*', (size_t)(at - p));
-        p += authority;
-    }
-}
 
 static void serve_config(void *arg, struct tierce__call *call)
 {
@@ -179,10 +183,9 @@ static void serve_config(void *arg, struct tierce__call *call)
         tierce__config_print(node->config->values, file);
     if (file == NULL || fclose(file) != 0) {
         free(text);
-        reply_text(call, 500, "no memory\n");
+        tierce__call_reply_text(call, 500, "no memory\n");
         return;
     }
-    hide_passwords(text);
     tierce__call_reply(call, &(struct tierce__reply){.status = 200,
                                                      .type = "text/plain; charset=utf-8",
                                                      .body = text,
@@ -202,16 +205,9 @@ static bool may_change(struct tierce__node *node, struct tierce__call *call)
     if (is_known && (who.scopes & TIERCE__SCOPE_ADMIN) != 0)
         return true;
     if (is_known)
-        reply_text(call, 403, "the token has not the scope admin\n");
+        tierce__call_reply_text(call, 403, "the token has not the scope admin\n");
     else
-        tierce__call_reply(call, &(struct tierce__reply){
-                                     .status = 401,
-                                     .header_name = "WWW-Authenticate",
-                                     .header_value = "Bearer",
-                                     .type = "text/plain; charset=utf-8",
-                                     .body = "a token of auth.token_file is needed\n",
-                                     .bytes = 37,
-                                 });
+        tierce__call_reply_unknown(call, "Bearer", "a token of auth.token_file is needed\n");
     return false;
 }
 
@@ -228,10 +224,10 @@ static void serve_mode(void *arg, struct tierce__call *call)
             continue;
         int rc = tierce_engine_set_mode(node->engine, (enum tierce_mode)mode);
         snprintf(text, sizeof(text), "%s\n", rc == 0 ? name : tierce_strerror(rc));
-        reply_text(call, rc == 0 ? 200 : 500, text);
+        tierce__call_reply_text(call, rc == 0 ? 200 : 500, text);
         return;
     }
-    reply_text(call, 400, "the body is normal, freeze or bypass\n");
+    tierce__call_reply_text(call, 400, "the body is normal, freeze or bypass\n");
 }
 
 static void serve_clear(void *arg, struct tierce__call *call)
@@ -240,6 +236,10 @@ static void serve_clear(void *arg, struct tierce__call *call)
     char text[64];
     if (!may_change(node, call))
         return;
+    if (tierce__call_info(call)->query[0] != '\0') {
+        tierce__call_reply_text(call, 400, "all is cleared, so that there is nothing to ask for\n");
+        return;
+    }
     if (!tierce__call_info(call)->is_deferred) {
         tierce__call_defer(call);
         return;
@@ -249,7 +249,7 @@ static void serve_clear(void *arg, struct tierce__call *call)
         snprintf(text, sizeof(text), "%s\n", tierce_strerror((int)count));
     else
         snprintf(text, sizeof(text), "{\"forgotten\":%lld}\n", (long long)count);
-    reply_text(call, count < 0 ? 500 : 200, text);
+    tierce__call_reply_text(call, count < 0 ? 500 : 200, text);
 }
 
 /* ---- routes ---------------------------------------------------------------------------------- */

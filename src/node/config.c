@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/config.h"
 #include "base/alloc.h"
-#include "serve/listen.h"
+#include "base/loopback.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -22,7 +22,8 @@ _Static_assert(sizeof(params) / sizeof(params[0]) == TIERCE__NODE_PARAMS,
                "one row for each number");
 
 /* Variables that share the prefix and are no parameters. */
-static const char *const other_variables[] = {ENV_CONFIG, NULL};
+static const char *const other_variables[] = {ENV_CONFIG, "TIERCE_NODE_SOCKET", "TIERCE_NODE_USER",
+                                              NULL};
 
 const struct tierce__param *tierce__node_params(size_t *count)
 {
@@ -53,6 +54,11 @@ static uint64_t share_of(const struct tierce__config *values, enum tierce__node_
     return (uint64_t)(tierce__config_share(values, (size_t)row) * (double)memory);
 }
 
+static uint32_t engine_ms(const struct tierce__config *values, enum tierce__engine_param row)
+{
+    return (uint32_t)tierce__config_number(values, (size_t)row);
+}
+
 static void fill(struct tierce__node_config *config, struct tierce__config *values)
 {
     *config = (struct tierce__node_config){
@@ -66,7 +72,20 @@ static void fill(struct tierce__node_config *config, struct tierce__config *valu
         .is_insecure = flag_of(values, TIERCE__NODE_LISTEN_INSECURE),
         .tls_certificate = text_of(values, TIERCE__NODE_TLS_CERTIFICATE),
         .tls_key = text_of(values, TIERCE__NODE_TLS_KEY),
+        .tls_client_ca = text_of(values, TIERCE__NODE_TLS_CLIENT_CA),
         .token_file = text_of(values, TIERCE__NODE_AUTH_TOKEN_FILE),
+        .native_path = text_of(values, TIERCE__NODE_LISTEN_NATIVE),
+        .native_users = text_of(values, TIERCE__NODE_LISTEN_NATIVE_USERS),
+        .native_group = text_of(values, TIERCE__NODE_LISTEN_NATIVE_GROUP),
+        .native_connections_max = u32_of(values, TIERCE__NODE_LIMIT_NATIVE_CONNECTIONS),
+        .native_open_max = u32_of(values, TIERCE__NODE_LIMIT_NATIVE_OPEN),
+        .native_chains_max = tierce__config_number(values, TIERCE__NODE_LIMIT_NATIVE_CHAINS),
+        .native_memory_max = share_of(values, TIERCE__NODE_LIMIT_NATIVE_MEMORY),
+        .lookup_ms = engine_ms(values, TIERCE__ENGINE_TIMEOUT_LOOKUP),
+        .load_ms = engine_ms(values, TIERCE__ENGINE_TIMEOUT_LOAD),
+        .store_ms = engine_ms(values, TIERCE__ENGINE_TIMEOUT_STORE),
+        .pin_ms = engine_ms(values, TIERCE__ENGINE_TIMEOUT_PIN),
+        .prefetch_ms = engine_ms(values, TIERCE__ENGINE_TIMEOUT_PREFETCH),
         .loops = u32_of(values, TIERCE__NODE_SERVE_LOOPS),
         .workers = u32_of(values, TIERCE__NODE_SERVE_WORKERS),
         .drain_ms = u32_of(values, TIERCE__NODE_SERVE_DRAIN),
@@ -91,17 +110,21 @@ static int check_access(const struct tierce__node_config *config,
                         struct tierce__config_error *error)
 {
     bool has_tls = config->tls_certificate[0] != '\0', has_tokens = config->token_file[0] != '\0';
+    bool has_client_ca = config->tls_client_ca[0] != '\0';
     if (has_tls != (config->tls_key[0] != '\0'))
         return tierce__config_fail(error, TIERCE_E_CONFIG,
                                    "tls.certificate and tls.key belong together");
+    if (has_client_ca && !has_tls)
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "tls.client_ca wants tls.certificate and tls.key");
     if (tierce__is_loopback_host(config->host) || config->is_insecure)
         return 0;
     const char *host = config->host[0] != '\0' ? config->host : "every address";
-    if (config->has_lm)
+    if (config->has_lm && !has_client_ca)
         return tierce__config_fail(
             error, TIERCE_E_CONFIG,
-            "listen.host is %.100s, which others reach, and lm:// lets everybody in: say "
-            "listen.lm: false, or listen.insecure: true",
+            "listen.host is %.100s, which others reach, and lm:// lets everybody in: set "
+            "tls.client_ca, or say listen.lm: false, or listen.insecure: true",
             host);
     if (config->has_resp && (!has_tls || !has_tokens))
         return tierce__config_fail(
@@ -161,8 +184,11 @@ static int read_arguments(struct request *request, int argc, char *const *argv,
         else if (strcmp(arg, "--config") == 0)
             return tierce__config_fail(error, TIERCE_E_CONFIG, "--config wants a file behind it");
         else if (strncmp(arg, "--", 2) != 0 || strchr(arg, '=') == NULL)
-            return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                       "\"%.100s\" is no argument of the node", arg);
+            return tierce__config_fail(
+                error, TIERCE_E_CONFIG,
+                "\"%.100s\" is no argument of the node; parameters are written "
+                "--NAME=VALUE (see tierce help node)",
+                arg);
     }
     return 0;
 }
@@ -205,6 +231,10 @@ static int make_engine_config(struct tierce_config **out, const struct tierce__c
         rc = tierce__engine_config_set(config, params[row].name,
                                        tierce__config_canonical(values, row),
                                        tierce__config_source(values, row), error->text);
+    /* Whoever says listen.native need not know how that is done. */
+    if (rc == 0 && tierce__config_text(values, TIERCE__NODE_LISTEN_NATIVE)[0] != '\0')
+        rc = tierce__engine_config_set(config, "memory.shared", "true", "listen.native",
+                                       error->text);
     if (rc != 0)
         tierce_config_destroy(config);
     else

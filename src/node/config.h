@@ -45,7 +45,12 @@ struct tierce__node_config {
     const char *host;
     uint16_t resp_port, lm_port, http_port; /* 0: a free one */
     bool has_resp, has_lm, is_insecure;
-    const char *tls_certificate, *tls_key;
+    const char *native_path; /* "": none */
+    const char *native_users, *native_group;
+    uint32_t native_connections_max, native_open_max;
+    uint64_t native_chains_max, native_memory_max; /* bytes */
+    uint32_t lookup_ms, load_ms, store_ms, pin_ms, prefetch_ms;
+    const char *tls_certificate, *tls_key, *tls_client_ca;
     const char *token_file;
     uint32_t loops, workers, drain_ms;
     uint32_t connections_max, connections_per_address;

@@ -19,10 +19,17 @@
 #define TEXT_BYTES_KEPT   (16u << 10) /* a larger buffer goes when it is empty */
 #define TEXT_BYTES_FULL   (64u << 10)
 #define ROUNDS_AT_ONCE    16u
-#define PIECES_AT_ONCE    16u
+#define SENDS_AT_ONCE     4u
 #define TLS_BYTES_AT_ONCE (32u << 10)
 #define PROGRESS_BYTES    (1u << 20)
-#define KEEPALIVE_S       60
+/* Of a value at a time. The reader sleeps while a piece is verified, and waking it costs more than
+ * the piece: 1.25x at 4 MiB against one piece each (2 cores of a virtual machine, 2026-11). */
+#define SEND_BYTES (4u * TIERCE__OBJECT_PIECE)
+/* As much of a value is to be there before we are told: 1.1x to 1.6x for SETs of 1 to 16 MiB, whose
+ * writer need not wake us for each packet (ibidem). */
+#define LOW_WATER_BYTES     TIERCE__OBJECT_PIECE
+#define LOW_WATER_BYTES_MIN (64u << 10) /* below this it is not worth the call */
+#define KEEPALIVE_S         60
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
@@ -63,11 +70,27 @@ static void close_connection(struct tierce__connection *c)
         bury(c);
 }
 
-static void close_noted(struct tierce__connection *c, const char *why)
+static void note_end(const struct tierce__connection *c, const char *why)
 {
     tierce__log(TIERCE_LOG_INFO, "node_connection_closed", "protocol=%s peer=%s why=\"%s\"",
                 c->protocol->name, c->peer, why);
+}
+
+static void close_noted(struct tierce__connection *c, const char *why)
+{
+    note_end(c, why);
     close_connection(c);
+}
+
+/* What comes yet is of no interest, but a socket that is closed over it is reset, and the other
+ * side might not hear what it was told. */
+static void drop_arrived(struct tierce__connection *c)
+{
+    (void)shutdown(c->source.fd, SHUT_WR);
+    for (unsigned i = 0; i < ROUNDS_AT_ONCE; i++) {
+        if (read(c->source.fd, c->loop->scratch, sizeof(c->loop->scratch)) <= 0)
+            break;
+    }
 }
 
 /* ---- out ------------------------------------------------------------------------------------- */
@@ -77,9 +100,11 @@ static bool has_output(const struct tierce__connection *c)
     return c->text_at < c->text_bytes || c->value != NULL || c->tail_bytes > 0 || c->cipher != NULL;
 }
 
-bool tierce__connection_is_full(const struct tierce__connection *c)
+bool tierce__connection_is_waiting(const struct tierce__connection *c)
 {
-    return c->value != NULL || c->tail_bytes > 0 || c->text_bytes - c->text_at >= TEXT_BYTES_FULL;
+    bool is_full =
+        c->value != NULL || c->tail_bytes > 0 || c->text_bytes - c->text_at >= TEXT_BYTES_FULL;
+    return is_full || c->is_busy || c->is_ending;
 }
 
 static bool make_text_room(struct tierce__connection *c, size_t count)
@@ -140,7 +165,16 @@ void tierce__connection_acknowledge(struct tierce__connection *c)
     (void)setsockopt(c->source.fd, IPPROTO_TCP, TCP_QUICKACK, &yes, sizeof(yes));
 }
 
-/* Up to three ranges: text, a piece of the value that is verified, what comes behind the last. */
+/* Up to where the value is sent next: whole pieces, or its end. The first one goes alone, so that
+ * its reader does not wait for more to be verified. */
+static uint64_t next_value_end(const struct tierce__connection *c)
+{
+    uint64_t bytes = c->value_at < TIERCE__OBJECT_PIECE ? TIERCE__OBJECT_PIECE : SEND_BYTES;
+    uint64_t to = (c->value_at + bytes) / TIERCE__OBJECT_PIECE * TIERCE__OBJECT_PIECE;
+    return to < c->value_end ? to : c->value_end;
+}
+
+/* Up to three ranges: text, pieces of the value that are verified, what comes behind the last. */
 static int gather(struct tierce__connection *c, struct iovec iov[3])
 {
     int count = 0;
@@ -148,8 +182,7 @@ static int gather(struct tierce__connection *c, struct iovec iov[3])
     if (c->text_at < c->text_bytes)
         iov[count++] = (struct iovec){c->text + c->text_at, c->text_bytes - c->text_at};
     if (c->value != NULL && c->value_at < end) {
-        uint64_t piece = (c->value_at / TIERCE__OBJECT_PIECE + 1) * TIERCE__OBJECT_PIECE;
-        uint64_t to = piece < end ? piece : end;
+        uint64_t to = next_value_end(c);
         if (!tierce__object_verified(c->value, to))
             return TIERCE_E_CHECKSUM;
         iov[count++] = (struct iovec){c->value->value + c->value_at, (size_t)(to - c->value_at)};
@@ -217,12 +250,17 @@ static size_t send_some(struct tierce__connection *c, struct iovec *iov, int par
     return (size_t)n;
 }
 
+static void close_unverified(struct tierce__connection *c)
+{
+    close_noted(c, "a value does not verify while it is being sent");
+}
+
 static void send_plain(struct tierce__connection *c)
 {
     struct iovec iov[3];
     int parts = gather(c, iov);
     if (parts < 0)
-        close_noted(c, "a value does not verify while it is being sent");
+        close_unverified(c);
     else if (parts == 0) /* an empty value without a tail */
         advance(c, 0);
     else
@@ -238,8 +276,10 @@ static void encrypt_some(struct tierce__connection *c)
     count = count < TLS_BYTES_AT_ONCE ? count : TLS_BYTES_AT_ONCE;
     if (parts >= 0 && count > 0)
         rc = tierce__tls_write(c->tls, iov[0].iov_base, count);
-    if (parts < 0 || rc < 0)
-        close_noted(c, parts < 0 ? "a value does not verify while it is being sent" : "TLS failed");
+    if (parts < 0)
+        close_unverified(c);
+    else if (rc < 0)
+        close_noted(c, "TLS failed");
     else
         advance(c, count);
 }
@@ -272,6 +312,13 @@ static void send_cipher(struct tierce__connection *c)
     c->cipher = NULL;
 }
 
+/* What is sent next is verified while the client reads what was. */
+static void look_ahead(struct tierce__connection *c)
+{
+    if (c->value != NULL && !tierce__object_verified(c->value, next_value_end(c)))
+        close_unverified(c);
+}
+
 /* True: everything is sent. False: the socket takes no more, it is closed, or others have waited
  * long enough. */
 static bool flush(struct tierce__connection *c)
@@ -279,11 +326,15 @@ static bool flush(struct tierce__connection *c)
     for (unsigned i = 0; !c->is_closing && c->failure == 0; i++) {
         if (c->tls != NULL && c->cipher == NULL)
             (void)take_cipher(c);
-        if (!has_output(c))
+        if (!has_output(c)) {
+            c->has_taken |= i > 0;
             return true;
-        if (i == PIECES_AT_ONCE)
+        }
+        if (i == SENDS_AT_ONCE)
             tierce__poll_again(c->loop, &c->source);
-        if (!c->is_writable || i == PIECES_AT_ONCE)
+        if (!c->is_writable)
+            look_ahead(c);
+        if (!c->is_writable || i == SENDS_AT_ONCE)
             return false;
         if (c->cipher != NULL)
             send_cipher(c);
@@ -357,7 +408,8 @@ static void read_plain(struct tierce__connection *c)
                                  capacity < TIERCE__OBJECT_PIECE ? capacity : TIERCE__OBJECT_PIECE);
     if (n < 0) {
         tierce__node_count(c->node, TIERCE__NODE_protocol_errors, 1);
-        close_noted(c, "it does not speak TLS as it should");
+        note_end(c, "it does not speak TLS as it should");
+        c->is_ending = c->has_said_bye = true; /* once it has been sent the alert */
         return;
     }
     c->has_plain = n > 0;
@@ -458,12 +510,15 @@ static void out_of_patience(struct tierce__deadline *deadline)
     close_noted(c, whys[kind]);
 }
 
-/* Set anew when something else is awaited, and for each MiB that went over. */
+/* Set anew when something else is awaited, for each MiB that went over, and when the client has
+ * taken all its answers: a pipeline that always ends in half a request is not one request that is
+ * late. */
 static void be_patient(struct tierce__connection *c)
 {
     enum tierce__patience kind = kind_of(c);
-    bool moved = c->progress_bytes >= PROGRESS_BYTES ||
+    bool moved = c->progress_bytes >= PROGRESS_BYTES || (c->has_taken && c->is_open) ||
                  (kind == TIERCE__PATIENCE_IDLE && c->progress_bytes > 0);
+    c->has_taken = false;
     if (kind == c->patience && !(moved && kind != TIERCE__PATIENCE_OPENING))
         return;
     if (c->patience == TIERCE__PATIENCE_OPENING && kind == TIERCE__PATIENCE_REQUEST && !c->is_open)
@@ -481,18 +536,49 @@ static void be_patient(struct tierce__connection *c)
         close_connection(c);
 }
 
+/* ---- low water ------------------------------------------------------------------------------- */
+
+/* While much of a value is awaited, what comes of it is told when a piece is there, or the end of
+ * the stream. */
+static void set_low_water(struct tierce__connection *c)
+{
+    size_t room_bytes = 0;
+    if (c->tls != NULL || c->is_readable)
+        return;
+    bool has_room = c->protocol->room(c->session, &room_bytes) != NULL;
+    int bytes = 1;
+    if (has_room && room_bytes >= LOW_WATER_BYTES_MIN)
+        bytes = (int)(room_bytes < LOW_WATER_BYTES ? room_bytes : LOW_WATER_BYTES);
+    if (bytes == c->low_water)
+        return;
+    c->low_water = bytes;
+    (void)setsockopt(c->source.fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
+}
+
 /* ---- turning --------------------------------------------------------------------------------- */
 
-static void run(struct tierce__connection *c)
+/* A little text may wait until the others of the round have had their turn. Then all answers go one
+ * behind the other, and whoever reads them is woken once: 1.3x on pipelined small commands (2 cores
+ * of a virtual machine, 2026-11). */
+static bool may_hold(const struct tierce__connection *c)
+{
+    return c->tls == NULL && c->value == NULL && c->tail_bytes == 0 &&
+           c->text_bytes - c->text_at < TEXT_BYTES_KEPT;
+}
+
+static void run(struct tierce__connection *c, bool holds)
 {
     unsigned round;
     for (round = 0; round < ROUNDS_AT_ONCE && !c->is_closing; round++) {
-        if (c->failure < 0 || !flush(c) || c->is_busy) {
+        bool is_held = holds && !c->is_ending && may_hold(c);
+        if (c->failure < 0 || (!is_held && !flush(c)) || c->is_busy) {
             break;
         } else if (c->is_ending && c->tls != NULL && !c->has_said_bye) {
             tierce__tls_end(c->tls);
             c->has_said_bye = true;
         } else if (c->is_ending) {
+            if (c->tls != NULL)
+                drop_arrived(c);
             close_connection(c);
         } else if (!step(c)) {
             break;
@@ -502,8 +588,9 @@ static void run(struct tierce__connection *c)
         close_noted(c, "no memory");
     if (c->is_closing)
         return;
-    if (round == ROUNDS_AT_ONCE)
+    if (round == ROUNDS_AT_ONCE || (holds && c->is_writable && has_output(c)))
         tierce__poll_again(c->loop, &c->source);
+    set_low_water(c);
     be_patient(c);
 }
 
@@ -516,7 +603,7 @@ static void on_ready(struct tierce__poll_source *source, uint32_t events)
         c->has_hung_up = true;
     if ((events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0)
         c->is_writable = true;
-    run(c);
+    run(c, events != 0);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -534,7 +621,7 @@ static void on_answer(struct tierce__task *task)
         return;
     }
     c->protocol->answered(c->session);
-    run(c);
+    run(c, false);
 }
 
 static void on_found(struct tierce__object_find *find)
@@ -548,11 +635,13 @@ int tierce__connection_find(struct tierce__connection *c, struct tierce__objects
                             const void *name, size_t name_bytes)
 {
     TIERCE_ASSERT(!c->is_busy);
-    c->find = (struct tierce__object_find){.name = name,
-                                           .name_bytes = name_bytes,
-                                           .deadline_ns = tierce__deadline_in_ms(c->node->find_ms),
-                                           .done = on_found,
-                                           .arg = c};
+    /* One by one, because most of a find is scratch. */
+    c->find.name = name;
+    c->find.name_bytes = name_bytes;
+    c->find.deadline_ns =
+        c->node->may_wait ? tierce__deadline_in_ms(c->node->find_ms) : TIERCE__DEADLINE_NEVER;
+    c->find.done = on_found;
+    c->find.arg = c;
     int rc = tierce__object_find(space, &c->find);
     c->is_busy = rc == -EINPROGRESS;
     return rc;
@@ -606,6 +695,7 @@ int tierce__connection_open(const struct tierce__connection_opts *opts)
     c->protocol = opts->protocol;
     c->gone = opts->gone;
     c->id = opts->id;
+    c->low_water = 1;
     c->deadline.expired = out_of_patience;
     snprintf(c->peer, sizeof(c->peer), "%s", opts->peer);
     c->address = opts->address;

@@ -47,12 +47,13 @@ struct tierce__connection_limits {
     uint32_t request_ms; /* for each MiB of a request, of an answer, and for the first words */
 };
 
-enum tierce__patience { /* what the deadline is about */
-                        TIERCE__PATIENCE_NONE,
-                        TIERCE__PATIENCE_OPENING,
-                        TIERCE__PATIENCE_IDLE,
-                        TIERCE__PATIENCE_REQUEST,
-                        TIERCE__PATIENCE_ANSWER,
+/* What the deadline of a connection is about. */
+enum tierce__patience {
+    TIERCE__PATIENCE_NONE,
+    TIERCE__PATIENCE_OPENING,
+    TIERCE__PATIENCE_IDLE,
+    TIERCE__PATIENCE_REQUEST,
+    TIERCE__PATIENCE_ANSWER,
 };
 
 struct tierce__connection {
@@ -75,8 +76,9 @@ struct tierce__connection {
     bool is_closing;  /* the socket is gone */
     bool has_plain;   /* what TLS has decrypted, or will, is not taken yet */
     bool has_said_bye;
-    bool is_open; /* it may stay: who it is was told, where that must be */
-    int failure;  /* no memory for what was put */
+    bool is_open;  /* it may stay: who it is was told, where that must be */
+    int low_water; /* bytes that the socket awaits before it tells */
+    int failure;   /* no memory for what was put */
 
     struct tierce__tls_session *tls; /* or NULL */
     uint8_t *cipher;                 /* of it, on its way out */
@@ -95,6 +97,7 @@ struct tierce__connection {
     enum tierce__patience patience;
     struct tierce__deadline deadline;
     uint64_t progress_bytes; /* since the deadline was set */
+    bool has_taken;          /* all answers that there were, since that was looked at */
 
     struct tierce__object_find find;
     void (*work)(void *session);
@@ -131,8 +134,9 @@ void tierce__connection_put_value(struct tierce__connection *connection,
                                   struct tierce__object *object, uint64_t from, uint64_t to,
                                   const char *tail);
 
-/* Whether nothing more is to be put before some was sent. */
-bool tierce__connection_is_full(const struct tierce__connection *connection);
+/* Whether nothing more is to be taken from it now: it waits for the engine, nothing more is to be
+ * put before some was sent, or it ends. */
+bool tierce__connection_is_waiting(const struct tierce__connection *connection);
 
 /* Has feed called again though nothing comes. */
 void tierce__connection_go_on(struct tierce__connection *connection);

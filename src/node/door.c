@@ -6,7 +6,6 @@
 #include "serve/listen.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -118,35 +117,18 @@ static void hand_on(struct tierce__door *door, int fd, const struct sockaddr_sto
     tierce__loop_post(&loop->base, &arrival->task);
 }
 
-/* Without a descriptor left, the waiting connection would never be taken: the spare one lets it be
- * taken and dropped. */
-static void drop_one(struct tierce__door *door)
-{
-    tierce__log_repeated(TIERCE_LOG_WARN, "node_no_descriptor", "port=%u", door->port);
-    if (door->spare_fd >= 0)
-        close(door->spare_fd);
-    int fd = accept4(door->source.fd, NULL, NULL, SOCK_CLOEXEC);
-    if (fd >= 0)
-        close(fd);
-    door->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-}
-
 static void on_ready(struct tierce__poll_source *source, uint32_t events)
 {
     struct tierce__door *door = TIERCE__CONTAINER_OF(source, struct tierce__door, source);
     (void)events;
     for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
         struct sockaddr_storage peer;
-        socklen_t length = sizeof(peer);
-        int fd =
-            accept4(source->fd, (struct sockaddr *)&peer, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd >= 0) {
+        int fd = tierce__listen_accept(source->fd, &door->spare_fd, &peer);
+        if (fd >= 0)
             hand_on(door, fd, &peer);
-            continue;
-        }
-        if (errno == EMFILE || errno == ENFILE)
-            drop_one(door);
-        else if (errno != EINTR && errno != ECONNABORTED)
+        else if (fd == -EMFILE)
+            tierce__log_repeated(TIERCE_LOG_WARN, "node_no_descriptor", "port=%u", door->port);
+        else
             return; /* edge triggered: who comes next is told */
     }
     tierce__poll_again(door->node->loops[0], source);
@@ -198,10 +180,13 @@ int tierce__door_open(struct tierce__door **out, struct tierce__node *node,
     door->protocol = protocol;
     door->start.run = start;
     door->end.run = end;
-    door->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    door->spare_fd = tierce__listen_spare();
     sem_init(&door->done, 0, 0);
-    int rc = tierce__listen_tcp(&door->source.fd, port, host, why);
-    if (rc == 0) {
+    char reason[256];
+    int rc = tierce__listen_tcp(&door->source.fd, port, host, reason);
+    if (rc < 0) {
+        snprintf(why, 256, "listen.%s_port: %.200s", protocol->name, reason);
+    } else {
         door->port = *port;
         post_and_wait(door, &door->start);
         rc = door->start_rc;

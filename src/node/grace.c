@@ -69,7 +69,7 @@ void tierce__grace_destroy(struct tierce__grace *grace)
 
 void tierce__grace_keep(struct tierce__grace *grace, struct tierce__object *object)
 {
-    uint64_t bytes = object->what.value_bytes + object->what.name_bytes, now_ns = tierce__now_ns();
+    uint64_t bytes = tierce__object_bytes(object), now_ns = tierce__now_ns();
     struct kept *kept =
         grace->ns > 0 && bytes <= grace->bytes_max ? tierce__alloc(sizeof(*kept)) : NULL;
     struct tierce__list gone;

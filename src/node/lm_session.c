@@ -20,7 +20,7 @@ enum { NOTE_BYTES = 24, SMALL_BYTES = 16 << 10 };
 struct session {
     struct tierce__connection *connection;
     struct tierce__node *node;
-    struct tierce__identity who;
+    struct tierce__objects *space;
     uint8_t head[TIERCE__LM_REQUEST_BYTES];
     size_t head_bytes;
     struct tierce__lm_request request; /* once the head is there */
@@ -29,12 +29,6 @@ struct session {
     uint32_t filled;
     int rc;
 };
-
-static bool is_waiting(const struct session *s)
-{
-    return s->connection->is_busy || tierce__connection_is_full(s->connection) ||
-           s->connection->is_ending;
-}
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
@@ -117,7 +111,7 @@ static void begin_put(struct session *s)
     s->is_putting = true;
     s->filled = 0;
     s->rc =
-        tierce__node_receive(s->node, s->who.space, &s->object,
+        tierce__node_receive(s->node, s->space, &s->object,
                              &(struct tierce__object_what){.name = s->request.key,
                                                            .name_bytes = s->request.key_bytes,
                                                            .note = note,
@@ -181,8 +175,7 @@ static void end_put(struct session *s)
 static void ask(struct session *s)
 {
     s->is_working = false;
-    int rc =
-        tierce__connection_find(s->connection, s->who.space, s->request.key, s->request.key_bytes);
+    int rc = tierce__connection_find(s->connection, s->space, s->request.key, s->request.key_bytes);
     if (rc != -EINPROGRESS)
         found(s, rc, rc == 0 ? s->connection->find.object : NULL);
 }
@@ -247,7 +240,7 @@ static int feed(void *session, const uint8_t *bytes, size_t count, size_t *used)
     struct session *s = session;
     int rc = 0;
     *used = 0;
-    while (rc == 0 && !is_waiting(s)) {
+    while (rc == 0 && !tierce__connection_is_waiting(s->connection)) {
         if (s->is_putting && s->filled == s->request.value_bytes)
             end_put(s);
         else if (!s->is_putting && s->head_bytes == TIERCE__LM_REQUEST_BYTES)
@@ -267,8 +260,7 @@ static int open_session(void *session, struct tierce__connection *connection)
     struct session *s = session;
     s->connection = connection;
     s->node = connection->node;
-    s->who = (struct tierce__identity){
-        .name = "", .space = tierce__access_space(s->node->access, TIERCE__SPACE_LM)};
+    s->space = tierce__access_space(s->node->access, TIERCE__SPACE_LM);
     connection->is_open = true;
     return 0;
 }

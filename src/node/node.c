@@ -6,6 +6,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "node/door.h"
+#include "node/native.h"
 #include "node/node_private.h"
 
 #include <errno.h>
@@ -161,6 +162,21 @@ static int start_loops(struct whole *whole)
     return 0;
 }
 
+/* *out NULL: there is no TLS. */
+static int read_certificates(struct tierce__tls_context **out,
+                             const struct tierce__node_config *config, char why[256])
+{
+    struct tierce__tls files = {.certificate = config->tls_certificate,
+                                .key = config->tls_key,
+                                .client_ca = config->tls_client_ca,
+                                .is_bare = true};
+    if (files.certificate[0] == '\0')
+        return 0;
+    if (files.client_ca[0] == '\0')
+        files.client_ca = NULL;
+    return tierce__tls_server_context(out, &files, why);
+}
+
 static int open_parts(struct whole *whole, const struct tierce__node_config *config,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
@@ -171,12 +187,7 @@ static int open_parts(struct whole *whole, const struct tierce__node_config *con
     rc = tierce__access_create(&node->access, node->engine, config->token_file, why);
     if (rc < 0)
         return rc;
-    if (config->tls_certificate[0] != '\0')
-        rc = tierce__tls_server_context(
-            &node->tls,
-            &(struct tierce__tls){
-                .certificate = config->tls_certificate, .key = config->tls_key, .is_bare = true},
-            why);
+    rc = read_certificates(&node->tls, config, why);
     if (rc < 0)
         return rc;
     snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "no memory, or no thread");
@@ -202,6 +213,8 @@ static int listen_to(struct whole *whole, const struct tierce__node_config *conf
     if (rc == 0 && config->has_lm)
         rc = tierce__door_open(&whole->lm, node, &tierce__lm_protocol, config->host,
                                &whole->ports.lm, why);
+    if (rc == 0 && config->native_path[0] != '\0')
+        rc = tierce__native_start(&node->native, node, config->native_path, why);
     node->resp_port = whole->resp != NULL ? whole->ports.resp : 0;
     if (rc == 0)
         rc = tierce__node_http_start(&whole->server, node, config->http_port, why);
@@ -234,6 +247,26 @@ int tierce__node_start(struct tierce__node **out, const struct tierce__node_conf
         tierce__node_stop(node);
     else
         *out = node;
+    return rc;
+}
+
+int tierce__node_reload(struct tierce__node *node, char why[256])
+{
+    struct tierce__tokens *tokens = NULL;
+    struct tierce__tls_context *tls = NULL;
+    int rc = tierce__access_read(&tokens, node->access, why);
+    if (rc == 0)
+        rc = read_certificates(&tls, node->config, why);
+    if (rc == 0)
+        tokens = tierce__access_exchange(node->access, tokens);
+    if (rc == 0 && tls != NULL)
+        tierce__tls_context_exchange(node->tls, tls);
+    tierce__tokens_destroy(tokens);
+    tierce__tls_context_destroy(tls);
+    if (rc == 0)
+        tierce__log(TIERCE_LOG_INFO, "node_read_again", "what=\"tokens and certificates\"");
+    else
+        tierce__log(TIERCE_LOG_ERROR, "node_cannot_read_again", "err=\"%s\"", why);
     return rc;
 }
 
@@ -300,6 +333,7 @@ void tierce__node_stop(struct tierce__node *node)
     struct whole *whole = whole_of(node);
     tierce__door_close(whole->resp);
     tierce__door_close(whole->lm);
+    tierce__native_stop(node->native);
     drain(node);
     if (whole->server != NULL)
         tierce__server_stop(whole->server, node->config->drain_ms);

@@ -30,6 +30,11 @@ void tierce__node_ports(const struct tierce__node *node, struct tierce__node_por
  * timeout.load. Thread: any. */
 bool tierce__node_is_ready(struct tierce__node *node, char why[256]);
 
+/* Reads tokens and certificates again, all of them or none: sessions whose token is gone are
+ * refused from their next command on, connections that are there keep their certificates. Errors,
+ * `why` in words and all as it was: as start. Thread: one for start, reload and stop. */
+TIERCE_MUSTUSE int tierce__node_reload(struct tierce__node *node, char why[256]);
+
 /* Takes no new connection, closes those that have nothing under way, waits for the others at most
  * serve.drain, and ends. NULL is accepted. */
 void tierce__node_stop(struct tierce__node *node);

@@ -23,6 +23,8 @@ enum tierce__node_counter {
 #define TIERCE__NODE_NAME_LOCKS 64u
 #define TIERCE__NODE_ROUTES     7u
 
+struct tierce__native;
+
 struct tierce__node {
     const struct tierce__node_config *config;
     struct tierce_engine *engine;
@@ -37,6 +39,7 @@ struct tierce__node {
     _Atomic uint16_t resp_port; /* known once the port is open, when the first may be there */
 
     struct tierce__route routes[TIERCE__NODE_ROUTES]; /* of HTTP */
+    struct tierce__native *native;                    /* native.h; or NULL */
     struct tierce__poll_loop **loops;
     size_t loop_count;
     struct tierce__lock

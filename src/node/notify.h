@@ -10,8 +10,8 @@
 /* "READY=1", "STOPPING=1", "WATCHDOG=1". False: it could not be sent, or nobody wants it. */
 bool tierce__notify(const char *state);
 
-/* How often the watchdog wants to be told, in milliseconds: half of what it waits; 0: it does not.
- */
+/* How often the watchdog wants to be told, in milliseconds: half of what it waits; 0: it does
+ * not. */
 uint64_t tierce__notify_watchdog_ms(void);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/resp_session.h"
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/lock.h"
 #include "node/glob.h"
@@ -20,16 +21,6 @@
 static const struct tierce__resp_arg *arg(const struct tierce__resp_session *s, size_t index)
 {
     return &s->request.args[index];
-}
-
-static bool is_name(const struct tierce__resp_arg *name)
-{
-    return name->text != NULL && name->bytes > 0 && name->bytes <= TIERCE__OBJECT_NAME_MAX;
-}
-
-static uint64_t wall_ms(void)
-{
-    return tierce__wall_us() / 1000;
 }
 
 /* ---- who is there ---------------------------------------------------------------------------- */
@@ -268,7 +259,7 @@ static void reply_ttl(struct tierce__resp_session *s, int rc, struct tierce__obj
 {
     int64_t left_ms = rc != 0 ? -2 : -1;
     if (rc == 0 && object->what.expires_ms != 0) {
-        int64_t ms = (int64_t)(object->what.expires_ms - wall_ms());
+        int64_t ms = (int64_t)(object->what.expires_ms - tierce__wall_us() / 1000);
         left_ms = ms > 0 ? ms : 0;
     }
     tierce__object_release(object);
@@ -320,27 +311,6 @@ static void run_exists(struct tierce__resp_session *s)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* EX, PX: from now on; EXAT, PXAT: since 1970. */
-static bool read_expiry(struct tierce__resp_set *set, const struct tierce__resp_arg *kind,
-                        const struct tierce__resp_arg *value)
-{
-    int64_t number;
-    bool is_ms = tierce__resp_arg_is(kind, "PX") || tierce__resp_arg_is(kind, "PXAT");
-    bool is_at = tierce__resp_arg_is(kind, "EXAT") || tierce__resp_arg_is(kind, "PXAT");
-    if (!tierce__resp_arg_int(value, &number) || number <= 0 ||
-        (!is_ms && __builtin_mul_overflow(number, 1000, &number)) ||
-        (!is_at && __builtin_add_overflow(number, (int64_t)wall_ms(), &number)))
-        return false;
-    set->expires_ms = (uint64_t)number;
-    return true;
-}
-
-static bool is_expiry(const struct tierce__resp_arg *word)
-{
-    return tierce__resp_arg_is(word, "EX") || tierce__resp_arg_is(word, "PX") ||
-           tierce__resp_arg_is(word, "EXAT") || tierce__resp_arg_is(word, "PXAT");
-}
-
 /* NULL, or what is to be said. */
 static const char *read_set_options(struct tierce__resp_session *s)
 {
@@ -355,20 +325,27 @@ static const char *read_set_options(struct tierce__resp_session *s)
             set->gets = true;
         else if (tierce__resp_arg_is(word, "KEEPTTL"))
             set->keeps_ttl = true;
-        else if (!is_expiry(word) || i + 1 == s->request.count || set->expires_ms != 0)
+        else if (!tierce__resp_is_expiry(word) || i + 1 == s->request.count || set->expires_ms != 0)
             return "ERR syntax error";
-        else if (!read_expiry(set, word, arg(s, ++i)))
+        else if (!tierce__resp_read_expiry(&set->expires_ms, word, arg(s, ++i)))
             return "ERR invalid expire time in 'set' command";
     }
     return (set->nx && set->xx) || (set->keeps_ttl && set->expires_ms != 0) ? "ERR syntax error"
                                                                             : NULL;
 }
 
-/* A value that came with its command. */
-static int make_object(struct tierce__resp_session *s)
+/* The value that came at once with its command, or the large one whose place was there before. */
+static int make_object(struct tierce__resp_session *s, struct tierce__object **out,
+                       const struct tierce__resp_arg *name, const struct tierce__resp_arg *value)
 {
-    const struct tierce__resp_arg *name = arg(s, 1), *value = arg(s, 2);
-    int rc = tierce__node_receive(s->node, s->who.space, &s->set.object,
+    if (value->text == NULL) {
+        TIERCE_ASSERT(s->incoming != NULL);
+        *out = s->incoming;
+        s->incoming = NULL;
+        tierce__node_arrived(s->node, s->incoming_bytes);
+        return 0;
+    }
+    int rc = tierce__node_receive(s->node, s->who.space, out,
                                   &(struct tierce__object_what){.name = name->text,
                                                                 .name_bytes = name->bytes,
                                                                 .value_bytes = value->bytes});
@@ -376,7 +353,7 @@ static int make_object(struct tierce__resp_session *s)
         return rc;
     tierce__node_arrived(s->node, value->bytes);
     if (value->bytes > 0)
-        memcpy(s->set.object->value, value->text, value->bytes);
+        memcpy((*out)->value, value->text, value->bytes);
     return 0;
 }
 
@@ -431,17 +408,9 @@ static void after_set(struct tierce__resp_session *s)
     tierce__object_release(old);
 }
 
-/* What SET, SETEX, PSETEX and SETNX are: arg 1 under its name, as s->set says. */
-static void begin_set(struct tierce__resp_session *s)
+void tierce__resp_store(struct tierce__resp_session *s, size_t value)
 {
-    int rc = 0;
-    if (s->incoming != NULL) {
-        s->set.object = s->incoming;
-        s->incoming = NULL;
-        tierce__node_arrived(s->node, s->incoming_bytes);
-    } else {
-        rc = make_object(s);
-    }
+    int rc = make_object(s, &s->set.object, arg(s, 1), arg(s, value));
     if (rc == 0) {
         tierce__resp_work(s, set_work, after_set);
         return;
@@ -454,11 +423,82 @@ void tierce__resp_set(struct tierce__resp_session *s)
 {
     s->set = (struct tierce__resp_set){0};
     const char *wrong =
-        is_name(arg(s, 1)) ? read_set_options(s) : "ERR a key is 1 to 1024 bytes long";
+        tierce__resp_is_name(arg(s, 1)) ? read_set_options(s) : "ERR a key is 1 to 1024 bytes long";
     if (wrong != NULL)
         tierce__resp_error(s, "%s", wrong);
     else
-        begin_set(s);
+        tierce__resp_store(s, 2);
+}
+
+/* All of them have their room before the first is published. */
+static int make_values(struct tierce__resp_session *s)
+{
+    size_t count = s->request.count / 2;
+    s->values = tierce__calloc(count, sizeof(*s->values));
+    if (s->values == NULL)
+        return -ENOMEM;
+    for (; s->value_count < count; s->value_count++) {
+        size_t at = 1 + 2 * s->value_count;
+        int rc = make_object(s, &s->values[s->value_count], arg(s, at), arg(s, at + 1));
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+void tierce__resp_mset_drop(struct tierce__resp_session *s)
+{
+    for (size_t i = 0; i < s->value_count; i++)
+        tierce__object_release(s->values[i]);
+    tierce__free(s->values);
+    s->values = NULL;
+    s->value_count = 0;
+}
+
+/* One after the other: who asks meanwhile may find some new and some old. */
+static void mset_work(void *session)
+{
+    struct tierce__resp_session *s = session;
+    for (size_t i = 0; i < s->value_count && s->rc == 0; i++) {
+        const struct tierce__resp_arg *name = arg(s, 1 + 2 * i);
+        struct tierce__lock *lock = tierce__node_name_lock(s->node, name->text, name->bytes);
+        tierce__lock_take(lock);
+        s->rc = tierce__object_publish(s->values[i]);
+        tierce__lock_drop(lock);
+        s->values[i] = NULL;
+        s->number += s->rc == 0;
+    }
+}
+
+static void after_mset(struct tierce__resp_session *s)
+{
+    uint64_t count = s->request.count / 2, stored = (uint64_t)s->number;
+    tierce__resp_mset_drop(s);
+    tierce__node_count(s->node, TIERCE__NODE_sets, stored);
+    tierce__node_count(s->node, TIERCE__NODE_sets_dropped, count - stored);
+    if (s->rc < 0)
+        tierce__resp_error_rc(s, s->rc);
+    else
+        tierce__resp_ok(s);
+}
+
+void tierce__resp_mset(struct tierce__resp_session *s)
+{
+    bool are_names = true;
+    s->number = 0;
+    for (size_t i = 1; i < s->request.count; i += 2)
+        are_names = are_names && tierce__resp_is_name(arg(s, i));
+    if (s->request.count % 2 == 0) {
+        tierce__resp_error(s, "ERR wrong number of arguments for 'MSET' command");
+    } else if (!are_names) {
+        tierce__resp_error(s, "ERR a key is 1 to 1024 bytes long");
+    } else {
+        s->rc = make_values(s);
+        if (s->rc < 0)
+            after_mset(s);
+        else
+            tierce__resp_work(s, mset_work, after_mset);
+    }
 }
 
 static void del_work(void *session)
@@ -467,7 +507,7 @@ static void del_work(void *session)
     for (size_t i = 1; i < s->request.count; i++) {
         const struct tierce__resp_arg *name = arg(s, i);
         bool was = false;
-        if (!is_name(name))
+        if (!tierce__resp_is_name(name))
             continue;
         struct tierce__lock *lock = tierce__node_name_lock(s->node, name->text, name->bytes);
         tierce__lock_take(lock);
@@ -520,116 +560,63 @@ static void run_flush(struct tierce__resp_session *s)
         tierce__resp_error(s, "ERR syntax error");
 }
 
+/* Goes over the indexes of all tiers. */
+static void count_work(void *session)
+{
+    struct tierce__resp_session *s = session;
+    s->number = (int64_t)tierce__objects_count(s->who.space);
+}
+
 static void run_dbsize(struct tierce__resp_session *s)
 {
-    tierce__resp_int(s, (int64_t)tierce__objects_count(s->who.space));
-}
-
-/* SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]; s->at: the pattern's argument, or 0. */
-static bool read_scan(struct tierce__resp_session *s, bool *has_type)
-{
-    int64_t cursor;
-    s->at = 0;
-    s->number = 10;
-    *has_type = true;
-    if (!tierce__resp_arg_int(arg(s, 1), &cursor))
-        return false;
-    s->cursor = (uint64_t)cursor;
-    for (size_t i = 2; i + 1 < s->request.count; i += 2) {
-        const struct tierce__resp_arg *word = arg(s, i), *value = arg(s, i + 1);
-        if (tierce__resp_arg_is(word, "MATCH") && value->text != NULL)
-            s->at = i + 1;
-        else if (tierce__resp_arg_is(word, "COUNT") && tierce__resp_arg_int(value, &s->number) &&
-                 s->number > 0)
-            continue;
-        else if (tierce__resp_arg_is(word, "TYPE"))
-            *has_type = tierce__resp_arg_is(value, "string");
-        else
-            return false;
-    }
-    return s->request.count % 2 == 0;
-}
-
-static void take_name(void *arg_, const struct tierce__object_what *what)
-{
-    struct tierce__resp_session *s = arg_;
-    if (s->at != 0 && !tierce__glob_match(arg(s, s->at)->text, arg(s, s->at)->bytes, what->name,
-                                          what->name_bytes))
-        return;
-    char head[32];
-    int n = snprintf(head, sizeof(head), "$%zu\r\n", what->name_bytes);
-    tierce__line_put_bytes(&s->line, head, (size_t)n);
-    tierce__line_put_bytes(&s->line, what->name, what->name_bytes);
-    tierce__line_put_bytes(&s->line, "\r\n", 2);
-    s->number_end++;
-}
-
-static void scan_work(void *session)
-{
-    enum { NAMES_AT_ONCE = 1000 };
-    struct tierce__resp_session *s = session;
-    uint32_t count = s->number < NAMES_AT_ONCE ? (uint32_t)s->number : NAMES_AT_ONCE;
-    s->rc = tierce__objects_scan(s->who.space, &s->cursor, count, take_name, s);
-}
-
-static void after_scan(struct tierce__resp_session *s)
-{
-    char cursor[24];
-    if (s->rc >= 0 && s->line.failed)
-        s->rc = -ENOMEM;
-    if (s->rc < 0) {
-        tierce__resp_error_rc(s, s->rc);
-    } else {
-        snprintf(cursor, sizeof(cursor), "%llu", (unsigned long long)s->cursor);
-        tierce__resp_array(s, 2);
-        tierce__resp_text(s, cursor);
-        tierce__resp_array(s, (size_t)s->number_end);
-        tierce__connection_put(s->connection, s->line.text, s->line.bytes);
-    }
-    tierce__line_clear(&s->line);
-}
-
-static void run_scan(struct tierce__resp_session *s)
-{
-    bool has_type;
-    s->number_end = 0;
-    if (!read_scan(s, &has_type)) {
-        tierce__resp_error(s, "ERR syntax error");
-    } else if (!has_type) {
-        s->cursor = 0;
-        after_scan(s);
-    } else {
-        tierce__resp_work(s, scan_work, after_scan);
-    }
+    tierce__resp_work(s, count_work, reply_number);
 }
 
 /* ---- the server ------------------------------------------------------------------------------ */
 
-static void run_info(struct tierce__resp_session *s)
+static unsigned long long counted(const struct tierce__node *node,
+                                  enum tierce__node_counter counter)
+{
+    return atomic_load_explicit(&node->counters[counter], memory_order_relaxed);
+}
+
+/* Of what a Redis tells, what programs that watch one want to see. */
+static void after_info(struct tierce__resp_session *s)
 {
     struct tierce_engine_stats stats = {.size = sizeof(stats)};
     const struct tierce__node *node = s->node;
+    unsigned long long gets = counted(node, TIERCE__NODE_gets),
+                       hits = counted(node, TIERCE__NODE_hits);
     char text[1024];
+    if (s->rc < 0) {
+        tierce__resp_error_rc(s, s->rc);
+        return;
+    }
     tierce_engine_stats(node->engine, &stats);
     uint64_t uptime_s = (tierce__now_ns() - node->started_ns) / (1000 * TIERCE__MS_NS);
     int n = snprintf(
         text, sizeof(text),
         "# Server\r\nredis_version:%s\r\ntierce_version:%s\r\nredis_mode:standalone\r\n"
         "tcp_port:%u\r\nuptime_in_seconds:%llu\r\n"
-        "# Clients\r\nconnected_clients:%u\r\nmaxclients:%u\r\n"
+        "# Clients\r\nconnected_clients:%u\r\nmaxclients:%u\r\nblocked_clients:0\r\n"
         "# Memory\r\nused_memory:%lld\r\nmaxmemory:%llu\r\n"
         "# Persistence\r\nloading:0\r\n"
-        "# Stats\r\ntotal_commands_processed:%llu\r\n"
+        "# Stats\r\ntotal_connections_received:%llu\r\ntotal_commands_processed:%llu\r\n"
+        "keyspace_hits:%llu\r\nkeyspace_misses:%llu\r\n"
         "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n"
         "# Keyspace\r\ndb0:keys=%llu,expires=0,avg_ttl=0\r\n",
         REDIS_VERSION, TIERCE_VERSION, node->resp_port, (unsigned long long)uptime_s,
         atomic_load_explicit(&node->connections_now, memory_order_relaxed),
         node->config->connections_max, (long long)stats.memory_bytes_now,
         (unsigned long long)tierce__config_number(node->config->values, TIERCE__ENGINE_MEMORY_SIZE),
-        (unsigned long long)atomic_load_explicit(&node->counters[TIERCE__NODE_resp_commands],
-                                                 memory_order_relaxed),
-        (unsigned long long)tierce__objects_count(s->who.space));
+        counted(node, TIERCE__NODE_connections), counted(node, TIERCE__NODE_resp_commands), hits,
+        gets > hits ? gets - hits : 0, (unsigned long long)s->number);
     tierce__resp_bulk(s, text, (size_t)n);
+}
+
+static void run_info(struct tierce__resp_session *s)
+{
+    tierce__resp_work(s, count_work, after_info);
 }
 
 static void run_config(struct tierce__resp_session *s)
@@ -703,6 +690,9 @@ static void run_command(struct tierce__resp_session *s)
 const struct tierce__resp_command tierce__resp_commands[] = {
     {"GET", 2, READ, false, run_get},
     {"SET", -3, WRITE, false, tierce__resp_set},
+    {"SETEX", 4, WRITE, false, tierce__resp_setex},
+    {"PSETEX", 4, WRITE, false, tierce__resp_setex},
+    {"MSET", -3, WRITE, false, tierce__resp_mset},
     {"EXISTS", -2, READ, false, run_exists},
     {"MGET", -2, READ, false, run_mget},
     {"GETRANGE", 4, READ, false, run_getrange},
@@ -710,9 +700,14 @@ const struct tierce__resp_command tierce__resp_commands[] = {
     {"TTL", 2, READ, false, run_ttl},
     {"PTTL", 2, READ, false, run_ttl},
     {"TYPE", 2, READ, false, run_type},
+    {"EXPIRE", -3, WRITE, false, tierce__resp_run_expire},
+    {"PEXPIRE", -3, WRITE, false, tierce__resp_run_expire},
+    {"EXPIREAT", -3, WRITE, false, tierce__resp_run_expire},
+    {"PEXPIREAT", -3, WRITE, false, tierce__resp_run_expire},
+    {"PERSIST", 2, WRITE, false, tierce__resp_run_persist},
     {"DEL", -2, WRITE, false, run_del},
     {"UNLINK", -2, WRITE, false, run_del},
-    {"SCAN", -2, READ, false, run_scan},
+    {"SCAN", -2, READ, false, tierce__resp_run_scan},
     {"DBSIZE", 1, READ, false, run_dbsize},
     {"FLUSHDB", -1, ADMIN, false, run_flush},
     {"FLUSHALL", -1, ADMIN, false, run_flush},

@@ -137,6 +137,11 @@ void tierce__resp_value(struct tierce__resp_session *s, struct tierce__object *o
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
+bool tierce__resp_is_name(const struct tierce__resp_arg *arg)
+{
+    return arg->text != NULL && arg->bytes > 0 && arg->bytes <= TIERCE__OBJECT_NAME_MAX;
+}
+
 bool tierce__resp_arg_is(const struct tierce__resp_arg *arg, const char *word)
 {
     return arg->text != NULL && strlen(word) == arg->bytes &&
@@ -191,7 +196,7 @@ void tierce__resp_become(struct tierce__resp_session *s, const struct tierce__id
 void tierce__resp_find(struct tierce__resp_session *s, const struct tierce__resp_arg *name,
                        tierce__resp_after_fn *after)
 {
-    if (name->text == NULL || name->bytes == 0 || name->bytes > TIERCE__OBJECT_NAME_MAX) {
+    if (!tierce__resp_is_name(name)) {
         after(s, TIERCE_E_MISS, NULL);
         return;
     }
@@ -214,15 +219,9 @@ void tierce__resp_work(struct tierce__resp_session *s, void (*work)(void *sessio
         after(s);
 }
 
-static bool is_waiting(const struct tierce__resp_session *s)
-{
-    return s->connection->is_busy || tierce__connection_is_full(s->connection) ||
-           s->connection->is_ending;
-}
-
 static void run_steps(struct tierce__resp_session *s)
 {
-    while (s->step != NULL && !is_waiting(s))
+    while (s->step != NULL && !tierce__connection_is_waiting(s->connection))
         s->step(s);
 }
 
@@ -237,6 +236,16 @@ static void answered(void *session)
     else
         s->after_find(s, find->status, find->status == 0 ? object : NULL);
     tierce__connection_go_on(s->connection);
+}
+
+/* Somebody whose token counts no more is nobody, and has timeout.request to show another. */
+static void look_at_token(struct tierce__resp_session *s)
+{
+    if (!s->is_known || tierce__access_still(s->node->access, TIERCE__SPACE_RESP, &s->who))
+        return;
+    tierce__log_repeated(TIERCE_LOG_INFO, "node_token_revoked", "protocol=resp peer=%s",
+                         s->connection->peer);
+    tierce__resp_become(s, NULL);
 }
 
 static bool is_allowed(struct tierce__resp_session *s, const struct tierce__resp_command *command)
@@ -268,6 +277,7 @@ static void execute(struct tierce__resp_session *s)
     size_t arity =
         command != NULL ? (size_t)(command->arity < 0 ? -command->arity : command->arity) : 0;
     tierce__node_count(s->node, TIERCE__NODE_resp_commands, 1);
+    look_at_token(s);
     s->rc = 0;
     s->at = 1;
     if (s->incoming == NULL)
@@ -290,21 +300,36 @@ static void execute(struct tierce__resp_session *s)
     s->incoming_rc = 0;
 }
 
-/* A large argument: SET's value gets its place in the pool, every other is dropped. */
+/* Where the name of the value at `index` stands; 0: there stands no value. */
+static size_t name_index(const struct tierce__resp_command *command, size_t index)
+{
+    if (command->run == tierce__resp_mset)
+        return index % 2 == 0 ? index - 1 : 0;
+    return (command->run == tierce__resp_set && index == 2) ||
+                   (command->run == tierce__resp_setex && index == 3)
+               ? 1
+               : 0;
+}
+
+/* A large argument: a value that is to be stored gets its place in the pool, every other is
+ * dropped. */
 static void begin_large(struct tierce__resp_session *s, const struct tierce__resp_request *request)
 {
     const struct tierce__resp_arg *args = request->args;
     const struct tierce__resp_command *command =
         request->large > 0 ? tierce__resp_command_find(&args[0]) : NULL;
     TIERCE_ASSERT(s->incoming == NULL);
+    look_at_token(s);
     s->incoming_rc = TIERCE_E_LIMIT;
-    if (command != NULL && command->run == tierce__resp_set && request->large == 2 && s->is_known &&
-        (s->who.scopes & command->scopes) == command->scopes && args[1].text != NULL) {
+    const struct tierce__resp_arg *name =
+        &args[command != NULL ? name_index(command, request->large) : 0];
+    if (name != args && s->is_known && (s->who.scopes & command->scopes) == command->scopes &&
+        name->text != NULL) {
         s->incoming_bytes = request->large_bytes;
         s->incoming_rc = tierce__node_receive(
             s->node, s->who.space, &s->incoming,
-            &(struct tierce__object_what){.name = args[1].text,
-                                          .name_bytes = args[1].bytes,
+            &(struct tierce__object_what){.name = name->text,
+                                          .name_bytes = name->bytes,
                                           .value_bytes = request->large_bytes});
     }
     tierce__resp_request_into(s->parser, s->incoming != NULL ? s->incoming->value : NULL);
@@ -333,6 +358,7 @@ static void close_session(void *session)
     forget_incoming(s);
     tierce__object_release(s->set.object);
     tierce__object_release(s->set.old);
+    tierce__resp_mset_drop(s);
     tierce__line_clear(&s->line);
     tierce__resp_request_destroy(s->parser);
 }
@@ -351,7 +377,7 @@ static int feed(void *session, const uint8_t *bytes, size_t count, size_t *used)
     struct tierce__resp_session *s = session;
     *used = 0;
     run_steps(s);
-    while (*used < count && s->step == NULL && !is_waiting(s)) {
+    while (*used < count && s->step == NULL && !tierce__connection_is_waiting(s->connection)) {
         size_t n;
         struct tierce__resp_request request;
         int rc = tierce__resp_request_feed(s->parser, (const char *)bytes + *used, count - *used,
@@ -367,8 +393,12 @@ static int feed(void *session, const uint8_t *bytes, size_t count, size_t *used)
             run_steps(s);
         }
     }
-    if (s->step != NULL && !s->connection->is_busy)
+    if (s->connection->is_busy)
+        return 0;
+    if (s->step != NULL)
         tierce__connection_go_on(s->connection);
+    else
+        tierce__resp_request_done(s->parser);
     return 0;
 }
 
@@ -388,8 +418,8 @@ static void filled(void *session, size_t bytes)
 static size_t wanted(const void *session)
 {
     const struct tierce__resp_session *s = session;
-    /* Whoever stores a large value stores another: little of it comes by way of the loop's memory.
-     */
+    /* Whoever stores a large value stores another: little of it comes by way of the loop's
+     * memory. */
     return s->incoming_bytes > 0 ? LINE_BYTES_AHEAD : SIZE_MAX;
 }
 

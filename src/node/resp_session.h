@@ -32,6 +32,11 @@ struct tierce__resp_set {
     int rc;
 };
 
+struct tierce__resp_expire {
+    bool nx, xx, gt, lt, persists;
+    int64_t at_ms; /* since 1970 */
+};
+
 struct tierce__resp_session {
     struct tierce__connection *connection;
     struct tierce__node *node;
@@ -55,6 +60,9 @@ struct tierce__resp_session {
     size_t at; /* the next argument */
     int64_t number, number_end;
     struct tierce__resp_set set;
+    struct tierce__object **values; /* MSET's, to be published; or NULL */
+    size_t value_count;
+    struct tierce__resp_expire expire;
     struct tierce__line line; /* what a work wrote */
     uint64_t cursor;
     int rc;
@@ -68,11 +76,30 @@ extern const size_t tierce__resp_command_count;
 /* NULL: there is none. */
 const struct tierce__resp_command *tierce__resp_command_find(const struct tierce__resp_arg *name);
 
-/* SET's value that lies in s->incoming, or in its argument. */
+/* SET's value, and one of MSET's, lies in s->incoming or in its argument. */
 void tierce__resp_set(struct tierce__resp_session *s);
+/* What both of them end with: that argument under the name in front, as s->set says. */
+void tierce__resp_store(struct tierce__resp_session *s, size_t value);
+void tierce__resp_setex(struct tierce__resp_session *s);
+void tierce__resp_mset(struct tierce__resp_session *s);
+/* What MSET has not published was never there. */
+void tierce__resp_mset_drop(struct tierce__resp_session *s);
+
+/* ---- resp_expire.c --------------------------------------------------------------------------- */
+
+void tierce__resp_run_expire(struct tierce__resp_session *s);
+void tierce__resp_run_persist(struct tierce__resp_session *s);
+void tierce__resp_run_scan(struct tierce__resp_session *s);
+
+/* SET's EX, PX, EXAT and PXAT, and the number behind one. */
+bool tierce__resp_is_expiry(const struct tierce__resp_arg *word);
+bool tierce__resp_read_expiry(uint64_t *out_ms, const struct tierce__resp_arg *word,
+                              const struct tierce__resp_arg *value);
 
 /* ---- resp_session.c -------------------------------------------------------------------------- */
 
+/* Whether an argument can be the name of a value. */
+bool tierce__resp_is_name(const struct tierce__resp_arg *arg);
 /* Whether an argument is a word, in any case. */
 bool tierce__resp_arg_is(const struct tierce__resp_arg *arg, const char *word);
 bool tierce__resp_arg_int(const struct tierce__resp_arg *arg, int64_t *out);

@@ -39,8 +39,8 @@ static int map_file(struct tierce__future *f, const char *folder)
     return rc;
 }
 
-/* From the last request to the first: `soonest` is the next use of each block as seen from there.
- */
+/* From the last request to the first: `soonest` is the next use of each block as seen from
+ * there. */
 static void foresee(struct tierce__future *f, uint64_t requests, uint32_t *soonest)
 {
     uint64_t at = f->block_count;

@@ -20,8 +20,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Each event of a batch may ask for the whole chain: a small batch for more than there is memory.
- */
+/* Each event of a batch may ask for the whole chain: a small batch for more than there is
+ * memory. */
 #define BATCH_BLOCKS_MAX (1u << 24)
 
 struct events {
@@ -417,8 +417,8 @@ static int64_t measure(const char *at, size_t length)
     return result == TIERCE__MSGPACK_SHORT ? 0 : -1;
 }
 
-/* Only where the first bytes are those of a batch that is recorded: a line of text has none such.
- */
+/* Only where the first bytes are those of a batch that is recorded: a line of text has none
+ * such. */
 static bool probe(const char *head, size_t length)
 {
     struct tierce__msgpack m = {(const uint8_t *)head, (const uint8_t *)head + length};

@@ -46,8 +46,8 @@ TIERCE_MUSTUSE int tierce__order_retime(struct tierce__order *order,
 /* Whether the request of a ticket still waits at the time that it came with. */
 bool tierce__order_waits(const struct tierce__order *order, struct tierce__order_ticket ticket);
 
-/* The request that was pushed last without a ticket: its time is settled, its content may change.
- */
+/* The request that was pushed last without a ticket: its time is settled, its content may
+ * change. */
 struct tierce__order_ticket tierce__order_pushed(const struct tierce__order *order);
 
 /* A request that waits, [borrow]ed until something else is called; NULL: it was given out. */

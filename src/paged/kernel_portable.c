@@ -25,16 +25,6 @@ static void take_stripe(uint64_t *acc, uint8_t *dst, const uint8_t *src, const u
     }
 }
 
-static void scramble(uint64_t *acc)
-{
-    const uint8_t *key = tierce__secret + TIERCE__SCRAMBLE_KEY;
-    for (unsigned i = 0; i < TIERCE__LANES; i++) {
-        acc[i] ^= acc[i] >> 47;
-        acc[i] ^= tierce__load_le64(key + 8 * i);
-        acc[i] *= TIERCE__PRIME32_1;
-    }
-}
-
 static void portable_run(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src,
                          size_t begin, size_t end)
 {
@@ -47,7 +37,7 @@ static void portable_run(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_
             take_stripe(acc, dst != NULL ? dst + at : NULL, src + at, key);
         }
         if (i % TIERCE__BLOCK_STRIPES == 0)
-            scramble(acc);
+            tierce__scramble(acc);
     }
 }
 

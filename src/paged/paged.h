@@ -27,6 +27,13 @@ uint64_t tierce__copy_sum(void *dst, const void *src, size_t n, enum tierce__sto
 /* XXH3-64 of n bytes, by the same kernels without the copy. */
 uint64_t tierce__sum(const void *src, size_t n);
 
+#define TIERCE__SUM_STRIPE 64u
+
+/* XXH3-64 of `total` bytes: the 64 of `first`, what src has behind its own first 64 up to n, and
+ * zeroes, which are not read. n and total are multiples of 64, 64 <= n <= total, total >= 256. */
+uint64_t tierce__sum_padded(const uint8_t first[TIERCE__SUM_STRIPE], const void *src, size_t n,
+                            size_t total);
+
 /* The kernels of this build, best first, ending with "portable"; NULL past the end. */
 const char *tierce__kernel_name(unsigned index);
 

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/bytes.h"
 #include "paged/paged.h"
 
 /*
@@ -16,7 +17,7 @@
  * which overlaps the one before; then the lanes are folded to 64 bits.
  */
 enum {
-    TIERCE__STRIPE_BYTES = 64,
+    TIERCE__STRIPE_BYTES = TIERCE__SUM_STRIPE,
     TIERCE__BLOCK_STRIPES = 16,
     TIERCE__BLOCK_BYTES = TIERCE__STRIPE_BYTES * TIERCE__BLOCK_STRIPES,
     TIERCE__LANES = 8,
@@ -35,6 +36,17 @@ static inline size_t tierce__block_end(size_t i, size_t end)
 {
     size_t stop = (i | (TIERCE__BLOCK_STRIPES - 1)) + 1;
     return stop < end ? stop : end;
+}
+
+/* What ends a block. */
+static inline void tierce__scramble(uint64_t acc[TIERCE__LANES])
+{
+    const uint8_t *key = tierce__secret + TIERCE__SCRAMBLE_KEY;
+    for (unsigned i = 0; i < TIERCE__LANES; i++) {
+        acc[i] ^= acc[i] >> 47;
+        acc[i] ^= tierce__load_le64(key + 8 * i);
+        acc[i] *= TIERCE__PRIME32_1;
+    }
 }
 
 /*

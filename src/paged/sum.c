@@ -53,9 +53,8 @@ static uint64_t fold_product(uint64_t a, uint64_t b)
 }
 
 /* The last stripe, the fold of the lanes and the avalanche. n > SHORT_BYTES_MAX. */
-static uint64_t finish_sum(uint64_t acc[TIERCE__LANES], const uint8_t *src, size_t n)
+static uint64_t finish_sum(uint64_t acc[TIERCE__LANES], const uint8_t *last, size_t n)
 {
-    const uint8_t *last = src + n - TIERCE__STRIPE_BYTES;
     for (unsigned i = 0; i < TIERCE__LANES; i++) {
         uint64_t word = tierce__load_le64(last + 8 * i);
         uint64_t keyed = word ^ tierce__load_le64(tierce__secret + LAST_KEY + 8 * i);
@@ -120,7 +119,7 @@ uint64_t tierce__copy_sum_unfenced(const struct tierce__kernel *kernel, void *ds
     /* A streamed copy between aligned ends is whole already. */
     if (!streams || n % TIERCE__STRIPE_BYTES != 0 || (uintptr_t)to % TIERCE__STRIPE_BYTES != 0)
         memcpy(to + tail, from + tail, n - tail);
-    return finish_sum(acc, from, n);
+    return finish_sum(acc, from + n - TIERCE__STRIPE_BYTES, n);
 }
 
 void tierce__copy_fence(const struct tierce__kernel *kernel, enum tierce__store_hint hint)
@@ -139,10 +138,60 @@ uint64_t tierce__copy_sum(void *dst, const void *src, size_t n, enum tierce__sto
 
 uint64_t tierce__sum(const void *src, size_t n)
 {
+    const uint8_t *from = src;
     if (n <= SHORT_BYTES_MAX)
         return XXH3_64bits(src, n);
     uint64_t acc[TIERCE__LANES];
     memcpy(acc, start_lanes, sizeof(acc));
-    tierce__kernel()->run(acc, NULL, src, 0, (n - 1) / TIERCE__STRIPE_BYTES);
-    return finish_sum(acc, src, n);
+    tierce__kernel()->run(acc, NULL, from, 0, (n - 1) / TIERCE__STRIPE_BYTES);
+    return finish_sum(acc, from + n - TIERCE__STRIPE_BYTES, n);
+}
+
+/* ---- zeroes ---------------------------------------------------------------------------------- */
+
+/*
+ * Stripe k of a block has lane i keyed by word k + i of the secret. Of zeroes a lane takes nothing
+ * but the product of that word's halves, so a row of stripes takes a range of products: these are
+ * their sums, from the first on.
+ */
+enum { PRODUCTS = TIERCE__SECRET_BYTES / 8 };
+
+static void add_products(uint64_t sums[PRODUCTS + 1])
+{
+    sums[0] = 0;
+    for (unsigned i = 0; i < PRODUCTS; i++) {
+        uint64_t word = tierce__load_le64(tierce__secret + 8 * i);
+        sums[i + 1] = sums[i] + (word & UINT32_MAX) * (word >> 32);
+    }
+}
+
+/* Takes the stripes [begin, end), which are zero. */
+static void take_zeroes(uint64_t acc[TIERCE__LANES], size_t begin, size_t end)
+{
+    uint64_t sums[PRODUCTS + 1];
+    size_t i = begin;
+    add_products(sums);
+    while (i < end) {
+        size_t stop = tierce__block_end(i, end), from = i % TIERCE__BLOCK_STRIPES;
+        for (unsigned lane = 0; lane < TIERCE__LANES; lane++)
+            acc[lane] += sums[from + (stop - i) + lane] - sums[from + lane];
+        if (stop % TIERCE__BLOCK_STRIPES == 0)
+            tierce__scramble(acc);
+        i = stop;
+    }
+}
+
+uint64_t tierce__sum_padded(const uint8_t first[TIERCE__SUM_STRIPE], const void *src, size_t n,
+                            size_t total)
+{
+    static const uint8_t zeroes[TIERCE__STRIPE_BYTES];
+    const struct tierce__kernel *kernel = tierce__kernel();
+    const uint8_t *from = src;
+    size_t stripes = total / TIERCE__STRIPE_BYTES - 1, full = n / TIERCE__STRIPE_BYTES;
+    uint64_t acc[TIERCE__LANES];
+    memcpy(acc, start_lanes, sizeof(acc));
+    kernel->run(acc, NULL, first, 0, 1);
+    kernel->run(acc, NULL, from, 1, full < stripes ? full : stripes);
+    take_zeroes(acc, full, stripes);
+    return finish_sum(acc, n == total ? from + n - TIERCE__STRIPE_BYTES : zeroes, total);
 }

@@ -24,17 +24,16 @@ void tierce__shared_give_back(struct tierce__shared *shared, size_t bytes)
     atomic_fetch_sub_explicit(&shared->held_bytes, bytes, memory_order_relaxed);
 }
 
-/* ---- texts ------------------------------------------------------------------------------------
- */
+/* ---- texts ----------------------------------------------------------------------------------- */
 
-void tierce__texts_init(struct tierce__texts *texts)
+static void texts_init(struct tierce__texts *texts)
 {
     texts->data = texts->small;
     texts->used = 0;
     texts->capacity = sizeof(texts->small);
 }
 
-void tierce__texts_fini(struct tierce__texts *texts)
+static void texts_fini(struct tierce__texts *texts)
 {
     if (texts->data != texts->small)
         tierce__free(texts->data);
@@ -102,8 +101,7 @@ const char *tierce__texts_find(const struct tierce__texts *texts, const char *na
     return NULL;
 }
 
-/* ---- a call -----------------------------------------------------------------------------------
- */
+/* ---- a call ---------------------------------------------------------------------------------- */
 
 static void run_deferred(struct tierce__task *task);
 
@@ -118,7 +116,7 @@ void tierce__call_init(struct tierce__call *call, const struct tierce__call_ops 
     call->info.deadline_ns = TIERCE__DEADLINE_NEVER;
     call->info.query = "";
     call->work.run = run_deferred;
-    tierce__texts_init(&call->headers);
+    texts_init(&call->headers);
 }
 
 /* Names with a space cannot come from outside. */
@@ -140,7 +138,7 @@ void tierce__call_drop(struct tierce__call *call)
     if (atomic_fetch_sub_explicit(&call->holders, 1, memory_order_acq_rel) > 1)
         return;
     call->magic = 0;
-    tierce__texts_fini(&call->headers);
+    texts_fini(&call->headers);
     call->ops->destroy(call);
 }
 
@@ -234,4 +232,43 @@ void tierce__call_reply(struct tierce__call *call, const struct tierce__reply *r
     TIERCE_CHECK_MAGIC(call, CALL_MAGIC);
     call->ops->reply(call, reply);
     tierce__call_handler_is_done(call);
+}
+
+static void reply_words(struct tierce__call *call, uint32_t status, const char *challenge,
+                        const char *text)
+{
+    tierce__call_reply(
+        call, &(struct tierce__reply){.status = status,
+                                      .header_name = challenge != NULL ? "WWW-Authenticate" : NULL,
+                                      .header_value = challenge,
+                                      .type = "text/plain; charset=utf-8",
+                                      .body = text,
+                                      .bytes = strlen(text)});
+}
+
+void tierce__call_reply_text(struct tierce__call *call, uint32_t status, const char *text)
+{
+    reply_words(call, status, NULL, text);
+}
+
+void tierce__call_reply_unknown(struct tierce__call *call, const char *challenge, const char *text)
+{
+    reply_words(call, 401, challenge, text);
+}
+
+static void release_heap(void *body)
+{
+    tierce__free(body);
+}
+
+void tierce__call_reply_heap(struct tierce__call *call, const char *type, char *body, size_t bytes)
+{
+    if (body == NULL)
+        tierce__call_reply_text(call, 500, "no memory\n");
+    else
+        tierce__call_reply(call, &(struct tierce__reply){.status = 200,
+                                                         .type = type,
+                                                         .body = body,
+                                                         .bytes = bytes,
+                                                         .release = release_heap});
 }

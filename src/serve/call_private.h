@@ -39,9 +39,6 @@ struct tierce__texts {
     char small[488]; /* gRPC clients send about 300 bytes */
 };
 
-void tierce__texts_init(struct tierce__texts *texts);
-void tierce__texts_fini(struct tierce__texts *texts);
-
 /* Errors: TIERCE_E_LIMIT (TIERCE__HEADER_BYTES_MAX), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__texts_add(struct tierce__texts *texts, const char *name,
                                      size_t name_bytes, const char *value, size_t value_bytes);

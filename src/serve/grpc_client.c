@@ -113,8 +113,7 @@ int tierce__grpc_client_start(struct tierce__grpc_client *client,
     return tierce__grpc_link_start(link, request, done, arg);
 }
 
-/* ---- poll -------------------------------------------------------------------------------------
- */
+/* ---- poll ------------------------------------------------------------------------------------ */
 
 /* Those that failed or have nothing left to do. Ending their calls may start others. */
 static void close_ended(struct tierce__grpc_client *client)
@@ -196,8 +195,7 @@ size_t tierce__grpc_client_poll(struct tierce__grpc_client *client, uint32_t tim
     return client->in_flight;
 }
 
-/* ---- one call ---------------------------------------------------------------------------------
- */
+/* ---- one call -------------------------------------------------------------------------------- */
 
 struct waiting {
     struct tierce__grpc_answer *answer;

@@ -14,8 +14,7 @@
 
 /* The socket of a client's connection, and the bytes between it and the session. */
 
-/* ---- connecting -------------------------------------------------------------------------------
- */
+/* ---- connecting ------------------------------------------------------------------------------ */
 
 /* Waits for `events`. Errors: TIERCE_E_DEADLINE, negative errno. */
 static int wait_for(int fd, short events, uint64_t deadline_ns)
@@ -137,8 +136,7 @@ void tierce__grpc_link_close(struct tierce__grpc_link *link, bool tell)
     tierce__free(link);
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------
- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 /* Fills an empty buffer. */
 static void refill(struct tierce__grpc_link *link)

@@ -15,8 +15,7 @@
 #define STREAM_WINDOW     (8u << 20)
 #define CONNECTION_WINDOW (64u << 20)
 
-/* ---- the end of a call ------------------------------------------------------------------------
- */
+/* ---- the end of a call ----------------------------------------------------------------------- */
 
 static void take_off(struct tierce__grpc_client_call *call)
 {
@@ -130,8 +129,7 @@ static int on_stream_close(nghttp2_session *session, int32_t stream, uint32_t er
     return 0;
 }
 
-/* ---- what comes -------------------------------------------------------------------------------
- */
+/* ---- what comes ------------------------------------------------------------------------------ */
 
 static bool is_named(const uint8_t *name, size_t name_bytes, const char *wanted)
 {
@@ -222,8 +220,7 @@ out:
     return rc;
 }
 
-/* ---- what goes --------------------------------------------------------------------------------
- */
+/* ---- what goes ------------------------------------------------------------------------------- */
 
 static ssize_t read_request(nghttp2_session *session, int32_t stream, uint8_t *out, size_t capacity,
                             uint32_t *flags, nghttp2_data_source *source, void *arg)

@@ -5,7 +5,6 @@
 #include "serve/listen.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
@@ -84,19 +83,6 @@ static void hand_on(struct tierce__grpc_listener *listener, int fd, const struct
         tierce__loop_post(&arrival->loop->base, &arrival->task);
 }
 
-/* Without a descriptor left, the waiting connection would keep the loop awake for nothing: the
- * spare one lets it be taken and dropped. */
-static void drop_one(struct tierce__grpc_listener *listener)
-{
-    tierce__log_repeated(TIERCE_LOG_WARN, "serve_no_descriptor", "port=%u", listener->port);
-    if (listener->spare_fd >= 0)
-        close(listener->spare_fd);
-    int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
-    if (fd >= 0)
-        close(fd);
-    listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-}
-
 #define ACCEPTED_AT_ONCE 64
 
 static void on_readable(uv_poll_t *poll, int status, int events)
@@ -106,16 +92,12 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     struct tierce__grpc_listener *listener = poll->data;
     for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
         struct sockaddr_storage address;
-        socklen_t length = sizeof(address);
-        int fd = accept4(listener->fd, (struct sockaddr *)&address, &length,
-                         SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd >= 0) {
+        int fd = tierce__listen_accept(listener->fd, &listener->spare_fd, &address);
+        if (fd >= 0)
             hand_on(listener, fd, (const struct sockaddr *)&address);
-            continue;
-        }
-        if (errno == EMFILE || errno == ENFILE)
-            drop_one(listener);
-        if (errno != EINTR && errno != ECONNABORTED)
+        else if (fd == -EMFILE)
+            tierce__log_repeated(TIERCE_LOG_WARN, "serve_no_descriptor", "port=%u", listener->port);
+        else
             return;
     }
 }
@@ -163,7 +145,7 @@ int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
     if (listener == NULL)
         return rc;
     listener->fd = -1;
-    listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    listener->spare_fd = tierce__listen_spare();
     listener->loops = opts->loops;
     listener->loop_count = opts->loop_count;
     listener->connections_max = opts->connections_max;

@@ -85,8 +85,7 @@ static void submit_trailers(struct tierce__grpc_call *call, uint32_t status, con
         reset(call);
 }
 
-/* ---- unary ------------------------------------------------------------------------------------
- */
+/* ---- unary ----------------------------------------------------------------------------------- */
 
 static ssize_t read_body(nghttp2_session *session, int32_t stream, uint8_t *out, size_t capacity,
                          uint32_t *flags, nghttp2_data_source *source, void *arg)
@@ -188,8 +187,7 @@ void tierce__grpc_call_reply(struct tierce__call *base, const struct tierce__rep
     tierce__loop_post(call->loop, &call->deliver);
 }
 
-/* ---- the server's own answers -----------------------------------------------------------------
- */
+/* ---- the server's own answers ---------------------------------------------------------------- */
 
 /* Does not touch what a reply fills in: that may come from another thread right now. */
 void tierce__grpc_call_refuse(struct tierce__grpc_call *call, uint32_t status, const char *message)
@@ -216,8 +214,7 @@ void tierce__grpc_call_refuse_http(struct tierce__grpc_call *call, const char *s
         reset(call);
 }
 
-/* ---- a talk -----------------------------------------------------------------------------------
- */
+/* ---- a talk ---------------------------------------------------------------------------------- */
 
 static ssize_t read_talk(nghttp2_session *session, int32_t stream, uint8_t *out, size_t capacity,
                          uint32_t *flags, nghttp2_data_source *source, void *arg)

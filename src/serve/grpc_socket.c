@@ -96,8 +96,7 @@ static void be_patient(struct socket *socket, uint32_t ms)
         close_socket(socket);
 }
 
-/* ---- out --------------------------------------------------------------------------------------
- */
+/* ---- out ------------------------------------------------------------------------------------- */
 
 /* Ciphertext: what the handshake has to say, and then records of plaintext. */
 static size_t take_encrypted(struct socket *socket, uint8_t *out, size_t capacity)
@@ -196,8 +195,7 @@ void tierce__grpc_sockets_flush(struct tierce__uv_loop *loop)
     }
 }
 
-/* ---- in ---------------------------------------------------------------------------------------
- */
+/* ---- in -------------------------------------------------------------------------------------- */
 
 static int make_connection(struct socket *socket)
 {
@@ -269,8 +267,7 @@ static void give_buffer(uv_handle_t *handle, size_t wanted, uv_buf_t *buffer)
     *buffer = uv_buf_init((char *)socket->loop->in, sizeof(socket->loop->in));
 }
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static int prepare(struct socket *socket)
 {

@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/log_repeat.h"
 #include "serve/http_private.h"
 #include "serve/listen.h"
 
@@ -12,15 +13,19 @@
 
 #define HEADER_MEMORY (32u << 10) /* of a connection, for one request's headers */
 #define SILENCE_S     30u         /* of a client between or inside of requests */
+#define LOOK_MS       1000u       /* so often for those that left */
+#define SPARE         4u          /* connections of a thread beyond the limit, on their way */
 
-/* ---- deadlines --------------------------------------------------------------------------------
- */
+/* ---- deadlines ------------------------------------------------------------------------------- */
 
-/* A client that has not sent its request by then is cut off; one that waits gets an answer, and as
- * long again to take it. */
-static void call_time(struct tierce__http *http, struct tierce__http_call *call, unsigned status,
-                      const char *why)
+/* Moves to those that are late. A client that has not sent its request by then is cut off; one that
+ * waits gets an answer, and as long again to take it. */
+static void retire(struct tierce__http *http, struct tierce__http_call *call, unsigned status,
+                   const char *why)
 {
+    tierce__list_remove(&call->node);
+    tierce__list_push_back(&http->late, &call->node);
+    call->taken_by_ns = tierce__deadline_in_ms(http->shared->transfer_ms);
     atomic_store_explicit(&call->base.is_over, true, memory_order_relaxed);
     if (!call->was_dispatched)
         (void)shutdown(call->fd, SHUT_RDWR);
@@ -31,15 +36,10 @@ static void call_time(struct tierce__http *http, struct tierce__http_call *call,
     tierce__lock_take(&http->lock);
 }
 
-/* The first call moves to those that are late. */
 static void retire_first(struct tierce__http *http, unsigned status, const char *why)
 {
-    struct tierce__http_call *call =
-        TIERCE__CONTAINER_OF(http->calls.next, struct tierce__http_call, node);
-    tierce__list_remove(&call->node);
-    tierce__list_push_back(&http->late, &call->node);
-    call->taken_by_ns = tierce__deadline_in_ms(http->shared->transfer_ms);
-    call_time(http, call, status, why);
+    retire(http, TIERCE__CONTAINER_OF(http->calls.next, struct tierce__http_call, node), status,
+           why);
 }
 
 static void cut_first_late(struct tierce__http *http)
@@ -60,14 +60,66 @@ static void cut_first_idle(struct tierce__http *http)
     (void)shutdown(c->fd, SHUT_RDWR);
 }
 
+/* The first call whose request is not whole, or NULL. */
+static struct tierce__http_call *first_unheard(const struct tierce__http *http)
+{
+    TIERCE__LIST_FOR_EACH (node, &http->calls) {
+        struct tierce__http_call *call = TIERCE__CONTAINER_OF(node, struct tierce__http_call, node);
+        if (!call->was_dispatched)
+            return call;
+    }
+    return NULL;
+}
+
+/* For one connection beyond the limit the one goes that has been without a whole request longest:
+ * so who only holds a place keeps nobody out. Where all are being served, it stays. */
+static void make_room(struct tierce__http *http)
+{
+    http->excess--;
+    struct tierce__http_call *call = first_unheard(http);
+    const struct tierce__http_connection *idle =
+        tierce__list_empty(&http->idle)
+            ? NULL
+            : TIERCE__CONTAINER_OF(http->idle.next, struct tierce__http_connection, node);
+    if (idle == NULL && call == NULL)
+        return;
+    tierce__log_repeated(TIERCE_LOG_WARN, "serve_connection_gave_way", "port=%u limit=%u",
+                         http->port, http->connections_max);
+    if (call == NULL || (idle != NULL && idle->deadline_ns <= call->base.info.deadline_ns))
+        cut_first_idle(http);
+    else
+        retire(http, call, 503, "too many connections");
+}
+
+/* libmicrohttpd does not see the end that comes with the beginning of a request: it is told of both
+ * at once, reads once, and waits for what is left of the request until SILENCE_S are over. Its
+ * place would be held by nobody. Closing our side of what it reads tells it again; a request that
+ * is whole after all can still be answered. */
+static void tell_of_those_that_left(struct tierce__http *http)
+{
+    TIERCE__LIST_FOR_EACH (node, &http->calls) {
+        const struct tierce__http_call *call =
+            TIERCE__CONTAINER_OF(node, struct tierce__http_call, node);
+        if (!call->was_dispatched && tierce__http_has_left(call->fd))
+            (void)shutdown(call->fd, SHUT_RD);
+    }
+    TIERCE__LIST_FOR_EACH (node, &http->idle) {
+        int fd = TIERCE__CONTAINER_OF(node, struct tierce__http_connection, node)->fd;
+        if (tierce__http_has_left(fd))
+            (void)shutdown(fd, SHUT_RD);
+    }
+    http->look_ns = tierce__deadline_in_ms(LOOK_MS);
+}
+
 /* The first of each list, or never. */
 struct due {
-    uint64_t call_ns, late_ns, idle_ns;
+    uint64_t call_ns, late_ns, idle_ns, look_ns;
 };
 
 static struct due find_due(const struct tierce__http *http)
 {
-    struct due due = {TIERCE__DEADLINE_NEVER, TIERCE__DEADLINE_NEVER, TIERCE__DEADLINE_NEVER};
+    struct due due = {TIERCE__DEADLINE_NEVER, TIERCE__DEADLINE_NEVER, TIERCE__DEADLINE_NEVER,
+                      TIERCE__DEADLINE_NEVER};
     if (!tierce__list_empty(&http->calls))
         due.call_ns = TIERCE__CONTAINER_OF(http->calls.next, struct tierce__http_call, node)
                           ->base.info.deadline_ns;
@@ -77,6 +129,8 @@ static struct due find_due(const struct tierce__http *http)
     if (!tierce__list_empty(&http->idle))
         due.idle_ns = TIERCE__CONTAINER_OF(http->idle.next, struct tierce__http_connection, node)
                           ->deadline_ns;
+    if (!tierce__list_empty(&http->calls) || !tierce__list_empty(&http->idle))
+        due.look_ns = http->look_ns;
     return due;
 }
 
@@ -92,22 +146,26 @@ static void *keep_time(void *arg)
     while (!http->is_ending) {
         struct due due = find_due(http);
         uint64_t now_ns = tierce__now_ns();
-        if (due.call_ns <= now_ns)
+        if (http->excess > 0)
+            make_room(http);
+        else if (due.call_ns <= now_ns)
             retire_first(http, 504, "deadline exceeded");
         else if (due.late_ns <= now_ns)
             cut_first_late(http);
         else if (due.idle_ns <= now_ns)
             cut_first_idle(http);
+        else if (due.look_ns <= now_ns)
+            tell_of_those_that_left(http);
         else
-            (void)tierce__cond_wait(&http->changed, &http->lock,
-                                    earlier(due.call_ns, earlier(due.late_ns, due.idle_ns)));
+            (void)tierce__cond_wait(
+                &http->changed, &http->lock,
+                earlier(earlier(due.call_ns, due.late_ns), earlier(due.idle_ns, due.look_ns)));
     }
     tierce__lock_drop(&http->lock);
     return NULL;
 }
 
-/* ---- life -------------------------------------------------------------------------------------
- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static size_t tls_options(struct tierce__http *http, struct MHD_OptionItem *options)
 {
@@ -136,7 +194,7 @@ static int start_daemon(struct tierce__http *http, uint32_t threads, uint32_t co
         flags, 0, NULL, NULL, tierce__http_call_access, http,
         MHD_OPTION_LISTEN_SOCKET, http->fd,
         MHD_OPTION_THREAD_POOL_SIZE, threads,
-        MHD_OPTION_CONNECTION_LIMIT, connections_max,
+        MHD_OPTION_CONNECTION_LIMIT, connections_max + threads * SPARE,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_MEMORY,
         MHD_OPTION_CONNECTION_TIMEOUT, SILENCE_S,
         MHD_OPTION_URI_LOG_CALLBACK, tierce__http_call_begin, http,
@@ -161,6 +219,7 @@ int tierce__http_start(struct tierce__http **out, const struct tierce__http_opts
     http->fd = -1;
     http->port = config->port;
     http->addresses = opts->addresses;
+    http->connections_max = opts->connections_max;
     tierce__lock_init(&http->lock, TIERCE__LOCK_SERVE_HTTP);
     tierce__cond_init(&http->changed);
     tierce__list_init(&http->calls);
@@ -205,23 +264,11 @@ uint16_t tierce__http_port(const struct tierce__http *http)
     return http->port;
 }
 
-/* libmicrohttpd may not notice that a client has left in the middle of a request until it has been
- * silent for SILENCE_S: the end waits for no such. */
-static void cut_those_that_left(struct tierce__http *http)
-{
-    TIERCE__LIST_FOR_EACH (node, &http->calls) {
-        const struct tierce__http_call *call =
-            TIERCE__CONTAINER_OF(node, struct tierce__http_call, node);
-        if (!call->was_dispatched && call->base.ops->is_gone(&call->base))
-            (void)shutdown(call->fd, SHUT_RDWR);
-    }
-}
-
 void tierce__http_drain(struct tierce__http *http)
 {
     tierce__lock_take(&http->lock);
     http->is_draining = true;
-    cut_those_that_left(http);
+    tell_of_those_that_left(http);
     tierce__lock_drop(&http->lock);
     /* The socket may be closed only when the daemon has ended; new clients are refused at once. */
     if (http->daemon != NULL && MHD_quiesce_daemon(http->daemon) != MHD_INVALID_SOCKET)

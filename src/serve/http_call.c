@@ -16,11 +16,16 @@
 
 static void reply(struct tierce__call *base, const struct tierce__reply *reply);
 
+bool tierce__http_has_left(int fd)
+{
+    struct pollfd side = {.fd = fd, .events = POLLRDHUP};
+    return poll(&side, 1, 0) > 0 && (side.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 static bool is_gone(const struct tierce__call *base)
 {
     const struct tierce__http_call *call = (const void *)base; /* its first member */
-    struct pollfd fd = {.fd = call->fd, .events = POLLRDHUP};
-    return poll(&fd, 1, 0) > 0 && (fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+    return tierce__http_has_left(call->fd);
 }
 
 static void destroy(struct tierce__call *base)
@@ -36,8 +41,7 @@ static void destroy(struct tierce__call *base)
 
 static const struct tierce__call_ops ops = {.reply = reply, .is_gone = is_gone, .destroy = destroy};
 
-/* ---- answers ----------------------------------------------------------------------------------
- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 struct MHD_Response *tierce__http_error(const char *why)
 {
@@ -89,19 +93,25 @@ static void reply(struct tierce__call *base, const struct tierce__reply *reply)
 {
     struct tierce__http_call *call = TIERCE__CONTAINER_OF(base, struct tierce__http_call, base);
     struct MHD_Response *response = make_response(reply);
-    /* Clients that ask and do not read come to the limit too. */
-    if (!tierce__shared_hold(base->shared, reply->bytes)) {
-        if (response != NULL)
-            MHD_destroy_response(response);
-        tierce__http_settle(call, 503, tierce__http_error("no memory for the answer"));
-        return;
+    unsigned status = reply->status;
+    const char *refused = NULL;
+    if (tierce__now_ns() >= base->info.deadline_ns) {
+        /* A handler that has seen the deadline before the thread that keeps it answers anything. */
+        status = 504;
+        refused = "deadline exceeded";
+    } else if (!tierce__shared_hold(base->shared, reply->bytes)) {
+        /* Clients that ask and do not read come to the limit too. */
+        status = 503;
+        refused = "no memory for the answer";
+    } else {
+        call->held = reply->bytes;
     }
-    call->held = reply->bytes;
-    tierce__http_settle(call, reply->status, response);
+    if (refused != NULL && response != NULL)
+        MHD_destroy_response(response);
+    tierce__http_settle(call, status, refused != NULL ? tierce__http_error(refused) : response);
 }
 
-/* ---- a request --------------------------------------------------------------------------------
- */
+/* ---- a request ------------------------------------------------------------------------------- */
 
 /* Called with the request line, before its headers are read. */
 void *tierce__http_call_begin(void *arg, const char *uri, struct MHD_Connection *connection)

@@ -60,6 +60,10 @@ static struct tierce__http_connection *begin(struct tierce__http *http,
         tierce__http_tls_begin(http, c, connection);
     tierce__lock_take(&http->lock);
     wait_for_request(http, c);
+    if (++http->connection_count > http->connections_max) {
+        http->excess++;
+        tierce__cond_signal(&http->changed);
+    }
     tierce__lock_drop(&http->lock);
     return c;
 }
@@ -70,6 +74,7 @@ static void end(struct tierce__http *http, struct tierce__http_connection *c)
         return;
     tierce__lock_take(&http->lock);
     tierce__list_remove(&c->node);
+    http->connection_count--;
     tierce__lock_drop(&http->lock);
     if (c->is_counted)
         tierce__addresses_leave(http->addresses, &c->address);

@@ -27,6 +27,9 @@ struct tierce__http {
     struct tierce__list idle;  /* connections without a request, by deadline */
     struct tierce__list streams;
     uint32_t call_count; /* on the first three */
+    uint32_t connection_count, connections_max;
+    uint32_t excess;  /* connections that came beyond that, for which others have to give way */
+    uint64_t look_ns; /* when those that left are looked for again */
     bool is_draining, is_ending;
     pthread_t keeper;
     bool has_keeper;
@@ -84,6 +87,9 @@ void tierce__http_call_completed(void *http, struct MHD_Connection *connection, 
                                  enum MHD_RequestTerminationCode code);
 /* A response of the server itself, {"error": why}; NULL: no memory. */
 struct MHD_Response *tierce__http_error(const char *why);
+/* Whether the client has closed its side. Under the lock of http, while the call is held, or while
+ * its connection is suspended. */
+bool tierce__http_has_left(int fd);
 /* The answer, unless there is one. [transfer] response; NULL closes the connection. */
 void tierce__http_settle(struct tierce__http_call *call, unsigned status,
                          struct MHD_Response *response);

@@ -3,9 +3,7 @@
 #include "base/assert.h"
 #include "serve/http_private.h"
 
-#include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
 
 /*
  * An answer without an end. libmicrohttpd pulls; while there is nothing to pull its connection is
@@ -24,7 +22,7 @@ struct tierce__stream {
     int fd;
     unsigned holders;
     bool is_suspended, is_gone, is_ended;
-    char *data; /* ring-less: what is sent is moved away when it is half of the rest */
+    char *data; /* [begin, end) waits; what was sent goes once it is as much as that */
     size_t begin, end, capacity, bytes_max;
 };
 
@@ -144,8 +142,7 @@ static bool reserve(struct tierce__stream *stream, size_t count)
 /* While the connection is suspended nobody else would see it. */
 static bool has_left(const struct tierce__stream *stream)
 {
-    char byte;
-    return stream->is_suspended && recv(stream->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    return stream->is_suspended && tierce__http_has_left(stream->fd);
 }
 
 /* Under the lock; gives the connection to be resumed behind it, or NULL. */

@@ -23,8 +23,7 @@ static int read_pem(char **out, const char *path, char why[256])
     return rc == -ENOMEM ? rc : TIERCE_E_CONFIG;
 }
 
-/* ---- credentials ------------------------------------------------------------------------------
- */
+/* ---- credentials ----------------------------------------------------------------------------- */
 
 struct tierce__http_credentials {
     _Atomic uint32_t holders; /* acq_rel: the last one frees */
@@ -139,8 +138,7 @@ void tierce__http_tls_fini(struct tierce__http *http)
     tierce__free(http->client_ca);
 }
 
-/* ---- a connection -----------------------------------------------------------------------------
- */
+/* ---- a connection ---------------------------------------------------------------------------- */
 
 void tierce__http_tls_begin(struct tierce__http *http, struct tierce__http_connection *c,
                             struct MHD_Connection *connection)

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -35,14 +36,6 @@ static int read_address(int fd, union address *bound)
     socklen_t length = sizeof(*bound);
     *bound = (union address){.in6 = {0}};
     return getsockname(fd, &bound->any, &length) == 0 ? 0 : -errno;
-}
-
-bool tierce__is_loopback_host(const char *host)
-{
-    struct in_addr address;
-    if (inet_pton(AF_INET, host, &address) == 1)
-        return ntohl(address.s_addr) >> 24 == 127;
-    return strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
 }
 
 bool tierce__listens_on_loopback(int fd)
@@ -87,10 +80,42 @@ int tierce__listen_tcp(int *out_fd, uint16_t *port, const char *host, char why[2
         *out_fd = fd;
         return 0;
     }
-    snprintf(why, 256, "cannot listen on %s port %s: %s", host, service, tierce_strerror(rc));
+    snprintf(why, 256, "cannot listen on %.100s port %s: %s%s", host, service, tierce_strerror(rc),
+             rc == -EADDRINUSE ? "; end the process that has it, or name another port" : "");
     if (fd >= 0)
         close(fd);
     return rc;
+}
+
+int tierce__listen_spare(void)
+{
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static int drop_one(int fd, int *spare_fd)
+{
+    if (*spare_fd >= 0)
+        close(*spare_fd);
+    int dropped = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
+    int rc = dropped < 0 && errno == EAGAIN ? -EAGAIN : -EMFILE;
+    if (dropped >= 0)
+        close(dropped);
+    *spare_fd = tierce__listen_spare();
+    return rc;
+}
+
+int tierce__listen_accept(int fd, int *spare_fd, struct sockaddr_storage *peer)
+{
+    int taken;
+    do {
+        socklen_t length = sizeof(*peer);
+        taken = accept4(fd, (struct sockaddr *)peer, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    } while (taken < 0 && (errno == EINTR || errno == ECONNABORTED));
+    if (taken >= 0)
+        return taken;
+    if (errno != EMFILE && errno != ENFILE)
+        return -errno;
+    return drop_one(fd, spare_fd); /* the system says so whether somebody waits or not */
 }
 
 void tierce__peer_print(char text[TIERCE__PEER_BYTES], const struct sockaddr *address)

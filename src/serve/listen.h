@@ -12,8 +12,13 @@
  * filled in. "::" takes IPv4 too. Errors: negative errno, `why` in words. */
 TIERCE_MUSTUSE int tierce__listen_tcp(int *out_fd, uint16_t *port, const char *host, char why[256]);
 
-/* Whether a host to listen on is this machine's alone: 127.x.y.z, ::1 or localhost. */
-bool tierce__is_loopback_host(const char *host);
+/* The next connection, non-blocking, and its address. -EAGAIN: none waits. -EMFILE: no descriptor
+ * is left, so that it would wait, and wake its loop, for ever; it was dropped. *spare_fd was given
+ * up for that, and opened again (-1: that failed). Others: negative errno. */
+TIERCE_MUSTUSE int tierce__listen_accept(int fd, int *spare_fd, struct sockaddr_storage *peer);
+
+/* A descriptor to spare for it, or -1. */
+int tierce__listen_spare(void);
 
 /* Whether only this machine reaches a listening socket. */
 bool tierce__listens_on_loopback(int fd);

@@ -23,8 +23,7 @@ enum {
     ERROR = 7,
 };
 
-/* ---- what is written --------------------------------------------------------------------------
- */
+/* ---- what is written ------------------------------------------------------------------------- */
 
 struct writer {
     uint8_t *data;
@@ -74,8 +73,7 @@ static void put_message(struct writer *out, uint32_t field, struct writer *messa
     tierce__free(message->data);
 }
 
-/* ---- the answers ------------------------------------------------------------------------------
- */
+/* ---- the answers ----------------------------------------------------------------------------- */
 
 static void put_error(struct writer *out, uint32_t code, const char *text)
 {

@@ -105,6 +105,14 @@ struct tierce__reply {
 /* The one answer. [borrow] reply for the call. The call is gone afterwards. Thread: any. */
 void tierce__call_reply(struct tierce__call *call, const struct tierce__reply *reply);
 
+/* HTTP only: plain text; and 401, with how to show who one is ("Bearer"). */
+void tierce__call_reply_text(struct tierce__call *call, uint32_t status, const char *text);
+void tierce__call_reply_unknown(struct tierce__call *call, const char *challenge, const char *text);
+
+/* HTTP only: 200 with a body of base/alloc.h [transfer], of JSON if type is NULL; or 500 if the
+ * body is NULL, for want of memory. */
+void tierce__call_reply_heap(struct tierce__call *call, const char *type, char *body, size_t bytes);
+
 /*
  * HTTP only: an answer without an end, for events. Takes the call's place; NULL (no memory, or a
  * call of gRPC) leaves the call to be replied to.

@@ -182,8 +182,7 @@ void tierce__server_waiting(const struct tierce__server *server, uint32_t *worke
     *aside = tierce__workers_waiting(server->shared.aside);
 }
 
-/* ---- certificates, anew -----------------------------------------------------------------------
- */
+/* ---- certificates, anew ---------------------------------------------------------------------- */
 
 static int read_fresh(struct fresh *out, const struct entrance *entrance, char why[256])
 {
@@ -222,8 +221,7 @@ int tierce__server_reload(struct tierce__server *server, char why[256])
     return rc;
 }
 
-/* ---- the end ----------------------------------------------------------------------------------
- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 /* Connections, calls and handlers that are left. */
 static uint64_t left(const struct tierce__server *server)

@@ -30,8 +30,7 @@ struct tierce__tls_session {
 static const unsigned char alpn[] = "\x02h2";
 #define ALPN_BYTES (sizeof(alpn) - 1)
 
-/* ---- contexts ---------------------------------------------------------------------------------
- */
+/* ---- contexts -------------------------------------------------------------------------------- */
 
 static int complain(char why[256], const char *what, const char *file)
 {
@@ -175,8 +174,7 @@ static SSL *new_ssl(struct tierce__tls_context *context)
     return ssl;
 }
 
-/* ---- sessions ---------------------------------------------------------------------------------
- */
+/* ---- sessions -------------------------------------------------------------------------------- */
 
 static bool expect_name(SSL *ssl, const char *name)
 {

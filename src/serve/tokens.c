@@ -13,19 +13,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { DIGEST_BYTES = 32 };
-
-struct entry {
-    struct tierce__token token;
-    uint8_t digest[DIGEST_BYTES];
-};
-
 struct tierce__tokens {
     size_t count;
-    struct entry *entries;
+    struct tierce__token *entries;
 };
 
-static bool read_token(struct entry *out, const struct tierce__tokens_opts *opts, char *line)
+static bool read_token(struct tierce__token *out, const struct tierce__tokens_opts *opts,
+                       char *line)
 {
     char *save = NULL;
     const char *rights = strtok_r(line, " \t\r", &save);
@@ -34,13 +28,13 @@ static bool read_token(struct entry *out, const struct tierce__tokens_opts *opts
     const char *tenant = strtok_r(NULL, " \t\r", &save);
     if (rights == NULL || name == NULL || digest == NULL || strtok_r(NULL, " \t\r", &save) != NULL)
         return false;
-    if (tenant != NULL && (!opts->has_tenants || strlen(tenant) >= sizeof(out->token.tenant)))
+    if (tenant != NULL && (!opts->has_tenants || strlen(tenant) >= sizeof(out->tenant)))
         return false;
-    if (!opts->rights(&out->token.rights, rights) || strlen(name) >= sizeof(out->token.name))
+    if (!opts->rights(&out->rights, rights) || strlen(name) >= sizeof(out->name))
         return false;
-    snprintf(out->token.name, sizeof(out->token.name), "%s", name);
-    snprintf(out->token.tenant, sizeof(out->token.tenant), "%s", tenant != NULL ? tenant : "");
-    return tierce__hex_decode(out->digest, DIGEST_BYTES, digest);
+    snprintf(out->name, sizeof(out->name), "%s", name);
+    snprintf(out->tenant, sizeof(out->tenant), "%s", tenant != NULL ? tenant : "");
+    return tierce__hex_decode(out->digest, sizeof(out->digest), digest);
 }
 
 static int read_tokens(struct tierce__tokens *tokens, const struct tierce__tokens_opts *opts,
@@ -118,20 +112,27 @@ size_t tierce__tokens_count(const struct tierce__tokens *tokens)
 const struct tierce__token *tierce__tokens_at(const struct tierce__tokens *tokens, size_t index)
 {
     TIERCE_ASSERT(index < tierce__tokens_count(tokens));
-    return &tokens->entries[index].token;
+    return &tokens->entries[index];
 }
 
 const struct tierce__token *tierce__tokens_find(const struct tierce__tokens *tokens,
                                                 const char *shown, size_t shown_bytes)
 {
-    uint8_t digest[DIGEST_BYTES];
+    uint8_t digest[TIERCE__TOKEN_DIGEST_BYTES];
     unsigned bytes = sizeof(digest);
-    const struct tierce__token *found = NULL;
     if (EVP_Digest(shown, shown_bytes, digest, &bytes, EVP_sha256(), NULL) != 1)
         return NULL;
+    return tierce__tokens_find_digest(tokens, digest);
+}
+
+const struct tierce__token *
+tierce__tokens_find_digest(const struct tierce__tokens *tokens,
+                           const uint8_t digest[TIERCE__TOKEN_DIGEST_BYTES])
+{
+    const struct tierce__token *found = NULL;
     for (size_t i = 0; i < tierce__tokens_count(tokens); i++) {
-        if (CRYPTO_memcmp(tokens->entries[i].digest, digest, sizeof(digest)) == 0)
-            found = &tokens->entries[i].token;
+        if (CRYPTO_memcmp(tokens->entries[i].digest, digest, TIERCE__TOKEN_DIGEST_BYTES) == 0)
+            found = &tokens->entries[i];
     }
     return found;
 }

@@ -15,12 +15,14 @@
  * Thread: any, once loaded.
  */
 
-#define TIERCE__TOKEN_NAME_BYTES 64u
+#define TIERCE__TOKEN_NAME_BYTES   64u
+#define TIERCE__TOKEN_DIGEST_BYTES 32u
 
 struct tierce__token {
     uint32_t rights; /* as `rights` below gave them */
     char name[TIERCE__TOKEN_NAME_BYTES];
-    char tenant[TIERCE__TOKEN_NAME_BYTES]; /* the fourth word, or "" */
+    char tenant[TIERCE__TOKEN_NAME_BYTES];      /* the fourth word, or "" */
+    uint8_t digest[TIERCE__TOKEN_DIGEST_BYTES]; /* SHA-256 of the token */
 };
 
 struct tierce__tokens_opts {
@@ -46,5 +48,9 @@ const struct tierce__token *tierce__tokens_at(const struct tierce__tokens *token
 /* The token that is shown, or NULL. Takes as long for one that is wrong. [borrow until destroy] */
 const struct tierce__token *tierce__tokens_find(const struct tierce__tokens *tokens,
                                                 const char *shown, size_t shown_bytes);
+/* The same of one that was shown before. */
+const struct tierce__token *
+tierce__tokens_find_digest(const struct tierce__tokens *tokens,
+                           const uint8_t digest[TIERCE__TOKEN_DIGEST_BYTES]);
 
 #endif

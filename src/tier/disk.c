@@ -259,6 +259,8 @@ static int accept_request(struct tierce__disk *d, struct tierce__tier_req *req,
         return accept_clear(d, req, finished);
     case TIERCE__TIER_SIBLINGS:
         return siblings(d, req);
+    case TIERCE__TIER_PING:
+        return TIERCE_E_UNSUPPORTED;
     }
     return TIERCE_E_ARGUMENT;
 }
@@ -302,7 +304,6 @@ static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
     struct tierce__disk *d = disk_of(tier);
     tierce__lock_take(&d->lock);
     *out = d->stats;
-    out->chunks = tierce__index_count(d->table.index) - d->writing_count;
     out->used_bytes = tierce__space_used(d->space) + d->journal_bytes + d->text_bytes +
                       TIERCE__JOURNAL_PAGE; /* the mark */
     out->cap_bytes = d->cap_bytes;

@@ -367,7 +367,6 @@ static int claim_place(struct tierce__disk *d, struct tierce__tier_req *req, uin
         memcpy(c->parent, req->parent->hash, sizeof(c->parent));
     if (req->first_block != NULL)
         memcpy(c->first_block, req->first_block, sizeof(c->first_block));
-    d->writing_count++;
     struct tierce__policy_entry entry = entry_of(d, req); /* the parent may have been evicted */
     d->policy->ops->insert(d->policy, *slot, &entry);
     d->policy->ops->set_evictable(d->policy, *slot, false);

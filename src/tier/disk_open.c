@@ -11,8 +11,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -308,6 +310,7 @@ static int rebuild(struct tierce__disk *d, struct replay *r, uint64_t file_lengt
     if (rc == 0) {
         fill_policy(d, slots, count);
         evict_surplus(d, r);
+        d->stats.chunks = tierce__index_count(d->table.index);
     }
     tierce__free(slots);
     return rc;
@@ -472,6 +475,22 @@ static void warn_of_others(const struct tierce__disk *d)
                     "path=\"%s\" mode=%04o hint=\"others than its owner can write to it and so "
                     "choose what is loaded: chmod go-w\"",
                     d->folder, (unsigned)st.st_mode & 07777u);
+}
+
+/* The file grows as it is needed: who names more than there is would hear of it much later. */
+static void warn_of_room(const struct tierce__disk *d)
+{
+    struct statvfs st;
+    if (statvfs(d->folder, &st) != 0 || st.f_blocks == 0)
+        return;
+    uint64_t there = d->allocated + (uint64_t)st.f_bavail * st.f_frsize;
+    if (there < d->data_cap)
+        tierce__log(
+            TIERCE_LOG_WARN, "store_folder_too_small",
+            "path=\"%s\" size=%" PRIu64 " there=%" PRIu64
+            " hint=\"the file system has less room than the store may take: when it is full, "
+            "nothing more is written; lower disk.size\"",
+            d->folder, d->cap_bytes, there);
 }
 
 /* Opens the data file. Returns its length or an error. */
@@ -699,6 +718,7 @@ int tierce__disk_open(struct tierce__tier **out, const struct tierce__disk_opts 
         log_refusal(d, rc);
     if (rc == 0) {
         warn_of_others(d);
+        warn_of_room(d);
         register_pool(d, opts->pool);
         rc = start_threads(d);
     }

@@ -116,7 +116,6 @@ struct tierce__disk {
     uint32_t doomed;    /* first of the doomed, or NO_SLOT */
     bool limbo_is_full; /* some of the doomed wait for room in it */
     uint32_t durable_count;
-    uint32_t writing_count;
     uint32_t reading_count;           /* chunks with reads in flight, counted per read */
     struct tierce__disk_limbo *limbo; /* ring [limbo_room] */
     uint32_t limbo_room;

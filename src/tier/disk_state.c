@@ -74,14 +74,16 @@ struct tierce__tier_event tierce__disk_describe(const struct tierce__disk *d, ui
 }
 
 /* A chunk is served from here on, or not any more. */
-static void tell(const struct tierce__disk *d, uint32_t slot, bool admitted,
-                 enum tierce__tier_left left)
+static void tell(struct tierce__disk *d, uint32_t slot, bool admitted, enum tierce__tier_left left)
 {
-    if (admitted)
+    if (admitted) {
         tierce__siblings_add(d->siblings, slot, tierce__index_key(d->table.index, slot),
                              d->table.chunks[slot].first_block);
-    else
+        d->stats.chunks++;
+    } else {
         tierce__siblings_remove(d->siblings, slot);
+        d->stats.chunks--;
+    }
     if (d->watch == NULL || d->closing)
         return;
     struct tierce__tier_event event = tierce__disk_describe(d, slot);
@@ -124,7 +126,6 @@ void tierce__disk_publish(struct tierce__disk *d, uint32_t slot)
     c->state = TIERCE__DISK_DIRTY;
     c->seq = d->next_seq++;
     c->stored_s = tierce__wall_s();
-    d->writing_count--;
     list_push(d, &d->dirty, slot);
     d->stats.put_chunks++;
     d->stats.put_bytes += c->object_bytes;
@@ -140,7 +141,6 @@ void tierce__disk_abort(struct tierce__disk *d, uint32_t slot)
     d->policy->ops->remove(d->policy, slot, false);
     tierce__space_give(d->space, c->offset, c->object_bytes);
     tierce__disk_table_erase(&d->table, slot);
-    d->writing_count--;
 }
 
 void tierce__disk_begin_commit(struct tierce__disk *d)

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 
-#define FAULT_OPS  (TIERCE__TIER_SIBLINGS + 1)
+#define FAULT_OPS  (TIERCE__TIER_PING + 1)
 #define FAULT_PAGE 4096u
 
 struct fault {

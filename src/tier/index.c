@@ -28,8 +28,11 @@ enum {
 /* A line of its own, so that a comparison costs one cache miss. */
 struct index_key {
     struct tierce__key key;
-    uint8_t pad[16];
+    void *value; /* the owner's */
+    uint8_t pad[8];
 };
+
+_Static_assert(sizeof(struct index_key) == 64, "one cache line");
 
 struct tierce__index {
     uint32_t magic;
@@ -230,6 +233,7 @@ static uint32_t take_slot(struct tierce__index *index)
 
 static void give_slot(struct tierce__index *index, uint32_t slot)
 {
+    index->keys[slot].value = NULL;
     index->links[slot] = index->free_link;
     index->free_link = slot + LINK_FIRST;
     index->count--;
@@ -302,6 +306,18 @@ const struct tierce__key *tierce__index_key(const struct tierce__index *index, u
 {
     TIERCE_ASSERT(is_taken(index, slot));
     return &index->keys[slot].key;
+}
+
+void tierce__index_set_value(struct tierce__index *index, uint32_t slot, void *value)
+{
+    TIERCE_ASSERT(is_taken(index, slot));
+    index->keys[slot].value = value;
+}
+
+void *tierce__index_value(const struct tierce__index *index, uint32_t slot)
+{
+    TIERCE_ASSERT(slot < index->slot_count);
+    return index->keys[slot].value;
 }
 
 bool tierce__index_has(const struct tierce__index *index, uint32_t slot)

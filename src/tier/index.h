@@ -8,8 +8,8 @@
  * Keys to dense slots: the table under the memory tier and the disk tier.
  *
  * Open addressing with a tag per bucket; the full key is compared before a slot is returned. The
- * owner keeps what belongs to a slot (buffer, place on disk) in arrays of its own, and hands the
- * same slots to a policy. All memory is reserved at create, in pages that are touched on use.
+ * owner keeps what belongs to a slot in arrays of its own, or one pointer beside its key, and hands
+ * the same slots to a policy. All memory is reserved at create, in pages that are touched on use.
  *
  * Thread: one at a time; the owner locks. Nothing blocks, and only create can fail for memory.
  */
@@ -50,6 +50,11 @@ void tierce__index_erase(struct tierce__index *index, uint32_t slot);
 
 /* The key of a slot that is in or taken; [borrow until it is erased]. */
 const struct tierce__key *tierce__index_key(const struct tierce__index *index, uint32_t slot);
+
+/* What the owner keeps beside the key of a slot, in the line that a find has read. NULL at first,
+ * and of a slot that is neither in nor taken. */
+void tierce__index_set_value(struct tierce__index *index, uint32_t slot, void *value);
+void *tierce__index_value(const struct tierce__index *index, uint32_t slot);
 
 /* Whether the slot is in, and not only taken. */
 bool tierce__index_has(const struct tierce__index *index, uint32_t slot);

@@ -13,15 +13,19 @@
 #include <string.h>
 
 /*
- * Evictability. An entry is evictable exactly if the tier's reference is the only one. Lending
- * hands out another under the lock and turns it off; the pool's idle hook comes after a release
- * that may have left ours alone, and turns it on if under the lock it still is. Nobody can get a
- * reference without holding one already, or being lent one; so what is evictable stays unreferenced
- * until the lock is dropped, and evicting it frees its bytes at once.
+ * Evictability. An entry may be evicted if the tier's reference is the only one. Nobody can get a
+ * reference without holding one already, or being lent one under the lock; so what nobody holds
+ * stays so until the lock is dropped, and evicting it frees its bytes at once.
+ *
+ * An entry that is awaited is not evictable for the policy, until the pool's idle hook comes after
+ * the release that left our reference alone. What a GET lends is awaited at once, as in a replay.
+ * A LOOKUP lends many, which are awaited only when the policy names one: so what is given back
+ * while nobody needed room costs a count up and a count down. When nothing is left to evict, all
+ * that is lent is awaited.
  *
  * A reserved buffer has its slot already, so that the policy counts what it evicted for, in the
- * order in which it was asked for: the index does not find it, and it is not evictable. A PUT makes
- * it an entry; if all others let go of it before, the hook takes it out.
+ * order in which it was asked for: the index does not find it, and it is awaited. A PUT makes it an
+ * entry; if all others let go of it before, the hook takes it out.
  */
 
 #define MEMORY_MAGIC 0x4d454d31u
@@ -47,13 +51,12 @@ struct memory {
     struct tierce__pool *pool;
     _Atomic uint32_t inside; /* threads in a call; close waits for them before it frees the tier */
 
-    struct tierce__lock lock; /* class MEMORY: all below */
-    struct tierce__index *index;
+    struct tierce__lock lock;          /* class MEMORY: all below */
+    struct tierce__index *index;       /* the value of a slot is its buffer */
     struct tierce__siblings *siblings; /* of slots that are in */
     struct tierce__policy *policy;
-    struct tierce__buf **bufs; /* [slot_count] of slots that are in or reserved */
-    struct note *notes;        /* [slot_count] of slots that are in */
-    bool *fresh;               /* [slot_count] for tierce__policy_hears */
+    struct note *notes; /* [slot_count] of slots that are in */
+    bool *fresh;        /* [slot_count] for tierce__policy_hears */
     tierce__tier_watch_fn *watch;
     void *watch_arg;
     bool closed;
@@ -83,6 +86,12 @@ static void leave(struct memory *memory)
 static uint64_t cost_of(const struct tierce__buf *buf)
 {
     return tierce__round_up(buf->bytes, PAGE);
+}
+
+/* Of a slot that is in or reserved. */
+static struct tierce__buf *buf_of(const struct memory *memory, uint32_t slot)
+{
+    return tierce__index_value(memory->index, slot);
 }
 
 /* An entry as one that was admitted. */
@@ -124,12 +133,32 @@ static void note_entry(struct memory *memory, uint32_t slot, const struct tierce
     memory->watch(memory->watch_arg, &event);
 }
 
-static struct tierce__policy_entry entry_of(const struct tierce__key *key, uint64_t bytes)
+/* Only a policy that lets entries expire looks at the time. */
+static uint64_t policy_now(const struct memory *memory)
+{
+    return memory->policy->ops->expired != NULL ? tierce__now_ns() : 0;
+}
+
+static struct tierce__policy_entry entry_of(const struct memory *memory,
+                                            const struct tierce__key *key, uint64_t bytes)
 {
     return (struct tierce__policy_entry){.key = tierce__key_spread(key),
                                          .bytes = tierce__round_up(bytes, PAGE),
-                                         .now = tierce__now_ns(),
+                                         .now = policy_now(memory),
                                          .parent = TIERCE__NO_SLOT};
+}
+
+/* The policy does not name this one again until the hook says that nobody else holds it. */
+static void await(struct memory *memory, uint32_t slot, struct tierce__buf *buf)
+{
+    atomic_store(&buf->awaited, true);
+    memory->policy->ops->set_evictable(memory->policy, slot, false);
+}
+
+static void end_await(struct memory *memory, uint32_t slot, struct tierce__buf *buf)
+{
+    atomic_store(&buf->awaited, false);
+    memory->policy->ops->set_evictable(memory->policy, slot, true);
 }
 
 /* Gives a buffer that its caller holds a slot; the policy has expected the entry. */
@@ -138,13 +167,13 @@ static uint32_t reserve_slot(struct memory *memory, const struct tierce__key *ke
 {
     uint32_t slot = tierce__index_take(memory->index, key);
     TIERCE_ASSERT(slot < memory->slot_count);
-    memory->bufs[slot] = buf;
+    tierce__index_set_value(memory->index, slot, buf);
     memory->fresh[slot] = true;
     atomic_store_explicit(&buf->kept, slot + 1, memory_order_relaxed);
     tierce__buf_acquire(buf);
     memory->policy->ops->insert(memory->policy, slot, entry);
     /* The caller holds a reference too; the hook comes when it goes. */
-    memory->policy->ops->set_evictable(memory->policy, slot, false);
+    await(memory, slot, buf);
     return slot;
 }
 
@@ -152,7 +181,7 @@ static void show_entry(struct memory *memory, uint32_t slot, const struct tierce
 {
     tierce__index_show(memory->index, slot);
     memory->stats.chunks++;
-    memory->stats.used_bytes += cost_of(memory->bufs[slot]);
+    memory->stats.used_bytes += cost_of(buf_of(memory, slot));
     memory->stats.put_chunks++;
     memory->stats.put_bytes += req->object_bytes;
     note_entry(memory, slot, req);
@@ -163,7 +192,7 @@ static void show_entry(struct memory *memory, uint32_t slot, const struct tierce
 static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot,
                                       enum tierce__tier_left left)
 {
-    struct tierce__buf *buf = memory->bufs[slot];
+    struct tierce__buf *buf = buf_of(memory, slot);
     bool reserved = !tierce__index_has(memory->index, slot);
     bool evicted = left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED;
     if (!reserved && memory->watch != NULL && !memory->closed)
@@ -171,8 +200,8 @@ static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot,
     memory->policy->ops->remove(memory->policy, slot, evicted);
     tierce__siblings_remove(memory->siblings, slot);
     tierce__index_erase(memory->index, slot);
-    memory->bufs[slot] = NULL;
     atomic_store_explicit(&buf->kept, 0, memory_order_relaxed);
+    atomic_store(&buf->awaited, false);
     if (!reserved) {
         memory->stats.chunks--;
         memory->stats.used_bytes -= cost_of(buf);
@@ -180,7 +209,21 @@ static struct tierce__buf *take_entry(struct memory *memory, uint32_t slot,
     return buf;
 }
 
-/* Evicts an entry that the policy named and returns the bytes it freed. */
+/* Whether others hold an entry that the policy named; if so, it is awaited. */
+static bool is_lent(struct memory *memory, uint32_t slot)
+{
+    struct tierce__buf *buf = buf_of(memory, slot);
+    if (atomic_load(&buf->refs) == 1)
+        return false;
+    await(memory, slot, buf);
+    /* The last of them may have gone before it could see that it is awaited. */
+    bool lent = atomic_load(&buf->refs) != 1;
+    if (!lent)
+        end_await(memory, slot, buf);
+    return lent;
+}
+
+/* Evicts an entry that nobody holds and returns the bytes it freed. */
 static uint64_t evict_slot(struct memory *memory, uint32_t slot, enum tierce__tier_left left)
 {
     struct tierce__buf *buf = take_entry(memory, slot, left);
@@ -196,9 +239,11 @@ static uint64_t evict_slot(struct memory *memory, uint32_t slot, enum tierce__ti
 static uint64_t evict_one(struct memory *memory)
 {
     uint32_t slot;
-    return memory->policy->ops->victim(memory->policy, tierce__now_ns(), &slot)
-               ? evict_slot(memory, slot, TIERCE__LEFT_EVICTED)
-               : 0;
+    while (memory->policy->ops->victim(memory->policy, policy_now(memory), &slot)) {
+        if (!is_lent(memory, slot))
+            return evict_slot(memory, slot, TIERCE__LEFT_EVICTED);
+    }
+    return 0;
 }
 
 static void drop_expired(struct memory *memory)
@@ -206,21 +251,22 @@ static void drop_expired(struct memory *memory)
     uint32_t slot;
     if (memory->policy->ops->expired == NULL)
         return;
-    while (tierce__policy_expired(memory->policy, tierce__now_ns(), &slot))
-        evict_slot(memory, slot, TIERCE__LEFT_EXPIRED);
+    while (tierce__policy_expired(memory->policy, tierce__now_ns(), &slot)) {
+        if (!is_lent(memory, slot))
+            evict_slot(memory, slot, TIERCE__LEFT_EXPIRED);
+    }
 }
 
 /* Whether a buffer that was let go of can be evicted now. Under the lock. */
 static bool settle_idle(struct memory *memory, struct tierce__buf *buf)
 {
     uint32_t kept = atomic_load_explicit(&buf->kept, memory_order_relaxed);
-    /* Acquire: whoever evicts the buffer from now on sees what its readers did. */
-    if (kept == 0 || memory->closed || atomic_load_explicit(&buf->refs, memory_order_acquire) != 1)
+    if (kept == 0 || memory->closed || atomic_load(&buf->refs) != 1)
         return false;
-    TIERCE_ASSERT(memory->bufs[kept - 1] == buf);
+    TIERCE_ASSERT(buf_of(memory, kept - 1) == buf);
     bool shown = tierce__index_has(memory->index, kept - 1);
     if (shown)
-        memory->policy->ops->set_evictable(memory->policy, kept - 1, true);
+        end_await(memory, kept - 1, buf);
     else /* As evict_slot does; nobody could find it, so nobody is told. */
         tierce__buf_release(take_entry(memory, kept - 1, TIERCE__LEFT_DELETED));
     return shown;
@@ -241,33 +287,37 @@ static void on_idle(void *arg, struct tierce__buf *const *bufs, size_t count)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static struct tierce__buf *lend_slot(struct memory *memory, uint32_t slot)
+/* `bytes`: of all of them. */
+static void lend(struct memory *memory, struct tierce__buf *const *bufs, size_t count,
+                 uint64_t bytes)
 {
-    struct tierce__buf *buf = memory->bufs[slot];
-    tierce__buf_acquire(buf);
-    memory->policy->ops->set_evictable(memory->policy, slot, false);
-    memory->stats.get_chunks++;
-    memory->stats.get_bytes += buf->bytes;
-    return buf;
+    tierce__bufs_acquire(bufs, count);
+    memory->stats.get_chunks += count;
+    memory->stats.get_bytes += bytes;
 }
 
-/* Lends leading slots while *room has bytes for them. Each line that is written is fetched before,
- * so that the misses of all are in flight together. */
+/* Lends leading slots while *room has bytes for them. Their lines are fetched before they are
+ * written, so that the misses of all are in flight together. */
 static void lend_slots(struct memory *memory, struct tierce__tier_req *req, const uint32_t *slots,
                        size_t count, uint64_t *room)
 {
+    struct tierce__buf **bufs = req->bufs + req->lent;
+    uint64_t before = *room;
+    size_t lent = 0;
     for (size_t i = 0; i < count; i++) {
-        __builtin_prefetch(&memory->bufs[slots[i]]);
-        tierce__policy_prefetch(memory->policy, tierce__key_spread(&req->keys[req->found + i]),
-                                slots[i], false);
+        bufs[i] = buf_of(memory, slots[i]);
+        __builtin_prefetch(bufs[i], 1);
     }
-    for (size_t i = 0; i < count; i++)
-        __builtin_prefetch(memory->bufs[slots[i]], 1);
-    for (size_t i = 0; i < count && memory->bufs[slots[i]]->bytes <= *room; i++) {
-        struct tierce__buf *buf = lend_slot(memory, slots[i]);
-        *room -= buf->bytes;
-        req->bufs[req->lent++] = buf;
-    }
+    for (; lent < count && bufs[lent]->bytes <= *room; lent++)
+        *room -= bufs[lent]->bytes;
+    lend(memory, bufs, lent, before - *room);
+    req->lent += lent;
+}
+
+static void touch_slot(struct memory *memory, uint32_t slot, bool again, uint64_t now)
+{
+    if (tierce__policy_hears(memory->policy, &memory->fresh[slot], again))
+        memory->policy->ops->touch(memory->policy, slot, now);
 }
 
 static int run_lookup(struct memory *memory, struct tierce__tier_req *req)
@@ -281,6 +331,8 @@ static int run_lookup(struct memory *memory, struct tierce__tier_req *req)
         size_t got = tierce__index_find_prefix(memory->index, slots, req->keys + req->found, batch);
         if (req->bufs != NULL && req->lent == req->found)
             lend_slots(memory, req, slots, got, &room);
+        if (req->touches && req->lent == 1)
+            touch_slot(memory, slots[0], false, policy_now(memory));
         req->found += got;
         if (got < batch)
             break;
@@ -293,7 +345,9 @@ static int run_get(struct memory *memory, struct tierce__tier_req *req)
     uint32_t slot = tierce__index_find(memory->index, &req->keys[0]);
     if (slot == TIERCE__INDEX_NONE)
         return TIERCE_E_MISS;
-    req->buf = lend_slot(memory, slot);
+    req->buf = buf_of(memory, slot);
+    lend(memory, &req->buf, 1, req->buf->bytes);
+    await(memory, slot, req->buf);
     return 0;
 }
 
@@ -315,7 +369,7 @@ static int run_put(struct memory *memory, struct tierce__tier_req *req,
     if (old != TIERCE__INDEX_NONE)
         *dropped = take_entry(memory, old, TIERCE__LEFT_DELETED);
     if (slot == TIERCE__NO_SLOT) {
-        struct tierce__policy_entry entry = entry_of(&req->keys[0], req->buf->bytes);
+        struct tierce__policy_entry entry = entry_of(memory, &req->keys[0], req->buf->bytes);
         tierce__policy_expect(memory->policy, &entry);
         if (tierce__index_count(memory->index) == memory->slot_count && evict_one(memory) == 0)
             return TIERCE_E_FULL;
@@ -391,7 +445,7 @@ static int run_request(struct memory *memory, struct tierce__tier_req *req,
     if (memory->closed)
         return TIERCE_E_CLOSED;
     bool needs_key = req->op != TIERCE__TIER_LOOKUP && req->op != TIERCE__TIER_FLUSH &&
-                     req->op != TIERCE__TIER_CLEAR;
+                     req->op != TIERCE__TIER_CLEAR && req->op != TIERCE__TIER_PING;
     if (req->key_count == 0 && needs_key)
         return TIERCE_E_ARGUMENT;
     drop_expired(memory);
@@ -411,6 +465,8 @@ static int run_request(struct memory *memory, struct tierce__tier_req *req,
         return run_clear(memory, req);
     case TIERCE__TIER_SIBLINGS:
         return run_siblings(memory, req);
+    case TIERCE__TIER_PING:
+        return TIERCE_E_UNSUPPORTED;
     }
     return TIERCE_E_ARGUMENT;
 }
@@ -430,15 +486,14 @@ static void memory_touch(struct tierce__tier *tier, const struct tierce__key *ke
 {
     uint32_t slots[KEY_BATCH];
     struct memory *memory = enter(tier);
-    uint64_t now = tierce__now_ns();
+    uint64_t now = policy_now(memory);
     while (!memory->closed && count > 0) {
         size_t batch = count < KEY_BATCH ? count : KEY_BATCH;
         count -= batch;
         tierce__index_find_each(memory->index, slots, keys + count, batch);
         for (size_t i = batch; i-- > 0;) {
-            if (slots[i] != TIERCE__INDEX_NONE &&
-                tierce__policy_hears(memory->policy, &memory->fresh[slots[i]], count + i < used))
-                memory->policy->ops->touch(memory->policy, slots[i], now);
+            if (slots[i] != TIERCE__INDEX_NONE)
+                touch_slot(memory, slots[i], count + i < used, now);
         }
     }
     leave(memory);
@@ -454,7 +509,7 @@ static uint32_t find_parent(const struct memory *memory, const struct tierce__re
 
 static struct tierce__buf *reserve_buf(struct memory *memory, const struct tierce__reserve *what)
 {
-    struct tierce__policy_entry entry = entry_of(what->key, what->bytes);
+    struct tierce__policy_entry entry = entry_of(memory, what->key, what->bytes);
     struct tierce__buf *buf;
     tierce__policy_expect(memory->policy, &entry);
     /* Each round frees something or ends the loop, so it is bounded by the chunks that are here. */
@@ -539,7 +594,6 @@ static void destroy_parts(struct memory *memory)
     tierce__index_destroy(memory->index);
     tierce__siblings_destroy(memory->siblings);
     tierce__free(memory->fresh);
-    tierce__free(memory->bufs);
     tierce__free(memory->notes);
     tierce__lock_fini(&memory->lock);
     tierce__free(memory);
@@ -554,7 +608,7 @@ static bool memory_close(struct tierce__tier *tier, uint64_t deadline_ns)
     for (uint32_t slot = 0; slot < memory->slot_count && tierce__index_count(memory->index) > 0;
          slot++) {
         /* No hook runs inside, because the entry is no longer marked as kept. */
-        if (memory->bufs[slot] != NULL)
+        if (buf_of(memory, slot) != NULL)
             tierce__buf_release(take_entry(memory, slot, TIERCE__LEFT_DELETED));
     }
     leave(memory);
@@ -585,10 +639,9 @@ static int create_parts(struct memory *memory, const struct tierce__memory_opts 
     uint32_t slots = opts->chunk_count_max > 0 ? opts->chunk_count_max : pool.buf_count_max;
     memory->slot_count = slots;
     memory->stats.cap_bytes = pool.cap_bytes;
-    memory->bufs = tierce__calloc(slots, sizeof(struct tierce__buf *));
     memory->notes = tierce__calloc(slots, sizeof(*memory->notes));
     memory->fresh = tierce__calloc(slots, sizeof(*memory->fresh));
-    if (memory->bufs == NULL || memory->notes == NULL || memory->fresh == NULL)
+    if (memory->notes == NULL || memory->fresh == NULL)
         return -ENOMEM;
     int rc = tierce__index_create(&memory->index, slots);
     if (rc == 0)

@@ -101,15 +101,46 @@ void tierce__remote_answer(struct tierce__remote *remote, struct tierce__tier_re
     tierce__lock_drop(&remote->lock);
 }
 
-bool tierce__remote_is_hidden(const struct tierce__remote *remote, const struct tierce__key *key)
+bool tierce__remote_keeps(const struct tierce__remote *remote)
+{
+    return (remote->connector->caps & TIERCE__CONNECTOR_NO_DELETE) != 0;
+}
+
+static struct tierce__remote_hidden *find_hidden(const struct tierce__remote *remote,
+                                                 const struct tierce__key *key)
 {
     uint64_t count =
         remote->hidden_count < TIERCE__REMOTE_HIDDEN ? remote->hidden_count : TIERCE__REMOTE_HIDDEN;
     for (uint64_t i = 0; i < count; i++) {
-        if (tierce__key_equal(&remote->hidden[i], key))
-            return true;
+        const struct tierce__remote_hidden *hidden = &remote->hidden[i];
+        if (hidden->how != TIERCE__REMOTE_SHOWN && tierce__key_equal(&hidden->key, key))
+            return (struct tierce__remote_hidden *)(uintptr_t)hidden;
     }
-    return false;
+    return NULL;
+}
+
+enum tierce__remote_hiding tierce__remote_hiding(const struct tierce__remote *remote,
+                                                 const struct tierce__key *key)
+{
+    const struct tierce__remote_hidden *hidden = find_hidden(remote, key);
+    return hidden != NULL ? hidden->how : TIERCE__REMOTE_SHOWN;
+}
+
+void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key *key,
+                         enum tierce__remote_hiding how)
+{
+    struct tierce__remote_hidden *hidden = find_hidden(remote, key);
+    if (hidden == NULL)
+        hidden = &remote->hidden[remote->hidden_count++ % TIERCE__REMOTE_HIDDEN];
+    *hidden = (struct tierce__remote_hidden){.key = *key, .how = how};
+    tierce__remote_unlearn(remote, key);
+}
+
+void tierce__remote_show(struct tierce__remote *remote, const struct tierce__key *key)
+{
+    struct tierce__remote_hidden *hidden = find_hidden(remote, key);
+    if (hidden != NULL && hidden->how == TIERCE__REMOTE_REPLACEABLE)
+        hidden->how = TIERCE__REMOTE_SHOWN;
 }
 
 bool tierce__remote_is_known(const struct tierce__remote *remote, const struct tierce__key *key)
@@ -140,6 +171,8 @@ int tierce__remote_status(const struct tierce__connector_req *call)
         return call->op == TIERCE__CONNECTOR_GET ? TIERCE_E_MISS : -EPROTO;
     case TIERCE_E_REFUSED: /* the store's word against us, which will not change by asking again */
         return TIERCE_E_DOWN;
+    case TIERCE_E_UNSUPPORTED: /* it takes none of that kind */
+        return call->op == TIERCE__CONNECTOR_PUT ? TIERCE_E_REFUSED : TIERCE_E_UNSUPPORTED;
     case TIERCE_E_LIMIT: /* larger than it takes; or more wait than it serves in time */
         return call->op == TIERCE__CONNECTOR_PUT ? TIERCE_E_FULL : TIERCE_E_DEADLINE;
     default:
@@ -180,7 +213,7 @@ static size_t askable(struct tierce__remote *remote, const struct tierce__tier_r
     size_t count = 0;
     tierce__lock_take(&remote->lock);
     while (count < req->key_count &&
-           !(remote->hidden_count > 0 && tierce__remote_is_hidden(remote, &req->keys[count])))
+           tierce__remote_hiding(remote, &req->keys[count]) == TIERCE__REMOTE_SHOWN)
         count++;
     tierce__lock_drop(&remote->lock);
     return count;
@@ -258,12 +291,24 @@ static void answer_read(struct tierce__remote *remote, struct tierce__tier_req *
     tierce__remote_answer(remote, req, status);
 }
 
+/* An object of another length cannot be deleted there, and would be found by each lookup. */
+static void judge(const struct reading *reading)
+{
+    struct tierce__remote *remote = reading->remote;
+    if (reading->call.status == TIERCE_E_FORMAT && tierce__remote_keeps(remote)) {
+        tierce__lock_take(&remote->lock);
+        tierce__remote_hide(remote, &reading->key, TIERCE__REMOTE_REPLACEABLE);
+        tierce__lock_drop(&remote->lock);
+    }
+}
+
 static void has_read(struct tierce__connector_req *call)
 {
     struct reading *reading = call->arg;
     struct tierce__remote *remote = reading->remote;
     struct tierce__tier_req *req = reading->req;
     int status = tierce__remote_status(call);
+    judge(reading);
     tierce__free(reading);
     answer_read(remote, req, status);
 }
@@ -281,6 +326,7 @@ static void has_read_whole(struct tierce__connector_req *call)
     struct reading *whole = call->arg;
     struct tierce__remote *remote = whole->remote;
     int status = tierce__remote_status(call);
+    judge(whole);
     tierce__lock_take(&remote->lock);
     tierce__list_remove(&whole->node);
     tierce__lock_drop(&remote->lock);
@@ -302,13 +348,14 @@ static struct reading *begin_reading(struct tierce__remote *remote,
     reading->buf = req->buf;
     tierce__list_init(&reading->waiting);
     tierce__list_init(&reading->node);
-    reading->call = (struct tierce__connector_req){.op = TIERCE__CONNECTOR_GET,
-                                                   .urgency = TIERCE__CONNECTOR_FETCH,
-                                                   .deadline_ns = req->deadline_ns,
-                                                   .arg = reading,
-                                                   .names = &reading->name.name,
-                                                   .name_count = 1,
-                                                   .buf = req->buf};
+    reading->call = (struct tierce__connector_req){
+        .op = TIERCE__CONNECTOR_GET,
+        .urgency = req->ahead ? TIERCE__CONNECTOR_PREFETCH : TIERCE__CONNECTOR_FETCH,
+        .deadline_ns = req->deadline_ns,
+        .arg = reading,
+        .names = &reading->name.name,
+        .name_count = 1,
+        .buf = req->buf};
     return reading;
 }
 
@@ -380,7 +427,7 @@ static bool range_is_sane(const struct tierce__tier_req *req)
 static void read_chunk(struct tierce__remote *remote, struct tierce__tier_req *req)
 {
     tierce__lock_take(&remote->lock);
-    bool hidden = tierce__remote_is_hidden(remote, &req->keys[0]);
+    bool hidden = tierce__remote_hiding(remote, &req->keys[0]) != TIERCE__REMOTE_SHOWN;
     tierce__lock_drop(&remote->lock);
     if (!range_is_sane(req))
         tierce__remote_answer(remote, req, TIERCE_E_ARGUMENT);
@@ -402,11 +449,11 @@ struct deletion {
     struct tierce__remote_waiter waiter; /* for puts of the key that are on their way */
 };
 
-static void hide(struct tierce__remote *remote, const struct tierce__key *key)
+static void hide(struct tierce__remote *remote, const struct tierce__key *key,
+                 enum tierce__remote_hiding how)
 {
     tierce__lock_take(&remote->lock);
-    if (!tierce__remote_is_hidden(remote, key))
-        remote->hidden[remote->hidden_count++ % TIERCE__REMOTE_HIDDEN] = *key;
+    tierce__remote_hide(remote, key, how);
     tierce__lock_drop(&remote->lock);
 }
 
@@ -426,13 +473,19 @@ static void delete_now(struct tierce__remote_event *event)
     struct tierce__remote_waiter *waiter =
         TIERCE__CONTAINER_OF(event, struct tierce__remote_waiter, over);
     struct deletion *deletion = TIERCE__CONTAINER_OF(waiter, struct deletion, waiter);
-    tierce__remote_call(deletion->remote, &deletion->call);
+    struct tierce__remote *remote = deletion->remote;
+    if (!tierce__remote_keeps(remote)) {
+        tierce__remote_call(remote, &deletion->call);
+        return;
+    }
+    hide(remote, waiter->key, TIERCE__REMOTE_REPLACEABLE);
+    has_deleted(&deletion->call); /* its status is still 0 */
 }
 
 static void delete_chunk(struct tierce__remote *remote, struct tierce__tier_req *req)
 {
     if (remote->read_only) {
-        hide(remote, &req->keys[0]);
+        hide(remote, &req->keys[0], TIERCE__REMOTE_REPLACEABLE);
         tierce__remote_answer(remote, req, 0);
         return;
     }
@@ -460,6 +513,41 @@ static void delete_chunk(struct tierce__remote *remote, struct tierce__tier_req 
     tierce__remote_take_back(remote, &deletion->waiter);
 }
 
+/* ---- whether it is there --------------------------------------------------------------------- */
+
+struct ping {
+    struct tierce__connector_req call;
+    struct tierce__remote *remote;
+    struct tierce__tier_req *req;
+};
+
+static void has_pinged(struct tierce__connector_req *call)
+{
+    struct ping *ping = call->arg;
+    struct tierce__remote *remote = ping->remote;
+    struct tierce__tier_req *req = ping->req;
+    int status = tierce__remote_status(call);
+    tierce__free(ping);
+    tierce__remote_answer(remote, req, status);
+}
+
+static void ping_store(struct tierce__remote *remote, struct tierce__tier_req *req)
+{
+    struct ping *ping = tierce__calloc(1, sizeof(*ping));
+    if (ping == NULL) {
+        tierce__remote_answer(remote, req, -ENOMEM);
+        return;
+    }
+    *ping = (struct ping){.remote = remote,
+                          .req = req,
+                          .call = {.op = TIERCE__CONNECTOR_PING,
+                                   .urgency = TIERCE__CONNECTOR_PEEK,
+                                   .deadline_ns = req->deadline_ns,
+                                   .done = has_pinged,
+                                   .arg = ping}};
+    tierce__remote_call(remote, &ping->call);
+}
+
 /* ---- the tier's functions -------------------------------------------------------------------- */
 
 static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
@@ -481,7 +569,7 @@ static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
         delete_chunk(remote, req);
         return;
     case TIERCE__TIER_HIDE:
-        hide(remote, &req->keys[0]);
+        hide(remote, &req->keys[0], TIERCE__REMOTE_LEFT_ALONE);
         break;
     case TIERCE__TIER_CLEAR:
         tierce__remote_clear(remote, req);
@@ -489,6 +577,9 @@ static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
     case TIERCE__TIER_SIBLINGS:
         req->found = 0; /* a store knows names only */
         break;
+    case TIERCE__TIER_PING:
+        ping_store(remote, req);
+        return;
     case TIERCE__TIER_FLUSH: /* what was done before is with the store */
         break;
     }
@@ -508,10 +599,16 @@ static void touch(struct tierce__tier *tier, const struct tierce__key *keys, siz
 static void tell_stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
 {
     struct tierce__remote *remote = TIERCE__CONTAINER_OF(tier, struct tierce__remote, base);
+    struct tierce__connector_stats calls;
+    remote->connector->ops->stats(remote->connector, &calls);
     tierce__lock_take(&remote->lock);
     *out = remote->stats;
     out->queued_bytes = remote->waiting_bytes + remote->writing_bytes;
     tierce__lock_drop(&remote->lock);
+    out->connections = calls.connections;
+    out->connects = calls.connects;
+    out->waiting = calls.requests_waiting;
+    out->calls_hanging = calls.requests_left_behind;
 }
 
 static void tell_why(struct tierce__tier *tier, char why[TIERCE__TIER_WHY_BYTES])

@@ -20,6 +20,10 @@
  * sent side by side; one whose parent could not be stored is taken back, and not answered before
  * that is known. Who crashes in between may leave a suffix behind, which nobody finds.
  *
+ * What a store without deletions (TIERCE__CONNECTOR_NO_DELETE) has of a chunk that was forgotten,
+ * or that proved wrong, is hidden: this process asks for it no more until a put of it has replaced
+ * it there.
+ *
  * An object is stored as it lies in memory under the text of its key (docs/format/key.md).
  */
 

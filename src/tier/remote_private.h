@@ -51,7 +51,14 @@ struct tierce__remote {
     struct tierce__list clears;    /* waiters that wait for puts */
     struct tierce__list deletions; /* waiters of one key, until it is deleted */
     struct tierce__list wholes;    /* readings of whole objects */
-    struct tierce__key hidden[TIERCE__REMOTE_HIDDEN];
+    struct tierce__remote_hidden {
+        struct tierce__key key;
+        enum tierce__remote_hiding {
+            TIERCE__REMOTE_SHOWN,       /* or never was */
+            TIERCE__REMOTE_REPLACEABLE, /* until a put has replaced it */
+            TIERCE__REMOTE_LEFT_ALONE,  /* puts are refused too */
+        } how;
+    } hidden[TIERCE__REMOTE_HIDDEN];
     uint64_t hidden_count; /* that were ever hidden: the last ones are kept */
     struct tierce__remote_known {
         uint64_t spread; /* of a key that was there; 0: none */
@@ -85,8 +92,19 @@ bool tierce__remote_enter(struct tierce__remote *remote, struct tierce__tier_req
  * in this thread that still needs it. */
 void tierce__remote_answer(struct tierce__remote *remote, struct tierce__tier_req *req, int status);
 
-/* Under the lock. Known: it was there a few seconds ago. */
-bool tierce__remote_is_hidden(const struct tierce__remote *remote, const struct tierce__key *key);
+/* Whether the store cannot delete: what is bad or forgotten is hidden then, until it is
+ * replaced. */
+bool tierce__remote_keeps(const struct tierce__remote *remote);
+
+/* Under the lock, as all of these. */
+enum tierce__remote_hiding tierce__remote_hiding(const struct tierce__remote *remote,
+                                                 const struct tierce__key *key);
+void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key *key,
+                         enum tierce__remote_hiding how);
+/* A put of it has come to the store. */
+void tierce__remote_show(struct tierce__remote *remote, const struct tierce__key *key);
+
+/* Known: it was there a few seconds ago. */
 bool tierce__remote_is_known(const struct tierce__remote *remote, const struct tierce__key *key);
 void tierce__remote_learn(struct tierce__remote *remote, const struct tierce__key *key);
 void tierce__remote_unlearn(struct tierce__remote *remote, const struct tierce__key *key);

@@ -14,10 +14,11 @@
  *        |         |        |         \------|-> UNDO -> over
  *        \---------\--------\-----------------------------> over
  *
- * CHECK asks whether the store has it, PARENT whether it has the chunk before, SEND sends it, AWAIT
- * waits for a parent that is on its way itself, UNDO takes back what should not be there. An event
- * takes it further: from BEGUN, from RESUMED after AWAIT, or as the answer of a call. Each is
- * pushed once. Everything of a put but its calls is under the lock.
+ * CHECK asks whether the store has it (not of what is to be replaced), PARENT whether it has the
+ * chunk before, SEND sends it, AWAIT waits for a parent that is on its way itself, UNDO takes back
+ * what should not be there: a store that cannot delete keeps it, hidden. An event takes it further:
+ * from BEGUN, from RESUMED after AWAIT, or as the answer of a call. Each is pushed once. Everything
+ * of a put but its calls is under the lock.
  */
 
 enum phase { WAITING, BEGUN, CHECK, PARENT, SEND, AWAIT, RESUMED, UNDO };
@@ -142,8 +143,10 @@ static void end_put(struct tierce__remote *remote, struct tierce__remote_put *fi
         tierce__list_remove(&put->node);
         tierce__list_push_back(over, &put->node);
         *(waited ? &remote->waiting_bytes : &remote->writing_bytes) -= put->req->object_bytes;
-        if (put->verdict == 0)
+        if (put->verdict == 0) {
+            tierce__remote_show(remote, &put->req->keys[0]);
             tierce__remote_learn(remote, &put->req->keys[0]);
+        }
         tell_children(remote, put, &ends);
         if (!waited)
             tell_waiters(remote, put);
@@ -287,7 +290,10 @@ static void settle(struct tierce__remote_put *put)
 {
     struct tierce__remote *remote = put->remote;
     tierce__lock_take(&remote->lock);
-    if (put->doomed) {
+    if (put->doomed && tierce__remote_keeps(remote)) {
+        tierce__remote_hide(remote, &put->req->keys[0], TIERCE__REMOTE_REPLACEABLE);
+        finish_locked(put, put->verdict);
+    } else if (put->doomed) {
         tierce__lock_drop(&remote->lock);
         call(put, UNDO, TIERCE__CONNECTOR_DELETE);
     } else if (put->parent != NULL) {
@@ -299,21 +305,40 @@ static void settle(struct tierce__remote_put *put)
     }
 }
 
+static void ask_for_parent_or_send(struct tierce__remote_put *put)
+{
+    if (must_ask_for_parent(put))
+        call(put, PARENT, TIERCE__CONNECTOR_EXISTS);
+    else
+        call(put, SEND, TIERCE__CONNECTOR_PUT);
+}
+
+/* What is hidden is there, and is to be replaced. */
+static void begin(struct tierce__remote_put *put)
+{
+    struct tierce__remote *remote = put->remote;
+    tierce__lock_take(&remote->lock);
+    bool replaces = tierce__remote_hiding(remote, &put->req->keys[0]) == TIERCE__REMOTE_REPLACEABLE;
+    tierce__lock_drop(&remote->lock);
+    if (replaces)
+        ask_for_parent_or_send(put);
+    else
+        call(put, CHECK, TIERCE__CONNECTOR_EXISTS);
+}
+
 static void run_put(struct tierce__remote_event *event)
 {
     struct tierce__remote_put *put = TIERCE__CONTAINER_OF(event, struct tierce__remote_put, event);
     int status = tierce__remote_status(&put->call);
     switch (put->phase) {
     case BEGUN:
-        call(put, CHECK, TIERCE__CONNECTOR_EXISTS);
+        begin(put);
         break;
     case CHECK:
         if (status < 0 || put->call.found == 1 || is_doomed(put))
             finish(put, status);
-        else if (must_ask_for_parent(put))
-            call(put, PARENT, TIERCE__CONNECTOR_EXISTS);
         else
-            call(put, SEND, TIERCE__CONNECTOR_PUT);
+            ask_for_parent_or_send(put);
         break;
     case PARENT:
         if (status < 0 || put->call.found == 0 || is_doomed(put))
@@ -436,7 +461,7 @@ void tierce__remote_put(struct tierce__remote *remote, struct tierce__tier_req *
     put->parent = put->checks_parent ? pending(remote, req->parent) : NULL;
     put->has_parent = put->parent != NULL;
     put->verdict = TIERCE_E_REFUSED;
-    if (tierce__remote_is_hidden(remote, &req->keys[0])) {
+    if (tierce__remote_hiding(remote, &req->keys[0]) == TIERCE__REMOTE_LEFT_ALONE) {
         tierce__list_push_back(&over, &put->node);
     } else if (!make_room(remote, put, &over)) {
         remote->stats.dropped_puts++;

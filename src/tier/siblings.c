@@ -39,6 +39,8 @@ int tierce__siblings_create(struct tierce__siblings **out, uint32_t slot_count)
         tierce__free(siblings);
         return -ENOMEM;
     }
+    tierce__advise_huge(siblings->places, (size_t)slot_count * sizeof(struct place));
+    tierce__advise_huge(siblings->heads, (size_t)heads * sizeof(*siblings->heads));
     siblings->slot_count = slot_count;
     siblings->head_mask = heads - 1;
     *out = siblings;

@@ -37,6 +37,8 @@ enum tierce__tier_op {
     TIERCE__TIER_FLUSH,    /* make durable every put, delete and clear that was done before */
     TIERCE__TIER_CLEAR,    /* forget all chunks, or those of one namespace */
     TIERCE__TIER_SIBLINGS, /* which chunks begin with this block? */
+    TIERCE__TIER_PING, /* is what stands behind it there? No key; TIERCE__TIER_SHARED only, others
+                          answer TIERCE_E_UNSUPPORTED */
 };
 
 /* A chunk that begins with the block that was asked for. */
@@ -77,7 +79,8 @@ struct tierce__tier_req {
      * LOOKUP in a lending tier (TIERCE__TIER_LENDS) also lends what it finds, if bufs is not NULL:
      * [in] room for key_count, and length: the most bytes to lend. [out] bufs[0 .. lent): for each
      * of the leading keys a reference that is the caller's now; lent < found where the next buffer
-     * would be more than length allows. PUT to a lending tier: [out] found is 1 if the
+     * would be more than length allows; and if `touches`, a single key that is lent is touched as
+     * by touch(key, 1, 0). PUT to a lending tier: [out] found is 1 if the
      * chunk was there already, else 0. DELETE from a durable tier: [out] found is 1 if the chunk,
      * whether or not it was there just now, could be there again when the tier is opened anew,
      * unless there is a FLUSH first. DELETE answers puts of the key that were submitted before and
@@ -88,6 +91,7 @@ struct tierce__tier_req {
     size_t found;
     struct tierce__buf **bufs; /* [borrow until done] */
     size_t lent;
+    bool touches;                     /* LOOKUP of one key */
     struct tierce__sibling *siblings; /* [borrow until done] */
     bool durable; /* LOOKUP: only what is durable counts; tiers with TIERCE__TIER_DURABLE */
 
@@ -102,6 +106,7 @@ struct tierce__tier_req {
     struct tierce__buf *buf;
     uint64_t offset;
     uint64_t length;
+    bool ahead; /* GET: nobody waits for it yet */
 
     /* PUT: what tiers index beside the key. */
     const struct tierce__key *parent; /* chunk before this one; NULL for the first */
@@ -154,6 +159,11 @@ struct tierce__tier_stats {
     uint64_t dropped_puts;        /* queue overflow */
     uint64_t errors;              /* device errors */
     uint64_t written_bytes_today; /* device writes since midnight UTC, metadata included */
+    /* Of tiers with TIERCE__TIER_SHARED. */
+    uint64_t connections;   /* open now */
+    uint64_t connects;      /* made so far */
+    uint64_t waiting;       /* requests that wait for a connection */
+    uint64_t calls_hanging; /* that have not come back by their deadline, now */
 };
 
 /*

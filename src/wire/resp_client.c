@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "wire/resp_client.h"
 #include "base/alloc.h"
+#include "base/arena.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "wire/resp_private.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,6 +32,7 @@ struct piece {
 struct tierce__resp {
     uint32_t magic;
     struct tierce__resp_opts opts; /* with texts of its own */
+    struct tierce__arena opts_arena;
     struct tierce__resp_stream stream;
     struct tierce__resp_parser *parser;
     char *in; /* received and not parsed: in[in_at .. in_end) */
@@ -47,51 +50,59 @@ struct tierce__resp {
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-static const char **opts_texts(struct tierce__resp_opts *opts, size_t i)
+static int copy_text(struct tierce__arena *arena, const char **text)
 {
-    const char **texts[] = {
-        &opts->host,      &opts->user, &opts->password, &opts->ca_file, &opts->client_certificate,
-        &opts->client_key};
-    return i < sizeof(texts) / sizeof(*texts) ? texts[i] : NULL;
+    if (*text == NULL)
+        return 0;
+    *text = tierce__arena_copy(arena, *text, strlen(*text));
+    return *text != NULL ? 0 : -ENOMEM;
 }
 
-static void free_opts(struct tierce__resp_opts *opts)
+int tierce__resp_opts_copy(struct tierce__resp_opts *out, struct tierce__arena *arena,
+                           const struct tierce__resp_opts *opts)
 {
-    const char **text;
-    for (size_t i = 0; (text = opts_texts(opts, i)) != NULL; i++) {
-        char *own = (char *)(uintptr_t)*text;
-        if (own != NULL && text == &opts->password)
-            explicit_bzero(own, strlen(own));
-        tierce__free(own);
-        *text = NULL;
-    }
+    *out = (struct tierce__resp_opts){0};
+    memcpy(out, opts, opts->size < sizeof(*out) ? opts->size : sizeof(*out));
+    out->size = sizeof(*out);
+    const char **texts[] = {&out->host,       &out->user,
+                            &out->ca_file,    &out->client_certificate,
+                            &out->client_key, &out->password};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts) && rc == 0; i++)
+        rc = copy_text(arena, texts[i]);
+    if (rc != 0)
+        out->password = NULL; /* not ours */
+    return rc;
 }
 
-/* Copies what the caller gave, as much as its `size` says, with the defaults filled in. */
-static int copy_opts(struct tierce__resp_opts *out, const struct tierce__resp_opts *opts)
+void tierce__resp_opts_clear(struct tierce__resp_opts *opts, struct tierce__arena *arena)
 {
-    struct tierce__resp_opts given = {0};
-    memcpy(&given, opts, opts->size < sizeof(given) ? opts->size : sizeof(given));
-    if (given.host == NULL)
-        given.host = "127.0.0.1";
-    *out = given;
-    const char **text;
-    for (size_t i = 0; (text = opts_texts(out, i)) != NULL; i++)
-        *text = NULL;
-    for (size_t i = 0; (text = opts_texts(&given, i)) != NULL; i++) {
-        if (*text != NULL && (*opts_texts(out, i) = tierce__strdup(*text)) == NULL) {
-            free_opts(out);
-            return -ENOMEM;
-        }
-    }
-    out->port = given.port != 0 ? given.port : 6379;
-    out->connect_timeout_ms =
-        given.connect_timeout_ms != 0 ? given.connect_timeout_ms : CONNECT_TIMEOUT_MS;
-    out->call_timeout_ms = given.call_timeout_ms != 0 ? given.call_timeout_ms : CALL_TIMEOUT_MS;
-    out->retry_interval_ms =
-        given.retry_interval_ms != 0 ? given.retry_interval_ms : RETRY_INTERVAL_MS;
-    out->bulk_bytes_max = given.bulk_bytes_max != 0 ? given.bulk_bytes_max : BULK_BYTES_MAX;
-    return 0;
+    if (opts->password != NULL)
+        explicit_bzero((char *)(uintptr_t)opts->password, strlen(opts->password));
+    *opts = (struct tierce__resp_opts){0};
+    tierce__arena_clear(arena);
+}
+
+static uint32_t number_or(uint32_t number, uint32_t otherwise)
+{
+    return number != 0 ? number : otherwise;
+}
+
+/* What the caller gave, with the defaults filled in. */
+static int take_opts(struct tierce__resp *resp, const struct tierce__resp_opts *given)
+{
+    struct tierce__resp_opts *opts = &resp->opts;
+    int rc = tierce__resp_opts_copy(opts, &resp->opts_arena, given);
+    if (opts->host == NULL)
+        opts->host = "127.0.0.1";
+    opts->port = opts->port != 0 ? opts->port : 6379;
+    opts->connect_timeout_ms = number_or(opts->connect_timeout_ms, CONNECT_TIMEOUT_MS);
+    opts->call_timeout_ms = number_or(opts->call_timeout_ms, CALL_TIMEOUT_MS);
+    opts->retry_interval_ms = number_or(opts->retry_interval_ms, RETRY_INTERVAL_MS);
+    opts->bulk_bytes_max = opts->bulk_bytes_max != 0 ? opts->bulk_bytes_max : BULK_BYTES_MAX;
+    if (opts->answer_bytes_max == 0)
+        opts->answer_bytes_max = 2 * opts->bulk_bytes_max;
+    return rc;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -105,13 +116,14 @@ int tierce__resp_create(struct tierce__resp **out, const struct tierce__resp_opt
         return -ENOMEM;
     resp->magic = RESP_MAGIC;
     resp->stream.fd = -1;
-    int rc = copy_opts(&resp->opts, opts);
+    int rc = take_opts(resp, opts);
     if (rc == 0)
         rc = tierce__resp_stream_init(&resp->stream, &resp->opts, why);
     if (rc != 0)
         goto fail;
     rc = -ENOMEM;
-    resp->parser = tierce__resp_parser_create(resp->opts.bulk_bytes_max);
+    resp->parser =
+        tierce__resp_parser_create(resp->opts.bulk_bytes_max, resp->opts.answer_bytes_max);
     resp->in = tierce__alloc(IN_BYTES_FIRST);
     if (resp->parser == NULL || resp->in == NULL)
         goto fail;
@@ -148,7 +160,7 @@ void tierce__resp_close(struct tierce__resp *resp)
     TIERCE_CHECK_MAGIC(resp, RESP_MAGIC);
     tierce__resp_stream_fini(&resp->stream);
     tierce__resp_parser_destroy(resp->parser);
-    free_opts(&resp->opts);
+    tierce__resp_opts_clear(&resp->opts, &resp->opts_arena);
     tierce__free(resp->in);
     tierce__free(resp->out);
     tierce__free(resp->pieces);
@@ -178,6 +190,19 @@ bool tierce__resp_is_error(const struct tierce__resp_value *value, const char *c
 static bool is_connected(const struct tierce__resp *resp)
 {
     return resp->stream.fd >= 0;
+}
+
+bool tierce__resp_is_connected(const struct tierce__resp *resp)
+{
+    TIERCE_CHECK_MAGIC(resp, RESP_MAGIC);
+    return is_connected(resp);
+}
+
+bool tierce__resp_is_ready(struct tierce__resp *resp)
+{
+    TIERCE_CHECK_MAGIC(resp, RESP_MAGIC);
+    return is_connected(resp) && resp->awaited == 0 && resp->in_at == resp->in_end &&
+           tierce__resp_stream_is_quiet(&resp->stream);
 }
 
 /* Closes the connection, on which nothing can be told apart any more. */
@@ -292,6 +317,19 @@ int tierce__resp_append_borrowed(struct tierce__resp *resp, const char *const *a
     return append(resp, arguments, bytes, count, true);
 }
 
+/* Three quarters of what is left, so that the answer comes in time. */
+int tierce__resp_append_wait(struct tierce__resp *resp, uint32_t replicas, uint64_t deadline_ns)
+{
+    uint64_t now_ns = tierce__now_ns();
+    uint64_t left_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / TIERCE__MS_NS : 0;
+    char count[12], wait_ms[24];
+    int count_bytes = snprintf(count, sizeof(count), "%" PRIu32, replicas);
+    /* 0 would be for ever. */
+    int ms_bytes = snprintf(wait_ms, sizeof(wait_ms), "%" PRIu64, left_ms / 4 * 3 + 1);
+    return tierce__resp_append(resp, (const char *[]){"WAIT", count, wait_ms},
+                               (size_t[]){4, (size_t)count_bytes, (size_t)ms_bytes}, 3);
+}
+
 /* Makes room for a whole line behind what is not parsed. */
 static int make_room(struct tierce__resp *resp)
 {
@@ -349,7 +387,7 @@ static int gather(const struct tierce__resp *resp, size_t first, size_t skip,
 static int wait_to_send(struct tierce__resp *resp, uint64_t deadline_ns)
 {
     short got = 0;
-    bool takes = resp->in_end - resp->in_at < resp->opts.bulk_bytes_max;
+    bool takes = resp->in_end - resp->in_at < resp->opts.answer_bytes_max;
     short events = (short)(resp->stream.wants | (takes ? POLLIN : 0));
     int rc = tierce__resp_stream_wait(&resp->stream, events, &got, deadline_ns);
     if (rc != 0 || !takes || (got & POLLIN) == 0)
@@ -409,8 +447,12 @@ int tierce__resp_read(struct tierce__resp *resp, struct tierce__resp_value *out,
         }
         if (rc == 0)
             rc = receive(resp);
-        if (rc == -EAGAIN)
+        if (rc == -EAGAIN) {
+            size_t bytes = 0;
+            (void)tierce__resp_parser_room(resp->parser, &bytes);
+            tierce__resp_stream_expect(&resp->stream, bytes);
             rc = tierce__resp_stream_wait(&resp->stream, resp->stream.wants, NULL, deadline_ns);
+        }
         if (rc != 0)
             return fail(resp, rc, "receiving");
     }
@@ -540,8 +582,17 @@ int tierce__resp_begin(struct tierce__resp *resp)
 {
     TIERCE_CHECK_MAGIC(resp, RESP_MAGIC);
     forget(resp);
-    if (is_connected(resp) && (resp->awaited > 0 || resp->in_at < resp->in_end ||
-                               !tierce__resp_stream_is_quiet(&resp->stream)))
-        tierce__resp_stream_close(&resp->stream);
-    return is_connected(resp) ? 0 : reconnect(resp);
+    if (tierce__resp_is_ready(resp))
+        return 0;
+    tierce__resp_stream_close(&resp->stream);
+    return reconnect(resp);
+}
+
+void tierce__resp_leave(struct tierce__resp *resp, const char *why)
+{
+    TIERCE_CHECK_MAGIC(resp, RESP_MAGIC);
+    tierce__resp_stream_close(&resp->stream);
+    snprintf(resp->why, sizeof(resp->why), "%.100s: %.150s", resp->opts.host, why);
+    resp->connect_rc = TIERCE_E_DOWN;
+    resp->retry_ns = tierce__now_ns() + resp->opts.retry_interval_ms * TIERCE__MS_NS;
 }

@@ -49,6 +49,7 @@ struct tierce__resp_opts {
     uint32_t call_timeout_ms;    /* 0: 1000; where a call says no deadline */
     uint32_t retry_interval_ms;  /* between two attempts to connect; 0: 100 */
     uint64_t bulk_bytes_max;     /* 0: 512 MiB; see resp_parse.h */
+    uint64_t answer_bytes_max;   /* of a pipeline, in memory of ours; 0: twice bulk_bytes_max */
 };
 
 struct tierce__resp;
@@ -81,6 +82,10 @@ TIERCE_MUSTUSE int tierce__resp_append_borrowed(struct tierce__resp *resp,
                                                 const char *const *arguments, const size_t *bytes,
                                                 size_t count);
 
+/* WAIT, until so many replicas have what was written before: as long as the deadline allows. */
+TIERCE_MUSTUSE int tierce__resp_append_wait(struct tierce__resp *resp, uint32_t replicas,
+                                            uint64_t deadline_ns);
+
 /* Sends what was appended. */
 TIERCE_MUSTUSE int tierce__resp_flush(struct tierce__resp *resp, uint64_t deadline_ns);
 
@@ -99,6 +104,15 @@ TIERCE_MUSTUSE int tierce__resp_read_into(struct tierce__resp *resp, void *memor
 TIERCE_MUSTUSE int tierce__resp_call(struct tierce__resp *resp, const char *const *arguments,
                                      const size_t *bytes, size_t count,
                                      struct tierce__resp_value *out, uint64_t deadline_ns);
+
+/* The server is of no use now, `why` in words: closes the connection. Another one is not made at
+ * once, as after an attempt to connect that failed. */
+void tierce__resp_leave(struct tierce__resp *resp, const char *why);
+
+bool tierce__resp_is_connected(const struct tierce__resp *resp);
+
+/* Whether begin would use the connection that there is. */
+bool tierce__resp_is_ready(struct tierce__resp *resp);
 
 /* How many connections it has made so far. */
 uint64_t tierce__resp_connects(const struct tierce__resp *resp);

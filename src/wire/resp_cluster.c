@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/config_parse.h"
+#include "wire/resp_private.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -21,6 +22,7 @@
 #define PAUSE_MS        20u
 #define COMMANDS_FIRST  64u
 #define CALL_TIMEOUT_MS 1000u
+#define SLOTS_BYTES_MAX (32ull << 20) /* each slot a range of its own, of a few nodes */
 
 struct node {
     char *host;
@@ -36,6 +38,9 @@ struct command {
     const size_t *bytes;
     size_t count;
     unsigned slot;
+    bool borrows_last; /* the last argument is the caller's */
+    void *into;        /* a bulk string goes there; or NULL */
+    size_t into_bytes;
     struct tierce__resp_value value;
     bool is_answered;
     uint16_t asked; /* the node that ASK named, for one attempt; or NOBODY */
@@ -153,6 +158,20 @@ static int find_node(struct tierce__resp_cluster *cluster, const char *host, siz
     return (int)cluster->node_count++;
 }
 
+/* The same of a place that a server names. A path would be a socket of this machine's. Errors:
+ * TIERCE_E_FORMAT too. */
+static int find_named(struct tierce__resp_cluster *cluster, const char *host, size_t host_bytes,
+                      uint16_t port)
+{
+    for (size_t i = 0; i < host_bytes; i++) {
+        char c = host[i];
+        if (!(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') && !(c >= '0' && c <= '9') &&
+            (c == '\0' || strchr("-._:%", c) == NULL))
+            return TIERCE_E_FORMAT;
+    }
+    return find_node(cluster, host, host_bytes, port);
+}
+
 /* The client of a node, connected and with a pipeline of this batch. */
 static int begin_node(struct tierce__resp_cluster *cluster, struct node *node)
 {
@@ -191,8 +210,9 @@ static int learn_entry(struct tierce__resp_cluster *cluster, const struct tierce
         return TIERCE_E_FORMAT;
     const struct tierce__resp_value *host = &node->items[0];
     bool named = host->type == TIERCE__RESP_STRING && host->bytes > 0;
-    int found = find_node(cluster, named ? host->text : asked, named ? host->bytes : strlen(asked),
-                          (uint16_t)node->items[1].integer);
+    uint16_t port = (uint16_t)node->items[1].integer;
+    int found = named ? find_named(cluster, host->text, host->bytes, port)
+                      : find_node(cluster, asked, strlen(asked), port);
     if (found < 0)
         return found;
     for (int64_t slot = first->integer; slot <= last->integer; slot++)
@@ -207,6 +227,7 @@ static int learn_from(struct tierce__resp_cluster *cluster, const char *host, ui
     struct tierce__resp_opts opts = cluster->opts;
     struct tierce__resp *resp = NULL;
     struct tierce__resp_value value = {0};
+    opts.answer_bytes_max = SLOTS_BYTES_MAX;
     opts.host = host;
     opts.port = port;
     opts.database = 0;
@@ -217,6 +238,8 @@ static int learn_from(struct tierce__resp_cluster *cluster, const char *host, ui
         if (rc != 0)
             fail(cluster, rc, tierce__resp_why(resp));
     }
+    if (rc == 0 && value.count > SLOTS)
+        rc = fail(cluster, TIERCE_E_FORMAT, "CLUSTER SLOTS: more ranges than slots");
     if (rc == 0 && value.type != TIERCE__RESP_ARRAY)
         rc = fail(cluster, TIERCE_E_UNSUPPORTED,
                   value.type == TIERCE__RESP_ERROR ? value.text : "CLUSTER SLOTS: no array");
@@ -258,27 +281,6 @@ static uint64_t default_deadline(const struct tierce__resp_cluster *cluster)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static int copy_text(struct tierce__resp_cluster *cluster, const char **text)
-{
-    if (*text == NULL)
-        return 0;
-    *text = tierce__arena_copy(&cluster->opts_arena, *text, strlen(*text));
-    return *text != NULL ? 0 : -ENOMEM;
-}
-
-static int copy_opts(struct tierce__resp_cluster *cluster, const struct tierce__resp_opts *opts)
-{
-    struct tierce__resp_opts *own = &cluster->opts;
-    memcpy(own, opts, opts->size < sizeof(*own) ? opts->size : sizeof(*own));
-    own->size = sizeof(*own);
-    int rc = copy_text(cluster, &own->host);
-    rc = rc == 0 ? copy_text(cluster, &own->user) : rc;
-    rc = rc == 0 ? copy_text(cluster, &own->password) : rc;
-    rc = rc == 0 ? copy_text(cluster, &own->ca_file) : rc;
-    rc = rc == 0 ? copy_text(cluster, &own->client_certificate) : rc;
-    return rc == 0 ? copy_text(cluster, &own->client_key) : rc;
-}
-
 static int add_seeds(struct tierce__resp_cluster *cluster, const struct tierce__resp_node *nodes,
                      size_t count)
 {
@@ -303,7 +305,7 @@ int tierce__resp_cluster_create(struct tierce__resp_cluster **out,
         return -ENOMEM;
     cluster->magic = CLUSTER_MAGIC;
     cluster->is_stale = true;
-    int rc = copy_opts(cluster, opts);
+    int rc = tierce__resp_opts_copy(&cluster->opts, &cluster->opts_arena, opts);
     cluster->slots = tierce__alloc(SLOTS * sizeof(*cluster->slots));
     if (rc == 0 && cluster->slots == NULL)
         rc = -ENOMEM;
@@ -316,35 +318,6 @@ int tierce__resp_cluster_create(struct tierce__resp_cluster **out,
     else
         *out = cluster;
     return rc;
-}
-
-int tierce__resp_cluster_open(struct tierce__resp_cluster **out,
-                              const struct tierce__resp_opts *opts,
-                              char why[TIERCE__RESP_WHY_BYTES])
-{
-    struct tierce__resp_cluster *cluster = NULL;
-    snprintf(why, TIERCE__RESP_WHY_BYTES, "%s", tierce_strerror(-ENOMEM));
-    int rc = tierce__resp_cluster_create(&cluster, opts,
-                                         &(struct tierce__resp_node){opts->host, opts->port}, 1);
-    if (rc != 0)
-        return rc;
-    rc = tierce__resp_cluster_learn(cluster, TIERCE__DEADLINE_NEVER);
-    if (rc != 0) {
-        memcpy(why, cluster->why, sizeof(cluster->why));
-        tierce__resp_cluster_close(cluster);
-        return rc;
-    }
-    why[0] = '\0';
-    *out = cluster;
-    return 0;
-}
-
-int tierce__resp_cluster_learn(struct tierce__resp_cluster *cluster, uint64_t deadline_ns)
-{
-    TIERCE_CHECK_MAGIC(cluster, CLUSTER_MAGIC);
-    if (deadline_ns == 0)
-        deadline_ns = default_deadline(cluster);
-    return cluster->is_stale ? learn(cluster, deadline_ns) : 0;
 }
 
 void tierce__resp_cluster_close(struct tierce__resp_cluster *cluster)
@@ -360,11 +333,31 @@ void tierce__resp_cluster_close(struct tierce__resp_cluster *cluster)
     tierce__free(cluster->slots);
     tierce__free(cluster->commands);
     tierce__arena_clear(&cluster->arena);
-    if (cluster->opts.password != NULL)
-        explicit_bzero((char *)(uintptr_t)cluster->opts.password, strlen(cluster->opts.password));
-    tierce__arena_clear(&cluster->opts_arena);
+    tierce__resp_opts_clear(&cluster->opts, &cluster->opts_arena);
     cluster->magic = 0;
     tierce__free(cluster);
+}
+
+bool tierce__resp_cluster_is_connected(const struct tierce__resp_cluster *cluster)
+{
+    TIERCE_CHECK_MAGIC(cluster, CLUSTER_MAGIC);
+    for (size_t i = 0; i < cluster->node_count; i++) {
+        const struct tierce__resp *resp = cluster->nodes[i].resp;
+        if (resp != NULL && tierce__resp_is_connected(resp))
+            return true;
+    }
+    return false;
+}
+
+uint64_t tierce__resp_cluster_connects(const struct tierce__resp_cluster *cluster)
+{
+    uint64_t connects = 0;
+    TIERCE_CHECK_MAGIC(cluster, CLUSTER_MAGIC);
+    for (size_t i = 0; i < cluster->node_count; i++) {
+        const struct tierce__resp *resp = cluster->nodes[i].resp;
+        connects += resp != NULL ? tierce__resp_connects(resp) : 0;
+    }
+    return connects;
 }
 
 const char *tierce__resp_cluster_why(const struct tierce__resp_cluster *cluster)
@@ -392,8 +385,8 @@ void tierce__resp_cluster_wait(struct tierce__resp_cluster *cluster, uint32_t re
     cluster->wait_replicas = replicas;
 }
 
-int tierce__resp_cluster_append(struct tierce__resp_cluster *cluster, size_t key,
-                                const char *const *arguments, const size_t *bytes, size_t count)
+static int append(struct tierce__resp_cluster *cluster, size_t key, const char *const *arguments,
+                  const size_t *bytes, size_t count, bool borrows_last)
 {
     TIERCE_CHECK_MAGIC(cluster, CLUSTER_MAGIC);
     TIERCE_ASSERT(key < count);
@@ -409,7 +402,9 @@ int tierce__resp_cluster_append(struct tierce__resp_cluster *cluster, size_t key
     size_t *lengths = tierce__arena_calloc(&cluster->arena, count, sizeof(*lengths));
     bool ok = texts != NULL && lengths != NULL;
     for (size_t i = 0; i < count && ok; i++) {
-        texts[i] = tierce__arena_copy(&cluster->arena, arguments[i], bytes[i]);
+        bool borrowed = borrows_last && i + 1 == count;
+        texts[i] =
+            borrowed ? arguments[i] : tierce__arena_copy(&cluster->arena, arguments[i], bytes[i]);
         lengths[i] = bytes[i];
         ok = texts[i] != NULL;
     }
@@ -420,8 +415,30 @@ int tierce__resp_cluster_append(struct tierce__resp_cluster *cluster, size_t key
                          .bytes = lengths,
                          .count = count,
                          .slot = tierce__resp_slot(arguments[key], bytes[key]),
+                         .borrows_last = borrows_last,
                          .asked = NOBODY};
     return 0;
+}
+
+int tierce__resp_cluster_append(struct tierce__resp_cluster *cluster, size_t key,
+                                const char *const *arguments, const size_t *bytes, size_t count)
+{
+    return append(cluster, key, arguments, bytes, count, false);
+}
+
+int tierce__resp_cluster_append_borrowed(struct tierce__resp_cluster *cluster, size_t key,
+                                         const char *const *arguments, const size_t *bytes,
+                                         size_t count)
+{
+    return append(cluster, key, arguments, bytes, count, true);
+}
+
+void tierce__resp_cluster_into(struct tierce__resp_cluster *cluster, void *memory, size_t capacity)
+{
+    TIERCE_CHECK_MAGIC(cluster, CLUSTER_MAGIC);
+    TIERCE_ASSERT(cluster->count > 0);
+    cluster->commands[cluster->count - 1].into = memory;
+    cluster->commands[cluster->count - 1].into_bytes = capacity;
 }
 
 const struct tierce__resp_value *
@@ -436,14 +453,15 @@ int tierce__resp_cluster_node(struct tierce__resp_cluster *cluster, size_t i,
                               struct tierce__resp **out)
 {
     TIERCE_CHECK_MAGIC(cluster, CLUSTER_MAGIC);
-    int rc = tierce__resp_cluster_learn(cluster, 0);
+    int rc = cluster->is_stale ? learn(cluster, default_deadline(cluster)) : 0;
     if (rc != 0)
         return rc;
-    for (size_t slot = 0; slot < SLOTS; slot++)
+    for (size_t slot = 0; slot < SLOTS; slot++) {
         if (cluster->slots[slot] == NOBODY) {
             cluster->is_stale = true;
             return fail(cluster, TIERCE_E_DOWN, "some slots are nobody's");
         }
+    }
     for (size_t n = 0; n < cluster->node_count; n++) {
         bool has_slots = false;
         for (size_t slot = 0; slot < SLOTS && !has_slots; slot++)
@@ -487,30 +505,35 @@ static void assign(struct tierce__resp_cluster *cluster)
     }
 }
 
-/* Three quarters of what is left, so that the answer comes in time. */
-static int append_wait(const struct tierce__resp_cluster *cluster, struct tierce__resp *resp,
-                       uint64_t deadline_ns)
-{
-    uint64_t now_ns = tierce__now_ns();
-    uint64_t left_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / TIERCE__MS_NS : 0;
-    char replicas[12], wait_ms[24];
-    int replicas_bytes = snprintf(replicas, sizeof(replicas), "%" PRIu32, cluster->wait_replicas);
-    /* 0 would be for ever. */
-    int ms_bytes = snprintf(wait_ms, sizeof(wait_ms), "%" PRIu64, left_ms / 4 * 3 + 1);
-    return tierce__resp_append(resp, (const char *[]){"WAIT", replicas, wait_ms},
-                               (size_t[]){4, (size_t)replicas_bytes, (size_t)ms_bytes}, 3);
-}
-
-static int read_wait(struct tierce__resp_cluster *cluster, struct tierce__resp *resp,
+/* wrote: the node has done something; else what it says of its replicas is of no interest. */
+static int read_wait(struct tierce__resp_cluster *cluster, struct tierce__resp *resp, bool wrote,
                      uint64_t deadline_ns)
 {
     struct tierce__resp_value value;
     int rc = tierce__resp_read(resp, &value, deadline_ns);
     if (rc != 0)
         return fail(cluster, rc, tierce__resp_why(resp));
+    if (!wrote)
+        return 0;
     if (value.type != TIERCE__RESP_INTEGER || value.integer < (int64_t)cluster->wait_replicas)
         return fail(cluster, TIERCE_E_DEADLINE, "too few replicas have what was written");
     return 0;
+}
+
+static int send_command(struct tierce__resp *resp, const struct command *command)
+{
+    return command->borrows_last
+               ? tierce__resp_append_borrowed(resp, command->arguments, command->bytes,
+                                              command->count)
+               : tierce__resp_append(resp, command->arguments, command->bytes, command->count);
+}
+
+static int read_command(struct tierce__resp *resp, const struct command *command,
+                        struct tierce__resp_value *value, uint64_t deadline_ns)
+{
+    return command->into != NULL ? tierce__resp_read_into(resp, command->into, command->into_bytes,
+                                                          value, deadline_ns)
+                                 : tierce__resp_read(resp, value, deadline_ns);
 }
 
 /* Sends a node its commands. One that cannot be reached is left out of this round, and the slots
@@ -530,18 +553,17 @@ static int send_node(struct tierce__resp_cluster *cluster, struct node *node, ui
         if (command->asked != NOBODY)
             rc = tierce__resp_append(node->resp, (const char *[]){"ASKING"}, (size_t[]){6}, 1);
         if (rc == 0)
-            rc =
-                tierce__resp_append(node->resp, command->arguments, command->bytes, command->count);
+            rc = send_command(node->resp, command);
     }
     if (rc == 0 && cluster->wait_replicas > 0)
-        rc = append_wait(cluster, node->resp, deadline_ns);
+        rc = tierce__resp_append_wait(node->resp, cluster->wait_replicas, deadline_ns);
     if (rc == 0)
         rc = tierce__resp_flush(node->resp, deadline_ns);
     return rc == 0 ? 0 : fail(cluster, rc, tierce__resp_why(node->resp));
 }
 
-/* "MOVED 3999 host:port" or "ASK ..": the node, or an error. An empty host is the one that spoke.
- */
+/* "MOVED 3999 host:port" or "ASK ..": the node, or an error. An empty host is the one that
+ * spoke. */
 static int redirected_to(struct tierce__resp_cluster *cluster,
                          const struct tierce__resp_value *value, size_t from)
 {
@@ -551,8 +573,9 @@ static int redirected_to(struct tierce__resp_cluster *cluster,
     if (colon == NULL || !tierce__parse_count(&port, colon + 1) || port == 0 || port > UINT16_MAX)
         return TIERCE_E_FORMAT;
     size_t bytes = (size_t)(colon - place) - 1;
-    const char *host = bytes > 0 ? place + 1 : cluster->nodes[from].host;
-    return find_node(cluster, host, bytes > 0 ? bytes : strlen(host), (uint16_t)port);
+    const char *self = cluster->nodes[from].host;
+    return bytes > 0 ? find_named(cluster, place + 1, bytes, (uint16_t)port)
+                     : find_node(cluster, self, strlen(self), (uint16_t)port);
 }
 
 /* What an answer means for its command: kept, or another attempt elsewhere or later. */
@@ -584,6 +607,7 @@ static int judge(struct tierce__resp_cluster *cluster, struct command *command,
 static int read_node(struct tierce__resp_cluster *cluster, size_t index, uint64_t deadline_ns)
 {
     struct tierce__resp *resp = cluster->nodes[index].resp;
+    bool wrote = false;
     size_t next;
     for (size_t i = cluster->nodes[index].first; i != NONE; i = next) {
         struct command *command = &cluster->commands[i];
@@ -593,7 +617,7 @@ static int read_node(struct tierce__resp_cluster *cluster, size_t index, uint64_
         if (command->asked != NOBODY)
             rc = tierce__resp_read(resp, &value, deadline_ns); /* of ASKING */
         if (rc == 0)
-            rc = tierce__resp_read(resp, &value, deadline_ns);
+            rc = read_command(resp, command, &value, deadline_ns);
         if (rc != 0) {
             cluster->is_stale = true;
             return fail(cluster, rc, tierce__resp_why(resp));
@@ -601,8 +625,9 @@ static int read_node(struct tierce__resp_cluster *cluster, size_t index, uint64_
         rc = judge(cluster, command, &value, index);
         if (rc != 0)
             return rc;
+        wrote |= command->is_answered && value.type != TIERCE__RESP_ERROR;
     }
-    return cluster->wait_replicas > 0 ? read_wait(cluster, resp, deadline_ns) : 0;
+    return cluster->wait_replicas > 0 ? read_wait(cluster, resp, wrote, deadline_ns) : 0;
 }
 
 /* Sends to all nodes, then reads from all. *left = the commands that have no answer yet. */

@@ -9,7 +9,7 @@
  * node's in one pipeline, and all answers are collected. MOVED and ASK are followed; where a node
  * cannot be reached, another one is asked who has its slots now.
  *
- *     rc = tierce__resp_cluster_open(&cluster, &opts, why);
+ *     rc = tierce__resp_cluster_create(&cluster, &opts, nodes, count);
  *     tierce__resp_cluster_begin(cluster);
  *     rc = tierce__resp_cluster_append(cluster, 1, (const char *[]){"GET", key}, bytes, 2);
  *     rc = tierce__resp_cluster_run(cluster, deadline_ns);
@@ -35,16 +35,7 @@ TIERCE_MUSTUSE int tierce__resp_cluster_create(struct tierce__resp_cluster **out
                                                const struct tierce__resp_opts *opts,
                                                const struct tierce__resp_node *nodes, size_t count);
 
-/* The same of the one node that opts name, which was asked for the others. Errors: as
- * tierce__resp_open; TIERCE_E_UNSUPPORTED (it is no cluster); `why` in words. */
-TIERCE_MUSTUSE int tierce__resp_cluster_open(struct tierce__resp_cluster **out,
-                                             const struct tierce__resp_opts *opts,
-                                             char why[TIERCE__RESP_WHY_BYTES]);
 void tierce__resp_cluster_close(struct tierce__resp_cluster *cluster);
-
-/* Asks who has which slots, if that is not known. Errors: as open. */
-TIERCE_MUSTUSE int tierce__resp_cluster_learn(struct tierce__resp_cluster *cluster,
-                                              uint64_t deadline_ns);
 
 /* Forgets the batch before, with its values. */
 void tierce__resp_cluster_begin(struct tierce__resp_cluster *cluster);
@@ -54,12 +45,22 @@ TIERCE_MUSTUSE int tierce__resp_cluster_append(struct tierce__resp_cluster *clus
                                                const char *const *arguments, const size_t *bytes,
                                                size_t count);
 
+/* The same, but for the last argument, which stays the caller's until run has returned. */
+TIERCE_MUSTUSE int tierce__resp_cluster_append_borrowed(struct tierce__resp_cluster *cluster,
+                                                        size_t key, const char *const *arguments,
+                                                        const size_t *bytes, size_t count);
+
+/* The answer to the command appended last goes to the caller's memory, as by
+ * tierce__resp_read_into. */
+void tierce__resp_cluster_into(struct tierce__resp_cluster *cluster, void *memory, size_t capacity);
+
 /* The batch writes: every node is asked to wait (WAIT) until so many of its replicas have what was
  * written. If they don't in time, run fails with TIERCE_E_DEADLINE, and it may be lost. */
 void tierce__resp_cluster_wait(struct tierce__resp_cluster *cluster, uint32_t replicas);
 
-/* Sends the batch and waits for all answers. Errors: as tierce__resp_read, with
- * tierce__resp_cluster_why in words; then no value may be looked at. */
+/* Sends the batch and waits for all answers. Errors: as tierce__resp_read, -EACCES,
+ * TIERCE_E_UNSUPPORTED (it is no cluster), with tierce__resp_cluster_why in words; then no value
+ * may be looked at. */
 TIERCE_MUSTUSE int tierce__resp_cluster_run(struct tierce__resp_cluster *cluster,
                                             uint64_t deadline_ns);
 
@@ -69,9 +70,13 @@ tierce__resp_cluster_value(const struct tierce__resp_cluster *cluster, size_t i)
 
 const char *tierce__resp_cluster_why(const struct tierce__resp_cluster *cluster);
 
+/* Whether there is a connection to any node, and how many have been made to nodes that serve. */
+bool tierce__resp_cluster_is_connected(const struct tierce__resp_cluster *cluster);
+uint64_t tierce__resp_cluster_connects(const struct tierce__resp_cluster *cluster);
+
 /* For what is asked of each node, such as SCAN: the client of the i-th of those that have slots.
  * Between begin and the first append. Errors: -ENOENT behind the last; TIERCE_E_DOWN, some slots
- * are nobody's; as tierce__resp_open. */
+ * are nobody's; TIERCE_E_UNSUPPORTED, it is no cluster; as tierce__resp_open. */
 TIERCE_MUSTUSE int tierce__resp_cluster_node(struct tierce__resp_cluster *cluster, size_t i,
                                              struct tierce__resp **out);
 
@@ -80,8 +85,8 @@ TIERCE_MUSTUSE int tierce__resp_cluster_node(struct tierce__resp_cluster *cluste
 /* The slot of a key, 0 .. 16383: of what stands in its first braces, if they are not empty. */
 unsigned tierce__resp_slot(const char *key, size_t bytes);
 
-/* The smallest number whose decimal digits lie in a slot: a key with it in braces lies there too.
- */
+/* The smallest number whose decimal digits lie in a slot: a key with it in braces lies there
+ * too. */
 uint32_t tierce__resp_slot_tag(unsigned slot);
 
 #endif

@@ -1,27 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "wire/resp_link.h"
 #include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "wire/resp_sentinel.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
-/* Either client is NULL. */
+#define LOOK_INTERVAL_MS 100u
+#define CALL_TIMEOUT_MS  1000u
+
+/* Either a cluster, or a server, which with a sentinel may be another one each time. */
 struct tierce__resp_link {
-    struct tierce__resp *server;
     struct tierce__resp_cluster *cluster;
-    size_t read; /* answers of the cluster's batch */
-    uint32_t wait_replicas;
+    struct tierce__resp *server;
+    struct tierce__resp_sentinel *sentinel;
+    uint32_t wait_replicas, call_timeout_ms;
+    /* Of the pipeline. */
+    size_t appended, read;
+    void *into; /* where the last answer goes, or NULL */
+    size_t into_bytes;
+    bool writes;
+    bool leaves; /* the server is of no use: the next pipeline needs another */
+    /* With a sentinel. */
+    uint64_t look_ns;         /* it is not asked before */
+    int look_rc;              /* what it answered last */
+    uint64_t connects_before; /* of servers that were left */
+    bool has_why;             /* why is newer than the server's */
+    char why[TIERCE__RESP_WHY_BYTES];
 };
 
 int tierce__resp_link_create(struct tierce__resp_link **out, const struct tierce__resp_uri *uri,
                              char why[TIERCE__RESP_WHY_BYTES])
 {
     struct tierce__resp_link *link = tierce__calloc(1, sizeof(*link));
+    int rc;
     if (link == NULL)
         return -ENOMEM;
     link->wait_replicas = uri->wait_replicas;
-    int rc = uri->is_cluster ? tierce__resp_cluster_create(&link->cluster, &uri->opts, uri->nodes,
-                                                           uri->node_count)
-                             : tierce__resp_create(&link->server, &uri->opts, why);
+    link->call_timeout_ms = uri->opts.call_timeout_ms;
+    if (uri->is_sentinel)
+        rc = tierce__resp_sentinel_create(&link->sentinel, uri);
+    else if (uri->is_cluster)
+        rc = tierce__resp_cluster_create(&link->cluster, &uri->opts, uri->nodes, uri->node_count);
+    else
+        rc = tierce__resp_create(&link->server, &uri->opts, why);
     if (rc == 0)
         *out = link;
     else
@@ -34,6 +60,7 @@ void tierce__resp_link_close(struct tierce__resp_link *link)
     if (link == NULL)
         return;
     tierce__resp_close(link->server);
+    tierce__resp_sentinel_close(link->sentinel);
     tierce__resp_cluster_close(link->cluster);
     tierce__free(link);
 }
@@ -43,41 +70,160 @@ bool tierce__resp_link_is_cluster(const struct tierce__resp_link *link)
     return link->cluster != NULL;
 }
 
+bool tierce__resp_link_is_connected(const struct tierce__resp_link *link)
+{
+    if (link->cluster != NULL)
+        return tierce__resp_cluster_is_connected(link->cluster);
+    return link->server != NULL && tierce__resp_is_connected(link->server);
+}
+
+uint64_t tierce__resp_link_connects(const struct tierce__resp_link *link)
+{
+    if (link->cluster != NULL)
+        return tierce__resp_cluster_connects(link->cluster);
+    return link->connects_before + (link->server != NULL ? tierce__resp_connects(link->server) : 0);
+}
+
+static int fail(struct tierce__resp_link *link, int rc, const char *why)
+{
+    snprintf(link->why, sizeof(link->why), "%s", why);
+    link->has_why = true;
+    return rc;
+}
+
+/* ---- a pipeline ------------------------------------------------------------------------------ */
+
+/* Asks the sentinels for the master, which may be the same again. */
+static int find_master(struct tierce__resp_link *link)
+{
+    if (tierce__now_ns() < link->look_ns) {
+        link->has_why = true;
+        return link->look_rc;
+    }
+    link->connects_before = tierce__resp_link_connects(link);
+    tierce__resp_close(link->server);
+    link->server = NULL;
+    link->look_rc = tierce__resp_sentinel_open(link->sentinel, &link->server, link->why);
+    link->has_why = link->look_rc != 0;
+    link->look_ns = link->look_rc != 0 ? tierce__deadline_in_ms(LOOK_INTERVAL_MS) : 0;
+    return link->look_rc;
+}
+
+static int begin_server(struct tierce__resp_link *link)
+{
+    link->appended = 0;
+    if (link->leaves && link->server != NULL)
+        tierce__resp_leave(link->server, link->why);
+    link->leaves = false;
+    link->has_why = false;
+    if (link->sentinel != NULL && (link->server == NULL || !tierce__resp_is_ready(link->server))) {
+        int rc = find_master(link);
+        if (rc != 0)
+            return rc;
+    }
+    return tierce__resp_begin(link->server);
+}
+
 int tierce__resp_link_begin(struct tierce__resp_link *link)
 {
-    if (link->cluster == NULL)
-        return tierce__resp_begin(link->server);
-    tierce__resp_cluster_begin(link->cluster);
     link->read = 0;
+    link->into = NULL;
+    link->writes = false;
+    if (link->cluster == NULL)
+        return begin_server(link);
+    tierce__resp_cluster_begin(link->cluster);
     return 0;
 }
 
 int tierce__resp_link_append(struct tierce__resp_link *link, size_t key,
                              const char *const *arguments, const size_t *bytes, size_t count)
 {
+    link->appended++;
     if (link->cluster == NULL)
         return tierce__resp_append(link->server, arguments, bytes, count);
     return tierce__resp_cluster_append(link->cluster, key, arguments, bytes, count);
 }
 
+int tierce__resp_link_append_borrowed(struct tierce__resp_link *link, size_t key,
+                                      const char *const *arguments, const size_t *bytes,
+                                      size_t count)
+{
+    link->appended++;
+    if (link->cluster == NULL)
+        return tierce__resp_append_borrowed(link->server, arguments, bytes, count);
+    return tierce__resp_cluster_append_borrowed(link->cluster, key, arguments, bytes, count);
+}
+
+void tierce__resp_link_into(struct tierce__resp_link *link, void *memory, size_t capacity)
+{
+    link->into = memory;
+    link->into_bytes = capacity;
+    if (link->cluster != NULL)
+        tierce__resp_cluster_into(link->cluster, memory, capacity);
+}
+
 void tierce__resp_link_writes(struct tierce__resp_link *link)
 {
+    link->writes = true;
     if (link->cluster != NULL)
         tierce__resp_cluster_wait(link->cluster, link->wait_replicas);
 }
 
+static bool waits(const struct tierce__resp_link *link)
+{
+    return link->writes && link->wait_replicas > 0;
+}
+
 int tierce__resp_link_flush(struct tierce__resp_link *link, uint64_t deadline_ns)
 {
-    if (link->cluster == NULL)
-        return tierce__resp_flush(link->server, deadline_ns);
-    return tierce__resp_cluster_run(link->cluster, deadline_ns);
+    if (link->cluster != NULL)
+        return tierce__resp_cluster_run(link->cluster, deadline_ns);
+    if (deadline_ns == 0)
+        deadline_ns = tierce__deadline_in_ms(link->call_timeout_ms != 0 ? link->call_timeout_ms
+                                                                        : CALL_TIMEOUT_MS);
+    if (waits(link)) {
+        int rc = tierce__resp_append_wait(link->server, link->wait_replicas, deadline_ns);
+        if (rc != 0)
+            return rc;
+    }
+    return tierce__resp_flush(link->server, deadline_ns);
+}
+
+static bool is_of_no_use(const struct tierce__resp_value *value)
+{
+    return tierce__resp_is_error(value, "READONLY") || tierce__resp_is_error(value, "LOADING") ||
+           tierce__resp_is_error(value, "MASTERDOWN");
+}
+
+/* The next answer of a server, and behind the last one that of WAIT. */
+static int read_server(struct tierce__resp_link *link, struct tierce__resp_value *out,
+                       uint64_t deadline_ns)
+{
+    struct tierce__resp_value replicas;
+    bool is_last = ++link->read == link->appended;
+    int rc =
+        is_last && link->into != NULL
+            ? tierce__resp_read_into(link->server, link->into, link->into_bytes, out, deadline_ns)
+            : tierce__resp_read(link->server, out, deadline_ns);
+    if (rc == 0 && is_of_no_use(out)) {
+        link->leaves = true;
+        fail(link, TIERCE_E_DOWN, out->text);
+    }
+    if (rc != 0 || !is_last || !waits(link))
+        return rc;
+    rc = tierce__resp_read(link->server, &replicas, deadline_ns);
+    if (rc != 0 || out->type == TIERCE__RESP_ERROR)
+        return rc;
+    if (replicas.type == TIERCE__RESP_INTEGER && replicas.integer >= (int64_t)link->wait_replicas)
+        return 0;
+    return fail(link, TIERCE_E_DEADLINE, "too few replicas have what was written");
 }
 
 int tierce__resp_link_read(struct tierce__resp_link *link, struct tierce__resp_value *out,
                            uint64_t deadline_ns)
 {
     if (link->cluster == NULL)
-        return tierce__resp_read(link->server, out, deadline_ns);
+        return read_server(link, out, deadline_ns);
     *out = *tierce__resp_cluster_value(link->cluster, link->read++);
     return 0;
 }
@@ -108,6 +254,7 @@ int tierce__resp_link_node(struct tierce__resp_link *link, size_t i, struct tier
 
 const char *tierce__resp_link_why(const struct tierce__resp_link *link)
 {
-    return link->cluster != NULL ? tierce__resp_cluster_why(link->cluster)
-                                 : tierce__resp_why(link->server);
+    if (link->cluster != NULL)
+        return tierce__resp_cluster_why(link->cluster);
+    return link->has_why || link->server == NULL ? link->why : tierce__resp_why(link->server);
 }

@@ -5,7 +5,8 @@
 #include "wire/resp_uri.h"
 
 /*
- * A pipeline to whatever a URI names: one server, or a cluster, where it goes to several nodes.
+ * A pipeline to whatever a URI names: one server, the master that sentinels name, or a cluster,
+ * where it goes to several nodes.
  *
  *     rc = tierce__resp_link_begin(link);
  *     rc = tierce__resp_link_append(link, 1, (const char *[]){"GET", key}, bytes, 2);
@@ -13,7 +14,8 @@
  *     rc = tierce__resp_link_read(link, &value, deadline_ns);
  *
  * What resp_client.h and resp_cluster.h say of order, deadlines and errors holds here. Nothing is
- * connected before it is first needed.
+ * connected before it is first needed. A server that answers READONLY, LOADING or MASTERDOWN is
+ * left with that pipeline: the next one connects again, to the master that there is then.
  *
  * Thread: one at a time; resp_pool.h for several.
  */
@@ -36,6 +38,16 @@ TIERCE_MUSTUSE int tierce__resp_link_append(struct tierce__resp_link *link, size
                                             const char *const *arguments, const size_t *bytes,
                                             size_t count);
 
+/* The same, but for the last argument, which stays the caller's until flush has returned. */
+TIERCE_MUSTUSE int tierce__resp_link_append_borrowed(struct tierce__resp_link *link, size_t key,
+                                                     const char *const *arguments,
+                                                     const size_t *bytes, size_t count);
+
+/* The answer to the last command of the pipeline goes to the caller's memory, as by
+ * tierce__resp_read_into. After its append; the memory is the link's until the answer is read, or
+ * another pipeline begun. */
+void tierce__resp_link_into(struct tierce__resp_link *link, void *memory, size_t capacity);
+
 /* The pipeline writes: what the URI says of replicas holds for it. After begin. */
 void tierce__resp_link_writes(struct tierce__resp_link *link);
 
@@ -55,6 +67,11 @@ TIERCE_MUSTUSE int tierce__resp_link_call(struct tierce__resp_link *link, size_t
  * as tierce__resp_cluster_node. */
 TIERCE_MUSTUSE int tierce__resp_link_node(struct tierce__resp_link *link, size_t i,
                                           struct tierce__resp **out);
+
+bool tierce__resp_link_is_connected(const struct tierce__resp_link *link);
+
+/* How many connections it has made so far, but for those that only asked where something is. */
+uint64_t tierce__resp_link_connects(const struct tierce__resp_link *link);
 
 /* What failed last, in words, never with the password. [borrow until the next call] */
 const char *tierce__resp_link_why(const struct tierce__resp_link *link);

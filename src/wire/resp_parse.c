@@ -36,20 +36,15 @@ struct tierce__resp_parser {
     bool has_into;
 };
 
-static size_t arena_limit(const struct tierce__resp_parser *parser)
-{
-    return parser->bulk_bytes_max < SIZE_MAX / 4 ? 2 * (size_t)parser->bulk_bytes_max + (1u << 20)
-                                                 : SIZE_MAX;
-}
-
-struct tierce__resp_parser *tierce__resp_parser_create(uint64_t bulk_bytes_max)
+struct tierce__resp_parser *tierce__resp_parser_create(uint64_t bulk_bytes_max,
+                                                       uint64_t answer_bytes_max)
 {
     struct tierce__resp_parser *parser = tierce__calloc(1, sizeof(*parser));
     if (parser == NULL)
         return NULL;
     parser->magic = PARSER_MAGIC;
     parser->bulk_bytes_max = bulk_bytes_max;
-    parser->arena.limit = arena_limit(parser);
+    parser->arena.limit = (size_t)answer_bytes_max;
     return parser;
 }
 

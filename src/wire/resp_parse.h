@@ -9,8 +9,8 @@
 
 /*
  * Replies of RESP2 from bytes, which may come in any pieces. What a reply takes is bounded: a bulk
- * string by bulk_bytes_max, all values since the last reset by twice that, arrays by eight levels,
- * lines by 64 KiB.
+ * string by bulk_bytes_max, the memory of all values since the last reset by answer_bytes_max,
+ * arrays by eight levels, lines by 64 KiB.
  *
  * Thread: one at a time.
  */
@@ -38,7 +38,8 @@ struct tierce__resp_value {
 struct tierce__resp_parser;
 
 /* NULL for no memory. */
-struct tierce__resp_parser *tierce__resp_parser_create(uint64_t bulk_bytes_max);
+struct tierce__resp_parser *tierce__resp_parser_create(uint64_t bulk_bytes_max,
+                                                       uint64_t answer_bytes_max);
 void tierce__resp_parser_destroy(struct tierce__resp_parser *parser);
 
 /* Forgets all values, and half a reply. */

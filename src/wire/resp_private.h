@@ -5,7 +5,13 @@
 #include <openssl/ssl.h>
 #include <sys/uio.h>
 
+#include "base/arena.h"
 #include "wire/resp_client.h"
+
+/* With texts of its own, which are the arena's. Errors: -ENOMEM; clear is for that too. */
+int tierce__resp_opts_copy(struct tierce__resp_opts *out, struct tierce__arena *arena,
+                           const struct tierce__resp_opts *opts);
+void tierce__resp_opts_clear(struct tierce__resp_opts *opts, struct tierce__arena *arena);
 
 /* A byte stream over TCP, a Unix socket or TLS, never blocking longer than a deadline. */
 struct tierce__resp_stream {
@@ -13,6 +19,7 @@ struct tierce__resp_stream {
     SSL_CTX *context;
     SSL *ssl;
     short wants; /* what poll is to wait for after -EAGAIN */
+    int low;     /* bytes before poll wakes for input; 0: it may not be set */
 };
 
 /* Loads the TLS files, if opts asks for TLS. Errors: TIERCE_E_CONFIG, -ENOMEM, with `why`. */
@@ -35,6 +42,10 @@ int tierce__resp_stream_read(struct tierce__resp_stream *stream, const struct io
                              int count, size_t *done);
 int tierce__resp_stream_write(struct tierce__resp_stream *stream, struct iovec *pieces, int count,
                               size_t *done);
+
+/* At least so many bytes are to come: a wait for input need not end before, or before many of them,
+ * are there. 0: any byte ends it. */
+void tierce__resp_stream_expect(struct tierce__resp_stream *stream, size_t bytes);
 
 /* Waits for `events` of poll; *got may be NULL. TIERCE_E_DEADLINE, or negative errno. */
 int tierce__resp_stream_wait(const struct tierce__resp_stream *stream, short events, short *got,

@@ -14,6 +14,7 @@
 #define TEXT_BYTES_FIRST 256u
 #define ARGS_FIRST       8u
 #define TEXT_BYTES_KEPT  16384u /* a larger buffer goes after its request */
+#define ARGS_KEPT        256u   /* and so do more arguments */
 
 enum state {
     BEGIN,       /* the first byte of a request */
@@ -107,6 +108,13 @@ static void forget_request(struct tierce__resp_request_parser *parser)
         tierce__free(parser->text);
         parser->text = NULL;
         parser->text_room = 0;
+    }
+    if (parser->room > ARGS_KEPT) {
+        tierce__free(parser->spans);
+        tierce__free(parser->args);
+        parser->spans = NULL;
+        parser->args = NULL;
+        parser->room = 0;
     }
     parser->state = BEGIN;
     parser->text_bytes = parser->count = parser->wanted = 0;
@@ -233,7 +241,7 @@ static int take_count(struct tierce__resp_request_parser *parser)
 static int begin_large(struct tierce__resp_request_parser *parser, uint64_t bytes,
                        struct tierce__resp_request *out)
 {
-    if (parser->has_large || bytes > parser->limits.large_bytes_max)
+    if (bytes > parser->limits.large_bytes_max)
         return broken(parser, TIERCE_E_LIMIT, "Protocol error: invalid bulk length");
     tell(parser, out);
     out->large = parser->count;
@@ -254,7 +262,7 @@ static int take_length(struct tierce__resp_request_parser *parser, struct tierce
         return broken(parser, TIERCE_E_FORMAT, "Protocol error: expected '$'");
     if (!to_integer(&length, parser->head + 1, parser->head_bytes - 1) || length < 0)
         return broken(parser, TIERCE_E_FORMAT, "Protocol error: invalid bulk length");
-    if ((uint64_t)length >= parser->limits.large_bytes)
+    if ((uint64_t)length >= parser->limits.large_bytes && !parser->has_large)
         return begin_large(parser, (uint64_t)length, out);
     if ((uint64_t)length > parser->limits.bytes_max ||
         parser->text_bytes > parser->limits.bytes_max - (size_t)length)
@@ -458,6 +466,13 @@ int tierce__resp_request_feed(struct tierce__resp_request_parser *parser, const 
     return rc;
 }
 
+void tierce__resp_request_done(struct tierce__resp_request_parser *parser)
+{
+    TIERCE_CHECK_MAGIC(parser, PARSER_MAGIC);
+    if (parser->has_ended)
+        forget_request(parser);
+}
+
 void tierce__resp_request_into(struct tierce__resp_request_parser *parser, void *memory)
 {
     TIERCE_CHECK_MAGIC(parser, PARSER_MAGIC);
@@ -467,11 +482,6 @@ void tierce__resp_request_into(struct tierce__resp_request_parser *parser, void 
     if (parser->left == 0)
         parser->state = BULK_END;
     parser->end_bytes = 0;
-}
-
-void tierce__resp_request_discard(struct tierce__resp_request_parser *parser)
-{
-    parser->into = NULL;
 }
 
 void *tierce__resp_request_room(struct tierce__resp_request_parser *parser, size_t *bytes)

@@ -10,8 +10,9 @@
 
 /*
  * Requests of RESP2 and RESP3, as a server gets them, in any pieces: arrays of bulk strings, and
- * the inline commands that are typed by hand. An argument of at least large_bytes (a SET's value)
- * is not kept: it is announced as soon as its length is known, and its bytes go where they belong.
+ * the inline commands that are typed by hand. The first argument of at least large_bytes (a SET's
+ * value) is not kept: it is announced as soon as its length is known, and its bytes go where they
+ * belong.
  *
  *     while ((rc = tierce__resp_request_feed(parser, bytes, count, &used, &request)) ...)
  *         LARGE:   tierce__resp_request_into(parser, memory of request.large_bytes, or NULL)
@@ -44,7 +45,7 @@ enum tierce__resp_request_event {
 struct tierce__resp_request_limits {
     size_t args_max;
     size_t bytes_max;         /* of all arguments but the large one */
-    uint64_t large_bytes;     /* from when on an argument is large; one of a request may be */
+    uint64_t large_bytes;     /* from when on the first such argument is the large one */
     uint64_t large_bytes_max; /* and what it may be */
 };
 
@@ -65,14 +66,15 @@ TIERCE_MUSTUSE int tierce__resp_request_feed(struct tierce__resp_request_parser 
                                              const char *bytes, size_t count, size_t *used,
                                              struct tierce__resp_request *out);
 
+/* The request that was told is not needed any more: more memory than most need goes. Harmless where
+ * none was told. */
+void tierce__resp_request_done(struct tierce__resp_request_parser *parser);
+
 /* What was wrong, in Redis' words; constant storage. */
 const char *tierce__resp_request_error(const struct tierce__resp_request_parser *parser);
 
 /* After LARGE: where the bytes go, [borrow until they are there]. NULL: nowhere. */
 void tierce__resp_request_into(struct tierce__resp_request_parser *parser, void *memory);
-
-/* From now on the bytes go nowhere. Harmless where there is no large argument. */
-void tierce__resp_request_discard(struct tierce__resp_request_parser *parser);
 
 /* Where the next bytes belong if they are of the large argument and have a place: up to *bytes at
  * the pointer; or NULL. What was written there is told by filled. */

@@ -22,7 +22,7 @@ static void remove_folder(void *ctx)
     ck_assert_int_eq(system(command), 0);
 }
 
-#define CAPS (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS | TIERCE__CONNECTOR_DURABLE)
+#define CAPS (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS)
 
 static char plain[] = "", flat[] = "?fanout=1&connections=2", capped[] = "?size=1GiB&sweep=100ms";
 

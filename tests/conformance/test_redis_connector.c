@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Against a real redis-server: over TCP, over its Unix socket, by TLS, and as a user with a
- * password. */
+/* Against a real redis-server: over TCP, over its Unix socket, by TLS, as a user with a password,
+ * by a sentinel; and against a cluster. */
 #include "conformance/connector_conformance.h"
-#include "redis_server.h"
+#include "redis_sentinels.h"
 
 #include <stdlib.h>
 
 static struct redis_server server;
+static struct redis_sentinels sentinels;
+static struct redis_cluster cluster;
 
 static bool start_tcp(char *url, size_t room, void *ctx)
 {
@@ -49,7 +51,7 @@ static bool start_tls(char *url, size_t room, void *ctx)
     if (!redis_start(&server, NULL))
         return false;
     redis_kill(&server);
-    if (!redis_make_certificates(&server) || !redis_run(&server, true, more))
+    if (!tls_make_certificates(server.dir) || !redis_run(&server, true, more))
         return false;
     snprintf(url, room,
              "rediss://127.0.0.1:%u?ca_file=%s/ca.pem&client_certificate=%s/s.pem&client_key=%s/"
@@ -64,6 +66,89 @@ static void stop(void *ctx)
     redis_stop(&server);
 }
 
+static bool start_sentinel(char *url, size_t room, void *ctx)
+{
+    if (!redis_sentinels_start(&sentinels, 1, NULL, ""))
+        return false;
+    snprintf(url, room, "valkey+sentinel://%s/m/4%s", sentinels.hosts, (const char *)ctx);
+    return true;
+}
+
+static void stop_sentinel(void *ctx)
+{
+    (void)ctx;
+    redis_sentinels_stop(&sentinels);
+}
+
+/* All by TLS: clients, replication, sentinels, the cluster's bus. */
+static char tls_dir[64];
+
+static void finish_tls(char *url, size_t room, const char *more)
+{
+    size_t used = strlen(url);
+    snprintf(url + used, room - used,
+             "?ca_file=%s/ca.pem&client_certificate=%s/s.pem&client_key=%s/s.key%s", tls_dir,
+             tls_dir, tls_dir, more);
+}
+
+static bool make_tls(void)
+{
+    snprintf(tls_dir, sizeof(tls_dir), "/tmp/tierce-tls-XXXXXX");
+    sentinels.tls_dir = cluster.tls_dir = tls_dir;
+    return mkdtemp(tls_dir) != NULL && tls_make_certificates(tls_dir);
+}
+
+static void remove_tls(void)
+{
+    char command[96];
+    snprintf(command, sizeof(command), "rm -r %s", tls_dir);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static bool start_tls_sentinel(char *url, size_t room, void *ctx)
+{
+    if (!make_tls() || !redis_sentinels_start(&sentinels, 1, NULL, ""))
+        return false;
+    snprintf(url, room, "rediss+sentinel://%s/m", sentinels.hosts);
+    finish_tls(url, room, ctx);
+    return true;
+}
+
+static void stop_tls_sentinel(void *ctx)
+{
+    stop_sentinel(ctx);
+    remove_tls();
+}
+
+static bool start_tls_cluster(char *url, size_t room, void *ctx)
+{
+    if (!make_tls() || !redis_cluster_start(&cluster, 3, 0, 60000))
+        return false;
+    snprintf(url, room, "rediss+cluster://%s", strchr(cluster.uri, '/') + 2);
+    finish_tls(url, room, ctx);
+    return true;
+}
+
+static bool start_cluster(char *url, size_t room, void *ctx)
+{
+    if (!redis_cluster_start(&cluster, 3, 0, 60000))
+        return false;
+    snprintf(url, room, "redis+cluster://%s%s", strchr(cluster.uri, '/') + 2, (const char *)ctx);
+    return true;
+}
+
+static void stop_cluster(void *ctx)
+{
+    (void)ctx;
+    redis_cluster_stop(&cluster);
+}
+
+static void stop_tls_cluster(void *ctx)
+{
+    stop_cluster(ctx);
+    remove_tls();
+}
+
 #define CAPS (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS)
 
 static char plain[] = "", many[] = "?db=2&connections=40&prefix=a*%3F%5B%5C",
@@ -74,6 +159,26 @@ static const struct connector_factory factories[] = {
     {.name = "redis by a socket", .start = start_unix, .stop = stop, .ctx = many, .caps = CAPS},
     {.name = "redis by TLS", .start = start_tls, .stop = stop, .ctx = plain, .caps = CAPS},
     {.name = "redis for a user", .start = start_user, .stop = stop, .ctx = user, .caps = CAPS},
+    {.name = "redis by a sentinel",
+     .start = start_sentinel,
+     .stop = stop_sentinel,
+     .ctx = plain,
+     .caps = CAPS},
+    {.name = "redis cluster",
+     .start = start_cluster,
+     .stop = stop_cluster,
+     .ctx = user,
+     .caps = CAPS},
+    {.name = "redis by a sentinel and TLS",
+     .start = start_tls_sentinel,
+     .stop = stop_tls_sentinel,
+     .ctx = plain,
+     .caps = CAPS},
+    {.name = "redis cluster by TLS",
+     .start = start_tls_cluster,
+     .stop = stop_tls_cluster,
+     .ctx = plain,
+     .caps = CAPS},
 };
 
 int main(void)

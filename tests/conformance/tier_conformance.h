@@ -36,8 +36,7 @@ struct tier_factory {
 /* Runs all tests over all factories. Returns the exit status of the program. */
 int tier_conformance_main(const struct tier_factory *factories, size_t count);
 
-/* ---- between the files of the suite, and for tests of one tier --------------------------------
- */
+/* ---- between the files of the suite, and for tests of one tier ------------------------------- */
 
 /* The tier under test, opened by tier_test_start for factory `index`. */
 struct tier_test {

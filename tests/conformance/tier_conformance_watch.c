@@ -83,10 +83,11 @@ static bool start(int index)
     return true;
 }
 
-/* What was told, what a scan tells and what is found are one. */
+/* What was told, what a scan tells, what is found and what is counted are one. */
 static void check_model(uint32_t places)
 {
     struct model scanned = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+    uint64_t held = 0;
     uint32_t cursor = 0;
     while (tier_test.tier->ops->scan(tier_test.tier, &cursor, places, take_note, &scanned))
         ;
@@ -99,7 +100,9 @@ static void check_model(uint32_t places)
         ck_assert_int_eq(tier_call_run(&call), 0);
         ck_assert_msg(model.held[n] == (call.req.found == 1), "key %u", (unsigned)n);
         ck_assert_msg(scanned.held[n] == model.held[n], "key %u in a scan", (unsigned)n);
+        held += model.held[n];
     }
+    ck_assert_uint_eq(tier_test_stats().chunks, held);
 }
 
 static int put_key(uint64_t n)

@@ -233,8 +233,8 @@ END_TEST
 
 /* ---- processes ---- */
 
-/* The assertions note where they are in a file that the parent reads; half a note would spoil it.
- */
+/* The assertions note where they are in a file that the parent reads; half a note would spoil
+ * it. */
 static void keep_to_oneself(int ready)
 {
     int nowhere = open("/dev/null", O_WRONLY);

@@ -22,8 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(copy, data, size);
     uint32_t header_bytes;
     memcpy(&header_bytes, copy + 12, sizeof(header_bytes));
-    if (header_bytes >= 32 && header_bytes <= size) {
-        tierce__chunk_seal(copy);
+    if (header_bytes >= 4096 && header_bytes % 4096 == 0 && header_bytes <= size) {
+        tierce__chunk_seal(copy, header_bytes);
         if (tierce__chunk_parse(&info, copy, size) == 0 && info.extent.object_bytes <= size)
             (void)tierce__chunk_verify_cells(copy, &info);
     }

@@ -67,7 +67,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint64_t live = tierce__alloc_live();
     if (size < 1)
         return 0;
-    struct tierce__resp_parser *parser = tierce__resp_parser_create(BULK_BYTES_MAX);
+    struct tierce__resp_parser *parser =
+        tierce__resp_parser_create(BULK_BYTES_MAX, 2 * BULK_BYTES_MAX + (1u << 20));
     if (parser == NULL)
         return 0;
     const char *text = (const char *)data + 1;

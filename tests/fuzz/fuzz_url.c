@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
-#include "connector/url.h"
+#include "base/url.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,14 +19,14 @@ static void check_shown(const char *text)
         return;
     int before = (int)(behind + 3 - text);
     snprintf(hiding, sizeof(hiding), "%.*su:" HIDDEN "@%s", before, text, behind + 3);
-    tierce__connector_show_url(shown, sizeof(shown), hiding);
+    tierce__url_show(shown, sizeof(shown), hiding);
     TIERCE_ASSERT(strstr(shown, HIDDEN) == NULL || strstr(text, HIDDEN) != NULL);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const known[] = {"ttl", "size", NULL};
-    char text[512], why[TIERCE__CONNECTOR_WHY_BYTES] = "";
+    char text[512], why[TIERCE__URL_WHY_BYTES] = "";
     struct tierce__url url = {0};
     uint64_t value = 0;
     size_t bytes = size < sizeof(text) - 1 ? size : sizeof(text) - 1;

@@ -93,8 +93,7 @@ static struct tierce__setup draw_setup(struct test_random *random)
     };
 }
 
-/* ---- a watch, which counts as the definition says ---------------------------------------------
- */
+/* ---- a watch, which counts as the definition says -------------------------------------------- */
 
 struct counts {
     struct {
@@ -135,8 +134,7 @@ static void lookup(void *arg, size_t row, const struct tierce__recorded *request
     }
 }
 
-/* ---- a run ------------------------------------------------------------------------------------
- */
+/* ---- a run ----------------------------------------------------------------------------------- */
 
 struct run {
     struct tierce__recording *recording;
@@ -192,8 +190,7 @@ static void clear(struct run *r)
     tierce__recording_destroy(r->recording);
 }
 
-/* ---- what must hold ---------------------------------------------------------------------------
- */
+/* ---- what must hold -------------------------------------------------------------------------- */
 
 static void is_near(double a, double b)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Named values under several threads, with little room: created, replaced, removed, expired,
- * evicted and cleared at once, over restarts. The model is time: each write has a beginning and an
- * end on one clock of events. A value is stale for a find that begins after another write of its
- * name has ended that began after the value's own had ended. None that is stale, expired or
- * another's may be found; whatever is found is whole.
+ * Named values under several threads, with little room: created, replaced, put again as they are,
+ * removed, expired, evicted and cleared at once, over restarts. The model is time: each write has a
+ * beginning and an end on one clock of events. A value is stale for a find that begins after
+ * another write of its name has ended that began after the value's own had ended. None that is
+ * stale, expired or another's may be found; whatever is found is whole.
  */
 #include "check_main.h"
 #include "object_fixture.h"
@@ -27,8 +27,9 @@ static _Atomic uint64_t floors[NAMES]; /* of a write that has ended: when it beg
 static _Atomic uint64_t version_last;
 static _Atomic uint64_t wrong, got, put_count;
 static struct {
-    _Atomic uint64_t ended; /* when its write did; UINT64_MAX: not yet */
+    _Atomic uint64_t ended; /* when its last write did; UINT64_MAX: not yet */
     _Atomic uint64_t expires_ms;
+    uint64_t bytes;
     uint32_t name;
 } versions[VERSIONS];
 
@@ -63,24 +64,38 @@ static uint64_t draw_bytes(struct test_random *random)
     return test_random_below(random, most[test_random_below(random, 4)]);
 }
 
-static void put_one(struct test_random *random, uint32_t n)
+static void put_version(uint64_t version)
 {
     char name[16];
-    uint64_t version = atomic_fetch_add(&version_last, 1) + 1, began = tick(), expires_ms = 0;
-    ck_assert_uint_lt(version, VERSIONS);
-    if (test_random_below(random, 8) == 0)
-        expires_ms = tierce__wall_us() / 1000 + test_random_below(random, 50);
+    uint64_t began = tick();
     atomic_store(&versions[version].ended, UINT64_MAX);
-    atomic_store(&versions[version].expires_ms, expires_ms);
-    versions[version].name = n;
-    name_of(name, n);
-    int rc = ox_put_until(space, name, version, draw_bytes(random), expires_ms);
+    name_of(name, versions[version].name);
+    int rc = ox_put_until(space, name, version, versions[version].bytes,
+                          atomic_load(&versions[version].expires_ms));
     expect(rc == 0 || rc == TIERCE_E_FULL || rc == TIERCE_E_LIMIT, "a put's status", version);
     if (rc < 0)
         return;
     atomic_store(&versions[version].ended, tick());
-    raise_floor(n, began);
+    raise_floor(versions[version].name, began);
     atomic_fetch_add(&put_count, 1);
+}
+
+/* Now and then what this thread put last under the name, once more. */
+static void put_one(struct test_random *random, uint32_t n, uint64_t *last)
+{
+    if (*last != 0 && test_random_below(random, 3) == 0) {
+        put_version(*last);
+        return;
+    }
+    uint64_t version = atomic_fetch_add(&version_last, 1) + 1;
+    ck_assert_uint_lt(version, VERSIONS);
+    if (test_random_below(random, 8) == 0)
+        atomic_store(&versions[version].expires_ms,
+                     tierce__wall_us() / 1000 + test_random_below(random, 50));
+    versions[version].bytes = draw_bytes(random);
+    versions[version].name = n;
+    *last = version;
+    put_version(version);
 }
 
 static void get_one(uint32_t n)
@@ -140,10 +155,11 @@ static void *work(void *arg)
 {
     struct test_random random = {*(uint64_t *)arg};
     struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    uint64_t last[NAMES] = {0};
     for (uint32_t i = 0; i < STEPS; i++) {
         uint32_t n = test_random_below(&random, NAMES), dice = test_random_below(&random, 1000);
         if (dice < 300)
-            put_one(&random, n);
+            put_one(&random, n, &last[n]);
         else if (dice < 800)
             get_one(n);
         else if (dice < 870)

@@ -72,6 +72,7 @@ def changed(config, part, **values):
     return out
 
 
+LATENT = {**FULL, "num_kv_heads": 1}
 WINDOW = kv.SlidingWindowSpec(**FULL, sliding_window=128)
 MAMBA = kv.MambaSpec(block_size=BLOCK, shapes=((4, 4),), dtypes=(torch.float32,))
 CACHES = {
@@ -80,7 +81,9 @@ CACHES = {
     "kind MambaSpec": cache(MAMBA),
     "kind ChunkedLocalAttentionSpec": cache(
         kv.ChunkedLocalAttentionSpec(**FULL, attention_chunk_size=128)),
-    "kind MLAAttentionSpec": cache(kv.MLAAttentionSpec(**{**FULL, "num_kv_heads": 1})),
+    "sparse or compressed": cache(kv.MLAAttentionSpec(**LATENT, is_index_group_leader=True)),
+    "sparse or compressed latent": cache(kv.MLAAttentionSpec(**LATENT, model_version="4")),
+    "compressed latent attention": cache(kv.MLAAttentionSpec(**LATENT, tokens_per_state=4)),
     "0 KV cache groups": cache(),
     "sliding window": cache(kv.FullAttentionSpec(**FULL, sliding_window=128)),
     "chunked": cache(kv.FullAttentionSpec(**FULL, attention_chunk_size=128)),
@@ -89,7 +92,9 @@ CACHES = {
     "block hashes of another block size": cache(kv.FullAttentionSpec(**FULL), hash_block_size=16),
 }
 CONFIGS = {
-    "tensor, pipeline": ("parallel_config", {"world_size": 2}),
+    "context parallelism": ("parallel_config", {"world_size": 2}),
+    "workers on several hosts": ("parallel_config", {
+        "world_size": 2, "tensor_parallel_size": 2, "nnodes": 2}),
     "a pooling model": ("model_config", {"runner_type": "pooling"}),
     "load format 'dummy'": ("load_config", {"load_format": "dummy"}),
 }
@@ -339,6 +344,7 @@ def test_layers_without_a_cache_are_passed_over(config):
     c = ours.TierceConnector(config, KVConnectorRole.WORKER, cache(kv.FullAttentionSpec(**FULL)))
     done = []
     c.half.geometry = Thing(layer_of={"layers.0.attn": 0})
+    c.half.part = Thing(store=range(1))
     c.half.loads = c.half.stores = [Thing(next_layer=0, advance=done.append)]
     for name in ("vision.0.attn", "layers.0.attn"):
         c.half.wait_layer(name)

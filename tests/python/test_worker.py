@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from tierce.vllm.link import PREFETCH, Later  # noqa: E402
+from tierce.vllm.ranks import Ranks  # noqa: E402
 from tierce.vllm.tracker import ChainPart, LoadSpec, ReqMeta, SaveSpec  # noqa: E402
 from tierce.vllm.worker import TELLING_TOKENS, SessionChain, WorkerHalf  # noqa: E402
 
@@ -26,9 +27,9 @@ def request(blocks, load=None):
     return ReqMeta("r", 1, None, b"", 4, 4 + blocks, load=load)
 
 
-def step(*requests):
+def step(*requests, ranks=Ranks()):
     """What is told after a step of these requests that took 5 ms."""
-    half = SimpleNamespace(requests=list(requests), namespace={"block_tokens": 16}, view=View(),
+    half = SimpleNamespace(ranks=ranks, requests=list(requests), namespace={"block_tokens": 16}, view=View(),
                            step_began_ns=time.monotonic_ns() - 5_000_000)
     WorkerHalf.tell_speed(half)
     return half.view.told
@@ -38,6 +39,13 @@ def test_a_step_that_computes_a_prompt_tells_its_speed():
     told = step(request(TELLING_TOKENS // 32), request(TELLING_TOKENS // 32))
     assert [tokens for tokens, _ in told] == [TELLING_TOKENS]
     assert told[0][1] >= 5_000_000
+
+
+def test_one_of_several_workers_tells_for_all():
+    blocks = TELLING_TOKENS // 16
+    assert step(request(blocks), ranks=Ranks(1, 2)) == step(request(blocks), ranks=Ranks(0, 1, 1, 2)) == []
+    ((_, took_ns),) = step(request(blocks), ranks=Ranks(0, 2, 0, 2))
+    assert took_ns >= 10_000_000  # the second stage's layers too
 
 
 def test_decoding_tells_nothing():
@@ -84,6 +92,7 @@ class PrefetchingView:
 @pytest.fixture
 def half():
     half = WorkerHalf.__new__(WorkerHalf)
+    half.ranks = Ranks()
     half.lock, half.view = threading.Lock(), PrefetchingView()
     half.chains = {session: SessionChain(None, SimpleNamespace(blocks=8)) for session in (7, 8)}
     half.prefetches, half.busy, half.released = {}, {}, set()

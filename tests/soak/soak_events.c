@@ -40,6 +40,8 @@ static struct {
 static struct directory fresh;
 static _Atomic uint64_t through; /* events up to it were applied */
 static _Atomic bool subscribed;
+static _Atomic bool
+    settling; /* no naps: with small batches they would take longer than anybody waits */
 
 /* ---- a set of chunks ------------------------------------------------------------------------- */
 
@@ -130,7 +132,8 @@ static void on_events(void *arg, const struct tierce_event_batch *batch)
     uint64_t first = batch->events[0].sequence, next = events.last + 1;
     MUST(batch->count > 0);
     MUST(events.last == 0 || (batch->gap ? first > next : first == next));
-    usleep(events.nap_us);
+    if (!atomic_load(&settling))
+        usleep(events.nap_us);
     while (!atomic_load(&subscribed)) /* this may come before subscribe has returned */
         usleep(1000);
     if (batch->gap || events.last == 0) {
@@ -153,6 +156,7 @@ void events_start(struct test_random *random)
     memset(&events, 0, sizeof(events));
     atomic_store(&through, 0);
     atomic_store(&subscribed, false);
+    atomic_store(&settling, false);
     empty(&events.directory);
     events.nap_us = test_random_below(random, 3) == 0 ? 1000 * test_random_below(random, 30) : 0;
     struct tierce_events_opts opts = {.size = sizeof(opts),
@@ -169,6 +173,7 @@ void events_settle(uint32_t timeout_ms)
 {
     uint64_t last = tierce__events_last(soak.engine->events), sequence;
     uint64_t give_up = tierce__deadline_in_ms(timeout_ms);
+    atomic_store(&settling, true);
     while (atomic_load_explicit(&through, memory_order_acquire) < last) {
         MUST(tierce__now_ns() < give_up);
         usleep(2000);

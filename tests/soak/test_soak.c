@@ -183,14 +183,16 @@ static void await_baseline(void)
         s = soak_stats();
         tierce__pool_stats(soak.engine->pool, &pool);
         quiet = s.sessions_now == 0 && s.pinned_bytes_now == 0 && s.prefetch_bytes_now == 0 &&
-                s.disk_queued_bytes_now == 0 && pool.bufs == s.memory_chunks_now &&
+                s.leases_now == 0 && s.disk_queued_bytes_now == 0 &&
+                pool.bufs == s.memory_chunks_now &&
                 (uint64_t)s.memory_bytes_now == memory_chunk_bytes();
         if (!quiet && tierce__now_ns() >= give_up)
             fprintf(stderr,
-                    "sessions %lld pinned %lld prefetch %lld queued %lld bufs %u chunks %lld\n",
+                    "sessions %lld pinned %lld leases %lld prefetch %lld queued %lld bufs %u "
+                    "chunks %lld\n",
                     (long long)s.sessions_now, (long long)s.pinned_bytes_now,
-                    (long long)s.prefetch_bytes_now, (long long)s.disk_queued_bytes_now, pool.bufs,
-                    (long long)s.memory_chunks_now);
+                    (long long)s.leases_now, (long long)s.prefetch_bytes_now,
+                    (long long)s.disk_queued_bytes_now, pool.bufs, (long long)s.memory_chunks_now);
         MUST(quiet || tierce__now_ns() < give_up);
         usleep(2000);
     } while (!quiet);

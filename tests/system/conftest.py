@@ -52,12 +52,12 @@ class HostError(Exception):
 class Host:
     """A running engine.py. Methods of its Host are called by name."""
 
-    def __init__(self, log, *core):
+    def __init__(self, log, *core, python=sys.executable, env=None):
         self.log = log
         self.running = False  # an engine
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("engine.py")), str(log), *map(str, core)],
-            env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [python, str(Path(__file__).with_name("engine.py")), str(log), *map(str, core)],
+            env={**environment(), **(env or {})}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             start_new_session=True)
 
     def __getattr__(self, name):
@@ -138,6 +138,17 @@ def engines(hosts, models):
     for host in started:
         if host.alive() and host.running:
             host.stop()
+
+
+@pytest.fixture
+def node(tmp_path):
+    """A node of a test's own; node.store: the configuration of an engine that is its client."""
+    from node_process import Node
+
+    out = Node(tmp_path, f"--listen.native={tmp_path}/native", "--memory.size=256MiB")
+    out.store = {"node.socket": f"{tmp_path}/native", "timeout.lookup": "2s"}
+    yield out
+    out.kill()
 
 
 engine = pytest.fixture(engines)

@@ -48,7 +48,8 @@ class Host:
         self.store = None
         self.heal = lambda: 0
 
-    def start(self, model, store=None, policy="recompute", **options):
+    def start(self, model, store=None, policy="recompute", connector=None, **options):
+        """`store`: the configuration of Tierce's connector. `connector`: another one."""
         if self.llm is not None:
             raise RuntimeError("an engine is running already")
         from vllm import LLM
@@ -60,9 +61,13 @@ class Host:
             "max_num_batched_tokens": 2048, "max_num_seqs": 4, "num_gpu_blocks_override": 200,
             "disable_log_stats": False, "skip_tokenizer_init": True, **options}
         if store is not None:
+            if "node.socket" in store:  # else the connector takes vLLM's name, and `opened` another engine
+                store = {"node.engine": f"engine of process {os.getpid()}", **store}
+            connector = {"kv_connector": "TierceConnector", "kv_connector_module_path": "tierce.vllm",
+                         "kv_connector_extra_config": store}
+        if connector is not None:
             options["kv_transfer_config"] = KVTransferConfig(
-                kv_connector="TierceConnector", kv_connector_module_path="tierce.vllm",
-                kv_role="kv_both", kv_load_failure_policy=policy, kv_connector_extra_config=store)
+                kv_role="kv_both", kv_load_failure_policy=policy, **connector)
         # vLLM collects garbage five times while it starts: most of the time that a small engine
         # needs, unless what was imported is left out.
         gc.freeze()
@@ -90,12 +95,17 @@ class Host:
                 out.append({"answer": list(result.outputs[0].token_ids),
                             "end": result.outputs[0].finish_reason,
                             "report": result.kv_transfer_params,
+                            "cached": result.num_cached_tokens,
                             "seconds": time.monotonic() - began})
         return out
 
     def forget(self):
         """Empties vLLM's own prefix cache, not the store."""
         return self.llm.llm_engine.reset_prefix_cache()
+
+    def step(self):
+        """What a connector sends from the blocks of a request that has ended, a step after that lets go."""
+        self.llm.llm_engine.step()
 
     def reset_connector(self):
         return self.llm.llm_engine.reset_prefix_cache(reset_connector=True)
@@ -164,6 +174,10 @@ class Host:
     def mend_call(self):
         """Ends break_call; returns how often the call was made."""
         return self.heal()
+
+    def tell_workers(self, method, arguments):
+        """Calls a method of the worker extension in every worker."""
+        return self.llm.collective_rpc(method, args=tuple(arguments))
 
     def stop(self):
         """Again after it was stopped does nothing."""

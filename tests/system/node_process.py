@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A `tierce node` in a process of its own, bare sockets to it, and LMCache's messages."""
 
+import atexit
 import http.client
 import re
 import signal
@@ -29,9 +30,10 @@ class Node:
             [str(executable()), "node", "--listen.resp_port=0", "--listen.lm_port=0",
              "--listen.http_port=0", "--memory.size=128MiB", "--control.socket=", *self.arguments],
             stdout=out, stderr=out, env=self.env)
+        atexit.register(self.process.kill)  # of a test that failed before it ended its node
         out.close()
         until = time.monotonic() + SECONDS
-        while (found := re.search(r"listening on .*", self.log.read_text())) is None:
+        while (found := re.search(r"listening on .*\n", self.log.read_text())) is None:
             assert self.process.poll() is None and time.monotonic() < until, self.log.read_text()
             time.sleep(0.01)
         ports = dict(re.findall(r"(RESP|lm|HTTP)(?: 127\.0\.0\.1)? (\d+)", found.group()))
@@ -91,8 +93,8 @@ def take(sock, count):
 class Lm:
     """A client of lm:// as LMCache's: a PUT has no answer."""
 
-    def __init__(self, node):
-        self.socket = node.connect(node.lm)
+    def __init__(self, node, sock=None):
+        self.socket = node.connect(node.lm) if sock is None else sock
 
     def send(self, command, key="", length=0, shape=(1, 3, 0, 2, 4, 16, 16)):
         self.socket.sendall(REQUEST.pack(command, length, *shape, key.encode().ljust(150)))

@@ -3,6 +3,7 @@
 
 import copy
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -276,9 +277,8 @@ def test_what_is_reclaimed_is_named(tmp_path):
         looked = api.call("meta", "GetCacheMeta", instance_id="i", block_keys=list(range(100)))
         ids = {key: json.loads(meta)["id"] for key, meta in enumerate(looked["metas"])}
         log = manager.folder / "logs" / "event_publisher.log"
-        wait_until(lambda: "CacheReclaimSubmit" in log.read_text())
-        event = next(json.loads(line) for line in log.read_text().splitlines()
-                     if "CacheReclaimSubmit" in line)
+        wait_until(lambda: re.search(r".*CacheReclaimSubmit.*\n", log.read_text()))
+        event = json.loads(re.search(r".*CacheReclaimSubmit.*\n", log.read_text()).group())
         assert event["component"] == "cache_reclaimer" and event["delay_us"] == 100_000
         assert event["block_keys"]
         for key, location in zip(event["block_keys"], event["location_ids"], strict=True):

@@ -2,18 +2,23 @@
 """A node and what talks to it: redis-cli, redis-benchmark, redis-py, LMCache's messages, and those who mean no good."""
 
 import concurrent.futures
+import contextlib
 import errno
 import hashlib
 import os
 import random
 import resource
+import signal
 import socket
+import ssl
 import subprocess
 import time
+import warnings
 
 import pytest
 
-from node_process import GET, PUT, REPLY, Lm, Node, command, take
+from manager_process import wait_until
+from node_process import GET, PUT, REPLY, SECONDS, Lm, Node, command, take
 from serve_process import make_certificates
 
 TOKENS = {"reader": "read", "writer": "read,write", "boss": "read,write,admin"}
@@ -41,16 +46,22 @@ def test_redis_cli(node):
     assert sorted(cli(node, "--scan").split()) == [b"big", b"k"]
     assert cli(node, "-3", "mget", "k", "none") == b"v\n\n"
     assert b"tierce_version" in cli(node, "info")
+    stat = subprocess.Popen(["redis-cli", "-p", str(node.resp), "--stat", "-i", "0.01"], stdout=subprocess.PIPE)
+    rows = [stat.stdout.readline().split() for _ in range(4)][2:]  # a title of two lines; what is not told is LLONG_MIN
+    stat.kill()
+    stat.communicate()
+    assert [row[0] for row in rows] == [b"2", b"2"] and all(b"-92" not in word for row in rows for word in row), rows
     assert cli(node, "flushdb") == b"OK\n" and cli(node, "dbsize") == b"0\n"
 
 
 def test_redis_benchmark(node):
     for extra in ([], ["-P", "16"], ["-d", "100000", "-n", "500"]):
         out = subprocess.run(["redis-benchmark", "-p", str(node.resp), "-n", "5000", "-c", "20", "--csv",
-                              "-t", "ping_mbulk,set,get", *extra],
+                              "-t", "ping_mbulk,set,get,mset", *extra],
                              check=True, capture_output=True, text=True, timeout=300)
         assert "Error" not in out.stdout + out.stderr
-        assert [line.split('"')[1] for line in out.stdout.splitlines()[1:]] == ["PING_MBULK", "SET", "GET"]
+        assert [line.split('"')[1] for line in out.stdout.splitlines()[1:]] == ["PING_MBULK", "SET", "GET",
+                                                                              "MSET (10 keys)"]
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
@@ -59,9 +70,11 @@ def test_redis_py(node, protocol):
     client = redis.Redis(port=node.resp, protocol=protocol, client_name="test")
     big = os.urandom(20 << 20)
     assert client.ping() and client.set("k", "v", ex=100) and 98 <= client.ttl("k") <= 100
+    assert client.expire("k", 50) and 48 <= client.ttl("k") <= 50 and client.persist("k") and client.ttl("k") == -1
     assert client.set("k", "w", nx=True) is None and client.get("k") == b"v"
     assert client.set("big", big) and client.get("big") == big
     assert client.getrange("big", 5, 9) == big[5:10] and client.strlen("big") == len(big)
+    assert client.mset({"m1": b"1", "m2": b"2"}) and client.delete("m1", "m2") == 2
     assert client.mget("k", "none", "big") == [b"v", None, big]
     assert client.exists("k", "none") == 1 and client.client_getname() in ("test", b"test")
     assert sorted(client.scan_iter(match="*i*")) == [b"big"]
@@ -77,9 +90,11 @@ def test_redis_py(node, protocol):
 # ---- LMCache's protocol -------------------------------------------------------------------------
 
 def test_lm_values(node):
+    """A key is any text: LMCache 0.5's, 0.3's, which begin with a format, of a layer, with tags, and the longest."""
     client, other = Lm(node), Lm(node)
-    values = {f"org/m@1@0@{i:064x}@bfloat16": os.urandom(size)
-              for i, size in enumerate([1, 4096, 1 << 20, 16 << 20])}
+    keys = [f"org/m@1@0@{1:064x}@bfloat16", "vllm@org/m@2@1@-5c7c4165af101b9a@half",
+            "vllm@org/m@2@1@-5c7c4165af101b9a@half@7@user%u1", "k" * 150]
+    values = {key: os.urandom(size) for key, size in zip(keys, [1, 4096, 1 << 20, 16 << 20])}
     for key, value in values.items():
         client.put(key, value)
         assert client.exist(key) and other.get(key) == value
@@ -146,6 +161,7 @@ def test_slow_readers_hold_a_lease_and_nothing_else(node):
     client = Lm(node)
     client.put("big", value)
     assert client.get("big") == value
+    wait_until(lambda: node.resident() > 128 << 20, SECONDS)  # its memory is touched in idle time
     before = node.resident()
     slow = [node.connect(node.resp, receive=4096) for _ in range(50)]
     slow += [node.connect(node.lm, receive=4096) for _ in range(1)]
@@ -222,6 +238,18 @@ def test_what_lies_on_disk_survives_kill_9(tmp_path):
     node.end()
 
 
+def test_what_several_commands_left_on_disk(tmp_path):
+    node = Node(tmp_path, *disk_arguments(tmp_path))
+    assert cli(node, "mset", "a", "1", "b", "2", "c", "3") == b"OK\n" and cli(node, "expire", "a", "1000") == b"1\n"
+    assert cli(node, "set", "b", "4", "ex", "1000") == b"OK\n" and cli(node, "persist", "b") == b"1\n"
+    assert cli(node, "pexpireat", "c", "1") == b"1\n"
+    node.end()
+    node.start()
+    assert cli(node, "mget", "a", "b", "c") == b"1\n4\n\n"
+    assert 900 < int(cli(node, "ttl", "a")) <= 1000 and cli(node, "ttl", "b") == b"-1\n"
+    node.end()
+
+
 def test_killed_while_it_stores(tmp_path):
     node = Node(tmp_path, *disk_arguments(tmp_path))
     for round_ in range(3):
@@ -281,7 +309,57 @@ def test_the_pages_of_administrators(guarded):
     assert status == 503 and "probe" in text
     assert b"READONLY" in cli(guarded, "--no-auth-warning", "-a", "writer", "set", "k", "v")
     assert guarded.ask("POST", "/mode", "normal", Authorization="Bearer boss")[0] == 200
+    assert guarded.ask("POST", "/clear?namespace=", Authorization="Bearer boss")[0] == 400
     assert guarded.ask("POST", "/clear", Authorization="Bearer boss")[0] == 200
+
+
+def test_passwords_of_stores_are_not_shown(tmp_path):
+    node = Node(tmp_path, "--remote.urls=redis://:xq'zw@127.0.0.1:1 redis://me:vq\"kj,yx@127.0.0.1:2/0 lm://127.0.0.1:3")
+    status, text = node.ask("GET", "/config")
+    assert status == 200 and all(f"//127.0.0.1:{port}" in text for port in (1, 2)) and "//127.0.0.1:3" in text
+    assert not any(part in text for part in ("xq", "zw", "vq", "kj", "yx"))
+    node.end()
+
+
+def test_those_that_left_hold_no_place(node):
+    """Of the 64 of administrators: half a request and the end, which come together."""
+    for i in range(300):
+        half = (b"GET /live", b"GET /livez HTTP/1.1\r\nHost: localhost\r\n",
+                b"POST /mode HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nab")[i % 3]
+        with node.connect(node.http) as sock:
+            sock.sendall(half)
+    with node.connect(node.http) as sock:
+        sock.settimeout(20)  # they would stay for 30 s
+        sock.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert sock.recv(100).split()[1] == b"200"
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /live", b"GET /livez HTTP/1.1\r\nHost: localhost\r\n",
+                                   b"POST /mode HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nab"])
+def test_those_that_stay_keep_nobody_out(node, start):
+    """The 64 places of administrators, held by who never asks anything whole: the oldest gives way."""
+    holders = [node.connect(node.http) for _ in range(64)]
+    for holder in holders:
+        holder.sendall(start)
+    asked = node.connect(node.http)
+    asked.settimeout(20)  # they would stay for 30 or 60 s
+    for more in range(3):
+        asked.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert asked.recv(1000).split()[1] == b"200"
+        for _ in range(8):
+            holders.append(node.connect(node.http))
+            holders[-1].sendall(start)
+    first, last = holders[0], holders[-1]
+    first.settimeout(20)
+    with contextlib.suppress(ConnectionResetError):
+        first.sendall(b"x")
+        assert first.recv(1000)[:15] in (b"", b"HTTP/1.1 503 Se", b"HTTP/1.1 400 Ba")
+    last.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        last.recv(1)
+    for sock in (*holders, asked):
+        sock.close()
+    assert node.ask("GET", "/livez") == (200, "ok\n")
 
 
 def test_sigterm_lets_requests_end(node):
@@ -333,6 +411,109 @@ def test_tls(tmp_path):
     silent = node.connect(node.resp)
     assert silent.recv(1) == b""
     client.close()
+    node.end()
+
+
+def test_tokens_and_certificates_are_read_again(tmp_path):
+    """By SIGHUP: all of them, or, where one is no good, none; and nobody who may stay is cut."""
+    files = [tmp_path / name for name in ("server.pem", "server.key", "tokens")]
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        make_certificates(tmp_path / name)
+
+    def put(token, certificate, key):
+        files[2].write_text(f"read,write all {hashlib.sha256(token).hexdigest()}\n")
+        files[2].chmod(0o600)
+        files[0].write_bytes((tmp_path / certificate / "server.pem").read_bytes())
+        files[1].write_bytes((tmp_path / key / "server.key").read_bytes())
+
+    def connect(authority):
+        context = ssl.create_default_context(cafile=tmp_path / authority / "ca.pem")
+        return context.wrap_socket(node.connect(node.resp), server_hostname="localhost")
+
+    def says(client, *words):
+        client.sendall(command(*words))
+        return client.recv(100)
+
+    put(b"old", "first", "first")
+    node = Node(tmp_path, f"--tls.certificate={files[0]}", f"--tls.key={files[1]}", f"--auth.token_file={files[2]}")
+    client = connect("first")
+    assert says(client, "AUTH", "old") == b"+OK\r\n" and says(client, "SET", "k", "v") == b"+OK\r\n"
+    put(b"new", "second", "first")
+    node.process.send_signal(signal.SIGHUP)
+    while "all stays as it was" not in node.log.read_text():
+        time.sleep(0.01)
+    assert says(client, "GET", "k") == b"$1\r\nv\r\n"
+    assert says(connect("first"), "AUTH", "new").startswith(b"-WRONGPASS")
+    put(b"new", "second", "second")
+    node.process.send_signal(signal.SIGHUP)
+    while not (said := says(client, "GET", "k")).startswith(b"-NOAUTH"):
+        assert said == b"$1\r\nv\r\n"
+    assert says(client, "AUTH", "new") == b"+OK\r\n"
+    assert says(client, "GET", "k") == b"$1\r\nv\r\n"
+    assert says(connect("second"), "AUTH", "old").startswith(b"-WRONGPASS")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        connect("first")
+    client.close()
+    node.end()
+
+
+def test_clients_show_a_certificate(tmp_path):
+    """Over TLS 1.3 a client learns with its first answer that it is refused."""
+    make_certificates(tmp_path)
+    node = Node(tmp_path, f"--tls.certificate={tmp_path}/server.pem", f"--tls.key={tmp_path}/server.key",
+                f"--tls.client_ca={tmp_path}/ca.pem")
+
+    def connect(port, name):
+        context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+        if name is not None:
+            context.load_cert_chain(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
+        return context.wrap_socket(node.connect(port), server_hostname="localhost")
+
+    with connect(node.resp, "alice") as client:
+        client.sendall(command("SET", "k", "v"))
+        assert take(client, 5) == b"+OK\r\n"
+    with connect(node.lm, "alice") as sock:
+        client = Lm(node, sock)
+        client.put("k", b"x" * 100_000)
+        assert client.get("k") == b"x" * 100_000
+    for port in (node.resp, node.lm):
+        for name in ("mallory", None):
+            try:
+                with connect(port, name) as client:
+                    client.sendall(command("PING"))
+                    assert client.recv(1) == b""
+            except OSError as error:  # of TLS, or cut
+                assert not isinstance(error, TimeoutError)
+    node.end()
+
+
+def test_who_is_refused_is_told_why(tmp_path):
+    """By TLS: an alert, not an end without a word."""
+    make_certificates(tmp_path)
+    node = Node(tmp_path, f"--tls.certificate={tmp_path}/server.pem", f"--tls.key={tmp_path}/server.key",
+                f"--tls.client_ca={tmp_path}/ca.pem")
+
+    def refused(port, version, name):
+        context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+        context.set_ciphers("DEFAULT@SECLEVEL=0")  # with which a client may still say TLS 1.1
+        context.minimum_version = context.maximum_version = version
+        if name is not None:
+            context.load_cert_chain(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
+        with pytest.raises(ssl.SSLError) as caught:
+            with context.wrap_socket(node.connect(port), server_hostname="localhost") as client:
+                client.sendall(command("PING") * 1000)
+                client.recv(1)
+        return caught.value.reason
+
+    old, new = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for port in (node.resp, node.lm):
+            assert refused(port, new, None) == "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+            assert refused(port, new, "mallory") == refused(port, old, "mallory") == "TLSV1_ALERT_UNKNOWN_CA"
+            assert refused(port, old, None) == "SSLV3_ALERT_HANDSHAKE_FAILURE"
+            assert refused(port, ssl.TLSVersion.TLSv1_1, "alice") == "TLSV1_ALERT_PROTOCOL_VERSION"
     node.end()
 
 

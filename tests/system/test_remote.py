@@ -2,12 +2,10 @@
 """Two real vLLMs share a remote store: what one has computed the other loads, and the answers are
 those of a vLLM without a store, also where the store has gone."""
 
-import shutil
-
 import pytest
 
 from conftest import answers, loaded
-from manager_process import Redis
+from shared_stores import STORES
 
 CHUNK = 256
 
@@ -17,20 +15,9 @@ def remote_store(url, **more):
             "breaker.errors": "2", "breaker.retry": "1h", **more}
 
 
-class Folder:
-    """As Redis, for a shared folder."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.uri = f"file://{folder}"
-
-    def stop(self):
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-@pytest.fixture(params=[Redis, Folder], ids=["redis", "file"])
+@pytest.fixture(params=STORES)
 def place(request, tmp_path):
-    place = request.param(tmp_path / "store")
+    place = STORES[request.param](tmp_path / "store")
     yield place
     place.stop()
 

@@ -123,7 +123,13 @@ def test_a_large_answer(server):
 @pytest.mark.parametrize("size", [(1 << 20) + 1, 5 << 20])
 def test_a_body_that_is_too_long(server, size, chunked):
     extra = ["-H", "Transfer-Encoding: chunked"] if chunked else []
-    answer = curl(server.url + "/Echo", "-H", "Expect:", *extra, data=b"x" * size)
+    # Who still sends when the connection is closed may be cut off before the answer is read (55, 56).
+    for _ in range(5):
+        try:
+            answer = curl(server.url + "/Echo", "-H", "Expect:", *extra, data=b"x" * size)
+            break
+        except AssertionError as error:
+            assert "curl: (55)" in str(error) or "curl: (56)" in str(error)
     assert answer.status == 413 and "error" in json.loads(answer.body)
 
 
@@ -210,6 +216,8 @@ def test_a_deadline_ends_a_call():
     begun = time.monotonic()
     answer = curl(server.url + "/Wait", "-H", "x-wait-ms: 30000", data=b"")
     assert answer.status == 504 and 0.3 <= time.monotonic() - begun < 15
+    # Also where the handler, which answers at once, saw it first.
+    assert {curl(server.url + "/Wait", "-H", "x-wait-ms: 30000", data=b"").status for _ in range(10)} == {504}
     # The handler learns of it; its own answer is dropped.
     while curl(server.url + "/Over").body == b"0":
         time.sleep(0.01)

@@ -1,15 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures a node beside redis-server and a bare socket loop, with the same client.
+"""Measures a node beside redis-server, LMCache's server and a bare socket loop, with the same client.
 
-    tools/bench/node.py EXECUTABLE [--seconds 1] [--lmcache PYTHON]
+    tools/bench/node.py EXECUTABLE [--seconds 0.1] [--rounds 12] [--lmcache PYTHON]
 
-For each size: PUT and GET of lm://, SET and GET of RESP, one connection, GB/s; the median of rounds in which all
-take turns. The bare loop is a process that reads as many bytes, or sends them, without a look at them, behind a
-message of lm://. --lmcache names a Python that has LMCache, whose server is measured too.
+For each size: PUT and GET of lm://, SET and GET of RESP, one connection, GB/s; the time of a GET of 4 KiB beside a round
+trip of 200 bytes; and small commands from redis-benchmark, for each second of the server's processor. The bare loop is a
+process that reads as many bytes, or sends them, without a look at them, behind a message of lm://; "answered" is the
+same with an answer awaited after each PUT, as RESP has. Neither is a limit: a node, which is woken less often, may be
+quicker. That is what the client's own processor needs to send a value: of it "GB at most for a second of the client's
+processor" is the best round. --lmcache names a Python that has LMCache, whose server is measured too.
+
+In each round all take turns, in another order each time; shown is the median, and the median of the rounds' ratios,
+because a machine may be twice as fast in one second as in the next. The client runs on the first processor and the
+servers on the others: where both land on one, which is up to the scheduler, nobody has to be woken and all figures
+double.
 """
 
 import argparse
+import csv
+import io
 import multiprocessing
 import os
 import re
@@ -22,8 +32,8 @@ import tempfile
 import time
 
 REQUEST, REPLY = struct.Struct("<9i150s"), struct.Struct("<9i")
-ROUNDS = 5
 KEYS = 4
+SMALL_COMMANDS = 200_000
 
 
 def key_of(size, index):
@@ -71,6 +81,19 @@ class Lm:
         assert (code, length) == (200, len(view)), (code, length)
         take_into(self.sock, view)
 
+    def bounce(self, view):
+        self.ask(4, "")
+        take_into(self.sock, view)
+
+
+class LmAnswered(Lm):
+    def put(self, key, value):
+        super().put(key, value)
+        super().settle()
+
+    def settle(self):
+        pass
+
 
 class Resp:
     def __init__(self, sock):
@@ -110,8 +133,10 @@ def serve_bare(listener):
         elif command == 2:
             sock.sendmsg([REPLY.pack(200, length, 1, 3, 2, 4, 16, 16, 0), memory[:1 << 20]])
             sock.sendall(memory[1 << 20:length])
-        else:
+        elif command == 3:
             sock.sendall(REPLY.pack(400, 0, 1, 2, 0, 0, 0, 0, 0))
+        else:
+            sock.sendall(memory[:200])
 
 
 def connect(port):
@@ -133,13 +158,7 @@ def free_port():
         return sock.getsockname()[1]
 
 
-def rate(action, size, seconds):
-    count, begun = 0, time.perf_counter()
-    while (now := time.perf_counter()) - begun < seconds or count < 4:
-        action(count)
-        count += 1
-    return count * size / (now - begun) / 1e9
-
+# ---- what is measured ----
 
 def measure_put(client, value, seconds):
     begun = time.perf_counter()
@@ -151,51 +170,189 @@ def measure_put(client, value, seconds):
     return count * len(value) / (time.perf_counter() - begun) / 1e9
 
 
+def measure_sending(client, value, seconds):
+    begun, worked = time.perf_counter(), time.process_time()
+    count = 0
+    while time.perf_counter() - begun < seconds or count < 4:
+        client.put(key_of(len(value), count), value)
+        count += 1
+    return count * len(value) / (time.process_time() - worked) / 1e9
+
+
+def measure_get(client, view, seconds):
+    count, begun = 0, time.perf_counter()
+    while (now := time.perf_counter()) - begun < seconds or count < 4:
+        client.get(key_of(len(view), count), view)
+        count += 1
+    return count * len(view) / (now - begun) / 1e9
+
+
+def measure_time(action, seconds):
+    """The median, in microseconds."""
+    times, begun = [], time.perf_counter()
+    while (now := time.perf_counter()) - begun < seconds:
+        action()
+        times.append(time.perf_counter() - now)
+    return statistics.median(times) * 1e6
+
+
+def take_turns(rounds, measures):
+    """measures: name -> function without arguments. Returns name -> what each round had."""
+    names, out = list(measures), {name: [] for name in measures}
+    for i in range(rounds):
+        first = i % len(names)
+        for name in names[first:] + names[:first]:
+            out[name].append(measures[name]())
+    return out
+
+
+def ratio(had, name, base):
+    return statistics.median(a / b for a, b in zip(had[name], had[base]))
+
+
+RATIOS = (("node lm", "bare"), ("node lm", "LMCache's server"), ("node RESP", "answered"), ("node RESP", "redis-server"))
+
+
+def measure_values(clients, options):
+    ratios = [r for r in RATIOS if all(name in clients for name in r)]
+    columns = list(clients) + [f"{a} : {b}" for a, b in ratios]
+    print("| size | what, GB/s | " + " | ".join(columns) + " |")
+    print("|---|---|" + "---|" * len(columns))
+    for size in (1 << 20, 4 << 20, 16 << 20):
+        value, view = os.urandom(size), memoryview(bytearray(size))
+        for what in ("put", "get"):
+            had = take_turns(options.rounds, {
+                name: (lambda c=client: measure_put(c, value, options.seconds)) if what == "put" else
+                      (lambda c=client: measure_get(c, view, options.seconds))
+                for name, client in clients.items()})
+            print(f"| {size >> 20} MiB | {what} | "
+                  + " | ".join([f"{statistics.median(had[name]):.2f}" for name in clients]
+                               + [f"{ratio(had, a, b):.2f}" for a, b in ratios]) + " |", flush=True)
+        for name in ("node lm", "node RESP"):
+            clients[name].get(key_of(size, 0), view)
+            assert view == value
+
+
+def measure_client(clients, options):
+    names = ("node lm", "node RESP")
+    print("\n| PUT, GB at most for a second of the client's processor | " + " | ".join(names) + " |")
+    print("|---|" + "---|" * len(names))
+    for size in (1 << 20, 4 << 20, 16 << 20):
+        value = os.urandom(size)
+        had = take_turns(options.rounds, {name: (lambda c=clients[name]: measure_sending(c, value, options.seconds))
+                                          for name in names})
+        print(f"| {size >> 20} MiB | " + " | ".join(f"{max(rates):.2f}" for rates in had.values()) + " |", flush=True)
+        clients["node lm"].settle()
+
+
+def measure_latency(clients, options):
+    view, bounced = memoryview(bytearray(4096)), memoryview(bytearray(200))
+    measures = {"200 bytes, bare": lambda: measure_time(lambda: clients["bare"].bounce(bounced), options.seconds)}
+    for name in ("node lm", "LMCache's server", "node RESP", "redis-server"):
+        if name in clients:
+            clients[name].put(key_of(4096, 0), bytes(4096))
+            clients[name].settle()
+            measures[name] = lambda c=clients[name]: measure_time(lambda: c.get(key_of(4096, 0), view), options.seconds)
+    had = take_turns(options.rounds, measures)
+    print("\n| GET of 4 KiB, p50, µs | " + " | ".join(had) + " | node lm : bare |")
+    print("|---|" + "---|" * (len(had) + 1))
+    print("| | " + " | ".join(f"{statistics.median(times):.1f}" for times in had.values())
+          + f" | {ratio(had, 'node lm', '200 bytes, bare'):.2f} |", flush=True)
+
+
+def processor_seconds(pid):
+    fields = open(f"/proc/{pid}/stat", encoding="ascii").read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# What redis-benchmark is told; its own SET puts the same value again under each name, which a node notices.
+SMALL = {"set, the same": ["-t", "set"], "get": ["-t", "get"],
+         "set, another": ["set", "key:__rand_int__", "x" * 52 + "__rand_int__"]}
+
+
+def run_small(port, pid, what):
+    begun = processor_seconds(pid)
+    out = subprocess.run(["redis-benchmark", "-p", str(port), "-n", str(SMALL_COMMANDS), "-c", "50", "-P", "16",
+                          "-d", "64", "-r", "1000", "--csv", *SMALL[what]], check=True, capture_output=True, text=True).stdout
+    assert len(list(csv.reader(io.StringIO(out)))) == 2, out
+    return SMALL_COMMANDS / (processor_seconds(pid) - begun) / 1e3
+
+
+def measure_small(servers):
+    print("\n| 64 bytes, 50 connections, 16 commands at a time, 1,000 a second of processor | "
+          + " | ".join(servers) + " | ratio |")
+    print("|---|" + "---|" * (len(servers) + 1))
+    for what in SMALL:
+        had = take_turns(5, {name: (lambda s=server: run_small(*s, what)) for name, server in servers.items()})
+        print(f"| {what} | " + " | ".join(f"{statistics.median(numbers):.0f}" for numbers in had.values())
+              + f" | {ratio(had, 'node RESP', 'redis-server'):.2f} |", flush=True)
+
+
+# ---- who is measured ----
+
+class Servers:
+    def __init__(self, processors):
+        self.processors, self.children = processors, []
+
+    def pin(self):
+        os.sched_setaffinity(0, self.processors)
+
+    def start(self, command, **kwargs):
+        child = subprocess.Popen(command, preexec_fn=self.pin, **kwargs)
+        self.children.append(child)
+        return child
+
+    def start_bare(self):
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def serve():
+            self.pin()
+            serve_bare(listener)
+
+        multiprocessing.Process(target=serve, daemon=True).start() # ends with its connection
+        return listener.getsockname()[1]
+
+    def end(self):
+        for child in self.children:
+            child.terminate()
+            child.wait()
+
+
+def measure(servers, folder, options):
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    node = servers.start([options.executable, "node", "--listen.resp_port=0", "--listen.lm_port=0", "--listen.http_port=0",
+                          "--memory.size=1GiB", "--serve.loops=1", "--control.socket="], stderr=subprocess.PIPE, text=True)
+    ports = {name: int(port) for name, port in re.findall(r"(RESP|lm) (\d+)", node.stderr.readline())}
+    redis_port = free_port()
+    redis = servers.start(["redis-server", "--port", str(redis_port), "--save", "", "--dir", folder], **quiet)
+    clients = {"node lm": Lm(connect(ports["lm"])), "bare": Lm(connect(servers.start_bare())),
+               "node RESP": Resp(connect(ports["RESP"])), "answered": LmAnswered(connect(servers.start_bare())),
+               "redis-server": Resp(connect(redis_port))}
+    if options.lmcache:
+        port = free_port()
+        servers.start([options.lmcache, "-m", "lmcache.v1.server", "127.0.0.1", str(port)], **quiet)
+        clients["LMCache's server"] = Lm(connect(port))
+    measure_values(clients, options)
+    measure_client(clients, options)
+    measure_latency(clients, options)
+    measure_small({"node RESP": (ports["RESP"], node.pid), "redis-server": (redis_port, redis.pid)})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("executable")
-    parser.add_argument("--seconds", type=float, default=1)
+    parser.add_argument("--seconds", type=float, default=0.1, help="of each in a round")
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--lmcache", metavar="PYTHON")
     options = parser.parse_args()
-    processes = []
+    processors = sorted(os.sched_getaffinity(0))
+    servers = Servers(set(processors[1:] or processors))
+    os.sched_setaffinity(0, {processors[0]})
     with tempfile.TemporaryDirectory() as folder:
-        node = subprocess.Popen([options.executable, "node", "--listen.resp_port=0", "--listen.lm_port=0",
-                                 "--listen.http_port=0", "--memory.size=1GiB", "--control.socket="],
-                                stderr=subprocess.PIPE, text=True)
-        processes.append(node)
-        line = node.stderr.readline()
-        ports = dict(re.findall(r"(RESP|lm) (\d+)", line))
-        redis_port = free_port()
-        processes.append(subprocess.Popen(["redis-server", "--port", str(redis_port), "--save", "", "--dir", folder],
-                                          stdout=subprocess.DEVNULL))
-        listener = socket.create_server(("127.0.0.1", 0))
-        bare = multiprocessing.Process(target=serve_bare, args=(listener,), daemon=True)
-        bare.start()
-        clients = {"node lm": Lm(connect(int(ports["lm"]))), "bare": Lm(connect(listener.getsockname()[1])),
-                   "node RESP": Resp(connect(int(ports["RESP"]))), "redis-server": Resp(connect(redis_port))}
-        if options.lmcache:
-            port = free_port()
-            processes.append(subprocess.Popen([options.lmcache, "-m", "lmcache.v1.server", "127.0.0.1", str(port)],
-                                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-            clients["LMCache's server"] = Lm(connect(port))
-        print("| size | what | " + " | ".join(clients) + " |")
-        print("|---|---|" + "---|" * len(clients))
-        for size in (1 << 20, 4 << 20, 16 << 20):
-            value, view = os.urandom(size), memoryview(bytearray(size))
-            rows = {(what, name): [] for what in ("put", "get") for name in clients}
-            for _ in range(ROUNDS):
-                for name, client in clients.items():
-                    rows["put", name].append(measure_put(client, value, options.seconds))
-                    rows["get", name].append(
-                        rate(lambda i, c=client: c.get(key_of(size, i), view), size, options.seconds))
-                    assert name == "bare" or view == value
-            for what in ("put", "get"):
-                print(f"| {size >> 20} MiB | {what} GB/s | "
-                      + " | ".join(f"{statistics.median(rows[what, n]):.2f}" for n in clients) + " |", flush=True)
-        bare.terminate()
-    for process in processes:
-        process.terminate()
-        process.wait()
+        try:
+            measure(servers, folder, options)
+        finally:
+            servers.end()
     return 0
 
 

@@ -3,7 +3,10 @@
 """Time to the first token of a prompt whose KV is held: by vLLM's own prefix cache, by Tierce, by
 LMCache's multi-process connector.
 
-    tools/bench/vllm_hit.py [--tokens N] [--prompts N] [--lmcache-python PYTHON]
+    tools/bench/vllm_hit.py [--tokens N] [--prompts N] [--node EXECUTABLE] [--lmcache-python PYTHON]
+
+With --node the same is done through a `tierce node` of that executable; its rows compare it with Tierce in
+vLLM's own process.
 
 Each engine is a process of its own; request by request they take turns with the same prompts, so
 that other load hits all alike. With Tierce and LMCache vLLM's prefix cache is emptied before each
@@ -62,12 +65,13 @@ def spare_llvmlite():
 def transfer_config(job):
     from vllm.config import KVTransferConfig
 
-    if job["engine"] == "tierce":
+    if job["engine"] in ("tierce", "node"):
+        place = {"memory.size": STORE_BYTES} if job["engine"] == "tierce" else {
+            "node.socket": job["socket"]}
         return KVTransferConfig(
             kv_connector="TierceConnector", kv_connector_module_path="tierce.vllm",
             kv_role="kv_both", kv_load_failure_policy="recompute",
-            kv_connector_extra_config={"memory.size": STORE_BYTES,
-                                       "chunk.tokens": CHUNK_TOKENS})
+            kv_connector_extra_config={**place, "chunk.tokens": CHUNK_TOKENS})
     if job["engine"] == "lmcache":
         return KVTransferConfig(
             kv_connector="LMCacheMPConnector", kv_role="kv_both",
@@ -183,6 +187,25 @@ class LMCacheServer:
             self.process.wait()
 
 
+class Node:
+    def __init__(self, executable, folder):
+        self.socket = str(folder / "node")
+        with open(folder / "node.log", "wb") as out:
+            self.process = subprocess.Popen(
+                [executable, "node", "--listen.resp_port=0", "--listen.lm_port=0",
+                 "--listen.http_port=0", "--control.socket=", f"--memory.size={STORE_BYTES}",
+                 f"--listen.native={self.socket}"], stdout=out, stderr=out)
+        end = time.monotonic() + WAIT_S
+        while not os.path.exists(self.socket):
+            if self.process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"the node does not start (log: {folder}/node.log)")
+            time.sleep(0.05)
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
 class Engine:
     def __init__(self, job, python):
         environment = {**os.environ, **ENVIRONMENT}
@@ -209,16 +232,20 @@ class Engine:
 def measure(args, folder):
     """engine -> reports of all requests."""
     rng = random.Random(1)
-    names = ["vllm", "tierce"] + (["lmcache"] if args.lmcache_python else [])
+    names = ["vllm", "tierce"] + (["node"] if args.node else []) + (
+        ["lmcache"] if args.lmcache_python else [])
     results = {name: [] for name in names}
-    engines, server = {}, None
+    engines, server, node = {}, None, None
     try:
+        if args.node:
+            node = Node(args.node, folder)
         if args.lmcache_python:
             server = LMCacheServer(args.lmcache_python, str(folder / "lmcache-server.log"))
         for name in names:
             print(f"starting {name}", file=sys.stderr)
             job = {"engine": name, "model": args.model, "tokens": args.tokens,
-                   "log": str(folder / f"{name}.log"), "port": server.port if server else 0}
+                   "log": str(folder / f"{name}.log"), "port": server.port if server else 0,
+                   "socket": node.socket if node else ""}
             python = args.lmcache_python if name == "lmcache" else sys.executable
             engines[name] = Engine(job, python)
         for number in range(args.prompts):
@@ -232,8 +259,9 @@ def measure(args, folder):
     finally:
         for engine in engines.values():
             engine.stop()
-        if server is not None:
-            server.stop()
+        for other in (server, node):
+            if other is not None:
+                other.stop()
     return results
 
 
@@ -260,6 +288,9 @@ def report(results, tokens):
         print(row("vllm", f"{name}; {tokens} tokens", "ms TTFT", pick("tierce", hit, choose),
                   pick("vllm", hit, choose), None, peer,
                   pick("lmcache", hit, choose) if peer else None))
+        if "node" in results:
+            print(row("vllm", f"through a node, of embedded: {name}; {tokens} tokens", "ms TTFT",
+                      pick("node", hit, choose), pick("tierce", hit, choose), None, "", None))
 
 
 def main():
@@ -267,6 +298,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=8000)
     parser.add_argument("--prompts", type=int, default=3)
     parser.add_argument("--model", default=str(ROOT / "build" / "bench-model"))
+    parser.add_argument("--node", metavar="EXECUTABLE")
     parser.add_argument("--lmcache-python")
     parser.add_argument("--play", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()

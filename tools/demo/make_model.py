@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a small Llama with random weights and a byte tokenizer, for machines that download none.
+"""Makes a small Llama with random weights and a byte tokenizer, for machines that download none; of
+the size mla a small DeepSeek-V2, whose heads share a latent.
 
-    make_model.py FOLDER [--size demo|test] [--seed N]
+    make_model.py FOLDER [--size demo|test|mla] [--seed N]
 
 The weights depend on the size and the seed only. Text becomes one token per UTF-8 byte, so that
 any document serves as a prompt; ids 256 and above are the special tokens.
@@ -23,6 +24,8 @@ SIZES = {
     "demo": dict(layers=8, hidden=1024, heads=16, kv_heads=8, head_dim=64, inner=2880),
     # 2.4 million parameters; 4 KiB of float32 KV per token.
     "test": dict(layers=4, hidden=256, heads=4, kv_heads=2, head_dim=64, inner=512),
+    # 4.1 million parameters; 9 KiB of float32 KV per token: vLLM serves no other latent on CPUs.
+    "mla": dict(layers=4, hidden=256, heads=4, latent=512, rope_dim=64, head_dim=64, inner=512),
 }
 SPECIALS = ["<|bos|>", "<|eos|>", "<|turn|>"]
 VOCAB = 256 + len(SPECIALS)
@@ -67,12 +70,27 @@ def tokenizer_files():
     }
 
 
+def kind_of(size):
+    if "latent" not in size:
+        return {"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+                "num_key_value_heads": size["kv_heads"], "head_dim": size["head_dim"]}
+    # Of its mixture of experts nothing is left: all layers are dense.
+    return {"architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2",
+            "num_key_value_heads": size["heads"], "q_lora_rank": None,
+            "kv_lora_rank": size["latent"], "qk_rope_head_dim": size["rope_dim"],
+            "qk_nope_head_dim": size["head_dim"], "v_head_dim": size["head_dim"],
+            "first_k_dense_replace": size["layers"], "n_routed_experts": 2, "n_shared_experts": 1,
+            "num_experts_per_tok": 1, "moe_intermediate_size": size["inner"],
+            # As the real ones have it: vLLM 0.32 rotates without it wrongly on CPUs.
+            "rope_scaling": {"type": "yarn", "factor": 2, "mscale": 1.0, "mscale_all_dim": 1.0,
+                             "original_max_position_embeddings": MAX_TOKENS // 2}}
+
+
 def config_file(size):
     return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB,
+        **kind_of(size), "vocab_size": VOCAB,
         "hidden_size": size["hidden"], "intermediate_size": size["inner"],
         "num_hidden_layers": size["layers"], "num_attention_heads": size["heads"],
-        "num_key_value_heads": size["kv_heads"], "head_dim": size["head_dim"],
         "max_position_embeddings": MAX_TOKENS, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
         "hidden_act": "silu", "tie_word_embeddings": False, "attention_bias": False,
         "mlp_bias": False, "bos_token_id": 256, "eos_token_id": 257, "torch_dtype": "float32",
@@ -84,21 +102,33 @@ def weights(size, seed):
     prompt instead of running into one token."""
     generator = torch.Generator().manual_seed(seed)
     hidden, inner = size["hidden"], size["inner"]
-    heads, kv_heads = (size[k] * size["head_dim"] for k in ("heads", "kv_heads"))
 
     def matrix(rows, columns, gain=1.0):
         return torch.randn(rows, columns, generator=generator) * (gain / math.sqrt(columns))
+
+    # Queries and keys beyond unit size make attention choose; evenly spread attention would make all
+    # long prompts look the same.
+    def keys_and_values():
+        heads, kv_heads = (size[k] * size["head_dim"] for k in ("heads", "kv_heads"))
+        yield "q_proj", matrix(heads, hidden, gain=2.0)
+        yield "k_proj", matrix(kv_heads, hidden, gain=2.0)
+        yield "v_proj", matrix(kv_heads, hidden)
+        yield "o_proj", matrix(hidden, heads)
+
+    def latent():
+        head_dim, rope_dim, width = size["head_dim"], size["rope_dim"], size["latent"]
+        yield "q_proj", matrix(size["heads"] * (head_dim + rope_dim), hidden, gain=2.0)
+        yield "kv_a_proj_with_mqa", matrix(width + rope_dim, hidden, gain=2.0)
+        yield "kv_a_layernorm", torch.ones(width)
+        yield "kv_b_proj", matrix(size["heads"] * 2 * head_dim, width)
+        yield "o_proj", matrix(hidden, size["heads"] * head_dim)
 
     out = {"model.embed_tokens.weight": matrix(VOCAB, hidden, gain=math.sqrt(hidden)),
            "model.norm.weight": torch.ones(hidden), "lm_head.weight": matrix(VOCAB, hidden)}
     for layer in range(size["layers"]):
         name = f"model.layers.{layer}."
-        # Queries and keys beyond unit size make attention choose; evenly spread attention would
-        # make all long prompts look the same.
-        out[name + "self_attn.q_proj.weight"] = matrix(heads, hidden, gain=2.0)
-        out[name + "self_attn.k_proj.weight"] = matrix(kv_heads, hidden, gain=2.0)
-        out[name + "self_attn.v_proj.weight"] = matrix(kv_heads, hidden)
-        out[name + "self_attn.o_proj.weight"] = matrix(hidden, heads)
+        for part, values in latent() if "latent" in size else keys_and_values():
+            out[f"{name}self_attn.{part}.weight"] = values
         out[name + "mlp.gate_proj.weight"] = matrix(inner, hidden)
         out[name + "mlp.up_proj.weight"] = matrix(inner, hidden)
         out[name + "mlp.down_proj.weight"] = matrix(hidden, inner)

@@ -24,9 +24,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
-from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from . import ranks as workers
 from . import worker as worker_half
 from .identity import LOAD_FORMATS, Unsupported
 from .link import LinkServer, RemoteWorker
@@ -51,9 +52,7 @@ def share_log() -> None:
 
 def require_supported(vllm_config, kv_cache_config) -> None:
     """Raises Unsupported if this engine's KV is not of the kind that the store understands."""
-    parallel = vllm_config.parallel_config
-    if parallel.world_size > 1:
-        raise Unsupported("tensor, pipeline or context parallelism")
+    workers.require_supported(vllm_config)
     if vllm_config.model_config.runner_type != "generate":
         raise Unsupported(f"a {vllm_config.model_config.runner_type} model")
     if str(vllm_config.load_config.load_format) not in LOAD_FORMATS:
@@ -65,8 +64,11 @@ def require_supported(vllm_config, kv_cache_config) -> None:
     if len(groups) != 1:
         raise Unsupported(f"{len(groups)} KV cache groups")
     spec = groups[0].kv_cache_spec
-    if type(spec) is not FullAttentionSpec:
+    if type(spec) not in (FullAttentionSpec, MLAAttentionSpec):
         raise Unsupported(f"a KV cache of kind {type(spec).__name__}")
+    if type(spec) is MLAAttentionSpec and (
+            spec.is_index_group_leader or spec.model_version or spec.tokens_per_state != 1):
+        raise Unsupported("sparse or compressed latent attention")
     if spec.sliding_window is not None or spec.attention_chunk_size is not None or spec.non_causal:
         raise Unsupported("sliding window, chunked or non-causal attention")
     if spec.block_size != vllm_config.cache_config.block_size:
@@ -99,6 +101,8 @@ def guarded(default=None, fail_step=False):
 @dataclass
 class TierceMetadata(KVConnectorMetadata):
     requests: list[ReqMeta] = field(default_factory=list)
+    over: list[int] = field(default_factory=list)  # sessions that have ended
+    era: bytes = b""  # of the last reset
 
 
 @dataclass
@@ -107,8 +111,10 @@ class TierceWorkerMetadata(KVConnectorWorkerMetadata):
     tainted: bool = False
 
     def aggregate(self, other):
-        return TierceWorkerMetadata({**self.results, **other.results},
-                                    self.tainted or other.tainted)
+        results = dict(self.results)
+        for req_id, result in other.results.items():
+            results[req_id] = result.worse(results.get(req_id, result))
+        return TierceWorkerMetadata(results, self.tainted or other.tainted)
 
 
 class TierceConnector(KVConnectorBase_V1, SupportsHMA):
@@ -180,15 +186,28 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
     # ---- worker
 
     def register_kv_caches(self, kv_caches):
-        if self.off:
-            return
+        """A worker whose store is off while others load would leave a load undone: either all
+        workers go on or none."""
+        ranks = self.ranks()
+        measures = self.attempt(self.measure, kv_caches)
+        if self.agree(ranks):
+            told = ranks.gather(measures)
+            self.attempt(self.open_store, ranks, told)
+            self.agree(ranks)
+
+    def ranks(self) -> workers.Ranks:
         try:
-            groups = self._kv_cache_config.kv_cache_groups
-            names = set(groups[0].layer_names)
-            layers = {n: t for n, t in kv_caches.items() if n in names}
-            self.half.register(layers, self._kv_cache_config.num_blocks, self.backend_name(layers))
-            if not self.in_process:
-                self.server = LinkServer(self.half, self._kv_transfer_config.engine_id)
+            return workers.Ranks.here(self._vllm_config)
+        except Exception as error:  # vLLM has made no groups, so nobody waits for this worker
+            if not self.off:
+                self.switch_off(repr(error))
+            return workers.Ranks()
+
+    def attempt(self, method, *args):
+        if self.off:
+            return None
+        try:
+            return method(*args)
         except Unsupported as reason:
             self.half.off = str(reason)
             self.switch_off(str(reason))
@@ -196,6 +215,26 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
             log.exception("Tierce could not open its store")
             self.half.off = repr(error)
             self.switch_off(repr(error))
+        return None
+
+    def agree(self, ranks) -> bool:
+        reasons = [reason for reason in ranks.gather(self.off) if reason]
+        if reasons and not self.off:
+            self.half.off = reasons[0]
+            self.switch_off(reasons[0])
+        return not self.off
+
+    def measure(self, kv_caches):
+        groups = self._kv_cache_config.kv_cache_groups
+        names = set(groups[0].layer_names)
+        layers = {n: t for n, t in kv_caches.items() if n in names}
+        return self.half.measure(layers, self._kv_cache_config.num_blocks,
+                                 self.backend_name(layers), self._kv_cache_config.kv_tp_replicas)
+
+    def open_store(self, ranks, measures) -> None:
+        self.half.register(ranks, measures)
+        if ranks.first and not self.in_process:
+            self.server = LinkServer(self.half, self._kv_transfer_config.engine_id)
 
     def backend_name(self, layers) -> str:
         context = self._vllm_config.compilation_config.static_forward_context
@@ -224,7 +263,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
 
     @guarded(fail_step=True)
     def begin_step(self, metadata):
-        self.half.begin_step(metadata.requests)
+        self.half.begin_step(metadata.requests, metadata.over, metadata.era)
 
     @guarded(default=lambda: (None, None))
     def get_finished(self, finished_req_ids):
@@ -237,7 +276,8 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
     @guarded()
     def build_connector_worker_meta(self):
         results, tainted = self.half.take_results(), bool(self.half.taint)
-        if not results and tainted == self.was_tainted:
+        # As long as there is taint it is told: another worker's end of it must not hide it.
+        if not results and not tainted and not self.was_tainted:
             return None
         self.was_tainted = tainted
         return TierceWorkerMetadata(results, tainted)
@@ -271,7 +311,9 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_meta(self, scheduler_output):
         requests = self.plan_step(scheduler_output)
         requests += self.unkept_promises(requests)
-        return TierceMetadata(requests)
+        if self.off:
+            return TierceMetadata(requests)
+        return TierceMetadata(requests, self.half.take_over(), self.half.era)
 
     @guarded(default=list, fail_step=True)
     def plan_step(self, scheduler_output):

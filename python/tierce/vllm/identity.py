@@ -93,13 +93,18 @@ def cpu_isa() -> str:
     return "unknown"
 
 
-def layout(vllm_version: str, backend: str, block_shape, block_strides, dtype, block_tokens) -> str:
-    """What makes the bytes of a block opaque to others."""
+def layout(vllm_version: str, backend: str, block_shape, block_strides, dtype, block_tokens,
+           ranks=None, replicas=1) -> str:
+    """What makes the bytes of a block opaque to others, and with several workers which layers lie
+    where."""
+    several = {} if ranks is None or ranks.count == 1 else {
+        "ranks": {"tp": ranks.tp_size, "pp": ranks.pp_size, "order": "stage, tensor rank, layer",
+                  **({"replicas": replicas} if replicas > 1 else {})}}
     return canonical_json({
         "engine": f"vllm {vllm_version}", "platform": "cpu", "machine": os.uname().machine,
         "isa": cpu_isa(), "backend": backend, "block_shape": list(block_shape),
         "block_strides": list(block_strides), "dtype": str(dtype).removeprefix("torch."),
-        "block_tokens": block_tokens,
+        "block_tokens": block_tokens, **several,
     })
 
 

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 FRAME_MAX = 64 << 20
 OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET = 1, 2, 3, 4
+RESET_BYTES = 16
 PREFETCH = 1 << 16  # a flag of lookups beside the store's own: bring to memory what is found
 STATUS_OK, STATUS_FROM_START, STATUS_FAILED, STATUS_LATER = 0, 1, 2, 3
 LOOKUP_HEAD = struct.Struct("<BQIIIIBI")
@@ -210,8 +211,9 @@ class LinkServer:
             _, session, keep_chain = RELEASE.unpack(frame)
             self.worker.release(session, keep_chain)
             return None
-        if frame[0] == OP_RESET:
-            return ANSWER.pack(STATUS_OK if self.worker.reset() else STATUS_FAILED, 0, 0)
+        if frame[0] == OP_RESET and len(frame) == 1 + RESET_BYTES:
+            done = self.worker.reset(bytes(frame[1:]))
+            return ANSWER.pack(STATUS_OK if done else STATUS_FAILED, 0, 0)
         raise LinkError(f"unknown question {frame[0]}")
 
     def lookup(self, *question):
@@ -292,8 +294,8 @@ class RemoteWorker:
     def release(self, session, keep_chain: bool) -> None:
         self.ask(RELEASE.pack(OP_RELEASE, session, keep_chain), answers=False)
 
-    def reset(self) -> bool:
-        return ANSWER.unpack(self.ask(bytes([OP_RESET])))[0] == STATUS_OK
+    def reset(self, era: bytes) -> bool:
+        return ANSWER.unpack(self.ask(bytes([OP_RESET]) + era))[0] == STATUS_OK
 
     def close(self):
         if self.socket is not None:

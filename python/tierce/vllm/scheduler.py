@@ -10,7 +10,7 @@ from array import array
 
 from . import identity
 from .identity import Unsupported
-from .link import PREFETCH, Facts, FromStart, Later, LinkError
+from .link import PREFETCH, RESET_BYTES, Facts, FromStart, Later, LinkError
 from .tracker import ChainPart, LoadResult, ReqMeta, RequestTracker, Rules
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,10 @@ class SchedulerHalf:
         self.waiting: list[str] = []  # asynchronous loads that vLLM allowed, not yet passed on
         # Numbers of other engines on the same store must not meet ours.
         self.sessions = itertools.count(secrets.randbits(31) << 32)
+        # With several workers: all hear in the steps what the first one is told at once.
+        self.several = vllm_config.parallel_config.world_size > 1
+        self.era = b""  # of the last reset
+        self.over: list[int] = []  # sessions that have ended since the last step
         self.watch = False  # the worker half wants to hear of every request, see Taint
         self.counters: dict[str, int] = {}
         self.warned: set[str] = set()
@@ -88,9 +92,10 @@ class SchedulerHalf:
         self.live[request.request_id] = request, tracker
         return tracker
 
-    def chain_part(self, request, tracker: RequestTracker, to_block: int) -> ChainPart | None:
-        """What the worker half lacks of the chain up to `to_block`."""
-        start, size = tracker.sent_blocks, self.block_tokens
+    def chain_part(self, request, tracker: RequestTracker, start: int,
+                   to_block: int) -> ChainPart | None:
+        """The chain from `start`, which the worker half has, up to `to_block`."""
+        size = self.block_tokens
         if start >= to_block:
             return None
         if self.facts.hashed:
@@ -138,7 +143,7 @@ class SchedulerHalf:
             flags |= PREFETCH
         end = self.rules.whole_blocks(request.num_tokens)
         for _ in range(2):
-            part = self.chain_part(request, tracker, end) or ChainPart(
+            part = self.chain_part(request, tracker, tracker.sent_blocks, end) or ChainPart(
                 tracker.root, end, b"", self.facts.hashed, tag=tracker.tag)
             try:
                 answer = self.link.lookup(
@@ -180,6 +185,8 @@ class SchedulerHalf:
         if known is None:
             return None
         tracker = known[1]
+        if self.several:
+            self.over.append(tracker.session)
         try:
             self.link.release(tracker.session, False)
         except LinkError as error:
@@ -238,39 +245,69 @@ class SchedulerHalf:
         save = tracker.plan_save(self.rules, computed, end)
         if load is None and save is None and not self.watch:
             return
-        part = None
-        if save is not None:
-            part = self.chain_part(request, tracker, save.to_block)
-            tracker.sent_blocks = max(tracker.sent_blocks, save.to_block)
+        part = self.step_part(request, tracker, load, save)
+        write = secrets.randbits(63) | 1 if self.several and save is not None else 0
         size = self.block_tokens
         out.append(ReqMeta(request.request_id, tracker.session, part, tracker.block_ids.tobytes(),
                            computed // size, -(-(computed + scheduled) // size), load, save,
-                           tracker.tag))
+                           tracker.tag, write))
+
+    def step_part(self, request, tracker: RequestTracker, load, save) -> ChainPart | None:
+        """What the workers lack of the chain for this. Only the first worker is asked lookups, so
+        the others have what came with steps; a load needs all that its lookup saw."""
+        if not self.several:
+            if save is None:
+                return None
+            part = self.chain_part(request, tracker, tracker.sent_blocks, save.to_block)
+            tracker.sent_blocks = max(tracker.sent_blocks, save.to_block)
+            return part
+        end = save.to_block if save is not None else 0
+        if load is not None:
+            end = max(end, tracker.sent_blocks)
+        part = self.chain_part(request, tracker, tracker.told_blocks, end)
+        tracker.told_blocks = max(tracker.told_blocks, end)
+        tracker.sent_blocks = max(tracker.sent_blocks, end)
+        return part
 
     def add_async_load(self, out, req_id: str) -> None:
         known = self.live.get(req_id)
         if known is None or known[1].load is None:
             return
-        tracker = known[1]
+        request, tracker = known
         load, tracker.load = tracker.load, None
+        part = self.step_part(request, tracker, load, None)
         # No tokens are computed for this request in this step.
-        out.append(ReqMeta(req_id, tracker.session, None, tracker.block_ids.tobytes(),
+        out.append(ReqMeta(req_id, tracker.session, part, tracker.block_ids.tobytes(),
                            load.to_block, load.to_block, load, tag=tracker.tag))
 
     def stepped(self, results: dict[str, LoadResult], tainted: bool) -> None:
         self.watch = tainted
         for req_id, result in results.items():
+            self.count_load(result)
             known = self.live.get(req_id)
             if known is not None:
-                known[1].loaded = result
+                # Of an asynchronous load the workers may tell in different steps.
+                known[1].loaded = result.worse(known[1].loaded)
                 # vLLM asks again at once after a failed asynchronous load: without an end, if the
                 # store goes on to promise what it cannot load.
                 known[1].skip_load |= result.failed > 0
 
+    def count_load(self, result: LoadResult) -> None:
+        for name in ("memory", "disk", "remote", "failed"):
+            self.count(f"{name}_tokens", getattr(result, name) * self.block_tokens)
+        self.count("loads", 1)
+
+    def take_over(self) -> list[int]:
+        over, self.over = self.over, []
+        return over
+
     def reset(self) -> bool:
         for _, tracker in self.live.values():
-            tracker.sent_blocks = tracker.saved_blocks = 0
-        return self.ready() and self.link.reset()
+            tracker.sent_blocks = tracker.saved_blocks = tracker.told_blocks = 0
+        if not self.ready():
+            return False
+        self.era = secrets.token_bytes(RESET_BYTES)
+        return self.link.reset(self.era)
 
     def count(self, name: str, by: int) -> None:
         if by:

@@ -94,6 +94,7 @@ class ReqMeta:
     load: LoadSpec | None = None
     save: SaveSpec | None = None
     tag: str = ""
+    write: int = 0  # with several workers: ties what they save of this request in this step
 
 
 @dataclass
@@ -104,6 +105,10 @@ class LoadResult:
     disk: int = 0
     remote: int = 0
     failed: int = 0
+
+    def worse(self, other: "LoadResult") -> "LoadResult":
+        """Of the same load in two workers: vLLM computes what one of them lacks."""
+        return other if other.failed > self.failed else self
 
 
 @dataclass
@@ -120,6 +125,7 @@ class RequestTracker:
     tag: str = ""
     block_ids: array = field(default_factory=lambda: array("i"))
     sent_blocks: int = 0  # blocks of the chain that the worker half was given
+    told_blocks: int = 0  # with several workers: those that came with a step, and so to all of them
     saved_blocks: int = 0  # leading blocks that need no further save
     load: LoadSpec | None = None
     asked_tokens: int = 0  # of the last lookup, not yet counted

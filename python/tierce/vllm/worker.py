@@ -14,7 +14,6 @@ import logging
 import os
 import queue
 import re
-import secrets
 import threading
 import time
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from dataclasses import dataclass, field
 from . import identity
 from .identity import Unsupported
 from .link import PREFETCH, Facts, FromStart, Later
+from .ranks import Part, Ranks, part_of
 from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Taint
 
 log = logging.getLogger(__name__)
@@ -105,6 +105,23 @@ class Geometry:
         self.cell_bytes.append(block.numel() * tensor.element_size())
 
 
+@dataclass
+class Measures:
+    """What a worker tells the others of its KV."""
+
+    cell_bytes: list[int]
+    backend: str
+    block_shape: tuple
+    block_strides: tuple
+    dtype: str
+    replicas: int = 1  # so many tensor ranks in a row have the same KV
+
+    @property
+    def like(self) -> tuple:
+        """What must be the same in all workers."""
+        return self.backend, self.block_shape, self.block_strides, self.dtype, self.replicas
+
+
 def is_one_run(block) -> bool:
     """Whether the elements of a tensor fill one run of memory, in whatever order of axes."""
     run = 1
@@ -137,7 +154,7 @@ class Transfer:
     failed: bool = False
 
     def advance(self, end: int) -> None:
-        """Moves layers up to `end`; a failure ends the transfer, never the caller."""
+        """Moves its layers up to `end`; a failure ends the transfer, never the caller."""
         while not self.failed and self.next_layer < end:
             try:
                 self.handle.layer(self.next_layer)
@@ -166,6 +183,17 @@ class SessionChain:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+class SharedView:
+    """A view of layers that others have too: `share` is of those that are stored here."""
+
+    def __init__(self, view, share):
+        self.view = view
+        self.store_begin = share.store_begin
+
+    def __getattr__(self, name):
+        return getattr(self.view, name)
+
+
 class WorkerHalf:
     def __init__(self, vllm_config, settings: Settings, engine_version: str):
         self.vllm_config = vllm_config
@@ -174,7 +202,9 @@ class WorkerHalf:
         self.off: str | None = "the KV caches are not registered yet"
         self.engine = self.view = None
         self.geometry: Geometry | None = None
+        self.ranks, self.part = Ranks(), Part(0, 0, [])
         self.namespace: dict | None = None
+        self.weights = self.era = b""  # weights: the model's; era: of the last reset
         self.hashed = False
         self.lock = threading.Lock()
         self.chains: dict[int, SessionChain] = {}
@@ -198,24 +228,43 @@ class WorkerHalf:
 
     # ---- opening and closing
 
-    def register(self, kv_caches: dict, block_count: int, backend: str) -> None:
-        """Opens the store for this engine. Raises Unsupported or the store's error."""
+    def measure(self, kv_caches: dict, block_count: int, backend: str,
+                replicas: int = 1) -> "Measures":
+        """Takes vLLM's paged memory; returns what must be known of all workers. Raises Unsupported.
+        """
+        self.geometry = g = Geometry.of(kv_caches, block_count)
+        return Measures(g.cell_bytes, backend, g.block_shape, g.block_strides, g.dtype, replicas)
+
+    def register(self, ranks: Ranks, measures: list["Measures"]) -> None:
+        """Opens the store for this worker of these. Raises Unsupported or the store's error."""
         from tierce import _core
 
-        self.geometry = Geometry.of(kv_caches, block_count)
-        self.engine = _core.Engine.open(self.settings.config_path, self.settings.values)
+        self.ranks = ranks
+        mine = measures[ranks.index]
+        if any(m.like != mine.like for m in measures):
+            raise Unsupported("workers with KV of different shapes")
+        self.part = part_of(ranks, [m.cell_bytes for m in measures], mine.replicas)
+        values = dict(self.settings.values)
+        node = _core.Engine.setting(self.settings.config_path, values, "node.socket")
+        if ranks.count > 1 and not node:
+            raise Unsupported("tensor or pipeline parallelism without node.socket: the workers "
+                              "share their store through a `tierce node` on this host")
+        if node:  # all processes of this engine of vLLM, and none of another one, have the name
+            values.setdefault("node.engine", str(self.vllm_config.kv_transfer_config.engine_id))
+        self.engine = _core.Engine.open(self.settings.config_path, values)
         status = self.engine.stats().get("disk_open_status", 0)
         if status:
             log.error("the store folder cannot be used (status %d): Tierce keeps chunks in memory "
                       "only", status)
-        self.namespace = self.make_namespace(_core, backend)
+        self.namespace = self.make_namespace(_core, mine)
+        self.weights = self.namespace["weights"]
         self.open_view()
         if self.engine.param("load.async") == "true":
             self.start_loaders()
         self.off = None
 
-    def make_namespace(self, core, backend: str) -> dict:
-        config, geometry = self.vllm_config, self.geometry
+    def make_namespace(self, core, mine: "Measures") -> dict:
+        config = self.vllm_config
         block_tokens = config.cache_config.block_size
         chunk_tokens = int(self.engine.param("chunk.tokens"))
         if chunk_tokens % block_tokens:
@@ -236,10 +285,11 @@ class WorkerHalf:
             "model": identity.effective_model(config),
             "kv_dtype": identity.kv_dtype(config),
             "quantization": "",
-            "layout": identity.layout(self.engine_version, backend, geometry.block_shape,
-                                      geometry.block_strides, geometry.dtype, block_tokens),
-            "layer_count": len(geometry.bases),
-            "cell_bytes": geometry.cell_bytes,
+            "layout": identity.layout(self.engine_version, mine.backend, mine.block_shape,
+                                      mine.block_strides, mine.dtype, block_tokens, self.ranks,
+                                      mine.replicas),
+            "layer_count": len(self.part.cell_bytes),
+            "cell_bytes": self.part.cell_bytes,
             "block_tokens": block_tokens,
             "chunk_blocks": chunk_tokens // block_tokens,
             "algo": "vllm-sha256-cbor" if self.hashed
@@ -247,13 +297,23 @@ class WorkerHalf:
         }
 
     def open_view(self) -> None:
-        geometry = self.geometry
-        view = self.engine.view(self.namespace, (0, 1, 0, 1))
-        view.set_paged(geometry.bases, geometry.strides, geometry.block_count)
+        every, share = range(self.part.layer_count), self.part.store
+        view = self.view_of(every)
+        if share != every:
+            view = SharedView(view, self.view_of(share))
         with self.lock:
             self.end_prefetches()
             self.view = view
             self.chains.clear()
+
+    def view_of(self, layers: range):
+        """Of some layers of this worker."""
+        geometry, part = self.geometry, self.part
+        view = self.engine.view(self.namespace, (0, 1, 0, 1), (
+            part.first_layer + layers.start, len(layers), self.ranks.index, self.ranks.count))
+        view.set_paged(geometry.bases[layers.start:layers.stop],
+                       geometry.strides[layers.start:layers.stop], geometry.block_count)
+        return view
 
     def end_prefetches(self) -> None:
         """Under the lock."""
@@ -272,14 +332,17 @@ class WorkerHalf:
                      flag("chunk.tail"), flag("load.async"),
                      int(self.engine.param("load.min_tokens")), flag("load.prefetch"))
 
-    def reset(self) -> bool:
+    def reset(self, era: bytes) -> bool:
         """The engine's weights may have changed under us: from now on nothing that was stored
-        before is found, and nothing that is stored from now on by others."""
+        before is found, and nothing that is stored from now on by others. `era` is a random number
+        that only the workers of this engine know."""
         if self.off is not None:
             return False
-        fresh = self.namespace["weights"] + secrets.token_hex(16)
-        self.namespace["weights"] = hashlib.sha256(fresh.encode()).hexdigest()
-        self.open_view()
+        if era != self.era:
+            fresh = self.weights + era.hex()
+            self.namespace["weights"] = hashlib.sha256(fresh.encode()).hexdigest()
+            self.era = era
+            self.open_view()
         return True
 
     def close(self) -> None:
@@ -389,12 +452,16 @@ class WorkerHalf:
                 return
             if not keep_chain:
                 self.chains.pop(session, None)
-            if self.view is not None:
+            if self.view is not None and self.ranks.first:
                 self.view.unpin(session)
 
     # ---- a step of the engine
 
-    def begin_step(self, requests: list[ReqMeta]) -> None:
+    def begin_step(self, requests: list[ReqMeta], over=(), era: bytes = b"") -> None:
+        if not self.ranks.first:
+            for session in over:
+                self.release(session, keep_chain=False)
+        self.reset(era)
         self.requests = requests
         self.submitted = set()
         self.loads = []
@@ -444,9 +511,12 @@ class WorkerHalf:
             return
         if self.stores is None:
             self.begin_stores()
+        if layer not in self.part.store:
+            return
+        at = layer - self.part.store.start
         for transfer in self.stores:
-            if transfer.next_layer == layer:
-                transfer.advance(layer + 1)
+            if transfer.next_layer == at:
+                transfer.advance(at + 1)
 
     def begin_stores(self) -> None:
         self.stores = []
@@ -458,7 +528,7 @@ class WorkerHalf:
                 with self.using_chain(request.session, request.chain) as (view, chain):
                     handle = view.store_begin(
                         chain, to_block, int32(request.block_ids)[:to_block],
-                        request.save.tail, request.session, request.tag)
+                        request.save.tail, request.session, request.tag, request.write)
                 if handle is not None:
                     self.stores.append(Transfer(request, handle))
             except Exception as error:
@@ -469,8 +539,11 @@ class WorkerHalf:
         computes; from that follows what is worth loading."""
         blocks = sum(r.computed_to - r.computed_from for r in self.requests)
         tokens = blocks * self.namespace["block_tokens"]
-        if tokens >= TELLING_TOKENS and all(r.load is None for r in self.requests):
-            self.view.computed(tokens, time.monotonic_ns() - self.step_began_ns)
+        if (self.ranks.first and tokens >= TELLING_TOKENS
+                and all(r.load is None for r in self.requests)):
+            # The other stages take as long for their layers.
+            took_ns = time.monotonic_ns() - self.step_began_ns
+            self.view.computed(tokens, took_ns * self.ranks.pp_size)
 
     def end_step(self) -> None:
         self.tell_speed()
@@ -485,7 +558,7 @@ class WorkerHalf:
             if transfer.request.req_id in invalid:
                 transfer.abort()
             else:
-                self.end_store(transfer, layers)
+                self.end_store(transfer)
         self.stores = None
         self.requests = []
         self.submitted = set()
@@ -504,8 +577,8 @@ class WorkerHalf:
                 log.warning("a load for request %s failed: %s", transfer.request.req_id, error)
         self.count_load(transfer.request, origins)
 
-    def end_store(self, transfer: Transfer, layers: int) -> None:
-        transfer.advance(layers)
+    def end_store(self, transfer: Transfer) -> None:
+        transfer.advance(len(self.part.store))
         if transfer.failed:
             return
         try:
@@ -553,10 +626,6 @@ class WorkerHalf:
         self.taint.load_failed(self.error_blocks)
         self.taint.loaded(loaded_ids)
         self.results[request.req_id] = result
-        tokens = self.namespace["block_tokens"]
-        for name in ("memory", "disk", "remote", "failed"):
-            self.count(f"{name}_tokens", getattr(result, name) * tokens)
-        self.count("loads", 1)
 
     def count(self, name: str, by: int) -> None:
         if by:

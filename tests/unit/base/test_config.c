@@ -441,6 +441,17 @@ START_TEST(what_is_printed_is_read_back)
 }
 END_TEST
 
+START_TEST(nothing_secret_of_a_url_is_printed)
+{
+    static const char urls[] = "redis://u:hidden@h/0?sentinel_password=hidden  tierce://hidden@h";
+    ck_assert_int_eq(tierce__config_set(config, "disk.path", urls, "x", &error), 0);
+    char *text = printed();
+    ck_assert_ptr_null(strstr(text, "hidden"));
+    ck_assert_ptr_nonnull(strstr(text, "\"redis://h/0?sentinel_password=***  tierce://h\""));
+    free(text);
+}
+END_TEST
+
 START_TEST(markdown_lists_every_row)
 {
     char *text = NULL;
@@ -533,6 +544,7 @@ int main(void)
     tcase_add_test(tc, files_that_are_none_are_refused);
     tcase_add_test(tc, the_environment_overrides);
     tcase_add_test(tc, what_is_printed_is_read_back);
+    tcase_add_test(tc, nothing_secret_of_a_url_is_printed);
     tcase_add_test(tc, markdown_lists_every_row);
     tcase_add_test(tc, distances);
     tcase_add_test(tc, messages_are_cut_at_whole_characters);

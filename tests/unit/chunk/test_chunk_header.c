@@ -45,7 +45,7 @@ static uint8_t *build(const struct tierce__chunk_info *info)
             sums[b] = XXH3_64bits(cell, CELLS[layer]);
         }
     }
-    tierce__chunk_seal(object);
+    tierce__chunk_seal(object, info->extent.header_bytes);
     return object;
 }
 
@@ -95,12 +95,51 @@ START_TEST(every_flipped_header_bit_is_noticed)
 {
     struct tierce__chunk_info info = example(), got;
     uint8_t *object = build(&info);
-    for (uint64_t bit = 0; bit < info.extent.header_bytes * 8; bit++) {
+    uint64_t used = 272 + 5 * 32 + 3 * 5 * 8; /* fixed part, cell sizes, hashes, sums */
+    for (uint64_t bit = 0; bit < used * 8; bit++) {
         object[bit / 8] ^= (uint8_t)(1u << (bit % 8));
         ck_assert_int_lt(tierce__chunk_parse(&got, object, info.extent.object_bytes), 0);
         object[bit / 8] ^= (uint8_t)(1u << (bit % 8));
     }
     ck_assert_int_eq(tierce__chunk_parse(&got, object, info.extent.object_bytes), 0);
+    free(object);
+}
+END_TEST
+
+START_TEST(the_sum_counts_padding_as_zero_without_a_look_at_it)
+{
+    struct tierce__chunk_info info = example(), got;
+    uint8_t *object = build(&info);
+    uint64_t field = tierce__load_le64(object + 24);
+    tierce__store_le64(object + 24, 0);
+    ck_assert_uint_eq(field, XXH3_64bits(object, info.extent.header_bytes));
+    tierce__store_le64(object + 24, field);
+    memset(object + 576, 0xee, info.extent.header_bytes - 576);
+    ck_assert_int_eq(tierce__chunk_parse(&got, object, info.extent.object_bytes), 0);
+    ck_assert_int_eq(tierce__chunk_match(object, &got, &info, hashes), 0);
+    tierce__chunk_seal(object, info.extent.header_bytes);
+    ck_assert_uint_eq(tierce__load_le64(object + 24), field);
+    free(object);
+}
+END_TEST
+
+START_TEST(an_object_without_padding_is_the_same_but_for_that)
+{
+    struct tierce__chunk_info info = example(), got;
+    uint8_t *object = build(&info), *bare = aligned_alloc(4096, info.extent.object_bytes);
+    uint64_t end = info.extent.header_bytes + info.extent.payload_bytes;
+    memset(bare, 0xee, info.extent.object_bytes);
+    tierce__chunk_begin_unpadded(bare, &info, hashes);
+    memcpy(bare + 272 + sizeof(hashes), object + 272 + sizeof(hashes), 3 * 5 * 8); /* the sums */
+    memcpy(bare + 4096, object + 4096, info.extent.payload_bytes);
+    tierce__chunk_seal(bare, info.extent.header_bytes);
+    ck_assert_mem_eq(bare, object, 576);
+    ck_assert_uint_eq(bare[576], 0xee);
+    ck_assert_uint_eq(bare[end], 0xee);
+    ck_assert_int_eq(tierce__chunk_parse(&got, bare, info.extent.object_bytes), 0);
+    ck_assert_uint_eq(tierce__chunk_verify_cells(bare, &got), 0);
+    ck_assert(tierce__chunk_same(object, bare, &info.geometry));
+    free(bare);
     free(object);
 }
 END_TEST
@@ -117,6 +156,45 @@ START_TEST(every_flipped_payload_byte_is_a_bad_cell)
         object[start + i] ^= 0x10;
     }
     free(object);
+}
+END_TEST
+
+/* The memory of a node's pool is written to by other processes too. */
+START_TEST(cells_that_grow_after_they_were_parsed_are_bad_and_not_read)
+{
+    struct tierce__chunk_info info = example(), got;
+    uint8_t *object = build(&info);
+    ck_assert_int_eq(tierce__chunk_parse(&got, object, info.extent.object_bytes), 0);
+    tierce__store_le32(object + TIERCE__CHUNK_FIXED + 4, 1u << 30);
+    ck_assert_uint_eq(tierce__chunk_verify_cells(object, &got), 2 * got.geometry.block_count);
+    tierce__store_le32(object + TIERCE__CHUNK_FIXED, UINT32_MAX);
+    ck_assert_uint_eq(tierce__chunk_verify_cells(object, &got), 3 * got.geometry.block_count);
+    free(object);
+}
+END_TEST
+
+START_TEST(sealing_and_comparing_believe_no_length_in_the_header)
+{
+    struct tierce__chunk_info info = example(), got;
+    uint8_t *a = build(&info), *b = build(&info);
+    static const uint32_t lengths[] = {0, 31, 100, 4095, 1u << 30, UINT32_MAX};
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
+        tierce__store_le32(a + 12, lengths[i]);
+        tierce__store_le32(b + 12, lengths[i]);
+        tierce__chunk_seal(a, info.extent.header_bytes);
+        ck_assert_int_eq(tierce__chunk_parse(&got, a, info.extent.object_bytes), TIERCE_E_FORMAT);
+        ck_assert(tierce__chunk_same(a, b, &info.geometry));
+    }
+    /* Tables of these counts end 16 bytes before 2^64. */
+    tierce__store_le32(a + 152, 1005983907);
+    tierce__store_le32(a + 156, 2292127124);
+    tierce__chunk_seal(a, info.extent.header_bytes);
+    ck_assert_int_lt(tierce__chunk_parse(&got, a, info.extent.object_bytes), 0);
+    memcpy(a + 152, b + 152, 8);
+    b[272 + sizeof(hashes) + 3 * 5 * 8 - 1] ^= 1; /* of the last sum */
+    ck_assert(!tierce__chunk_same(a, b, &info.geometry));
+    free(a);
+    free(b);
 }
 END_TEST
 
@@ -139,9 +217,7 @@ static void reseal_and_expect(uint8_t *object, uint64_t bytes, int want)
     struct tierce__chunk_info got;
     uint8_t sum[8];
     memcpy(sum, object + 24, 8);
-    /* Only where the length still says 4096: sealing trusts it. */
-    if (tierce__load_le32(object + 12) == 4096)
-        tierce__chunk_seal(object);
+    tierce__chunk_seal(object, 4096);
     ck_assert_int_eq(tierce__chunk_parse(&got, object, bytes), want);
     memcpy(object + 24, sum, 8);
 }
@@ -303,7 +379,11 @@ int main(void)
     tcase_add_test(t, a_sealed_chunk_says_what_went_in);
     tcase_add_test(t, the_layout_is_the_documented_one);
     tcase_add_test(t, every_flipped_header_bit_is_noticed);
+    tcase_add_test(t, the_sum_counts_padding_as_zero_without_a_look_at_it);
+    tcase_add_test(t, an_object_without_padding_is_the_same_but_for_that);
     tcase_add_test(t, every_flipped_payload_byte_is_a_bad_cell);
+    tcase_add_test(t, cells_that_grow_after_they_were_parsed_are_bad_and_not_read);
+    tcase_add_test(t, sealing_and_comparing_believe_no_length_in_the_header);
     tcase_add_test(t, a_header_that_is_cut_off_is_refused);
     tcase_add_test(t, hostile_lengths_with_a_good_sum_are_refused);
     tcase_add_test(t, identity_is_compared_in_full);

@@ -2,15 +2,20 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
+#include "child_exit.h"
 #include "chunk/pool.h"
 #include "tierce/log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -133,6 +138,12 @@ START_TEST(the_keeper_hears_when_it_is_alone)
     tierce__buf_release(other); /* leaves one, but nobody keeps it */
     tierce__buf_release(kept);  /* leaves two */
     ck_assert_int_eq(idle_calls, 0);
+    ck_assert_uint_eq(tierce__pool_leases(pool), 2); /* one of each */
+    tierce__buf_release(kept); /* leaves the keeper's, which does not wait for it */
+    ck_assert_int_eq(idle_calls, 0);
+    ck_assert_uint_eq(tierce__pool_leases(pool), 1);
+    tierce__buf_acquire(kept);
+    atomic_store(&kept->awaited, true);
     tierce__buf_release(kept);
     ck_assert_int_eq(idle_calls, 1);
     ck_assert_ptr_eq(idle_buf, kept);
@@ -158,6 +169,7 @@ START_TEST(many_are_released_at_once)
         if (i % 3 == 2)
             continue; /* nobody else has a reference: it is freed */
         atomic_store(&bufs[i]->kept, i % 3);
+        atomic_store(&bufs[i]->awaited, i % 3 != 0);
         tierce__buf_acquire(bufs[i]);
     }
     struct tierce__buf *some[BUFS + 3] = {NULL}; /* with some that have been taken out */
@@ -168,7 +180,7 @@ START_TEST(many_are_released_at_once)
     ck_assert_uint_eq(stats_now().bufs, BUFS);
     tierce__bufs_release(some, BUFS + 3);
     ck_assert_uint_eq(stats_now().bufs, BUFS / 3 * 2);
-    ck_assert_uint_eq(idle_count, BUFS / 3); /* those that are kept */
+    ck_assert_uint_eq(idle_count, BUFS / 3); /* those that are awaited */
     ck_assert_int_lt(idle_calls, 5);
     ck_assert_ptr_eq(idle_buf, bufs[BUFS - 2]);
     tierce__pool_clear_keeper(pool);
@@ -256,6 +268,151 @@ START_TEST(options_are_checked_and_memory_may_fail)
         tierce__alloc_fail_nth(0);
         ck_assert_uint_eq(tierce__alloc_live(), live);
     }
+    ck_assert_ptr_null(none);
+}
+END_TEST
+
+/* ---- memory that others map ------------------------------------------------------------------ */
+
+static void start_shared(uint64_t cap)
+{
+    struct tierce__pool_opts opts = {.size = sizeof(opts), .cap_bytes = cap, .shared = true};
+    ck_assert_int_eq(tierce__pool_create(&pool, &opts), 0);
+}
+
+START_TEST(another_mapping_is_the_same_memory)
+{
+    uint8_t *base;
+    uint64_t bytes;
+    struct stat st;
+    start(MIB, 0);
+    ck_assert_int_eq(tierce__pool_fd(pool), -1);
+    tierce__pool_destroy(pool);
+
+    start_shared(3 * MIB + 5000);
+    int fd = tierce__pool_fd(pool);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(fcntl(fd, F_GETFD), FD_CLOEXEC);
+    tierce__pool_mapping(pool, &base, &bytes);
+    ck_assert_uint_eq(bytes, 3 * MIB + 4096);
+    ck_assert_uint_eq((uintptr_t)base % (2 * MIB), 0);
+    ck_assert_int_eq(fstat(fd, &st), 0);
+    ck_assert_int_eq(st.st_size, (off_t)bytes);
+    uint8_t *other = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ck_assert(other != MAP_FAILED);
+    struct tierce__buf *first = alloc(100000), *second = alloc(2 * MIB);
+    memset(second->data, 7, 2 * MIB);
+    ck_assert_int_eq(other[second->data - base + 2 * MIB - 1], 7);
+    other[first->data - base + 99999] = 9;
+    ck_assert_int_eq(first->data[99999], 9);
+    tierce__buf_release(first);
+    tierce__buf_release(second);
+    tierce__pool_destroy(pool);
+    ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
+    munmap(other, bytes);
+}
+END_TEST
+
+START_TEST(nobody_changes_the_length_of_shared_memory)
+{
+    start_shared(MIB);
+    int fd = tierce__pool_fd(pool);
+    ck_assert_int_eq(ftruncate(fd, 4096), -1);
+    ck_assert_int_eq(ftruncate(fd, 2 * MIB), -1);
+    ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), -1);
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
+/* A child of fork would write to its parent's buffers. */
+START_TEST(a_child_does_not_have_shared_memory)
+{
+    int status;
+    uint8_t *base;
+    uint64_t bytes;
+    unsigned char resident;
+    start_shared(MIB);
+    tierce__pool_mapping(pool, &base, &bytes);
+    ck_assert_int_eq(mincore(base, 4096, &resident), 0);
+    pid_t child = fork();
+    if (child == 0)
+        child_exit(mincore(base, 4096, &resident) == -1 && errno == ENOMEM ? 0 : 1);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
+#define BUSY 8
+
+/* Pages are touched when nobody else wants the processor, and the process's memory map is locked
+ * meanwhile: whoever maps memory on a busy machine must not wait until it is idle. */
+START_TEST(nobody_waits_for_pages_to_be_touched)
+{
+    pid_t busy[BUSY];
+    cpu_set_t all, one;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(all), &all), 0);
+    CPU_ZERO(&one);
+    for (int cpu = 0; CPU_COUNT(&one) == 0; cpu++) {
+        if (CPU_ISSET(cpu, &all))
+            CPU_SET(cpu, &one);
+    }
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+    for (int i = 0; i < BUSY; i++) {
+        busy[i] = fork();
+        ck_assert_int_ge(busy[i], 0);
+        if (busy[i] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            raise(SIGSTOP);
+            for (;;)
+                continue;
+        }
+        ck_assert_int_eq(waitpid(busy[i], NULL, WUNTRACED), busy[i]);
+    }
+    start_shared(1024 * MIB);
+    while (stats_now().touched_bytes == 0)
+        sched_yield();
+    for (int i = 0; i < BUSY; i++)
+        kill(busy[i], SIGCONT);
+    for (int i = 0; i < 200; i++) { /* 0.7 s each if they wait: more than any limit */
+        void *map = mmap(NULL, MIB, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        ck_assert_ptr_ne(map, MAP_FAILED);
+        munmap(map, MIB);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    for (int i = 0; i < BUSY; i++) {
+        kill(busy[i], SIGKILL);
+        waitpid(busy[i], NULL, 0);
+    }
+    tierce__pool_destroy(pool);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+END_TEST
+
+START_TEST(shared_memory_is_touched_and_its_lack_is_told)
+{
+    struct tierce__pool_opts opts = {.size = sizeof(opts), .cap_bytes = 9 * MIB, .shared = true};
+    struct tierce__pool *none = NULL;
+    struct rlimit files, no_files;
+    struct stat st;
+    start_shared(9 * MIB);
+    while (stats_now().touched_bytes < 9 * MIB)
+        sched_yield();
+    ck_assert_int_eq(fstat(tierce__pool_fd(pool), &st), 0);
+    ck_assert_int_eq(st.st_blocks, 9 * MIB / 512);
+    tierce__pool_destroy(pool);
+
+    uint64_t live = tierce__alloc_live();
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &files), 0);
+    no_files = (struct rlimit){.rlim_cur = 0, .rlim_max = files.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &no_files), 0);
+    ck_assert_int_eq(tierce__pool_create(&none, &opts), -EMFILE);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &files), 0);
+    ck_assert_uint_eq(tierce__alloc_live(), live);
+    opts.cap_bytes = 1ULL << 62;
+    opts.buf_count_max = 8;
+    ck_assert_int_lt(tierce__pool_create(&none, &opts), 0);
+    ck_assert_uint_eq(tierce__alloc_live(), live);
     ck_assert_ptr_null(none);
 }
 END_TEST
@@ -362,6 +519,11 @@ int main(void)
     tcase_add_test(t, touching_pages_leaves_data_alone);
     tcase_add_test(t, a_leak_is_reported_and_stays_valid);
     tcase_add_test(t, options_are_checked_and_memory_may_fail);
+    tcase_add_test(t, another_mapping_is_the_same_memory);
+    tcase_add_test(t, nobody_changes_the_length_of_shared_memory);
+    tcase_add_test(t, a_child_does_not_have_shared_memory);
+    tcase_add_test(t, nobody_waits_for_pages_to_be_touched);
+    tcase_add_test(t, shared_memory_is_touched_and_its_lack_is_told);
     tcase_add_test_raise_signal(t, one_release_too_many_panics, SIGABRT);
     tcase_add_test(t, threads_share_a_pool);
     tcase_add_test(t, a_pool_needs_no_thread);

@@ -119,7 +119,7 @@ static void fill(struct tierce__buf *buf, const struct tierce__chunk_info *info,
             sums[block] = XXH3_64bits(cell, cells[layer]);
         }
     }
-    tierce__chunk_seal(buf->data);
+    tierce__chunk_seal(buf->data, info->extent.header_bytes);
 }
 
 static int put(struct maker *m, uint64_t n, uint16_t shards)

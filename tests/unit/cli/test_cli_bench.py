@@ -28,10 +28,11 @@ class Bench(CliCase):
         text = self.check(0, "bench", "--list").stdout
         names = [line.split()[0] for line in text.splitlines()]
         self.assertEqual(names, ["memory", "lookup", "hash", "disk", "prefetch", "open", "policy",
-                                 "manager", "optimize"])
+                                 "manager", "optimize", "native", "redis", "s3", "mooncake"])
 
     def test_rows(self):
-        counts = {"memory": 6, "lookup": 10, "hash": 2, "open": 1, "manager": 11, "optimize": 13}
+        counts = {"memory": 6, "lookup": 14, "hash": 2, "open": 1, "manager": 11, "optimize": 13,
+                  "s3": 2, "native": 4 if len(os.sched_getaffinity(0)) > 1 else 2}
         rows = [row for name in counts
                 for row in self.rows(name, *SMALL, "--python", "missing/python3")]
         self.assertEqual({n: sum(r["bench"] == n for r in rows) for n in counts}, counts)
@@ -43,6 +44,14 @@ class Bench(CliCase):
             self.assertAlmostEqual(ratio / better, 1, delta=0.01, msg=str(row))
             self.assertGreater(float(row["goal"]), 0)
             self.assertNotIn(None, row, "a text holds a comma")
+
+    def test_redis(self):
+        rows = self.rows("redis", *SMALL)
+        self.assertEqual([row["case"] for row in rows],
+                         [f"{op} {mib} MiB{what}" for mib in (1, 4, 16) for op in ("SET", "GET")
+                          for what in ("", "; processor")])
+        for row in rows:
+            self.assertGreater(float(row["value"]), 0, row)
 
     def replays(self, *args):
         rows = self.rows("optimize", *SMALL, *args)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """tierce ctl: modes and clears of running processes."""
 
+import glob
+import http.client
 import json
 import os
 import sys
@@ -28,6 +30,16 @@ class Ctl(KeeperCase):
 
     def chunks(self, pid):
         return [tier["chunks"] for tier in self.status(pid)["tiers"]]
+
+    def post(self, pid, path):
+        (name,) = glob.glob(f"{self.env['XDG_RUNTIME_DIR']}/tierce/{pid}-*.sock")
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(name)
+            connection = http.client.HTTPConnection("localhost")
+            connection.sock = link
+            connection.request("POST", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
 
     def test_modes(self):
         pid = self.keep_id()
@@ -70,6 +82,16 @@ class Ctl(KeeperCase):
             "2")
         self.assertEqual(self.chunks(pid), [0])
 
+    def test_what_is_not_understood_clears_nothing(self):
+        pid = self.keep_id()
+        for query in ("namespace=", "namespace", "namespce=00", "tier=", "tier", "tier=memory&tier=",
+                      "tier=memory&all", "=memory"):
+            status, answer = self.post(pid, f"/clear?{query}")
+            self.assertEqual((status, "not empty" in answer), (400, True), query)
+        self.assertEqual(self.post(pid, "/mode?sett=bypass")[0], 400)
+        self.assertEqual(self.chunks(pid), [2])
+        self.assertEqual(self.post(pid, "/clear?tier=memory"), (200, "2\n"))
+
     def test_the_port_shows_and_changes_nothing(self):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -86,6 +108,7 @@ class Ctl(KeeperCase):
         pid = self.keep_id()
         self.check(2, "ctl", err=["a process"])
         self.check(2, "ctl", pid, err=["mode or clear"])
+        self.check(2, "ctl", "mode", "freeze", err=["a process, and then"], env=self.env)
         self.check(2, "ctl", pid, "stop", err=["'stop'"], env=self.env)
         self.check(2, "ctl", pid, "mode", "frozen", err=["'frozen'"], env=self.env)
         self.check(2, "ctl", pid, "mode", "freeze", "now", err=["one mode"], env=self.env)
@@ -94,7 +117,10 @@ class Ctl(KeeperCase):
         self.check(2, "ctl", pid, "clear", "--tier", "a&b", err=["--tier wants"], env=self.env)
         self.check(2, "ctl", pid, "clear", "--tier", "memory", "--tier", "disk",
                    err=["--tier comes once"], env=self.env)
-        self.check(1, "ctl", pid, "clear", "--tier", "tape", err=["no tier"], env=self.env)
+        refused = self.check(1, "ctl", pid, "clear", "--tier", "tape", err=["no tier"],
+                             env=self.env)
+        self.assertIn("there are: memory\n", refused.stderr)
+        self.assertNotIn("\n\n", refused.stderr)
         self.check(1, "ctl", "4711", "mode", env=self.env, err=["4711", "no control socket"])
 
 

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -339,6 +340,21 @@ START_TEST(each_allocation_fails_once)
 }
 END_TEST
 
+/* Threads whose stacks have room on no machine. */
+START_TEST(no_thread_is_an_answer)
+{
+    pthread_attr_t attr;
+    make_root();
+    ck_assert_int_eq(pthread_attr_init(&attr), 0);
+    ck_assert_int_eq(pthread_attr_setstacksize(&attr, (size_t)1 << 60), 0);
+    ck_assert_int_eq(pthread_setattr_default_np(&attr), 0);
+    uint64_t live = tierce__alloc_live();
+    ck_assert_int_eq(make((struct tierce__file_opts){0}), -EAGAIN);
+    ck_assert_uint_eq(tierce__alloc_live(), live);
+    remove_root();
+}
+END_TEST
+
 /* ---- the cap --------------------------------------------------------------------------------- */
 
 /* Sets the times of an object back. */
@@ -352,24 +368,30 @@ static void make_older(const char *name, time_t seconds)
     ck_assert_int_eq(system(command), 0);
 }
 
+/* Full for a moment is right: what was written during a sweep counts twice until the next one. */
+static void put_when_there_is_room(const char *name, uint32_t version)
+{
+    int rc;
+    while ((rc = connector_put(connector, pool, name, version, 1 << 20)) == TIERCE_E_FULL)
+        usleep(1000);
+    ck_assert_int_eq(rc, 0);
+}
+
 START_TEST(the_oldest_go)
 {
     char name[16];
     start((struct tierce__file_opts){.cap_bytes = 10 << 20, .sweep_ms = 50});
     for (uint32_t i = 0; i < 9; i++) {
         snprintf(name, sizeof(name), "object-%u", i);
-        ck_assert_int_eq(connector_put(connector, pool, name, i, 1 << 20), 0);
+        put_when_there_is_room(name, i);
         make_older(name, (10 - (time_t)i) * 1000);
     }
     /* Read now: it is young again, and the two oldest ones are others. */
     ck_assert_int_eq(connector_get(connector, pool, "object-0", 0, 0, 1 << 20), 0);
-    /* Full for a moment where a sweep has counted what was written meanwhile too. */
-    while (connector_put(connector, pool, "new", 9, 1 << 20) == TIERCE_E_FULL)
-        usleep(1000);
+    put_when_there_is_room("new", 9);
     while (connector_exists(connector, "object-1") == 1)
         usleep(1000);
-    while (connector_put(connector, pool, "newer", 10, 1 << 20) == TIERCE_E_FULL)
-        usleep(1000);
+    put_when_there_is_room("newer", 10);
     for (uint32_t i = 0; i < 9; i++) {
         snprintf(name, sizeof(name), "object-%u", i);
         if (i != 1 && i != 2) /* the second one perhaps, by now */
@@ -400,18 +422,43 @@ START_TEST(the_cap_is_never_exceeded)
 }
 END_TEST
 
+/* As another host does it, in one step. */
+static void claim_sweep(unsigned count)
+{
+    char text[64], claim[128], tmp[128];
+    snprintf(text, sizeof(text), "bytes 9000000 seed another count %u\n", count);
+    snprintf(claim, sizeof(claim), "%s/~claim", store);
+    snprintf(tmp, sizeof(tmp), "%s/~claim-of-another", store);
+    write_text("~claim-of-another", text);
+    ck_assert_int_eq(rename(tmp, claim), 0);
+}
+
+/* Others claim one sweep after the other: who runs out of room does not wait for them. */
+START_TEST(who_runs_out_of_room_sweeps)
+{
+    start((struct tierce__file_opts){.cap_bytes = 10 << 20, .sweep_ms = 3600000});
+    ck_assert_int_eq(mkdir(store, 0700), 0);
+    claim_sweep(0);
+    ck_assert_int_eq(connector_put(connector, pool, "old", 1, 9000000), 0);
+    make_older("old", 1000);
+    for (unsigned i = 1; connector_exists(connector, "old") == 1; i++) {
+        claim_sweep(i);
+        int rc = connector_put(connector, pool, "new", 2, 1 << 20);
+        ck_assert(rc == 0 || rc == TIERCE_E_FULL);
+        usleep(1000);
+    }
+    end();
+}
+END_TEST
+
 /* A restart knows what lies there. */
 START_TEST(the_count_survives)
 {
     char name[16];
     start((struct tierce__file_opts){.cap_bytes = 8 << 20, .sweep_ms = 50});
     for (uint32_t i = 0; i < 7; i++) {
-        int rc;
         snprintf(name, sizeof(name), "object-%u", i);
-        do { /* what was written during a sweep counts twice until the next one */
-            rc = connector_put(connector, pool, name, i, 1 << 20);
-        } while (rc == TIERCE_E_FULL && usleep(10000) == 0);
-        ck_assert_int_eq(rc, 0);
+        put_when_there_is_room(name, i);
     }
     char claim[96], text[64] = "";
     snprintf(claim, sizeof(claim), "%s/~claim", store);
@@ -594,8 +641,10 @@ int main(void)
     tcase_add_test(tcase, a_stale_handle_is_opened_again);
     tcase_add_test(tcase, a_late_put_is_not_published);
     tcase_add_test(tcase, each_allocation_fails_once);
+    tcase_add_test(tcase, no_thread_is_an_answer);
     tcase_add_test(tcase, the_oldest_go);
     tcase_add_test(tcase, the_cap_is_never_exceeded);
+    tcase_add_test(tcase, who_runs_out_of_room_sweeps);
     tcase_add_test(tcase, the_count_survives);
     tcase_add_test(tcase, temporaries_of_the_dead_go);
     tcase_add_test(tcase, a_writer_is_killed);

@@ -135,13 +135,26 @@ START_TEST(a_replica_takes_no_stores)
 {
     start((const char *const[]){"--replicaof", "127.0.0.1 1", "--replica-serve-stale-data", "no",
                                 NULL});
-    open_port(server.port, "", "");
+    open_port(server.port, "", "?connections=2");
     ck_assert_int_eq(connector_get(connector, pool, "a", 1, 0, 1000), TIERCE_E_DOWN);
     expect_why("MASTERDOWN");
     cli("config set replica-serve-stale-data yes");
-    ck_assert_int_eq(connector_get(connector, pool, "a", 1, 0, 1000), TIERCE_E_MISS);
-    ck_assert_int_eq(connector_put(connector, pool, "a", 1, 1000), TIERCE_E_DOWN);
+    int rc;
+    do /* another connection is not made at once */
+        rc = connector_get(connector, pool, "a", 1, 0, 1000);
+    while (rc == TIERCE_E_DOWN);
+    ck_assert_int_eq(rc, TIERCE_E_MISS);
+    uint64_t connects = connector_stats(connector).connects;
+    do
+        ck_assert_int_eq(connector_put(connector, pool, "a", 1, 1000), TIERCE_E_DOWN);
+    while (strstr(connector_why(connector), "MASTERDOWN") != NULL);
     expect_why("READONLY");
+    cli("replicaof no one");
+    do /* every connection that has met it is left */
+        rc = connector_put(connector, pool, "a", 1, 1000);
+    while (rc == TIERCE_E_DOWN);
+    ck_assert_int_eq(rc, 0);
+    ck_assert_uint_gt(connector_stats(connector).connects, connects);
     end();
 }
 END_TEST
@@ -307,6 +320,7 @@ static struct proxy {
     _Atomic int64_t left; /* bytes that still pass in the troubled direction; < 0: all */
     const char *reply;    /* instead of a server: answers this to what comes after the PING */
     size_t reply_bytes;
+    const char *greeting; /* the answer to the PING, and what comes with it; NULL: a PONG */
 } proxy;
 
 static bool pass_bytes(int from, int to, bool troubled)
@@ -368,8 +382,9 @@ static void play_server(int client)
             continue;
         if (recv(client, bytes, sizeof(bytes), 0) <= 0)
             return;
-        const char *reply = greeted ? proxy.reply : "+PONG\r\n";
-        size_t reply_bytes = greeted ? proxy.reply_bytes : 7;
+        const char *greeting = proxy.greeting != NULL ? proxy.greeting : "+PONG\r\n";
+        const char *reply = greeted ? proxy.reply : greeting;
+        size_t reply_bytes = greeted ? proxy.reply_bytes : strlen(greeting);
         if (send(client, reply, reply_bytes, MSG_NOSIGNAL) != (ssize_t)reply_bytes)
             return;
         greeted = true;
@@ -580,6 +595,63 @@ START_TEST(wrong_answers)
 }
 END_TEST
 
+/* A server knows our password, and may say what it likes: no message repeats that. */
+START_TEST(a_server_that_repeats_the_password)
+{
+    static const char *const replies[] = {"-ERR hidden\r\n", "-OOM xhiddenx\r\n",
+                                          "-READONLY hidden\r\n", "-hidden\r\n",
+                                          "-ERR \x1b[2J \"\r\n"};
+    pool = connector_pool();
+    proxy.reply = replies[_i];
+    proxy.reply_bytes = strlen(proxy.reply);
+    proxy.greeting = "+OK\r\n+PONG\r\n";
+    start_proxy();
+    open_port(proxy.port, ":hidden@", "?connections=2&timeout_ms=500");
+    for (int i = 0; i < 2; i++) {
+        int rc = connector_put(connector, pool, "n", 1, 5);
+        ck_assert_int_ne(rc, 0);
+        expect_why("redis://127.0.0.1:");
+        ck_assert_ptr_null(strchr(connector_why(connector), '\x1b'));
+        poll(NULL, 0, 150);
+    }
+    close_connector();
+    stop_proxy();
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
+/* A string, and items without end, that Redis may send, but no answer to what was asked. */
+START_TEST(answers_that_are_too_large)
+{
+    static const enum tierce__connector_op ops[] = {TIERCE__CONNECTOR_PUT, TIERCE__CONNECTOR_EXISTS,
+                                                    TIERCE__CONNECTOR_DELETE,
+                                                    TIERCE__CONNECTOR_LIST};
+    struct connector_call call;
+    char *items = malloc(1000000 * 4 + 20);
+    size_t bytes = (size_t)snprintf(items, 20, "*1000001\r\n");
+    for (int i = 0; i < 1000000; i++, bytes += 4)
+        memcpy(items + bytes, ":1\r\n", 4);
+    pool = connector_pool();
+    proxy.reply = _i == 0 ? "$400000000\r\n" : items;
+    proxy.reply_bytes = _i == 0 ? strlen(proxy.reply) : bytes;
+    start_proxy();
+    for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++) {
+        open_port(proxy.port, "", "?connections=2&timeout_ms=500");
+        connector_call_init(&call, ops[i], ops[i] == TIERCE__CONNECTOR_LIST ? NULL : "n", 0);
+        call.req.buf = connector_object(pool, 1, 5);
+        call.req.length = 5;
+        call.req.each = no_name;
+        int rc = connector_call_run(connector, &call);
+        ck_assert_msg(rc == TIERCE_E_FORMAT, "operation %d: %d", (int)ops[i], rc);
+        tierce__buf_release(call.req.buf);
+        close_connector();
+    }
+    stop_proxy();
+    tierce__pool_destroy(pool);
+    free(items);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("redis");
@@ -597,6 +669,8 @@ int main(void)
     tcase_add_loop_test(tcase, cut_in_the_middle, 0, 10);
     tcase_add_test(tcase, half_open);
     tcase_add_loop_test(tcase, wrong_answers, 0, sizeof(answers) / sizeof(*answers));
+    tcase_add_loop_test(tcase, a_server_that_repeats_the_password, 0, 5);
+    tcase_add_loop_test(tcase, answers_that_are_too_large, 0, 2);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
 }

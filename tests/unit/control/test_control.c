@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "control/control.h"
+#include "control/socket.h"
 
 #include "base/alloc.h"
 #include "check_main.h"
@@ -262,6 +263,26 @@ START_TEST(every_allocation_fails_once)
 }
 END_TEST
 
+/* Clients of a node do not wait for a place: the threads of all its engines may come at once. */
+START_TEST(many_may_come_at_once)
+{
+    enum { CLIENTS = 128 };
+    char path[128], why[256];
+    int fd, clients[CLIENTS];
+    snprintf(path, sizeof(path), "%s/many", folder);
+    ck_assert_int_eq(tierce__control_listen(&fd, path, why), 0);
+    for (int i = 0; i < CLIENTS; i++) {
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        strcpy(address.sun_path, path);
+        clients[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        ck_assert_int_eq(connect(clients[i], (struct sockaddr *)&address, sizeof(address)), 0);
+    }
+    for (int i = 0; i < CLIENTS; i++)
+        close(clients[i]);
+    close(fd);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("control");
@@ -273,6 +294,7 @@ int main(void)
     tcase_add_test(tests, a_folder_of_somebody_else_is_refused);
     tcase_add_test(tests, a_body_beyond_the_limit_is_refused);
     tcase_add_test(tests, every_allocation_fails_once);
+    tcase_add_test(tests, many_may_come_at_once);
     suite_add_tcase(suite, tests);
     return check_main(suite);
 }

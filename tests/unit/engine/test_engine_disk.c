@@ -2,6 +2,7 @@
 /* The engine over memory and disk: restart, promotion, faults of the slower tier. */
 #include "base/clock.h"
 #include "check_main.h"
+#include "child_exit.h"
 #include "engine_fixture.h"
 #include "tier/fault.h"
 
@@ -246,7 +247,7 @@ START_TEST(a_folder_held_by_another_process_means_memory_only)
     if (child == 0) {
         /* A process of its own: no engine is inherited in use. */
         execl("/proc/self/exe", "test_engine_disk", "--second-process", fx.folder, NULL);
-        _exit(99);
+        child_exit(99);
     }
     int status;
     ck_assert_int_eq(waitpid(child, &status, 0), child);
@@ -304,7 +305,7 @@ START_TEST(a_load_does_not_evict_what_it_wants)
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
     struct tierce__keys keys;
-    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, 16, 16, false), 0);
+    ck_assert_int_eq(tierce__keys_init(&keys, fx.inner, chain, 16, 16, false), 0);
     tierce__storage_quarantine(fx.engine, 0, &keys.keys[0], TIERCE_E_CHECKSUM);
     ck_assert_int_eq(fx_store(&fx, other, 8, fx_ids + 16, false), 8);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
@@ -497,7 +498,7 @@ START_TEST(the_disk_takes_no_suffix_without_its_prefix)
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
     struct tierce__keys keys;
-    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, 16, 16, false), 0);
+    ck_assert_int_eq(tierce__keys_init(&keys, fx.inner, chain, 16, 16, false), 0);
     for (size_t i = 1; i < 4; i++)
         tierce__storage_quarantine(fx.engine, 1, &keys.keys[i], TIERCE_E_CHECKSUM);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);

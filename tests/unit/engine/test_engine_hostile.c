@@ -3,6 +3,7 @@
  * callers that race, fork or mix things up. */
 #include "base/clock.h"
 #include "check_main.h"
+#include "child_exit.h"
 #include "engine_fixture.h"
 #include "tier/fault.h"
 
@@ -342,7 +343,7 @@ START_TEST(a_child_by_fork_can_let_go_of_the_engine)
     pid_t child = fork();
     if (child == 0) {
         alarm(20);
-        _exit(use_inherited(chain, load));
+        child_exit(use_inherited(chain, load));
     }
     int status;
     ck_assert_int_eq(waitpid(child, &status, 0), child);
@@ -365,7 +366,7 @@ static void fork_waiting_child(int told)
     alarm(50);
     pid_t own = getpid();
     if (write(told, &own, sizeof(own)) != sizeof(own))
-        _exit(1);
+        child_exit(1);
     for (;;)
         pause();
 }

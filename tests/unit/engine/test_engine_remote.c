@@ -4,6 +4,8 @@
 #include "base/clock.h"
 #include "check_main.h"
 #include "engine_fixture.h"
+#include "mooncake_server.h"
+#include "redis_server.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -158,6 +160,34 @@ START_TEST(a_store_that_is_not_there_costs_a_miss)
 }
 END_TEST
 
+/* A store that was down from the beginning: nobody asks it for anything, and it is found to be
+ * there.
+ */
+START_TEST(a_store_comes_back_without_being_asked)
+{
+    struct redis_server server;
+    ck_assert(redis_start(&server, NULL));
+    redis_kill(&server);
+    snprintf(url, sizeof(url), "redis://127.0.0.1:%u", (unsigned)server.port);
+    const char *sets[] = {"remote.urls", url, "breaker.errors", "1", "breaker.retry", "20ms", NULL};
+    fx_open(&fx, false, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
+    ck_assert_int_lt(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(fx_stats(&fx).remotes_in_service_now, 0);
+    ck_assert(redis_run(&server, false, NULL));
+    uint64_t deadline_ns = tierce__deadline_in_ms(20000);
+    while (fx_stats(&fx).remotes_in_service_now == 0 && tierce__now_ns() < deadline_ns)
+        usleep(5000);
+    ck_assert_int_eq(fx_stats(&fx).remotes_in_service_now, 1);
+    ck_assert_int_eq(fx_stats(&fx).breaker_recoveries, 1);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+    redis_stop(&server);
+}
+END_TEST
+
 START_TEST(a_clear_reaches_the_store_if_it_is_named)
 {
     open_shared("");
@@ -169,6 +199,33 @@ START_TEST(a_clear_reaches_the_store_if_it_is_named)
     ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 0);
     tierce_chain_destroy(chain);
     close_and_remove();
+}
+END_TEST
+
+/* Mooncake's client works on the engine's memory from a process of its own. */
+START_TEST(another_process_works_on_the_memory)
+{
+    struct mooncake_server server;
+    uint8_t origins[40];
+    char address[300];
+    const char *sets[] = {"remote.urls", address, NULL};
+    ck_assert(mooncake_start(&server));
+    snprintf(address, sizeof(address), "  mooncake://127.0.0.1:%u?python=%s ",
+             (unsigned)server.port, mooncake_python());
+    fx_open(&fx, false, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0);
+    store_all(chain, 40);
+    fx_close(&fx);
+    fx_open(&fx, false, sets);
+    while (fx_found(&fx, chain, 40, 0, 0, NULL) < 40) /* its process is starting */
+        redis_pause_ms(10);
+    ck_assert_int_eq(load_all(chain, 40, origins), 40);
+    for (size_t b = 0; b < 40; b++)
+        ck_assert_uint_eq(origins[b], TIERCE_ORIGIN_REMOTE);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+    mooncake_stop(&server);
 }
 END_TEST
 
@@ -204,7 +261,10 @@ int main(void)
     tcase_add_test(t, what_one_stored_another_loads);
     tcase_add_test(t, what_the_store_changed_is_never_loaded);
     tcase_add_test(t, a_store_that_is_not_there_costs_a_miss);
+    tcase_add_test(t, a_store_comes_back_without_being_asked);
     tcase_add_test(t, a_clear_reaches_the_store_if_it_is_named);
+    if (mooncake_is_there())
+        tcase_add_test(t, another_process_works_on_the_memory);
     tcase_add_test(t, a_wrong_url_is_told);
     suite_add_tcase(suite, t);
     return check_main(suite);

@@ -36,7 +36,7 @@ static void make_prompt(struct prompt *p, const uint64_t *ids, uint32_t count)
         ck_assert_int_ge(tierce_chain_append(p->chain, &token, 1, NULL), 0);
     }
     uint64_t blocks = (uint64_t)count * FX_CHUNK_BLOCKS;
-    ck_assert_int_eq(tierce__keys_init(&p->keys, fx.view, p->chain, blocks, blocks, false), 0);
+    ck_assert_int_eq(tierce__keys_init(&p->keys, fx.inner, p->chain, blocks, blocks, false), 0);
 }
 
 static void end_prompt(struct prompt *p)

@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <tierce/events.h>
 
 static struct fixture fx;
@@ -130,6 +131,16 @@ START_TEST(a_full_batch_goes_at_once)
     tierce_chain_destroy(chain);
     fx_close(&fx);
     fx_remove(&fx);
+}
+END_TEST
+
+/* Each kind of handle has a magic of its own. */
+START_TEST(another_handle_is_no_subscription)
+{
+    static const uint32_t others[] = {TIERCE__ENGINE_MAGIC, TIERCE__VIEW_MAGIC, TIERCE__STORE_MAGIC,
+                                      TIERCE__LOAD_MAGIC, TIERCE__PREFETCH_MAGIC};
+    uint64_t handle[64] = {others[_i]};
+    tierce_events_unsubscribe((void *)handle);
 }
 END_TEST
 
@@ -408,6 +419,7 @@ int main(void)
     tcase_add_test(t, what_comes_and_what_leaves_is_told);
     tcase_add_test(t, a_full_batch_goes_at_once);
     tcase_add_test(t, a_subscription_holds_the_engine_open);
+    tcase_add_loop_test_raise_signal(t, another_handle_is_no_subscription, SIGABRT, 0, 5);
     tcase_add_test(t, unsubscribing_waits_for_a_call_that_runs);
     tcase_add_loop_test(t, a_slow_subscriber_ends_up_with_what_is_there, 0, 2);
     suite_add_tcase(suite, t);

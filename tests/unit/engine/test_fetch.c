@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "check_main.h"
+#include "engine/loan.h"
 #include "engine_fixture.h"
 #include "test_random.h"
 #include "tier/fault.h"
@@ -26,9 +27,9 @@ static const char *const sets[] = {
     "memory.size",    "64MiB",   "disk.size",      "256MiB", "disk.queue", "64MiB",
     "breaker.errors", "1000000", "breaker.window", "0",      NULL};
 
-static void open_wide(void)
+static void open_wide(uint32_t cell)
 {
-    static const uint32_t cells[SEGMENTS] = {CELL, CELL, CELL, CELL};
+    const uint32_t cells[SEGMENTS] = {cell, cell, cell, cell};
     struct tierce_namespace ns = fx_namespace();
     ns.cell_bytes = cells;
     ns.layout = "test/wide";
@@ -56,7 +57,7 @@ static void setup(void)
 {
     tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
     fx_open(&fx, true, sets);
-    open_wide();
+    open_wide(CELL);
     wrap_disk();
 }
 
@@ -113,10 +114,9 @@ static uint64_t start_of(uint32_t segment)
     return segment > 0 ? wide->full.segment_end[segment - 1] : 0;
 }
 
-/* Puts chunk n on disk and not in memory. */
-static void put(uint32_t n)
+/* Puts the bytes of chunk n on disk under a record, and not in memory. */
+static void put_as(struct tierce__storage_chunk record, uint32_t n)
 {
-    struct tierce__storage_chunk record = record_of(n);
     struct tierce__buf *buf = tierce__storage_reserve(fx.engine, &record, NULL);
     ck_assert_ptr_nonnull(buf);
     for (uint32_t s = 0; s < SEGMENTS; s++)
@@ -124,6 +124,11 @@ static void put(uint32_t n)
     tierce__storage_write(fx.engine, UINT32_MAX, &(struct tierce__writes){0}, &record, buf);
     tierce__buf_release(buf);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+}
+
+static void put(uint32_t n)
+{
+    put_as(record_of(n), n);
 }
 
 static bool segment_right(const struct tierce__fetch_seat *seat, uint32_t n, uint32_t segment)
@@ -189,6 +194,42 @@ static void await_late(int64_t count)
         usleep(1000);
     ck_assert_int_ge(fx_stats(&fx).deadline_failures, count);
 }
+
+/* ---- what a part needs ---- */
+
+/* A segment ends behind its layer, on a whole page: the next layer begins in it. */
+START_TEST(a_part_waits_for_the_segment_in_which_it_begins)
+{
+    static const struct tierce_part part = {2, 2, 1, 2};
+    static const int32_t tokens[FX_CHUNK_BLOCKS * FX_BLOCK_TOKENS] = {1};
+    struct tierce_chain *chain;
+    struct tierce__keys keys;
+    tierce_view_close(wide);
+    open_wide(CELL + 64);
+    ck_assert_int_eq(tierce_view_chain(&chain, wide, NULL), 0);
+    ck_assert_int_ge(tierce_chain_append(chain, tokens, FX_CHUNK_BLOCKS * FX_BLOCK_TOKENS, NULL),
+                     0);
+    ck_assert_int_eq(tierce__keys_init(&keys, wide, chain, FX_CHUNK_BLOCKS, FX_CHUNK_BLOCKS, false),
+                     0);
+    struct tierce__storage_chunk record = record_of(1);
+    record.key = keys.keys[0];
+    put_as(record, 1);
+    tierce__keys_fini(&keys);
+    struct tierce__loan_what what = {.chain = chain,
+                                     .to_block = FX_CHUNK_BLOCKS,
+                                     .part = &part,
+                                     .timeout_ms = _i == 1 ? LONG_MS : 300};
+    struct tierce__loan *loan;
+    ck_assert_uint_lt(wide->full.layer_offset[2], start_of(2));
+    if (_i == 0)
+        fault(TIERCE__FAULT_HANG, 1, 1); /* the first is the header's */
+    ck_assert_int_eq(tierce__loan_begin(&loan, wide, &what), 0);
+    ck_assert(tierce__loan_wait(loan, 0, 2) == (_i == 1));
+    tierce__loan_end(loan, NULL);
+    tierce_chain_destroy(chain);
+    await_no_memory_used();
+}
+END_TEST
 
 /* ---- each segment once ---- */
 
@@ -610,6 +651,7 @@ int main(void)
     TCase *t = tcase_create("fetch");
     tcase_set_timeout(t, 60);
     tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_loop_test(t, a_part_waits_for_the_segment_in_which_it_begins, 0, 2);
     tcase_add_test(t, each_segment_is_read_once_for_all);
     tcase_add_test(t, loads_of_one_prompt_share_its_reading);
     tcase_add_test(t, who_leaves_in_the_middle_takes_nothing_away);

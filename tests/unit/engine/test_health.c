@@ -74,6 +74,43 @@ START_TEST(failures_in_a_row_end_service_and_a_try_brings_it_back)
 }
 END_TEST
 
+/* What a disk does not have, its index in memory says; what a shared store does not have, it says
+ * itself: one that lost all it had is well again. */
+START_TEST(a_no_brings_a_shared_tier_back)
+{
+    for (int shared = 0; shared < 2; shared++) {
+        setup(1, 0, 0);
+        health.shared = shared == 1;
+        ck_assert_int_eq(answer(TIERCE__TIER_GET, TIERCE_E_DOWN, 0), TIERCE__HEALTH_LOST);
+        usleep(31000);
+        ck_assert_int_eq(answer(TIERCE__TIER_GET, TIERCE_E_CANCELLED, 0), TIERCE__HEALTH_SAME);
+        ck_assert(!tierce__health_serves(&health));
+        ck_assert_int_eq(answer(TIERCE__TIER_GET, TIERCE_E_MISS, 0),
+                         shared ? TIERCE__HEALTH_BACK : TIERCE__HEALTH_SAME);
+        ck_assert_int_eq(tierce__health_serves(&health), shared);
+        tierce__health_fini(&health);
+    }
+}
+END_TEST
+
+/* A store that answers is asked again, though nothing is known that it has; it is no reading. */
+START_TEST(a_ping_brings_a_shared_tier_back)
+{
+    struct tierce__key proven;
+    setup(1, 0, 0);
+    health.shared = true;
+    ck_assert_int_eq(answer(TIERCE__TIER_PUT, TIERCE_E_DOWN, 0), TIERCE__HEALTH_LOST);
+    usleep(31000);
+    ck_assert_int_eq(answer(TIERCE__TIER_PING, TIERCE_E_DOWN, 0), TIERCE__HEALTH_SAME);
+    ck_assert(!tierce__health_serves(&health) && !tierce__health_is_due(&health));
+    usleep(31000);
+    ck_assert(tierce__health_is_due(&health));
+    ck_assert_int_eq(answer(TIERCE__TIER_PING, 0, 0), TIERCE__HEALTH_BACK);
+    ck_assert(tierce__health_serves(&health) && !tierce__health_proven(&health, &proven));
+    tierce__health_fini(&health);
+}
+END_TEST
+
 START_TEST(one_try_at_a_time)
 {
     setup(1, 0, 0);
@@ -322,6 +359,45 @@ START_TEST(what_the_configuration_says_is_taken)
 }
 END_TEST
 
+/* Or else it would be computed each time that memory has lost it. */
+START_TEST(what_is_sooner_computed_is_put_into_memory_again)
+{
+    const char *slow[] = {"cost.read", "1KB", "cost.prefill", "1000000", NULL};
+    fx_open(&fx, true, slow);
+    struct tierce__tier *memory = fx.engine->rungs[0].tier;
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0), *start = fx_chain(&fx, 1, 4, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    memory->ops->evict(memory, UINT64_MAX);
+    tierce__fault_set(wrap_disk(), TIERCE__TIER_PUT, /* it has all of it */
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);
+    what.session = 7;
+    ck_assert_int_eq(tierce_store(fx.view, &what), 0); /* nobody looked: it may be held above us */
+    ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 7, NULL), 0);
+    ck_assert_int_eq(tierce_store(fx.view, &what), 16);
+    ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 16);
+
+    /* Behind what was promised. */
+    memory->ops->evict(memory, UINT64_MAX);
+    ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 8, NULL), 0);
+    struct tierce_transfer_opts first = fx_what(&fx, start, 0, 4, fx_ids);
+    first.session = 8;
+    ck_assert_int_eq(tierce_store(fx.view, &first), 4);
+    ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 9, NULL), 4);
+    memory->ops->evict(memory, UINT64_MAX);
+    what.session = 9;
+    ck_assert_int_eq(tierce_store(fx.view, &what), 12);
+    ck_assert_uint_eq(fx_found(&fx, chain, 16, TIERCE_LOOKUP_MEMORY_ONLY, 0, NULL), 0);
+
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    tierce_chain_destroy(start);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 /* The keeper tries it; nobody has to ask. */
 START_TEST(a_tier_comes_back_by_itself)
 {
@@ -402,6 +478,8 @@ int main(void)
     TCase *t = tcase_create("health");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, failures_in_a_row_end_service_and_a_try_brings_it_back);
+    tcase_add_test(t, a_no_brings_a_shared_tier_back);
+    tcase_add_test(t, a_ping_brings_a_shared_tier_back);
     tcase_add_test(t, one_try_at_a_time);
     tcase_add_test(t, failing_now_and_then_ends_service_too);
     tcase_add_test(t, an_answer_that_came_too_late_is_a_failure);
@@ -411,6 +489,7 @@ int main(void)
     tcase_add_test(t, a_slow_disk_is_not_promised);
     tcase_add_test(t, a_slow_disk_is_measured_with_nobody_waiting);
     tcase_add_loop_test(t, what_the_configuration_says_is_taken, 0, 2);
+    tcase_add_test(t, what_is_sooner_computed_is_put_into_memory_again);
     tcase_add_test(t, a_tier_comes_back_by_itself);
     tcase_add_test(t, a_tier_comes_back_that_never_answered);
     tcase_add_test(t, recompute_all_asks_nobody_during_an_outage);

@@ -100,7 +100,7 @@ START_TEST(bypassed_finds_and_stores_nothing)
     ck_assert_int_eq(load(NULL), 0);
     ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, false), 0);
     struct tierce_miss miss = {.size = sizeof(miss)};
-    ck_assert_int_eq(tierce_why(fx.view, chain, 4, BLOCKS, &miss), 0);
+    ck_assert_int_eq(tierce_why(fx.inner, chain, 4, BLOCKS, &miss), 0);
     ck_assert_int_eq(miss.reason, TIERCE_MISS_BYPASSED);
     ck_assert_uint_eq(miss.block, 4);
     set_mode(TIERCE_MODE_NORMAL);
@@ -337,7 +337,7 @@ START_TEST(clears_beside_stores_and_loads)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, store_and_load, &bases[i]), 0);
     for (int i = 0; i < 200; i++) {
         uint32_t tiers = i % 3 == 0 ? 0 : 1u << (i % 3);
-        ck_assert_int_ge(tierce_engine_clear(fx.engine, tiers, i % 2 == 0 ? fx.view : NULL), 0);
+        ck_assert_int_ge(tierce_engine_clear(fx.engine, tiers, i % 2 == 0 ? fx.inner : NULL), 0);
     }
     atomic_store(&is_over, true);
     for (size_t i = 0; i < 2; i++)

@@ -3,7 +3,9 @@
 #include "base/clock.h"
 #include "check_main.h"
 #include "engine_fixture.h"
+#include "tier/fault.h"
 
+#include <errno.h>
 #include <tierce/operate.h>
 
 #define BLOCKS 12u
@@ -110,6 +112,35 @@ START_TEST(a_tier_that_is_not_there)
 }
 END_TEST
 
+/* Memory forgets what it has said that it holds. */
+static void forget(struct tierce__tier *memory)
+{
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EAGAIN};
+    rule.times = 1;
+    tierce__fault_set(memory, TIERCE__TIER_LOOKUP, &rule); /* the lease of all that it has */
+    rule.times = 2 * 3; /* and who reads a chunk asks memory once more */
+    tierce__fault_set(memory, TIERCE__TIER_GET, &rule);
+}
+
+START_TEST(what_left_memory_is_read_only_where_it_is_wished)
+{
+    uint8_t origins[BLOCKS];
+    open_engine(true, NULL);
+    ck_assert_int_eq(store(0), BLOCKS);
+    flush();
+    struct tierce__tier *memory, *inner = fx.engine->rungs[0].tier;
+    ck_assert_int_eq(tierce__fault_create(&memory, inner), 0);
+    fx.engine->rungs[0].tier = memory;
+    forget(memory);
+    ck_assert_int_eq(load(MEMORY, origins), 0);
+    ck_assert_int_eq(fx_stats(&fx).blocks_loaded_disk, 0);
+    forget(memory);
+    ck_assert_int_eq(load(MEMORY | DISK, origins), BLOCKS);
+    ck_assert_int_eq(origins[0], TIERCE_ORIGIN_DISK);
+    end();
+}
+END_TEST
+
 START_TEST(what_is_in_a_faster_tier_is_read_from_there)
 {
     uint8_t origins[BLOCKS];
@@ -146,6 +177,61 @@ START_TEST(pins_last_as_long_as_is_wished)
     ck_assert_uint_ge(session->deadline_ns, before + TIERCE_PIN_MS_MAX * (uint64_t)TIERCE__MS_NS);
     tierce__session_free(session);
     pin(TIERCE_PIN_MS_MAX + 1, TIERCE_E_ARGUMENT);
+    end();
+}
+END_TEST
+
+static size_t count_uses(const struct tierce_view *view)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < TIERCE__USE_SETS * TIERCE__USE_WAYS; i++)
+        count += fx.engine->uses[i / TIERCE__USE_WAYS][i % TIERCE__USE_WAYS].view == view;
+    return count;
+}
+
+/* What comes to lie where a closed view lay has done nothing yet. */
+START_TEST(a_closed_view_is_forgotten)
+{
+    open_engine(false, NULL);
+    struct tierce_namespace ns = fx_namespace();
+    struct tierce_view *view;
+    ck_assert_int_eq(tierce_view_open(&view, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}),
+                     0);
+    for (uint64_t id = 1; id <= 20; id++)
+        tierce__session_leave(view, id, 3);
+    tierce__session_leave(fx.view, 7, 4);
+    ck_assert_uint_eq(count_uses(view), 20);
+    uintptr_t was = (uintptr_t)view;
+    tierce_view_close(view);
+    ck_assert_uint_eq(count_uses((const struct tierce_view *)was), 0);
+    ck_assert_uint_eq(tierce__session_promised(fx.view, 7), 4);
+    ck_assert_uint_eq(tierce__session_promised(fx.view, 1), SIZE_MAX);
+    end();
+}
+END_TEST
+
+/* What is added to pins may make them last longer, and never shorter. */
+START_TEST(pins_are_added_to)
+{
+    open_engine(false, NULL);
+    ck_assert_int_eq(store(0), BLOCKS);
+    struct tierce__keys keys;
+    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, BLOCKS, BLOCKS, false), 0);
+    static const uint32_t pin_ms[] = {60000, 30000, 3600000};
+    static const uint32_t longest_ms[] = {60000, 60000, 3600000};
+    for (size_t added = 1; added <= 3; added++) {
+        uint64_t before = tierce__now_ns();
+        for (size_t i = 0; i < added; i++) {
+            struct tierce__buf *buf = tierce__storage_lease(fx.engine, &keys.keys[i]);
+            ck_assert(tierce__session_add(fx.view, 5, &keys.keys[i], buf, pin_ms[i]));
+        }
+        struct tierce__session *session = tierce__session_take(fx.view, 5);
+        ck_assert_uint_eq(session->count, added);
+        ck_assert_uint_ge(session->deadline_ns,
+                          before + longest_ms[added - 1] * (uint64_t)TIERCE__MS_NS);
+        tierce__session_free(session);
+    }
+    tierce__keys_fini(&keys);
     end();
 }
 END_TEST
@@ -187,8 +273,11 @@ int main(void)
     tcase_add_test(t, a_store_goes_where_it_is_told);
     tcase_add_test(t, a_store_to_disk_alone);
     tcase_add_test(t, a_tier_that_is_not_there);
+    tcase_add_test(t, what_left_memory_is_read_only_where_it_is_wished);
     tcase_add_test(t, what_is_in_a_faster_tier_is_read_from_there);
-    tcase_add_test(t, pins_last_as_long_as_is_wished);
+    FX_ADD_EMBEDDED(t, pins_last_as_long_as_is_wished);
+    FX_ADD_EMBEDDED(t, pins_are_added_to);
+    FX_ADD_EMBEDDED(t, a_closed_view_is_forgotten);
     tcase_add_test(t, tags_are_written);
     suite_add_tcase(suite, t);
     return check_main(suite);

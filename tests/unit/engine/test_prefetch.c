@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "check_main.h"
+#include "child_exit.h"
 #include "engine_fixture.h"
 #include "tier/fault.h"
 
@@ -118,7 +119,7 @@ static int64_t load_from_memory(size_t blocks, uint64_t session)
 static void forget(size_t from, size_t to)
 {
     struct tierce__keys keys;
-    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, BLOCKS, BLOCKS, false), 0);
+    ck_assert_int_eq(tierce__keys_init(&keys, fx.inner, chain, BLOCKS, BLOCKS, false), 0);
     for (size_t i = from; i < to; i++)
         tierce__storage_quarantine(fx.engine, 0, &keys.keys[i], TIERCE_E_VERSION);
     tierce__keys_fini(&keys);
@@ -166,6 +167,41 @@ START_TEST(what_the_disk_has_comes_to_memory_and_is_held)
     ck_assert_int_eq(fx_stats(&fx).sessions_now, 1); /* the pins stay */
     ck_assert_int_eq(load_from_memory(BLOCKS, SESSION), BLOCKS);
     ck_assert_int_eq(fx_stats(&fx).sessions_now, 0);
+    close_all();
+}
+END_TEST
+
+/* Counts reads: of loads, and ahead. */
+static _Atomic unsigned reads[2];
+static struct tierce__tier_ops before;
+
+static void spy(struct tierce__tier *tier, struct tierce__tier_req *req)
+{
+    if (req->op == TIERCE__TIER_GET)
+        atomic_fetch_add(&reads[req->ahead], 1);
+    before.submit(tier, req);
+}
+
+START_TEST(the_tiers_are_told_who_reads_ahead)
+{
+    open_default();
+    struct tierce_prefetch_opts opts = pinned();
+    struct tierce__tier *tier = fx.engine->rungs[1].tier;
+    const struct tierce__tier_ops *own = tier->ops;
+    before = *own;
+    struct tierce__tier_ops spying = before;
+    spying.submit = spy;
+    tier->ops = &spying;
+    run(&opts);
+    ck_assert_uint_eq(atomic_load(&reads[0]), 0);
+    unsigned ahead = atomic_load(&reads[1]);
+    ck_assert_uint_ge(ahead, CHUNKS);
+    ck_assert_int_eq(load_from_memory(BLOCKS, SESSION), BLOCKS); /* the pins end */
+    forget(0, CHUNKS);
+    ck_assert_int_eq(load_from_memory(BLOCKS, 0), 0);
+    ck_assert_uint_ge(atomic_load(&reads[0]), CHUNKS);
+    ck_assert_uint_eq(atomic_load(&reads[1]), ahead);
+    tier->ops = own;
     close_all();
 }
 END_TEST
@@ -592,7 +628,7 @@ START_TEST(a_child_by_fork_can_let_go_of_it)
                        tierce_prefetch_wait(prefetch, 5) == TIERCE_E_CLOSED &&
                        tierce_prefetch_poll(prefetch, &result) && result.blocks == 0;
         tierce_prefetch_end(prefetch);
-        _exit(refused ? 0 : 1);
+        child_exit(refused ? 0 : 1);
     }
     int status;
     ck_assert_int_eq(waitpid(child, &status, 0), child);
@@ -607,6 +643,7 @@ int main(void)
     TCase *t = tcase_create("prefetch");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, what_the_disk_has_comes_to_memory_and_is_held);
+    FX_ADD_EMBEDDED(t, the_tiers_are_told_who_reads_ahead);
     tcase_add_test(t, each_tier_gives_what_the_faster_ones_lack);
     tcase_add_test(t, only_the_tiers_that_are_wanted_are_searched);
     tcase_add_test(t, a_part_of_a_prompt_and_its_tail);
@@ -619,14 +656,14 @@ int main(void)
     tcase_add_test(t, the_deadline_ends_what_hangs_and_keeps_what_came);
     tcase_add_test(t, what_is_abandoned_gives_all_back_by_its_deadline);
     tcase_add_test(t, a_view_can_be_closed_over_a_running_one);
-    tcase_add_test(t, each_tier_and_the_end_are_told_once);
-    tcase_add_test(t, who_is_ended_early_is_told_so_before_end_returns);
+    FX_ADD_EMBEDDED(t, each_tier_and_the_end_are_told_once);
+    FX_ADD_EMBEDDED(t, who_is_ended_early_is_told_so_before_end_returns);
     tcase_add_test(t, a_prompt_larger_than_the_bound_passes_through_it);
     tcase_add_test(t, without_a_share_of_memory_nothing_is_read);
     tcase_add_test(t, the_bound_on_pins_bounds_it_too);
     tcase_add_test(t, who_finds_no_room_waits_in_the_queue);
     tcase_add_test(t, stores_go_on_while_prefetches_hold_all_they_may);
-    tcase_add_test(t, each_allocation_fails_once);
+    FX_ADD_EMBEDDED(t, each_allocation_fails_once);
     tcase_add_test(t, wrong_arguments_are_refused);
     tcase_add_test(t, a_child_by_fork_can_let_go_of_it);
     suite_add_tcase(suite, t);

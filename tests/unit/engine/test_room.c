@@ -286,7 +286,7 @@ int main(void)
     tcase_add_test(t, nothing_waits_by_default);
     tcase_add_test(t, what_never_fits_is_not_waited_for);
     tcase_add_test(t, many_wait_in_turns);
-    tcase_add_test(t, close_while_one_waits);
+    FX_ADD_EMBEDDED(t, close_while_one_waits);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

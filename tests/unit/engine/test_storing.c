@@ -214,7 +214,7 @@ static size_t there(const struct tierce_chain *chain)
 {
     struct tierce__keys keys;
     size_t blocks = tierce_chain_blocks(chain), count = 0;
-    ck_assert_int_eq(tierce__keys_init(&keys, fx.view, chain, blocks, blocks, false), 0);
+    ck_assert_int_eq(tierce__keys_init(&keys, fx.inner, chain, blocks, blocks, false), 0);
     for (size_t i = 0; i < keys.count; i++) {
         bool has = tierce__storage_has(fx.engine, &keys.keys[i]);
         ck_assert_msg(!has || count == i, "chunk %zu is there without its prefix", i);

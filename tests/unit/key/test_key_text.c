@@ -289,10 +289,10 @@ END_TEST
 
 START_TEST(digests_print_in_full)
 {
-    static const uint8_t digest[8] = {0, 0, 0, 0, 0, 0, 0, 1};
     struct tierce__lmcache_key key = some_key();
     char text[64];
-    key.hash = tierce__lmcache_hash_of_digest(digest, 8);
+    key.hash = (struct tierce__lmcache_hash){.digits = 16};
+    key.hash.value[TIERCE_HASH_BYTES - 1] = 1;
     ck_assert_int_gt(tierce__lmcache_key_format(text, sizeof(text), &key), 0);
     ck_assert_str_eq(text, "m@1@0@0000000000000001@half");
     key.hash = tierce__lmcache_hash_of_int((struct tierce__lmcache_int){UINT64_MAX, false});

@@ -184,8 +184,8 @@ static void *drop(void *arg)
     return NULL;
 }
 
-/* A call that gives something to the deleter while the locator ends must not keep it from ending.
- */
+/* A call that gives something to the deleter while the locator ends must not keep it from
+ * ending. */
 START_TEST(what_is_submitted_late_does_not_stop_the_end)
 {
     struct tierce__live *live;

@@ -184,8 +184,8 @@ START_TEST(bytes_count_until_they_are_gone)
 }
 END_TEST
 
-/* After a restart, or a limit that was lowered: nothing more is reserved, and nothing goes below.
- */
+/* After a restart, or a limit that was lowered: nothing more is reserved, and nothing goes
+ * below. */
 START_TEST(what_is_beyond_a_limit_stays)
 {
     uint64_t by_type[16] = {0}, by_storage[TIERCE__META_STORAGE_SLOTS] = {0};

@@ -12,8 +12,9 @@ static const struct tierce__lm_shape shape = {.format = 1, .dtype = 3, .dims = {
 
 static void set_up(void)
 {
-    char *arguments[] = {(char *)"--limit.value=32MiB"};
-    harness_start(&h, 1, arguments);
+    /* However slow the machine is that fills memory meanwhile. */
+    char *arguments[] = {(char *)"--limit.value=32MiB", (char *)"--timeout.grace=10min"};
+    harness_start(&h, 2, arguments);
     fd = harness_connect(h.ports.lm);
 }
 
@@ -152,6 +153,34 @@ START_TEST(test_no_room)
 }
 END_TEST
 
+static void put_filled(const char *key, int byte, uint32_t bytes)
+{
+    char *value = malloc(bytes);
+    memset(value, byte, bytes);
+    ask(TIERCE__LM_PUT, key, bytes);
+    say_bytes(fd, value, bytes);
+    free(value);
+}
+
+/* LMCache's client goes out of step where a GET finds nothing after a yes. */
+START_TEST(test_yes_holds_for_a_moment)
+{
+    uint32_t bytes = 10 << 20;
+    char name[16], *value = malloc(bytes);
+    memset(value, 'a', bytes);
+    put_filled("asked", 'a', bytes);
+    put_filled("not asked", 'b', bytes);
+    expect_code(TIERCE__LM_EXIST, "asked", TIERCE__LM_SUCCESS);
+    for (int i = 0; i < 20; i++) {
+        snprintf(name, sizeof(name), "f%d", i);
+        put_filled(name, 'f', 8 << 20);
+    }
+    expect_value("asked", value, bytes);
+    expect_code(TIERCE__LM_GET, "not asked", TIERCE__LM_FAIL);
+    free(value);
+}
+END_TEST
+
 /* Bytes of requests in the smallest pieces. */
 START_TEST(test_a_trickle)
 {
@@ -171,6 +200,25 @@ START_TEST(test_a_trickle)
 }
 END_TEST
 
+/* It is asked for, and the answer is awaited. */
+START_TEST(test_what_a_slower_tier_does_not_have)
+{
+    struct node_harness front;
+    char url[64];
+    char *arguments[] = {url};
+    int mine = fd;
+    snprintf(url, sizeof(url), "--remote.urls=tierce://127.0.0.1:%u", h.ports.resp);
+    harness_start(&front, 1, arguments);
+    fd = harness_connect(front.ports.lm);
+    expect_code(TIERCE__LM_GET, "other", TIERCE__LM_FAIL);
+    expect_code(TIERCE__LM_EXIST, "other", TIERCE__LM_FAIL);
+    expect_code(TIERCE__LM_HEALTH, "", TIERCE__LM_SUCCESS);
+    close(fd);
+    fd = mine;
+    harness_stop(&front);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("node_lm");
@@ -182,7 +230,9 @@ static Suite *suite(void)
     tcase_add_test(t, test_half_a_value_is_none);
     tcase_add_test(t, test_lengths_that_cannot_be);
     tcase_add_test(t, test_no_room);
+    tcase_add_test(t, test_yes_holds_for_a_moment);
     tcase_add_test(t, test_a_trickle);
+    tcase_add_test(t, test_what_a_slower_tier_does_not_have);
     suite_add_tcase(s, t);
     return s;
 }

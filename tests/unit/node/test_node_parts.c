@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
+#include "base/alloc.h"
 #include "node/config.h"
 #include "node/glob.h"
+#include "node/node.h"
 #include "node/notify.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include <tierce/log.h>
 
 static bool matches(const char *pattern, const char *text)
 {
@@ -70,11 +75,89 @@ START_TEST(test_whom_a_configuration_lets_in)
     ck_assert_int_eq(LOAD("--listen.host=::", "--listen.insecure=true"), 0);
     ck_assert_int_eq(LOAD("--listen.host=127.0.0.2"), 0);
     ck_assert_int_eq(LOAD("--tls.key=k"), TIERCE_E_CONFIG);
+    ck_assert_int_eq(LOAD("--tls.client_ca=a"), TIERCE_E_CONFIG);
+    ck_assert_ptr_nonnull(strstr(error.text, "tls.certificate"));
+    ck_assert_int_eq(LOAD("--listen.host=::", "--tls.client_ca=a", "--tls.certificate=c",
+                          "--tls.key=k", "--listen.resp=false"),
+                     0);
+    ck_assert_int_eq(
+        LOAD("--listen.host=::", "--tls.client_ca=a", "--tls.certificate=c", "--tls.key=k"),
+        TIERCE_E_CONFIG);
+    ck_assert_ptr_nonnull(strstr(error.text, "auth.token_file"));
     ck_assert_int_eq(LOAD("--listen.resp_port=7", "--listen.lm_port=7"), TIERCE_E_CONFIG);
     ck_assert_int_eq(LOAD("--listen.resp_prt=7"), TIERCE_E_CONFIG);
     ck_assert_ptr_nonnull(strstr(error.text, "listen.resp_port"));
     ck_assert_int_eq(LOAD("nonsense"), TIERCE_E_CONFIG);
     ck_assert_int_eq(LOAD("--config"), TIERCE_E_CONFIG);
+}
+END_TEST
+
+static void be_silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
+{
+    (void)arg;
+    (void)level;
+    (void)event;
+    (void)detail;
+}
+
+static bool may_wait(const char *argument)
+{
+    struct tierce__config_error error = {""};
+    struct tierce__node_config config = {0};
+    char *argv[] = {(char *)(uintptr_t)argument};
+    ck_assert_int_eq(tierce__node_config_load(&config, 1, argv, NULL, &error), 0);
+    bool may = config.may_wait;
+    tierce__node_config_clear(&config);
+    return may;
+}
+
+START_TEST(test_whose_loops_may_not_wait)
+{
+    ck_assert(!may_wait("--memory.size=1GiB"));
+    ck_assert(may_wait("--disk.path=/tmp"));
+    ck_assert(may_wait("--remote.urls=redis://127.0.0.1:1"));
+}
+END_TEST
+
+/* Whatever fails, nothing is left of a node that could not start. */
+START_TEST(test_each_allocation_of_a_start_fails_once)
+{
+    char folder[] = "/tmp/tierce-test-XXXXXX", listen[128], disk[128];
+    char *argv[] = {listen,
+                    disk,
+                    (char *)"--listen.resp_port=0",
+                    (char *)"--listen.lm_port=0",
+                    (char *)"--listen.http_port=0",
+                    (char *)"--control.socket=",
+                    (char *)"--memory.size=4MiB",
+                    (char *)"--disk.size=16MiB",
+                    (char *)"--limit.connections_per_address=3",
+                    (char *)"--serve.loops=2",
+                    (char *)"--disk.lock_wait=0"};
+    struct tierce__config_error error = {""};
+    struct tierce__node_config config = {0};
+    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(listen, sizeof(listen), "--listen.native=%s/node", folder);
+    snprintf(disk, sizeof(disk), "--disk.path=%s/disk", folder);
+    int rc = tierce__node_config_load(&config, sizeof(argv) / sizeof(argv[0]), argv, NULL, &error);
+    ck_assert_msg(rc == 0, "%s", error.text);
+    uint64_t live = tierce__alloc_live(), nth = 1;
+    for (bool failed = true; failed; nth++) {
+        char why[TIERCE_CONFIG_ERROR_BYTES] = "";
+        struct tierce__node *node = NULL;
+        tierce__alloc_fail_nth(nth);
+        rc = tierce__node_start(&node, &config, why);
+        failed = tierce__alloc_fail_nth(0) >= nth;
+        ck_assert_msg(rc == 0 || (rc == -ENOMEM && why[0] != '\0'), "%d: %s", rc, why);
+        tierce__node_stop(node);
+        ck_assert_uint_eq(tierce__alloc_live(), live);
+    }
+    ck_assert_uint_gt(nth, 100);
+    tierce__node_config_clear(&config);
+    char command[64];
+    snprintf(command, sizeof(command), "rm -rf %s", folder);
+    ck_assert_int_eq(system(command), 0);
 }
 END_TEST
 
@@ -113,9 +196,12 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("node_parts");
     TCase *t = tcase_create("parts");
+    tcase_set_timeout(t, 120);
     tcase_add_test(t, test_patterns);
     tcase_add_test(t, test_a_pattern_that_would_take_for_ever);
     tcase_add_test(t, test_whom_a_configuration_lets_in);
+    tcase_add_test(t, test_whose_loops_may_not_wait);
+    tcase_add_test(t, test_each_allocation_of_a_start_fails_once);
     tcase_add_test(t, test_systemd_is_told);
     suite_add_tcase(s, t);
     return s;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
 #include "check_main.h"
 #include "node_harness.h"
 
@@ -116,6 +117,104 @@ START_TEST(test_set_options)
 }
 END_TEST
 
+START_TEST(test_set_with_an_end)
+{
+    char *value = make_value(100000, 5);
+    talk(fd, "SETEX k 100 v\r\nTTL k\r\nGET k\r\n", "+OK\r\n:100\r\n$1\r\nv\r\n");
+    talk(fd, "PSETEX k 200000 w\r\nTTL k\r\nGET k\r\n", "+OK\r\n:200\r\n$1\r\nw\r\n");
+    talk(fd, "SETEX k 0 v\r\nPSETEX k x v\r\nSETEX \"\" 1 v\r\nSETEX k 1\r\nGET k\r\n",
+         "-ERR invalid expire time in 'setex' command\r\n"
+         "-ERR invalid expire time in 'psetex' command\r\n"
+         "-ERR a key is 1 to 1024 bytes long\r\n"
+         "-ERR wrong number of arguments for 'SETEX' command\r\n$1\r\nw\r\n");
+    say(fd, "*4\r\n$6\r\nPSETEX\r\n$3\r\nbig\r\n$6\r\n300000\r\n$100000\r\n");
+    say_bytes(fd, value, 100000);
+    talk(fd, "\r\nTTL big\r\n", "+OK\r\n:300\r\n");
+    get_large("big", value, 100000);
+    say(fd, "*4\r\n$5\r\nSETEX\r\n$3\r\nbig\r\n$1\r\n0\r\n$100000\r\n");
+    say_bytes(fd, value, 100000);
+    talk(fd, "\r\nTTL big\r\n", "-ERR invalid expire time in 'setex' command\r\n:300\r\n");
+    ck_assert_uint_eq(atomic_load(&h.node->incoming_bytes), 0);
+    free(value);
+}
+END_TEST
+
+START_TEST(test_several_at_once)
+{
+    char *value = make_value(100000, 3);
+    talk(fd, "MSET a 1 b 2 a 3\r\nMGET a b\r\nDBSIZE\r\n",
+         "+OK\r\n*2\r\n$1\r\n3\r\n$1\r\n2\r\n:2\r\n");
+    talk(fd, "SET a x EX 100\r\nMSET a y\r\nTTL a\r\n", "+OK\r\n+OK\r\n:-1\r\n");
+    talk(fd, "MSET a\r\nMSET a 1 b\r\nMSET a 1 \"\" 2\r\nGET a\r\n",
+         "-ERR wrong number of arguments for 'MSET' command\r\n"
+         "-ERR wrong number of arguments for 'MSET' command\r\n"
+         "-ERR a key is 1 to 1024 bytes long\r\n$1\r\ny\r\n");
+    say(fd, "*7\r\n$4\r\nMSET\r\n$1\r\nc\r\n$1\r\n1\r\n$3\r\nbig\r\n$100000\r\n");
+    say_bytes(fd, value, 100000);
+    talk(fd, "\r\n$1\r\nd\r\n$1\r\n4\r\nMGET c d\r\n", "+OK\r\n*2\r\n$1\r\n1\r\n$1\r\n4\r\n");
+    get_large("big", value, 100000);
+    say(fd, "*6\r\n$4\r\nMSET\r\n$1\r\nc\r\n$1\r\n1\r\n$3\r\nbig\r\n$100000\r\n"); /* one too few */
+    say_bytes(fd, value, 100000);
+    talk(fd, "\r\n$1\r\nd\r\n", "-ERR wrong number of arguments for 'MSET' command\r\n");
+    ck_assert_uint_eq(atomic_load(&h.node->incoming_bytes), 0);
+    say(fd, "*5\r\n$4\r\nMSET\r\n$1\r\ne\r\n$100000\r\n"); /* two large ones */
+    say_bytes(fd, value, 100000);
+    say(fd, "\r\n$1\r\nf\r\n$50000\r\n");
+    say_bytes(fd, value, 50000);
+    talk(fd, "\r\n", "+OK\r\n");
+    get_large("e", value, 100000);
+    get_large("f", value, 50000);
+    ck_assert_uint_eq(atomic_load(&h.node->incoming_bytes), 0);
+    ck_assert_uint_eq(harness_counter(&h, TIERCE__NODE_sets), 3 + 1 + 1 + 3 + 2);
+    free(value);
+}
+END_TEST
+
+START_TEST(test_ends_that_change)
+{
+    talk(fd, "EXPIRE no 10\r\nPERSIST no\r\nEXPIRE \"\" 10\r\n", ":0\r\n:0\r\n:0\r\n");
+    talk(fd, "SET k v\r\nPERSIST k\r\nEXPIRE k 100\r\nTTL k\r\nGET k\r\n",
+         "+OK\r\n:0\r\n:1\r\n:100\r\n$1\r\nv\r\n");
+    talk(fd, "PEXPIRE k 200000\r\nTTL k\r\nPERSIST k\r\nTTL k\r\n", ":1\r\n:200\r\n:1\r\n:-1\r\n");
+    talk(fd, "EXPIREAT k 9000000000\r\nPEXPIREAT k 9000000000000 GT\r\n", ":1\r\n:0\r\n");
+    talk(fd, "PEXPIREAT k 9000000000001 GT\r\nPEXPIREAT k 9000000000000 lt\r\n", ":1\r\n:1\r\n");
+    talk(fd, "EXPIRE k 100 NX\r\nEXPIRE k 100 XX\r\nTTL k\r\n", ":0\r\n:1\r\n:100\r\n");
+    talk(fd, "PERSIST k\r\nEXPIRE k 5 XX\r\nEXPIRE k 5 GT\r\nEXPIRE k 500 LT\r\nTTL k\r\n",
+         ":1\r\n:0\r\n:0\r\n:1\r\n:500\r\n");
+    talk(fd, "EXPIRE k 5 NX GT\r\nEXPIRE k 5 GT LT\r\nEXPIRE k 5 IF\r\nEXPIRE k soon\r\n",
+         "-ERR NX and XX, GT or LT options at the same time are not compatible\r\n"
+         "-ERR GT and LT options at the same time are not compatible\r\n"
+         "-ERR Unsupported option; NX, XX, GT and LT are served\r\n"
+         "-ERR value is not an integer or out of range\r\n");
+    talk(fd, "expire k 9223372036854775807\r\nPEXPIRE k 9223372036854775807\r\n",
+         "-ERR invalid expire time in 'expire' command\r\n"
+         "-ERR invalid expire time in 'PEXPIRE' command\r\n");
+    talk(fd, "EXPIRE k 0 GT\r\nTTL k\r\nEXPIRE k -1\r\nGET k\r\nDBSIZE\r\n",
+         ":0\r\n:500\r\n:1\r\n$-1\r\n:0\r\n");
+}
+END_TEST
+
+START_TEST(test_the_end_of_a_large_value)
+{
+    enum { BYTES = (3 << 20) + 5 };
+    char *value = make_value(BYTES, 5);
+    set_large("big", value, BYTES, "");
+    talk(fd, "EXPIRE big 100\r\nTTL big\r\n", "+OK\r\n:1\r\n:100\r\n");
+    get_large("big", value, BYTES);
+    talk(fd, "PEXPIRE big 1\r\n", ":1\r\n");
+    do {
+        char type[2];
+        say(fd, "EXISTS big\r\n");
+        hear_bytes(fd, type, 2);
+        hear(fd, "\r\n");
+        if (type[1] == '0')
+            break;
+    } while (true);
+    ck_assert_uint_eq(atomic_load(&h.node->incoming_bytes), 0);
+    free(value);
+}
+END_TEST
+
 START_TEST(test_a_large_value_with_options_behind_it)
 {
     char *value = make_value(50000, 3);
@@ -140,6 +239,42 @@ START_TEST(test_scan)
     talk(fd, "SCAN 0 MATCH key:0[7] COUNT 1000\r\n", "*2\r\n$1\r\n0\r\n*1\r\n$6\r\nkey:07\r\n");
     talk(fd, "SCAN 0 TYPE list\r\nSCAN x\r\n", "*2\r\n$1\r\n0\r\n*0\r\n-ERR syntax error\r\n");
     talk(fd, "FLUSHDB\r\nDBSIZE\r\nSCAN 0\r\n", "+OK\r\n:0\r\n*2\r\n$1\r\n0\r\n*0\r\n");
+}
+END_TEST
+
+/* Which would be tried against a thousand names, for seconds, before others are served. */
+START_TEST(test_a_scan_with_an_endless_pattern_is_cut_short)
+{
+    enum { NAMES = 300, PATTERN = 4096 };
+    static char text[PATTERN + 64], answer[8192];
+    for (int i = 0; i < NAMES; i++) {
+        snprintf(text, sizeof(text), "SET key:%d x\r\n", i);
+        talk(fd, text, "+OK\r\n");
+    }
+    int found = 0, calls = 0;
+    unsigned long long cursor = 0;
+    do {
+        int n = snprintf(text, sizeof(text), "SCAN %llu COUNT 1000 MATCH ", cursor);
+        memset(text + n, '*', PATTERN);
+        snprintf(text + n + PATTERN, sizeof(text) - (size_t)n - PATTERN, "\r\nPING\r\n");
+        say(fd, text);
+        size_t got = 0;
+        while (strstr(answer, "+PONG\r\n") == NULL) {
+            ssize_t some = recv(fd, answer + got, sizeof(answer) - 1 - got, 0);
+            ck_assert_int_gt(some, 0);
+            got += (size_t)some;
+            answer[got] = '\0';
+        }
+        ck_assert_int_eq(sscanf(answer, "*2\r\n$%*d\r\n%llu\r\n*%d\r\n", &cursor, &calls), 2);
+        ck_assert_int_lt(calls, NAMES);
+        found += calls;
+        answer[0] = '\0';
+    } while (cursor != 0);
+    ck_assert_int_eq(found, NAMES);
+    memset(text, '*', PATTERN + 1);
+    snprintf(text + PATTERN + 1, 3, "\r\n");
+    say(fd, "SCAN 0 MATCH ");
+    talk(fd, text, "-ERR syntax error\r\n");
 }
 END_TEST
 
@@ -297,24 +432,67 @@ START_TEST(test_yes_holds_for_a_moment)
 }
 END_TEST
 
+/* limit.grace is 16 MiB here. Values of whole pages lie in memory with two more. */
+START_TEST(test_yes_is_no_promise_for_more_than_may_stay)
+{
+    char *value = make_value(20 << 20, 5);
+    set_large("a", value, 10 << 20, "");
+    set_large("b", value, 8 << 20, "");
+    set_large("c", value, (8 << 20) - 16384, "");
+    set_large("large", value, 20 << 20, "");
+    hear(fd, "+OK\r\n+OK\r\n+OK\r\n+OK\r\n");
+    talk(fd, "EXISTS a\r\n", ":1\r\n");
+    ck_assert_uint_eq(tierce__grace_bytes(h.node->grace), (10 << 20) + 8192);
+    talk(fd, "EXISTS b\r\n", ":1\r\n"); /* a goes */
+    ck_assert_uint_eq(tierce__grace_bytes(h.node->grace), (8 << 20) + 8192);
+    talk(fd, "EXISTS c\r\n", ":1\r\n"); /* as much as may stay */
+    ck_assert_uint_eq(tierce__grace_bytes(h.node->grace), 16 << 20);
+    talk(fd, "EXISTS large\r\n", ":1\r\n");
+    ck_assert_uint_eq(tierce__grace_bytes(h.node->grace), 16 << 20);
+    free(value);
+}
+END_TEST
+
+/* They may keep a quarter of memory, which has 1024 places. */
+START_TEST(test_yes_to_many_leaves_room)
+{
+    char text[64];
+    for (int i = 0; i < 10000; i++) {
+        snprintf(text, sizeof(text), "SET small%d v\r\nEXISTS small%d\r\n", i, i);
+        talk(fd, text, "+OK\r\n:1\r\n");
+        ck_assert_uint_le(tierce__grace_bytes(h.node->grace), 16 << 20);
+    }
+}
+END_TEST
+
 /* ---- whom it lets in ------------------------------------------------------------------------- */
 
 static char token_file[] = "/tmp/tierce-tokens-XXXXXX";
 
+#define READER "r 3d0941964aa3ebdcb00ccef58b1bb399f9f898465e9886d5aec7f31090a0fb30"
+#define WRITER "w b93006774cbdd4b299389a03ac3d88c3a76b460d538795bc12718011a909fba5"
+#define BOSS   "boss a5e7c002443743c5836758c7d1cd8ddefd9fcf2061daa0efaac683fb99966057"
+#define OTHER  "o d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa"
+#define FRESH  "f d098ab5e44b9aabb755f76d806598f43573c662b35e4a2eab1e312ec9ad195e2"
+
+static void write_tokens(const char *text)
+{
+    FILE *file = fopen(token_file, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
 static void set_up_tokens(void)
 {
-    static const char text[] =
-        "# the tokens are reader, writer, boss and other\n"
-        "read r 3d0941964aa3ebdcb00ccef58b1bb399f9f898465e9886d5aec7f31090a0fb30\n"
-        "read,write w b93006774cbdd4b299389a03ac3d88c3a76b460d538795bc12718011a909fba5\n"
-        "read,write,admin boss a5e7c002443743c5836758c7d1cd8ddefd9fcf2061daa0efaac683fb99966057\n"
-        "read,write o d9298a10d1b0735837dc4bd85dac641b0f3cef27a47e5d53a54f2f3f5b2fcffa elsewhere\n";
     char argument[128];
     char *arguments[] = {argument};
     int file = mkstemp(token_file);
     ck_assert_int_eq(fchmod(file, 0600), 0);
-    ck_assert_int_eq(write(file, text, sizeof(text) - 1), (ssize_t)sizeof(text) - 1);
     close(file);
+    write_tokens("# the tokens are reader, writer, boss and other\n"
+                 "read " READER "\nread,write " WRITER "\nread,write,admin " BOSS
+                 "\nread,write " OTHER " elsewhere\n");
     snprintf(argument, sizeof(argument), "--auth.token_file=%s", token_file);
     harness_start(&h, 1, arguments);
     fd = harness_connect(h.ports.resp);
@@ -342,6 +520,71 @@ START_TEST(test_tokens)
     talk(fd, "AUTH default other\r\nGET k\r\nDBSIZE\r\nSET k y\r\n", "+OK\r\n$-1\r\n:0\r\n+OK\r\n");
     talk(fd, "AUTH reader\r\nGET k\r\n", "+OK\r\n$1\r\nx\r\n");
     talk(fd, "RESET\r\nGET k\r\n", "+RESET\r\n-NOAUTH Authentication required.\r\n");
+}
+END_TEST
+
+#define NOAUTH "-NOAUTH Authentication required.\r\n"
+
+static int log_in(const char *words)
+{
+    int session = harness_connect(h.ports.resp);
+    talk(session, words, "+OK\r\n");
+    return session;
+}
+
+/* What is under way when its token goes is refused too; what stays is not disturbed. */
+START_TEST(test_tokens_are_read_again)
+{
+    char why[256];
+    int reader = log_in("AUTH reader\r\n"), writer = log_in("AUTH writer\r\n"),
+        other = log_in("AUTH other\r\n"), late = log_in("AUTH writer\r\n");
+    talk(writer, "SET k x\r\n", "+OK\r\n");
+    talk(other, "SET k mine\r\n", "+OK\r\n");
+    say(late, "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$20000\r\nhalf");
+    while (atomic_load(&h.node->incoming_bytes) == 0)
+        usleep(1000);
+    write_tokens("read " WRITER "\nread,write " OTHER " elsewhere\nread,write " FRESH " fresh\n");
+    ck_assert_msg(tierce__node_reload(h.node, why) == 0, "%s", why);
+    talk(reader, "GET k\r\n", NOAUTH);
+    talk(reader, "AUTH reader\r\n",
+         "-WRONGPASS invalid username-password pair or user is disabled.\r\n");
+    talk(writer, "GET k\r\nSET k y\r\n",
+         "$1\r\nx\r\n-NOPERM the token has no right to run the 'SET' command\r\n");
+    talk(other, "GET k\r\nSET k y\r\n", "$4\r\nmine\r\n+OK\r\n");
+    talk(reader, "AUTH fresh\r\nDBSIZE\r\nSET k z\r\nDBSIZE\r\n", "+OK\r\n:0\r\n+OK\r\n:1\r\n");
+    char *rest = make_value(19996, 1);
+    say_bytes(late, rest, 19996);
+    talk(late, "\r\nGET k\r\n",
+         "-NOPERM the token has no right to run the 'SET' command\r\n$1\r\nx\r\n");
+    write_tokens("read " WRITER "\nread,write " OTHER " fresh\n");
+    ck_assert_msg(tierce__node_reload(h.node, why) == 0, "%s", why);
+    talk(other, "GET k\r\nAUTH other\r\nGET k\r\n", NOAUTH "+OK\r\n$1\r\nz\r\n");
+    talk(reader, "GET k\r\n", NOAUTH);
+    free(rest);
+    close(reader);
+    close(writer);
+    close(other);
+    close(late);
+}
+END_TEST
+
+START_TEST(test_tokens_that_cannot_be_read)
+{
+    char why[256];
+    int reader = log_in("AUTH reader\r\n");
+    write_tokens("root " READER "\n");
+    ck_assert_int_eq(tierce__node_reload(h.node, why), TIERCE_E_CONFIG);
+    ck_assert_ptr_nonnull(strstr(why, "line 1"));
+    write_tokens("read " WRITER "\n");
+    ck_assert_int_eq(chmod(token_file, 0644), 0);
+    ck_assert_int_eq(tierce__node_reload(h.node, why), TIERCE_E_CONFIG);
+    ck_assert_ptr_nonnull(strstr(why, "chmod 600"));
+    ck_assert_int_eq(unlink(token_file), 0);
+    ck_assert_int_eq(tierce__node_reload(h.node, why), -ENOENT);
+    ck_assert_ptr_nonnull(strstr(why, token_file));
+    talk(reader, "GET k\r\n", "$-1\r\n");
+    talk(reader, "AUTH writer\r\nSET k x\r\n", "+OK\r\n+OK\r\n");
+    close(reader);
 }
 END_TEST
 
@@ -395,6 +638,26 @@ START_TEST(test_who_is_late_is_cut)
 }
 END_TEST
 
+START_TEST(test_a_large_request_leaves_no_memory)
+{
+    enum { NAMES = 20000 };
+    talk(fd, "MGET k k k k k k k k k\r\n",
+         "*9\r\n$-1\r\n$-1\r\n$-1\r\n$-1\r\n$-1\r\n$-1\r\n"
+         "$-1\r\n$-1\r\n$-1\r\n");
+    uint64_t live = tierce__alloc_live();
+    say(fd, "*20001\r\n$4\r\nMGET\r\n");
+    for (int i = 0; i < NAMES; i++)
+        say(fd, "$1\r\nk\r\n");
+    hear(fd, "*20000\r\n");
+    for (int i = 0; i < NAMES; i++)
+        hear(fd, "$-1\r\n");
+    /* Its arrays are gone, which had grown from those of the small one. */
+    for (int i = 0; i < 1000 && tierce__alloc_live() > live - 2; i++)
+        usleep(10000);
+    ck_assert_uint_le(tierce__alloc_live(), live - 2);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("node_resp");
@@ -405,8 +668,13 @@ static Suite *suite(void)
     tcase_add_test(t, test_large_values);
     tcase_add_test(t, test_large_values_in_pieces);
     tcase_add_test(t, test_set_options);
+    tcase_add_test(t, test_set_with_an_end);
+    tcase_add_test(t, test_several_at_once);
+    tcase_add_test(t, test_ends_that_change);
+    tcase_add_test(t, test_the_end_of_a_large_value);
     tcase_add_test(t, test_a_large_value_with_options_behind_it);
     tcase_add_test(t, test_scan);
+    tcase_add_test(t, test_a_scan_with_an_endless_pattern_is_cut_short);
     tcase_add_test(t, test_connections_and_versions);
     tcase_add_test(t, test_names_that_can_be_none);
     tcase_add_test(t, test_what_is_no_request);
@@ -414,11 +682,16 @@ static Suite *suite(void)
     tcase_add_test(t, test_half_a_value_is_none);
     tcase_add_test(t, test_a_pipeline);
     tcase_add_test(t, test_a_slow_reader);
+    tcase_add_test(t, test_a_large_request_leaves_no_memory);
     tcase_add_test(t, test_yes_holds_for_a_moment);
+    tcase_add_test(t, test_yes_is_no_promise_for_more_than_may_stay);
+    tcase_add_test(t, test_yes_to_many_leaves_room);
     suite_add_tcase(s, t);
     t = tcase_create("tokens");
     tcase_add_checked_fixture(t, set_up_tokens, tear_down_tokens);
     tcase_add_test(t, test_tokens);
+    tcase_add_test(t, test_tokens_are_read_again);
+    tcase_add_test(t, test_tokens_that_cannot_be_read);
     tcase_add_test(t, test_nobody_takes_much);
     suite_add_tcase(s, t);
     t = tcase_create("limits");

@@ -263,8 +263,8 @@ START_TEST(what_the_engine_held)
 }
 END_TEST
 
-/* Savings of 1000, 1000, 4000 and 4100 by capacity, as if by magic: a hull sees over the plateau.
- */
+/* Savings of 1000, 1000, 4000 and 4100 by capacity, as if by magic: a hull sees over the
+ * plateau. */
 START_TEST(where_it_stops_paying)
 {
     static const struct test_request turns[] = {

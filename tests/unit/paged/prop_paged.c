@@ -22,8 +22,8 @@ struct world {
     size_t span[LAYERS];
 };
 
-/* Short cells, whole cache lines, anything, and cells so large that a scatter of most is streamed.
- */
+/* Short cells, whole cache lines, anything, and cells so large that a scatter of most is
+ * streamed. */
 static size_t random_length(uint64_t *state)
 {
     size_t n = 1 + random_below(state, BLOCK_BYTES_MAX);

@@ -163,6 +163,35 @@ START_TEST(one_byte_more_is_another_sum)
 }
 END_TEST
 
+/* The bytes that are not to be read lie outside the blocks. */
+static void try_padded(size_t n, size_t total)
+{
+    uint8_t *from = malloc(n), *whole = calloc(1, total);
+    ck_assert(from != NULL && whole != NULL);
+    memcpy(from, source, n);
+    memcpy(whole, source, n);
+    memset(from, GUARD, TIERCE__SUM_STRIPE);
+    ck_assert_msg(tierce__sum_padded(source, from, n, total) == XXH3_64bits(whole, total),
+                  "%s: %zu of %zu bytes", tierce__kernel_current(), n, total);
+    free(from);
+    free(whole);
+}
+
+static void padded_lengths(void)
+{
+    for (size_t total = 256; total <= 3072; total += 64)
+        for (size_t n = 64; n <= total; n += 64)
+            try_padded(n, total);
+    for (size_t n = 64; n <= 16384; n += 64)
+        try_padded(n, 16384);
+}
+
+START_TEST(zeroes_need_not_be_there_to_be_summed)
+{
+    with_each_kernel(padded_lengths);
+}
+END_TEST
+
 START_TEST(an_empty_copy_accepts_null)
 {
     ck_assert_uint_eq(tierce__copy_sum(NULL, NULL, 0, TIERCE__STORE_STREAM), XXH3_64bits("", 0));
@@ -201,6 +230,7 @@ int main(void)
     tcase_add_test(t, sums_equal_libxxhash_at_random_lengths);
     tcase_add_test(t, nothing_outside_the_buffers_is_touched);
     tcase_add_test(t, one_byte_more_is_another_sum);
+    tcase_add_test(t, zeroes_need_not_be_there_to_be_summed);
     tcase_add_test(t, an_empty_copy_accepts_null);
     tcase_add_test(t, kernels_are_listed_and_forced);
     suite_add_tcase(suite, t);

@@ -111,8 +111,7 @@ START_TEST(test_no_memory)
 }
 END_TEST
 
-/* ---- compressed -------------------------------------------------------------------------------
- */
+/* ---- compressed ------------------------------------------------------------------------------ */
 
 static struct tierce__grpc_message pack(const void *bytes, size_t count, int window)
 {

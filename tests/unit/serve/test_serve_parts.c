@@ -15,9 +15,10 @@
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
-/* ---- texts ------------------------------------------------------------------------------------
- */
+/* ---- texts ----------------------------------------------------------------------------------- */
 
 START_TEST(test_timeouts)
 {
@@ -128,8 +129,7 @@ START_TEST(test_content_types)
 }
 END_TEST
 
-/* ---- routes -----------------------------------------------------------------------------------
- */
+/* ---- routes ---------------------------------------------------------------------------------- */
 
 START_TEST(test_routes)
 {
@@ -172,8 +172,7 @@ START_TEST(test_routes)
 }
 END_TEST
 
-/* ---- workers ----------------------------------------------------------------------------------
- */
+/* ---- workers --------------------------------------------------------------------------------- */
 
 static atomic_int ran;
 static atomic_bool gate;
@@ -204,8 +203,7 @@ START_TEST(test_workers_have_a_limit_and_finish_what_waits)
 }
 END_TEST
 
-/* ---- protobuf, addresses ----------------------------------------------------------------------
- */
+/* ---- protobuf, addresses --------------------------------------------------------------------- */
 
 START_TEST(test_protobuf_fields)
 {
@@ -265,8 +263,57 @@ START_TEST(test_peers)
 }
 END_TEST
 
-/* ---- addresses --------------------------------------------------------------------------------
- */
+/* ---- listening ------------------------------------------------------------------------------- */
+
+static int connect_to(uint16_t port)
+{
+    struct sockaddr_in in = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&in, sizeof(in)), 0);
+    return fd;
+}
+
+/* Whoever comes when no descriptor is left is sent away, not left to wait. When nobody is there,
+ * the loop may sleep, though the system says for want of a descriptor that it cannot look. */
+START_TEST(test_accepting_without_descriptors)
+{
+    struct sockaddr_storage peer;
+    struct rlimit before, none;
+    uint16_t port = 0;
+    char why[256], byte;
+    int fd, spare_fd = tierce__listen_spare();
+    ck_assert_int_eq(tierce__listen_tcp(&fd, &port, "127.0.0.1", why), 0);
+    ck_assert_int_eq(tierce__listen_accept(fd, &spare_fd, &peer), -EAGAIN);
+    int one = connect_to(port), other = connect_to(port);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = (rlim_t)other + 1;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(tierce__listen_accept(fd, &spare_fd, &peer), -EMFILE);
+        ck_assert_int_ge(spare_fd, 0);
+    }
+    ck_assert_int_eq(tierce__listen_accept(fd, &spare_fd, &peer), -EAGAIN);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    ck_assert_int_le(read(one, &byte, 1), 0);
+    ck_assert_int_le(read(other, &byte, 1), 0);
+    ck_assert_int_eq(tierce__listen_accept(fd, &spare_fd, &peer), -EAGAIN);
+    close(one);
+    one = connect_to(port);
+    int taken = tierce__listen_accept(fd, &spare_fd, &peer);
+    ck_assert_int_ge(taken, 0);
+    ck_assert_int_eq(peer.ss_family, AF_INET);
+    close(taken);
+    close(one);
+    close(other);
+    close(spare_fd);
+    close(fd);
+}
+END_TEST
+
+/* ---- addresses ------------------------------------------------------------------------------- */
 
 union any_address {
     struct sockaddr any;
@@ -369,6 +416,7 @@ int main(void)
     tcase_add_test(tests, test_workers_have_a_limit_and_finish_what_waits);
     tcase_add_test(tests, test_protobuf_fields);
     tcase_add_test(tests, test_peers);
+    tcase_add_test(tests, test_accepting_without_descriptors);
     tcase_add_test(tests, test_addresses_have_a_limit);
     tcase_add_test(tests, test_addresses_without_memory);
     suite_add_tcase(suite, tests);

@@ -443,6 +443,22 @@ START_TEST(a_folder_that_others_may_write_is_told)
 }
 END_TEST
 
+START_TEST(more_than_the_file_system_has_is_told)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
+    tierce_set_log_fn(note, NULL, TIERCE_LOG_WARN);
+    log_text[0] = '\0';
+    open_with(opts);
+    store_close(&s);
+    ck_assert_ptr_null(strstr(log_text, "store_folder_too_small"));
+    opts.cap_bytes = UINT64_C(1) << 50;
+    opts.chunk_count_max = 1024; /* or its tables would want memory to match */
+    open_with(opts);
+    ck_assert_ptr_nonnull(strstr(log_text, "store_folder_too_small"));
+    ck_assert_int_eq(store_put(&s, 1), 0); /* told, and not refused */
+}
+END_TEST
+
 START_TEST(arguments_are_checked)
 {
     struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
@@ -741,6 +757,7 @@ int main(void)
     tcase_add_test(t, what_is_refused_is_named);
     tcase_add_test(t, a_foreign_file_is_not_overwritten);
     tcase_add_test(t, a_folder_that_others_may_write_is_told);
+    tcase_add_test(t, more_than_the_file_system_has_is_told);
     tcase_add_test(t, arguments_are_checked);
     tcase_add_test(t, a_scan_sees_what_is_durable);
     tcase_add_test(t, many_requests_at_once);

@@ -337,8 +337,7 @@ START_TEST(a_table_refuses_what_makes_no_sense)
 }
 END_TEST
 
-/* ---- whole stores with a journal that was damaged ---------------------------------------------
- */
+/* ---- whole stores with a journal that was damaged -------------------------------------------- */
 
 #define CHUNKS 60u
 

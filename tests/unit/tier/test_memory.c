@@ -103,6 +103,29 @@ static bool has(uint64_t n)
     return rc == 0;
 }
 
+static struct tierce__buf *borrow_as(uint64_t n, bool touches)
+{
+    struct tierce__key key = key_of(n);
+    struct tierce__buf *buf = NULL;
+    struct tierce__tier_req req = {.op = TIERCE__TIER_LOOKUP,
+                                   .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                   .done = ignore,
+                                   .keys = &key,
+                                   .key_count = 1,
+                                   .bufs = &buf,
+                                   .length = BYTES,
+                                   .touches = touches};
+    tier->ops->submit(tier, &req);
+    ck_assert(req.status == 0 && req.lent == req.found);
+    return req.lent == 1 ? buf : NULL;
+}
+
+/* As the pins of a lookup. NULL: it is not there. */
+static struct tierce__buf *borrow(uint64_t n)
+{
+    return borrow_as(n, false);
+}
+
 START_TEST(a_full_index_evicts_one_or_refuses)
 {
     start(2);
@@ -151,6 +174,47 @@ START_TEST(leases_and_pins_are_not_evicted)
 END_TEST
 
 /* The loop index is the policy. */
+/* The policy hears of it late, and must hear that it is over. */
+START_TEST(what_a_lookup_lent_is_evicted_when_it_is_back)
+{
+    start(0);
+    for (uint64_t n = 0; n < 3; n++)
+        ck_assert_int_eq(put(n), 0);
+    struct tierce__buf *zero = borrow(0), *again = borrow(0), *two = borrow(2);
+    ck_assert_uint_eq(tier->ops->evict(tier, MIB), BYTES); /* the one between them */
+    ck_assert_uint_eq(tier->ops->evict(tier, MIB), 0);
+    tierce__buf_release(zero);
+    ck_assert_uint_eq(tier->ops->evict(tier, MIB), 0);
+    tierce__buf_release(again);
+    again = borrow(0); /* which is not awaited */
+    ck_assert_uint_eq(tier->ops->evict(tier, MIB), 0);
+    tierce__buf_release(again);
+    ck_assert_uint_eq(tier->ops->evict(tier, MIB), BYTES);
+    /* Deleted while it is lent, and put anew. */
+    ck_assert_int_eq(request(TIERCE__TIER_DELETE, 2, NULL), 0);
+    ck_assert_int_eq(put(2), 0);
+    tierce__buf_release(two);
+    ck_assert_uint_eq(tier->ops->evict(tier, MIB), BYTES);
+    end();
+}
+END_TEST
+
+START_TEST(what_a_lookup_touches_is_evicted_last)
+{
+    start(0);
+    for (uint64_t n = 0; n < 3; n++)
+        ck_assert_int_eq(put(n), 0);
+    tierce__buf_release(borrow_as(0, true));
+    tierce__buf_release(borrow_as(1, false));
+    ck_assert_ptr_null(borrow_as(3, true));
+    for (uint64_t n = 1; n <= 3; n++) { /* 1, 2, 0 */
+        ck_assert_uint_eq(tier->ops->evict(tier, 1), BYTES);
+        ck_assert_ptr_null(borrow(n % 3));
+    }
+    end();
+}
+END_TEST
+
 START_TEST(every_policy_evicts)
 {
     struct tierce__memory_opts opts = {
@@ -373,10 +437,13 @@ END_TEST
 
 static void *get_and_release(void *arg)
 {
-    (void)arg;
+    bool by_lookup = *(const bool *)arg;
     while (!atomic_load(&stop)) {
         struct tierce__buf *buf = NULL;
-        (void)request(TIERCE__TIER_GET, 1, &buf);
+        if (by_lookup)
+            buf = borrow(1);
+        else
+            (void)request(TIERCE__TIER_GET, 1, &buf);
         sched_yield(); /* somebody else's hook and eviction come now */
         tierce__buf_release(buf);
     }
@@ -388,9 +455,10 @@ static void *get_and_release(void *arg)
 START_TEST(a_get_races_with_the_hook_of_a_release)
 {
     pthread_t threads[3];
+    bool by_lookup[3] = {_i > 0, _i > 0, _i > 1};
     start(0);
     for (int i = 0; i < 3; i++)
-        ck_assert_int_eq(pthread_create(&threads[i], NULL, get_and_release, NULL), 0);
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, get_and_release, &by_lookup[i]), 0);
     for (unsigned i = 0; i < 40000; i++) {
         if (!has(1))
             ck_assert_int_eq(put(1), 0);
@@ -479,6 +547,8 @@ int main(void)
     tcase_set_timeout(t, 30);
     tcase_add_test(t, a_full_index_evicts_one_or_refuses);
     tcase_add_test(t, leases_and_pins_are_not_evicted);
+    tcase_add_test(t, what_a_lookup_lent_is_evicted_when_it_is_back);
+    tcase_add_test(t, what_a_lookup_touches_is_evicted_last);
     int policies = 0;
     while (tierce__policy_at((size_t)policies) != NULL)
         policies++;
@@ -489,7 +559,7 @@ int main(void)
     tcase_add_test(t, requests_are_checked);
     tcase_add_test(t, each_allocation_of_open_may_fail);
     tcase_add_test(t, a_put_races_with_releases_by_others);
-    tcase_add_test(t, a_get_races_with_the_hook_of_a_release);
+    tcase_add_loop_test(t, a_get_races_with_the_hook_of_a_release, 0, 3);
     tcase_add_test(t, a_hook_that_comes_too_late_does_nothing);
     tcase_add_test(t, closing_races_with_the_last_release);
     suite_add_tcase(suite, t);

@@ -375,6 +375,58 @@ START_TEST(what_is_too_short_is_a_miss)
 }
 END_TEST
 
+/* A store that cannot delete: what is forgotten or bad is hidden from this process, and the next
+ * put replaces it. */
+START_TEST(what_cannot_be_deleted_is_hidden_until_it_is_replaced)
+{
+    open_tier(&(struct tierce__remote_opts){0}, false);
+    store_connector_set_keeps(store);
+    check(put(1), 0);
+    check(put(1), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_PUT), 1);
+    check(submit(make(TIERCE__TIER_DELETE, 1)), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_DELETE), 0);
+    ck_assert(!is_there(1));
+    check(get(1, BYTES, 0, BYTES), TIERCE_E_MISS);
+    check(put(1), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_PUT), 2);
+    ck_assert(is_there(1));
+    check(get(1, BYTES, 0, BYTES), 0);
+    store_connector_cut(store, BYTES / 2);
+    ck_assert(is_there(1));
+    check(get(1, BYTES, 0, BYTES), TIERCE_E_MISS);
+    ck_assert(!is_there(1));
+    check(put(1), 0);
+    check(get(1, BYTES, 0, BYTES), 0);
+    check(submit(make(TIERCE__TIER_HIDE, 1)), 0); /* which is for good */
+    check(put(1), TIERCE_E_REFUSED);
+    close_tier();
+}
+END_TEST
+
+/* A put that has gone out must not be there, and cannot be taken back. */
+START_TEST(what_cannot_be_taken_back_is_hidden)
+{
+    open_tier(&(struct tierce__remote_opts){.writes = 4}, false);
+    store_connector_set_keeps(store);
+    store_connector_hold(store, TIERCE__CONNECTOR_PUT);
+    struct call *parent = put(1), *child = put_after(2, 1), *forgotten = put(3);
+    struct call *deletion = submit(make(TIERCE__TIER_DELETE, 3));
+    struct call *again = put(3);
+    store_connector_fail(store, TIERCE__CONNECTOR_PUT, TIERCE_E_FULL, 1, false);
+    (void)store_connector_let_go(store);
+    check(parent, TIERCE_E_FULL);
+    check(child, TIERCE_E_FULL);
+    check(forgotten, TIERCE_E_CANCELLED);
+    check(deletion, 0);
+    check(again, 0);
+    ck_assert_uint_eq(store_connector_objects(store), 2);
+    ck_assert(!is_there(2));
+    ck_assert(is_there(3));
+    close_tier();
+}
+END_TEST
+
 START_TEST(one_reading_serves_all_parts)
 {
     open_tier(&(struct tierce__remote_opts){0}, false);
@@ -425,6 +477,49 @@ START_TEST(failures_of_the_store_are_told)
 }
 END_TEST
 
+START_TEST(who_reads_ahead_says_so)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    check(put(1), 0);
+    check(get(1, BYTES, 0, BYTES), 0);
+    ck_assert_int_eq(store_connector_urgency(store), TIERCE__CONNECTOR_FETCH);
+    struct call *ahead = make(TIERCE__TIER_GET, 1);
+    ck_assert_int_eq(tierce__pool_alloc(pool, &ahead->req.buf, BYTES), 0);
+    ahead->req.length = BYTES;
+    ahead->req.ahead = true;
+    check(submit(ahead), 0);
+    ck_assert_int_eq(store_connector_urgency(store), TIERCE__CONNECTOR_PREFETCH);
+    close_tier();
+}
+END_TEST
+
+START_TEST(a_ping_asks_the_store)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    check(submit(make(TIERCE__TIER_PING, 0)), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_PING), 1);
+    ck_assert_int_eq(store_connector_urgency(store), TIERCE__CONNECTOR_PEEK);
+    store_connector_fail(store, TIERCE__CONNECTOR_PING, TIERCE_E_REFUSED, 1, false);
+    check(submit(make(TIERCE__TIER_PING, 0)), TIERCE_E_DOWN);
+    tierce__alloc_fail_nth(1);
+    struct call *call = submit(make(TIERCE__TIER_PING, 0));
+    tierce__alloc_fail_nth(0);
+    check(call, -ENOMEM);
+    close_tier();
+}
+END_TEST
+
+START_TEST(the_connections_are_counted)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    ck_assert_uint_eq(stats().connections, 3);
+    ck_assert_uint_eq(stats().connects, 5);
+    ck_assert_uint_eq(stats().waiting, 7);
+    ck_assert_uint_eq(stats().calls_hanging, 1);
+    close_tier();
+}
+END_TEST
+
 /* What is queued is sent while there is time; then it is answered all the same. */
 START_TEST(closing_sends_what_it_can)
 {
@@ -453,6 +548,30 @@ START_TEST(closing_sends_what_it_can)
     tierce__buf_release(calls[1].req.buf);
     tierce__pool_destroy(pool);
     tierce__namespaces_destroy(namespaces);
+}
+END_TEST
+
+/* A rank that its group does not have: no name can be made of it. */
+START_TEST(what_has_no_name_is_answered)
+{
+    static const enum tierce__tier_op ops[] = {TIERCE__TIER_LOOKUP, TIERCE__TIER_DELETE,
+                                               TIERCE__TIER_GET, TIERCE__TIER_PUT};
+    static const int wanted[] = {0, TIERCE_E_MISS, TIERCE_E_MISS, TIERCE_E_ARGUMENT};
+    for (int ranges = 0; ranges < 2; ranges++) {
+        open_tier(&(struct tierce__remote_opts){0}, ranges != 0);
+        for (unsigned i = 0; i < 4; i++) {
+            struct call *call = make_put(1);
+            struct tierce__buf *buf = call->req.buf;
+            call->req.op = ops[i];
+            call->req.length = BYTES;
+            call->key.shard.tp_rank = 1;
+            check(submit(call), wanted[i]);
+            ck_assert_uint_eq(call->req.found, 0);
+            if (ops[i] != TIERCE__TIER_GET && ops[i] != TIERCE__TIER_PUT)
+                tierce__buf_release(buf);
+        }
+        close_tier(); /* where nothing is left behind */
+    }
 }
 END_TEST
 
@@ -499,9 +618,15 @@ int main(void)
     tcase_add_test(t, what_is_only_read_is_not_changed);
     tcase_add_test(t, what_is_hidden_is_not_served);
     tcase_add_test(t, what_is_too_short_is_a_miss);
+    tcase_add_test(t, what_cannot_be_deleted_is_hidden_until_it_is_replaced);
+    tcase_add_test(t, what_cannot_be_taken_back_is_hidden);
     tcase_add_test(t, one_reading_serves_all_parts);
     tcase_add_test(t, failures_of_the_store_are_told);
+    tcase_add_test(t, who_reads_ahead_says_so);
+    tcase_add_test(t, a_ping_asks_the_store);
+    tcase_add_test(t, the_connections_are_counted);
     tcase_add_test(t, closing_sends_what_it_can);
+    tcase_add_test(t, what_has_no_name_is_answered);
     tcase_add_test(t, no_memory_is_an_answer);
     suite_add_tcase(suite, t);
     return check_main(suite);

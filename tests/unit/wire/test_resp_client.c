@@ -402,7 +402,7 @@ static const char *in_dir(const char *name)
 START_TEST(test_tls)
 {
     redis_kill(&server);
-    ck_assert(redis_make_certificates(&server));
+    ck_assert(tls_make_certificates(server.dir));
     ck_assert(redis_run(&server, true,
                         (const char *[]){"--tls-cert-file", "s.pem", "--tls-key-file", "s.key",
                                          "--tls-ca-cert-file", "ca.pem", "--tls-auth-clients",
@@ -441,7 +441,7 @@ END_TEST
 START_TEST(test_tls_refused)
 {
     redis_kill(&server);
-    ck_assert(redis_make_certificates(&server));
+    ck_assert(tls_make_certificates(server.dir));
     ck_assert(redis_run(&server, true,
                         (const char *[]){"--tls-cert-file", "s.pem", "--tls-key-file", "s.key",
                                          "--tls-auth-clients", "no", "--tls-ca-cert-file", "ca.pem",

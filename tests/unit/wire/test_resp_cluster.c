@@ -26,6 +26,13 @@ static struct tierce__resp_opts opts_of(int node)
                                       .retry_interval_ms = 1};
 }
 
+/* A client that knows one node. */
+static int create(struct tierce__resp_cluster **out, const struct tierce__resp_opts *opts)
+{
+    return tierce__resp_cluster_create(
+        out, opts, &(struct tierce__resp_node){.host = opts->host, .port = opts->port}, 1);
+}
+
 /* Words with single spaces between. */
 static size_t split(const char *words, const char *arguments[16], size_t bytes[16])
 {
@@ -104,8 +111,7 @@ static void set_up(void)
     }
     wait_for_cluster();
     struct tierce__resp_opts opts = opts_of(0);
-    int rc = tierce__resp_cluster_open(&cluster, &opts, why);
-    ck_assert_msg(rc == 0, "%s", why);
+    ck_assert_int_eq(create(&cluster, &opts), 0);
 }
 
 static void tear_down(void)
@@ -285,7 +291,7 @@ START_TEST(test_no_memory)
         struct tierce__resp_opts opts = opts_of(1);
         opts.password = NULL;
         tierce__alloc_fail_nth(nth);
-        int rc = tierce__resp_cluster_open(&cluster, &opts, why);
+        int rc = create(&cluster, &opts);
         if (rc == 0)
             tierce__resp_cluster_begin(cluster);
         for (int i = 0; i < 100 && rc == 0; i++) {
@@ -309,13 +315,18 @@ START_TEST(test_no_cluster)
 {
     struct redis_server single;
     struct tierce__resp_cluster *none = NULL;
+    struct tierce__resp *node;
     struct tierce__resp_opts opts = opts_of(0);
     ck_assert(redis_start(&single, NULL));
     opts.port = single.port;
-    ck_assert_int_eq(tierce__resp_cluster_open(&none, &opts, why), TIERCE_E_UNSUPPORTED);
-    ck_assert_msg(strstr(why, "cluster support disabled") != NULL, "%s", why);
+    ck_assert_int_eq(create(&none, &opts), 0);
+    tierce__resp_cluster_begin(none);
+    ck_assert_int_eq(tierce__resp_cluster_node(none, 0, &node), TIERCE_E_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(tierce__resp_cluster_why(none), "cluster support disabled"));
     redis_stop(&single);
-    ck_assert_int_eq(tierce__resp_cluster_open(&none, &opts, why), -ECONNREFUSED);
+    tierce__resp_cluster_begin(none);
+    ck_assert_int_eq(tierce__resp_cluster_node(none, 0, &node), -ECONNREFUSED);
+    tierce__resp_cluster_close(none);
 }
 END_TEST
 

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "wire/resp_client.h"
+#include "wire/resp_cluster.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -18,6 +19,8 @@ static struct {
     const char *greeting; /* the answer to PING; NULL: none */
     const char *reply;    /* to the first bytes behind it */
     size_t bytes, step;   /* of the reply; how many at once */
+    const char *later;    /* the reply on every connection but the first; NULL: the same */
+    const char *last;     /* the reply on those behind the second; NULL: the same */
     bool writes_first;    /* the reply, before it reads anything */
     bool closes;          /* behind the reply */
     int listener;
@@ -61,6 +64,11 @@ static void *serve(void *arg)
     while ((fd = accept(fake.listener, NULL, NULL)) >= 0) {
         serve_one(fd);
         close(fd);
+        if (fake.later != NULL) {
+            fake.reply = fake.later;
+            fake.bytes = strlen(fake.later);
+            fake.later = fake.last != NULL ? fake.last : fake.later;
+        }
     }
     return arg;
 }
@@ -231,6 +239,99 @@ START_TEST(test_both_write)
 }
 END_TEST
 
+static struct tierce__resp_cluster *begin_cluster(void)
+{
+    struct tierce__resp_cluster *cluster = NULL;
+    live = tierce__alloc_live();
+    ck_assert_int_eq(tierce__resp_cluster_create(
+                         &cluster,
+                         &(struct tierce__resp_opts){.size = sizeof(struct tierce__resp_opts),
+                                                     .connect_timeout_ms = 300},
+                         &(struct tierce__resp_node){.host = fake.path, .port = 1}, 1),
+                     0);
+    tierce__resp_cluster_begin(cluster);
+    return cluster;
+}
+
+/* The nodes of a cluster are where it says that they are, but no sockets of this machine. */
+START_TEST(test_places_that_are_none)
+{
+    static const char *const hosts[] = {"", "/tmp/s", "a b", "a/b", "-\x7f", "a\nb"};
+    for (size_t i = 0; i < sizeof(hosts) / sizeof(*hosts); i++) {
+        char reply[256];
+        struct tierce__resp *node;
+        int bytes =
+            snprintf(reply, sizeof(reply), "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$%zu\r\n%s\r\n:1\r\n",
+                     strlen(hosts[i]), hosts[i]);
+        start("+PONG\r\n", reply, (size_t)bytes, 1000);
+        struct tierce__resp_cluster *cluster = begin_cluster();
+        /* "": who was asked. */
+        ck_assert_int_eq(tierce__resp_cluster_node(cluster, 0, &node),
+                         i == 0 ? 0 : TIERCE_E_FORMAT);
+        tierce__resp_cluster_close(cluster);
+        stop();
+    }
+}
+END_TEST
+
+START_TEST(test_redirections_to_nowhere)
+{
+    static const char *const texts[] = {"MOVED 1 /tmp/x:1", "ASK 1 /tmp/x:1", "MOVED 1 a b:99999",
+                                        "MOVED 1 host:0",   "MOVED",          "MOVED 1 host",
+                                        "ASK 1 ho$st:6379"};
+    static const char slots[] = "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:1\r\n";
+    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
+        char reply[64];
+        snprintf(reply, sizeof(reply), "-%s\r\n", texts[i]);
+        fake.later = reply;
+        start("+PONG\r\n", slots, sizeof(slots) - 1, 1000);
+        struct tierce__resp_cluster *cluster = begin_cluster();
+        ck_assert_int_eq(tierce__resp_cluster_append(cluster, 1, (const char *[]){"GET", "a"},
+                                                     (size_t[]){3, 1}, 2),
+                         0);
+        ck_assert_int_eq(tierce__resp_cluster_run(cluster, 0), TIERCE_E_FORMAT);
+        tierce__resp_cluster_close(cluster);
+        stop();
+        fake.later = NULL;
+    }
+}
+END_TEST
+
+/* WAIT counts replicas of a node that wrote nothing too, and says whatever it likes. */
+START_TEST(test_replicas_of_a_node_that_wrote_nothing)
+{
+    static const char slots[] = "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:1\r\n";
+    static const struct {
+        const char *later, *last, *text;
+        int rc;
+    } cases[] = {
+        {"-MOVED 1 :2\r\n-ERR WAIT cannot be used with replica instances\r\n", "+OK\r\n:1\r\n",
+         "OK", 0},
+        {"-MOVED 1 :2\r\n:1\r\n", "+OK\r\n:0\r\n", NULL, TIERCE_E_DEADLINE},
+        {"-OOM no memory\r\n:0\r\n", NULL, "OOM no memory", 0},
+        {"+OK\r\n:0\r\n", NULL, NULL, TIERCE_E_DEADLINE},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        fake.later = cases[i].later;
+        fake.last = cases[i].last;
+        fake.closes = true;
+        start("+PONG\r\n", slots, sizeof(slots) - 1, 1000);
+        struct tierce__resp_cluster *cluster = begin_cluster();
+        tierce__resp_cluster_wait(cluster, 1);
+        ck_assert_int_eq(tierce__resp_cluster_append(cluster, 1, (const char *[]){"SET", "a", "b"},
+                                                     (size_t[]){3, 1, 1}, 3),
+                         0);
+        ck_assert_int_eq(tierce__resp_cluster_run(cluster, 0), cases[i].rc);
+        if (cases[i].rc == 0)
+            ck_assert_str_eq(tierce__resp_cluster_value(cluster, 0)->text, cases[i].text);
+        tierce__resp_cluster_close(cluster);
+        stop();
+        fake.later = fake.last = NULL;
+        fake.closes = false;
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("resp_hostile");
@@ -243,6 +344,9 @@ int main(void)
     tcase_add_test(tests, test_garbage);
     tcase_add_test(tests, test_unasked);
     tcase_add_test(tests, test_both_write);
+    tcase_add_test(tests, test_places_that_are_none);
+    tcase_add_test(tests, test_redirections_to_nowhere);
+    tcase_add_test(tests, test_replicas_of_a_node_that_wrote_nothing);
     suite_add_tcase(suite, tests);
     return check_main(suite);
 }

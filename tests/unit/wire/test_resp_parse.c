@@ -12,7 +12,7 @@ static struct tierce__resp_value value;
 
 static void set_up(void)
 {
-    parser = tierce__resp_parser_create(1000);
+    parser = tierce__resp_parser_create(1000, 1u << 20);
     ck_assert_ptr_nonnull(parser);
 }
 
@@ -200,7 +200,7 @@ START_TEST(test_no_memory)
     static const char text[] = "*2\r\n$900\r\n";
     size_t used;
     tierce__alloc_fail_nth(1);
-    ck_assert_ptr_null(tierce__resp_parser_create(10));
+    ck_assert_ptr_null(tierce__resp_parser_create(10, 1000));
     tierce__alloc_fail_nth(0);
     for (int i = 0; i < 8; i++)
         ck_assert_int_eq(feed_all("$900\r\n"), 0);
@@ -240,8 +240,8 @@ START_TEST(test_uri)
     ck_assert_uint_eq(uri.opts.database, 3);
     ck_assert_uint_eq(uri.opts.call_timeout_ms, 250);
     ck_assert_uint_eq(uri.pool_max, 4);
-    ck_assert_str_eq(tierce__resp_uri_param(&uri, "cluster_name"), "a b");
-    ck_assert_ptr_null(tierce__resp_uri_param(&uri, "other"));
+    ck_assert_str_eq(tierce__url_param(&uri.url, "cluster_name"), "a b");
+    ck_assert_ptr_null(tierce__url_param(&uri.url, "other"));
     tierce__resp_uri_clear(&uri);
 
     ck_assert_int_eq(tierce__resp_uri_parse(&uri, "rediss://secret@[::1]:7?ca_file=/x", why), 0);
@@ -259,6 +259,18 @@ START_TEST(test_uri)
     ck_assert(!uri.is_cluster);
     tierce__resp_uri_clear(&uri);
 
+    ck_assert_int_eq(tierce__resp_uri_parse(&uri, "unix:///s", why), 0);
+    ck_assert_str_eq(uri.opts.host, "/s");
+    tierce__resp_uri_clear(&uri);
+    ck_assert_int_eq(tierce__resp_uri_parse(&uri, "redis://", why), 0);
+    ck_assert_str_eq(uri.opts.host, "127.0.0.1");
+    ck_assert_uint_eq(uri.pool_max, 16);
+    tierce__resp_uri_clear(&uri);
+}
+END_TEST
+
+START_TEST(test_uri_of_several)
+{
     ck_assert_int_eq(
         tierce__resp_uri_parse(&uri, "redis-cluster://u:p@a:1,b,[::1]:3?wait_replicas=2", why), 0);
     ck_assert(uri.is_cluster && !uri.opts.tls);
@@ -280,13 +292,52 @@ START_TEST(test_uri)
     ck_assert_uint_eq(uri.node_count, 1);
     tierce__resp_uri_clear(&uri);
 
-    ck_assert_int_eq(tierce__resp_uri_parse(&uri, "unix:///s", why), 0);
-    ck_assert_str_eq(uri.opts.host, "/s");
+    ck_assert_int_eq(tierce__resp_uri_parse(&uri, "redis://a,[::1]:2?cluster=true", why), 0);
+    ck_assert(uri.is_cluster);
+    ck_assert_uint_eq(uri.node_count, 2);
     tierce__resp_uri_clear(&uri);
-    ck_assert_int_eq(tierce__resp_uri_parse(&uri, "redis://", why), 0);
-    ck_assert_str_eq(uri.opts.host, "127.0.0.1");
-    ck_assert_uint_eq(uri.pool_max, 16);
+
+    ck_assert_int_eq(tierce__resp_uri_parse(
+                         &uri, "valkeys+sentinel://u:p@a:1,b/m/4?sentinel_password=s%40", why),
+                     0);
+    ck_assert(uri.is_sentinel && uri.opts.tls);
+    ck_assert_str_eq(uri.master, "m");
+    ck_assert_uint_eq(uri.opts.database, 4);
+    ck_assert_str_eq(tierce__url_param(&uri.url, "sentinel_password"), "s@");
     tierce__resp_uri_clear(&uri);
+    ck_assert_int_eq(tierce__resp_uri_parse(&uri, "redis+sentinel://a/m", why), 0);
+    ck_assert_str_eq(uri.master, "m");
+    ck_assert_uint_eq(uri.opts.database, 0);
+    tierce__resp_uri_clear(&uri);
+}
+END_TEST
+
+START_TEST(test_uri_of_a_node)
+{
+    static const struct {
+        const char *text, *user, *token, *host;
+        bool tls;
+    } nodes[] = {
+        {"tierce://h", NULL, NULL, "h", true},
+        {"tierce://tok%40en@h:7/", NULL, "tok@en", "h", true},
+        {"tierce://name:token@10.0.0.1", "name", "token", "10.0.0.1", true},
+        {"tierce://h?tls=false", NULL, NULL, "h", false},
+        {"tierce://", NULL, NULL, "127.0.0.1", false},
+        {"tierce://127.1.2.3:7", NULL, NULL, "127.1.2.3", false},
+        {"tierce://[::1]", NULL, NULL, "::1", false},
+        {"tierce://localhost?tls=true", NULL, NULL, "localhost", true},
+        {"tierce://localhost?client_certificate=/x", NULL, NULL, "localhost", true},
+        {"tierce://localhost.example", NULL, NULL, "localhost.example", true},
+    };
+    for (size_t i = 0; i < sizeof(nodes) / sizeof(*nodes); i++) {
+        ck_assert_msg(tierce__resp_uri_parse(&uri, nodes[i].text, why) == 0, "%s", why);
+        ck_assert_pstr_eq(uri.opts.user, nodes[i].user);
+        ck_assert_pstr_eq(uri.opts.password, nodes[i].token);
+        ck_assert_str_eq(uri.opts.host, nodes[i].host);
+        ck_assert_msg(uri.opts.tls == nodes[i].tls, "%s", nodes[i].text);
+        ck_assert(!uri.is_cluster && !uri.is_sentinel);
+        tierce__resp_uri_clear(&uri);
+    }
 }
 END_TEST
 
@@ -323,7 +374,17 @@ START_TEST(test_uri_refused)
         "redis+unix://:s3cret@/run/s?cluster=true",
         "redis://h?a=%zz",
         "redis://%2fx",
-        "redis://h?a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1&a=1",
+        "redis+sentinel://a,b",
+        "redis+sentinel://a,b//1",
+        "redis+sentinel://a,b/m/x",
+        "redis+sentinel://a/m?cluster=true",
+        "valkey-cluster://a/1",
+        "valkeyx://a",
+        "tierce://s3cret@a/1",
+        "tierce://a,b",
+        "tierce://a?tls=2",
+        "tierce://a?tls=false&client_key=/x",
+        "unix+unix:///s",
     };
     uint64_t live = tierce__alloc_live();
     for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
@@ -340,7 +401,7 @@ END_TEST
 START_TEST(test_a_line_end_in_two)
 {
     static const char bytes[] = "$1\r\na\r\n";
-    struct tierce__resp_parser *own = tierce__resp_parser_create(1000);
+    struct tierce__resp_parser *own = tierce__resp_parser_create(1000, 1u << 20);
     struct tierce__resp_value got;
     size_t used = 0;
     ck_assert_int_eq(tierce__resp_parser_feed(own, bytes, 6, &used, &got), 0);
@@ -367,6 +428,8 @@ int main(void)
     suite_add_tcase(suite, tests);
     tests = tcase_create("uri");
     tcase_add_test(tests, test_uri);
+    tcase_add_test(tests, test_uri_of_several);
+    tcase_add_test(tests, test_uri_of_a_node);
     tcase_add_test(tests, test_uri_refused);
     suite_add_tcase(suite, tests);
     return check_main(suite);

@@ -151,17 +151,14 @@ START_TEST(test_a_large_argument_goes_where_it_belongs)
 }
 END_TEST
 
-START_TEST(test_a_large_argument_may_be_dropped_in_the_middle)
+/* There is a place for one; the others are kept like all arguments. */
+START_TEST(test_several_large_arguments)
 {
-    ck_assert_int_eq(feed("*1\r\n$20\r\n0123456789", 19, 19, false), 0);
-    ck_assert(tierce__resp_request_is_within(parser));
-    ck_assert_uint_eq(tierce__resp_request_large_filled(parser), 10);
-    tierce__resp_request_discard(parser);
-    size_t room;
-    ck_assert_ptr_null(tierce__resp_request_room(parser, &room));
-    ck_assert_int_eq(feed("abcdefghij\r\n", 12, 3, true), 0);
-    ck_assert_str_eq(seen, "20:<large>|;");
-    ck_assert_int_eq(large[10], '\0');
+    expect("*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$20\r\n0123456789abcdefghij\r\n$1\r\nb\r\n"
+           "$24\r\nabcdefghijklmnopqrstuvwx\r\n*1\r\n$1\r\nx\r\n",
+           "MSET|a|20:MSET|a|<large>|b|abcdefghijklmnopqrstuvwx|;x|;");
+    ck_assert_mem_eq(large, "0123456789abcdefghij", 20);
+    ck_assert_uint_eq(tierce__resp_request_large_filled(parser), 20);
 }
 END_TEST
 
@@ -185,7 +182,7 @@ START_TEST(test_what_is_too_much)
     expect_error("*9\r\n", TIERCE_E_LIMIT, "multibulk length");
     expect_error("*2\r\n$201\r\n", TIERCE_E_LIMIT, "bulk length");
     expect_error("*2\r\n$9223372036854775807\r\n", TIERCE_E_LIMIT, "bulk length");
-    expect_error("*3\r\n$20\r\n0123456789abcdefghij\r\n$20\r\n", TIERCE_E_LIMIT, "bulk length");
+    expect_error("*3\r\n$20\r\n0123456789abcdefghij\r\n$101\r\n", TIERCE_E_LIMIT, "too big");
     expect_error("*7\r\n$19\r\n0123456789abcdefghi\r\n$19\r\n0123456789abcdefghi\r\n"
                  "$19\r\n0123456789abcdefghi\r\n$19\r\n0123456789abcdefghi\r\n"
                  "$19\r\n0123456789abcdefghi\r\n$19\r\n",
@@ -194,6 +191,34 @@ START_TEST(test_what_is_too_much)
     memset(line, 'a', sizeof(line) - 1);
     line[sizeof(line) - 1] = '\0';
     expect_error(line, TIERCE_E_LIMIT, "inline");
+}
+END_TEST
+
+/* Whoever sends one large request and nothing behind it holds no memory for it. */
+START_TEST(test_memory_goes_with_its_request)
+{
+    enum { ARGS = 10000 };
+    tierce__resp_request_limit(parser,
+                               &(struct tierce__resp_request_limits){
+                                   .args_max = ARGS, .bytes_max = 1 << 20, .large_bytes = 1 << 20});
+    uint64_t live = tierce__alloc_live();
+    size_t used, at = 0;
+    struct tierce__resp_request request;
+    char *text = malloc(16 + 10 * ARGS);
+    at += (size_t)snprintf(text, 16, "*%d\r\n", ARGS);
+    for (int i = 0; i < ARGS; i++, at += 10)
+        memcpy(text + at, "$4\r\nabcd\r\n", 10);
+    ck_assert_int_eq(tierce__resp_request_feed(parser, text, at, &used, &request),
+                     TIERCE__RESP_REQUEST_WHOLE);
+    ck_assert_uint_eq(request.count, ARGS);
+    tierce__resp_request_done(parser);
+    ck_assert_uint_eq(tierce__alloc_live(), live);
+    /* Of a request that is not whole nothing goes. */
+    ck_assert_int_eq(feed("*1\r\n$4\r\nab", 10, 10, false), 0);
+    tierce__resp_request_done(parser);
+    ck_assert_int_eq(feed("cd\r\n", 4, 4, false), 0);
+    ck_assert_str_eq(seen, "abcd|;");
+    free(text);
 }
 END_TEST
 
@@ -224,9 +249,10 @@ static Suite *suite(void)
     tcase_add_test(t, test_a_nul_in_an_argument);
     tcase_add_test(t, test_inline);
     tcase_add_test(t, test_a_large_argument_goes_where_it_belongs);
-    tcase_add_test(t, test_a_large_argument_may_be_dropped_in_the_middle);
+    tcase_add_test(t, test_several_large_arguments);
     tcase_add_test(t, test_what_is_wrong);
     tcase_add_test(t, test_what_is_too_much);
+    tcase_add_test(t, test_memory_goes_with_its_request);
     tcase_add_test(t, test_no_memory);
     suite_add_tcase(s, t);
     return s;

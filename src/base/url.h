@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_CONNECTOR_URL_H
-#define TIERCE_CONNECTOR_URL_H
+#ifndef TIERCE_BASE_URL_H
+#define TIERCE_BASE_URL_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "connector/connector.h"
+#include <tierce/status.h>
 
 /*
- * Where a remote store is, as whom and how:
+ * Where a server or a store is, as whom and how: the one place where a URL is cut into its pieces.
  *
  *     scheme://user:password@host:port,[::1]:port/path?name=value&name=value
  *
@@ -22,6 +22,7 @@
 #define TIERCE__URL_HOSTS_MAX  16u
 #define TIERCE__URL_PARAMS_MAX 32u
 #define TIERCE__URL_BYTES_MAX  4096u
+#define TIERCE__URL_WHY_BYTES  256u
 
 struct tierce__url_host {
     const char *name; /* "" where only a port is given; an IPv6 address without brackets */
@@ -35,7 +36,7 @@ struct tierce__url {
     const char *user, *password; /* NULL: none; "user@" has no password */
     struct tierce__url_host hosts[TIERCE__URL_HOSTS_MAX];
     size_t host_count;
-    const char *path; /* with its '/'; "" for none */
+    char *path; /* with its '/'; "" for none */
     struct {
         const char *name, *value;
     } params[TIERCE__URL_PARAMS_MAX];
@@ -44,7 +45,7 @@ struct tierce__url {
 
 /* Errors, *out untouched and `why` in words: TIERCE_E_CONFIG, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__url_parse(struct tierce__url *out, const char *text,
-                                     char why[TIERCE__CONNECTOR_WHY_BYTES]);
+                                     char why[TIERCE__URL_WHY_BYTES]);
 
 /* Accepts a zeroed one. */
 void tierce__url_clear(struct tierce__url *url);
@@ -53,7 +54,7 @@ void tierce__url_clear(struct tierce__url *url);
  * TIERCE_E_CONFIG with the nearest known name and all of them. */
 TIERCE_MUSTUSE int tierce__url_check_params(const struct tierce__url *url,
                                             const char *const known[],
-                                            char why[TIERCE__CONNECTOR_WHY_BYTES]);
+                                            char why[TIERCE__URL_WHY_BYTES]);
 
 /* The value of a parameter, or NULL. [borrow until clear] */
 const char *tierce__url_param(const struct tierce__url *url, const char *name);
@@ -72,7 +73,18 @@ struct tierce__url_number {
 };
 TIERCE_MUSTUSE int tierce__url_param_number(const struct tierce__url *url, uint64_t *value,
                                             const struct tierce__url_number *number,
-                                            char why[TIERCE__CONNECTOR_WHY_BYTES]);
+                                            char why[TIERCE__URL_WHY_BYTES]);
+
+/* Percent-decodes in place; false, the text undefined, for what is no such text, for a NUL, and for
+ * control characters unless they are taken. */
+bool tierce__url_decode(char *text, bool takes_controls);
+
+/* A URL as it may be shown: without user information and secret parameters. */
+void tierce__url_show(char *text, size_t room, const char *url);
+
+/* The same of every URL among the words of a text, whose other words stay. [transfer] NULL: no
+ * memory. */
+TIERCE_MUSTUSE char *tierce__url_show_all(const char *text);
 
 /* The URL up to its parameters as it may be shown: the name of the store in messages. */
 void tierce__url_store_name(char *text, size_t room, const char *url);

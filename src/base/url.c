@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "connector/url.h"
+#include "base/url.h"
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -13,8 +13,12 @@
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-/* Percent-decodes in place; false for what is none, for a NUL and for control characters. */
-static bool decode(char *text)
+static bool is_control(uint8_t byte)
+{
+    return byte < ' ' || byte == 0x7f;
+}
+
+bool tierce__url_decode(char *text, bool takes_controls)
 {
     char *out = text;
     for (const char *at = text; *at != '\0'; at++) {
@@ -24,7 +28,7 @@ static bool decode(char *text)
                 return false;
             at += 2;
         }
-        if (byte < ' ' || byte == 0x7f)
+        if (byte == 0 || (!takes_controls && is_control(byte)))
             return false;
         *out++ = (char)byte;
     }
@@ -46,9 +50,10 @@ static bool is_scheme_char(char c)
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '+' || c == '-' || c == '.';
 }
 
-static bool is_host_char(char c)
+static bool is_host_char(char c, bool in_brackets)
 {
-    return is_scheme_char(c) || (c >= 'A' && c <= 'Z') || c == '_' || c == ':' || c == '%';
+    return is_scheme_char(c) || (c >= 'A' && c <= 'Z') || c == '_' ||
+           (in_brackets && (c == ':' || c == '%'));
 }
 
 /* What stands before "://", or 0. */
@@ -65,7 +70,8 @@ static size_t scheme_bytes(const char *text)
 static const char *take_user(struct tierce__url *url, char *text)
 {
     char *password = cut(text, ':');
-    if (!decode(text) || (password != NULL && !decode(password)))
+    if (!tierce__url_decode(text, false) ||
+        (password != NULL && !tierce__url_decode(password, false)))
         return "user or password is not percent-encoded rightly";
     url->user = text;
     url->password = password;
@@ -77,9 +83,10 @@ static const char *take_host(struct tierce__url *url, char *text)
 {
     uint64_t number = 0;
     char *port = NULL;
+    bool in_brackets = text[0] == '[';
     if (url->host_count == TIERCE__URL_HOSTS_MAX)
         return "there are more than 16 hosts";
-    if (text[0] == '[') {
+    if (in_brackets) {
         char *behind = cut(++text, ']');
         if (behind == NULL || (behind[0] != '\0' && behind[0] != ':'))
             return "the address in brackets does not end";
@@ -90,7 +97,7 @@ static const char *take_host(struct tierce__url *url, char *text)
     if (port != NULL && (!tierce__parse_count(&number, port) || number == 0 || number > UINT16_MAX))
         return "a port is not between 1 and 65535";
     for (const char *at = text; *at != '\0'; at++) {
-        if (!is_host_char(*at))
+        if (!is_host_char(*at, in_brackets))
             return "a host has a character that no host has";
     }
     if (text[0] == '\0' && port == NULL)
@@ -119,7 +126,7 @@ static const char *take_params(struct tierce__url *url, char *text)
         char *value = cut(text, '=');
         if (value == NULL || text[0] == '\0')
             return "a parameter is not name=value";
-        if (!decode(text) || !decode(value))
+        if (!tierce__url_decode(text, false) || !tierce__url_decode(value, false))
             return "a parameter is not percent-encoded rightly";
         if (url->param_count == TIERCE__URL_PARAMS_MAX)
             return "there are more than 32 parameters";
@@ -138,7 +145,7 @@ static const char *take_rest(struct tierce__url *url, char *text)
     /* What is before the path moves to the left, over a byte of "://", so that both have an end. */
     char *authority = memmove(text - 1, text, bytes);
     authority[bytes] = '\0';
-    if (wrong == NULL && !decode(text + bytes))
+    if (wrong == NULL && !tierce__url_decode(text + bytes, false))
         return "the path is not percent-encoded rightly";
     char *hosts = strrchr(authority, '@');
     if (hosts != NULL) {
@@ -150,8 +157,7 @@ static const char *take_rest(struct tierce__url *url, char *text)
     return wrong == NULL && hosts[0] != '\0' ? take_hosts(url, hosts) : wrong;
 }
 
-int tierce__url_parse(struct tierce__url *out, const char *text,
-                      char why[TIERCE__CONNECTOR_WHY_BYTES])
+int tierce__url_parse(struct tierce__url *out, const char *text, char why[TIERCE__URL_WHY_BYTES])
 {
     struct tierce__url url = {0};
     size_t scheme = scheme_bytes(text);
@@ -163,7 +169,7 @@ int tierce__url_parse(struct tierce__url *out, const char *text,
     if (wrong == NULL) {
         url.text = tierce__strdup(text);
         if (url.text == NULL) {
-            snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s", tierce_strerror(-ENOMEM));
+            snprintf(why, TIERCE__URL_WHY_BYTES, "%s", tierce_strerror(-ENOMEM));
             return -ENOMEM;
         }
         url.text_bytes = strlen(text);
@@ -173,7 +179,7 @@ int tierce__url_parse(struct tierce__url *out, const char *text,
     }
     if (wrong != NULL) {
         tierce__url_clear(&url);
-        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: %s", wrong);
+        snprintf(why, TIERCE__URL_WHY_BYTES, "URL: %s", wrong);
         return TIERCE_E_CONFIG;
     }
     *out = url;
@@ -200,23 +206,23 @@ static bool is_known(const char *name, const char *const known[])
 }
 
 int tierce__url_check_params(const struct tierce__url *url, const char *const known[],
-                             char why[TIERCE__CONNECTOR_WHY_BYTES])
+                             char why[TIERCE__URL_WHY_BYTES])
 {
     for (size_t i = 0; i < url->param_count; i++) {
         const char *name = url->params[i].name;
         char shown[48];
         tierce__text_for_message(shown, sizeof(shown), name);
         if (!is_known(name, known)) {
-            int used = snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
+            int used = snprintf(why, TIERCE__URL_WHY_BYTES,
                                 "URL: unknown parameter \"%s\" (\"%s\"?); there are", shown,
                                 tierce__nearest(name, known));
             for (size_t k = 0; known[k] != NULL && used > 0 && used < 256; k++)
-                used += snprintf(why + used, TIERCE__CONNECTOR_WHY_BYTES - (size_t)used, "%s %s",
+                used += snprintf(why + used, TIERCE__URL_WHY_BYTES - (size_t)used, "%s %s",
                                  k > 0 ? "," : "", known[k]);
             return TIERCE_E_CONFIG;
         }
         if (tierce__url_param(url, name) != url->params[i].value) {
-            snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: parameter \"%s\" comes twice", shown);
+            snprintf(why, TIERCE__URL_WHY_BYTES, "URL: parameter \"%s\" comes twice", shown);
             return TIERCE_E_CONFIG;
         }
     }
@@ -257,7 +263,7 @@ static void format_kind(char *text, size_t room, enum tierce__url_kind kind, uin
 
 int tierce__url_param_number(const struct tierce__url *url, uint64_t *value,
                              const struct tierce__url_number *number,
-                             char why[TIERCE__CONNECTOR_WHY_BYTES])
+                             char why[TIERCE__URL_WHY_BYTES])
 {
     uint64_t parsed = 0;
     char min[32], max[32];
@@ -270,8 +276,8 @@ int tierce__url_param_number(const struct tierce__url *url, uint64_t *value,
     }
     format_kind(min, sizeof(min), number->kind, number->min);
     format_kind(max, sizeof(max), number->kind, number->max);
-    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: parameter %s is not between %s and %s",
-             number->name, min, max);
+    snprintf(why, TIERCE__URL_WHY_BYTES, "URL: parameter %s is not between %s and %s", number->name,
+             min, max);
     return TIERCE_E_CONFIG;
 }
 
@@ -280,6 +286,7 @@ int tierce__url_param_number(const struct tierce__url *url, uint64_t *value,
 struct shown {
     char *text;
     size_t room, used;
+    bool as_it_is; /* what is no ASCII too */
 };
 
 static void show(struct shown *shown, const char *text, size_t bytes)
@@ -288,7 +295,8 @@ static void show(struct shown *shown, const char *text, size_t bytes)
     bytes = bytes < left ? bytes : left;
     for (size_t i = 0; i < bytes; i++) {
         char c = text[i];
-        shown->text[shown->used++] = c >= ' ' && c < 0x7f ? c : '?';
+        bool plain = shown->as_it_is || (c >= ' ' && c < 0x7f);
+        shown->text[shown->used++] = plain ? c : '?';
     }
     shown->text[shown->used] = '\0';
 }
@@ -326,24 +334,57 @@ static void show_params(struct shown *shown, const char *text)
 
 /* What has no right form is shown too, and may hold a password that is not percent-encoded: all up
  * to the last '@' is user information, unless the store has no host at all. */
-void tierce__connector_show_url(char *text, size_t room, const char *url)
+static void show_url(struct shown *shown, const char *url)
 {
-    struct shown shown = {.text = text, .room = room};
-    TIERCE_ASSERT(room > 0);
-    text[0] = '\0';
     size_t scheme = scheme_bytes(url);
     const char *rest = scheme > 0 ? url + scheme + 3 : url;
     const char *at = scheme > 0 && rest[0] == '/' ? NULL : strrchr(rest, '@');
-    show(&shown, url, (size_t)(rest - url));
+    show(shown, url, (size_t)(rest - url));
     rest = at != NULL ? at + 1 : rest;
     const char *params = strchr(rest, '?');
-    show(&shown, rest, params != NULL ? (size_t)(params + 1 - rest) : strlen(rest));
+    show(shown, rest, params != NULL ? (size_t)(params + 1 - rest) : strlen(rest));
     if (params != NULL)
-        show_params(&shown, params + 1);
+        show_params(shown, params + 1);
+}
+
+void tierce__url_show(char *text, size_t room, const char *url)
+{
+    TIERCE_ASSERT(room > 0);
+    text[0] = '\0';
+    show_url(&(struct shown){.text = text, .room = room}, url);
+}
+
+char *tierce__url_show_all(const char *text)
+{
+    static const char blanks[] = " \t\r\n";
+    size_t room = 4 * strlen(text) + 1; /* "***" may stand where nothing stood */
+    struct shown shown = {.text = tierce__alloc(room), .room = room, .as_it_is = true};
+    char *words = tierce__strdup(text);
+    if (words == NULL || shown.text == NULL) {
+        tierce__free(words);
+        tierce__free(shown.text);
+        return NULL;
+    }
+    shown.text[0] = '\0';
+    for (char *word = words; *word != '\0';) {
+        char *end = word + strcspn(word, blanks), blank = *end;
+        size_t gap = strspn(end, blanks);
+        *end = '\0';
+        if (strstr(word, "://") != NULL)
+            show_url(&shown, word);
+        else
+            show(&shown, word, (size_t)(end - word));
+        *end = blank;
+        show(&shown, end, gap);
+        word = end + gap;
+    }
+    explicit_bzero(words, strlen(words));
+    tierce__free(words);
+    return shown.text;
 }
 
 void tierce__url_store_name(char *text, size_t room, const char *url)
 {
-    tierce__connector_show_url(text, room, url);
+    tierce__url_show(text, room, url);
     text[strcspn(text, "?")] = '\0';
 }

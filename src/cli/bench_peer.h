@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CLI_BENCH_PEER_H
+#define TIERCE_CLI_BENCH_PEER_H
+
+#include <stdio.h>
+#include <sys/types.h>
+
+#include <tierce/status.h>
+
+/*
+ * A Python beside which something is measured. It runs a script, which reads lines from its
+ * standard input until that ends and writes its answers to its standard output.
+ */
+struct tierce__bench_peer {
+    pid_t pid;
+    FILE *ask, *answer; /* a process that has died: an error to write to, the end to read from */
+};
+
+/* `argument` is the script's sys.argv[1]. [borrow] all for the call. On an error too, end is called
+ * after it. Errors: negative errno. */
+TIERCE_MUSTUSE int tierce__bench_peer_start(struct tierce__bench_peer *peer, const char *python,
+                                            const char *script, const char *argument);
+
+/* Ends its input and waits until it has ended. A zeroed one is accepted. */
+void tierce__bench_peer_end(struct tierce__bench_peer *peer);
+
+#endif

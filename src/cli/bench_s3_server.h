@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CLI_BENCH_S3_SERVER_H
+#define TIERCE_CLI_BENCH_S3_SERVER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * What a benchmark puts in place of S3: it answers every GET with a range of one object in memory,
+ * takes every PUT and every part of an upload and forgets it, on loopback, with a thread for each
+ * connection. It checks nothing.
+ */
+
+struct tierce__bench_s3;
+
+/* [borrow until stop] object. Errors: negative errno, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__bench_s3_start(struct tierce__bench_s3 **out, const uint8_t *object,
+                                          size_t bytes, uint16_t *port);
+
+/* Ends it and its connections. NULL is accepted. */
+void tierce__bench_s3_stop(struct tierce__bench_s3 *server);
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CONNECTOR_S3_XML_H
+#define TIERCE_CONNECTOR_S3_XML_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <tierce/status.h>
+
+/*
+ * The answers of S3 in XML: elements and texts. Attributes, and what stands outside of the root
+ * element, are passed over, names have no namespace; document types, CDATA, comments between
+ * elements and characters by number beyond ASCII, which S3 does not send, are refused. Hostile
+ * bytes cost nothing but TIERCE_E_FORMAT.
+ *
+ * Nothing here allocates. Thread: any.
+ */
+
+#define TIERCE__S3_XML_DEPTH_MAX 8u
+#define TIERCE__S3_XML_TEXT_MAX  4096u /* of one element, once its entities are replaced */
+
+/* An element without elements in it: its path, "ListBucketResult/Contents/Key", and its text, which
+ * ends with NUL. [borrow for the call] False ends the reading. */
+typedef bool tierce__s3_xml_leaf_fn(void *arg, const char *path, const char *text, size_t bytes);
+
+/* Errors: TIERCE_E_FORMAT (also: `leaf` returned false, or no element at all). */
+TIERCE_MUSTUSE int tierce__s3_xml_read(const char *xml, size_t bytes, tierce__s3_xml_leaf_fn *leaf,
+                                       void *arg);
+
+/* Copies the text of the first leaf with that path. Errors: TIERCE_E_FORMAT (the XML is wrong, or
+ * its text does not fit), TIERCE_E_MISS (there is none). */
+TIERCE_MUSTUSE int tierce__s3_xml_find(char *text, size_t room, const char *xml, size_t bytes,
+                                       const char *path);
+
+#endif

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_CLIENT_H
+#define TIERCE_ENGINE_CLIENT_H
+
+#include "engine/engine_private.h"
+#include "wire/native.h"
+
+/*
+ * An engine that has no tiers of its own and asks a node (node.socket): its connections, the
+ * mapping of the node's pool, and what the node has been told. What is asked is in client_ask.c and
+ * client_transfer.c.
+ *
+ *     struct tierce__peer *peer = tierce__client_peer(engine->client);   // NULL: a miss
+ *     struct tierce__asking asking;
+ *     rc = tierce__peer_ask(&asking, peer, TIERCE__NATIVE_LOOKUP, &question, deadline_ns);
+ *     ... asking.answer ...
+ *     tierce__peer_done(&asking);
+ *     tierce__peer_release(peer);
+ *
+ * A *peer* is a node from our first connection to it until it is gone; the one that comes after it
+ * is another peer, which knows nothing of what was asked of this one. Its mapping stays until the
+ * last reference is released: whoever copies from a node that has died copies what was there, and
+ * verifies it as ever.
+ *
+ *     none ──a call, at most one a second──> connected ──it closes our first connection──> gone
+ *
+ * The first connection of a peer is asked nothing, so that no late answer ends it: with it we are
+ * the same client.
+ *
+ * Locks: CLIENT, under which nothing waits. Thread: any.
+ */
+
+struct tierce__client;
+struct tierce__peer;
+
+struct tierce__client_opts {
+    const char *path;
+    const char *user;        /* whose the node may be besides ours and root's, or "" */
+    const char *engine_name; /* of the inference engine that this process is of, or "" */
+};
+
+/* [borrow until close] engine. Errors: -ENOMEM. Connects to nothing. */
+TIERCE_MUSTUSE int tierce__client_open(struct tierce__client **out, struct tierce_engine *engine,
+                                       const struct tierce__client_opts *opts);
+
+/* The name of the inference engine that this process is of, or "". [borrow until close] */
+const char *tierce__client_engine_name(const struct tierce__client *client);
+
+/* No peer may be in use. NULL is accepted. */
+void tierce__client_close(struct tierce__client *client);
+
+/* The node, with a reference, or NULL where there is none now. Connects if it is time to; waits
+ * timeout.lookup at most. */
+struct tierce__peer *tierce__client_peer(struct tierce__client *client);
+
+/* A reference more; NULL is accepted by release. */
+struct tierce__peer *tierce__peer_acquire(struct tierce__peer *peer);
+void tierce__peer_release(struct tierce__peer *peer);
+
+/* How long its stores wait for memory. */
+uint32_t tierce__peer_store_ms(const struct tierce__peer *peer);
+
+/* A number for every peer of the process, not 0. */
+uint64_t tierce__peer_number(const struct tierce__peer *peer);
+
+/* Memory of the pool, or NULL if it is not all inside. */
+uint8_t *tierce__peer_memory(const struct tierce__peer *peer, uint64_t offset, uint64_t bytes);
+
+/* A question that was answered. The answer borrows memory of a connection, which is nobody else's
+ * until done. */
+struct tierce__asking {
+    struct tierce__peer *peer;
+    struct tierce__connection *connection; /* NULL: nothing to be done with */
+    union tierce__native_answer answer;
+};
+
+/*
+ * Returns the answer's status: 0, or enum tierce__native_status, or a node's error; or of our own
+ * TIERCE_E_DEADLINE (what the answer begins if it comes yet is ended then), TIERCE_E_DOWN (the
+ * node is gone, or does not answer lately: what begins something is not asked then), -ENOMEM.
+ * *asking needs `done` only after 0.
+ */
+TIERCE_MUSTUSE int tierce__peer_ask(struct tierce__asking *asking, struct tierce__peer *peer,
+                                    enum tierce__native_op op,
+                                    const union tierce__native_request *question,
+                                    uint64_t deadline_ns);
+void tierce__peer_done(struct tierce__asking *asking);
+
+/* Asks, and wants no more than the status, if that. */
+int tierce__peer_tell(struct tierce__peer *peer, enum tierce__native_op op,
+                      const union tierce__native_request *question, uint64_t deadline_ns);
+
+/*
+ * The end of a load, store or prefetch, which the node must hear of: if it cannot be told now, it
+ * is when it next answers. Made with the handle, so that the end cannot fail for memory.
+ */
+struct tierce__owed {
+    struct tierce__list node;
+    enum tierce__native_op op;
+    union tierce__native_request question; /* without rows */
+};
+
+/* [transfer] owed. With the rows of `question`, if it can be told now. Returns the count of the
+ * answer to the end of a store, else 0. */
+uint64_t tierce__peer_end(struct tierce__peer *peer, struct tierce__owed *owed,
+                          const union tierce__native_request *question);
+
+/* ---- client_ask.c: what the calls of the same names in include/tierce do ------------------- */
+
+/* What a view needs besides: the names of its namespace, and which peer knows it. */
+struct tierce__client_view;
+
+TIERCE_MUSTUSE int tierce__client_view_open(struct tierce_view *view,
+                                            const struct tierce_namespace *ns);
+void tierce__client_view_close(struct tierce_view *view);
+
+/* The peer, and the view's number there; NULL: there is none, or it does not take the view. */
+struct tierce__peer *tierce__client_view_peer(const struct tierce_view *view, uint64_t *number);
+
+/* Asks a question whose `slot` is to be filled with what the peer lacks of the chain, of which it
+ * then has all blocks. */
+TIERCE_MUSTUSE int tierce__client_ask_chain(struct tierce__asking *asking,
+                                            struct tierce__peer *peer, enum tierce__native_op op,
+                                            union tierce__native_request *question,
+                                            struct tierce__native_chain *slot,
+                                            const struct tierce_chain *chain, uint64_t deadline_ns);
+
+/* A status as a call tells it: what breaks its contract, or 0 for what is a miss. Forgets the view
+ * where the peer does not know it. */
+int tierce__client_miss(const struct tierce_view *view, int status);
+
+TIERCE_MUSTUSE int tierce__client_lookup(struct tierce_view *view, const struct tierce_chain *chain,
+                                         uint64_t to_block, const struct tierce_lookup_opts *opts,
+                                         struct tierce_found *out);
+TIERCE_MUSTUSE int tierce__client_durable(struct tierce_view *view,
+                                          const struct tierce_chain *chain, uint64_t to_block,
+                                          uint64_t *blocks);
+void tierce__client_unpin(struct tierce_view *view, uint64_t session);
+void tierce__client_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns);
+TIERCE_MUSTUSE int tierce__client_flush(struct tierce_engine *engine, uint32_t timeout_ms);
+TIERCE_MUSTUSE int64_t tierce__client_clear(struct tierce_engine *engine, uint32_t tiers,
+                                            const struct tierce_view *view);
+
+/* Whether the node is connected now: for the counters. */
+bool tierce__client_is_connected(struct tierce__client *client);
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_JOINT_H
+#define TIERCE_ENGINE_JOINT_H
+
+#include "engine/reserve.h"
+
+/*
+ * A store of several parts: the stores of the parts, tied by a number, share one reservation. The
+ * first that comes makes it, the others join, the last that ends publishes.
+ *
+ *     begun ──all parts have joined and ended──> published
+ *       └──one is not complete, or the deadline──> given up; its rooms stay until all that joined
+ *                                                  have ended
+ *
+ * Whoever joins what has been given up, or what had nothing to store, has nothing to store. A store
+ * of the only part is a reservation of its own.
+ *
+ * Thread: any; a share belongs to one at a time, but for give_up. Locks: JOINT, around the list and
+ * the states; nothing is reserved or published under it.
+ */
+
+struct tierce__joint;
+struct tierce__joints;
+
+/* What one part has of a store. */
+struct tierce__share {
+    struct tierce__joint *joint; /* NULL: a store of one part */
+    struct tierce__reservation *reservation;
+};
+
+/* share->reservation is NULL, and the share needs no end, where there is nothing to store. Errors,
+ * as that: those of tierce_store_begin. Waits timeout.store at most, and for the part that
+ * reserves. */
+TIERCE_MUSTUSE int tierce__share_begin(struct tierce__share *share, struct tierce_view *view,
+                                       const struct tierce_part *part, uint64_t write,
+                                       const struct tierce__reserve_what *what);
+
+/* The store will not be published. The rooms stay until end. Thread: any, while the share is
+ * there. */
+void tierce__share_give_up(const struct tierce__share *share);
+
+/* Returns the blocks published now. */
+int64_t tierce__share_end(struct tierce__share *share, bool complete);
+
+void tierce__joints_init(struct tierce__joints *joints);
+/* Frees what is left of those whose parts did not all come; no share may be alive. */
+void tierce__joints_fini(struct tierce__joints *joints);
+
+/* Gives up those whose deadline has passed. */
+void tierce__joints_expire(struct tierce_engine *engine);
+
+#endif

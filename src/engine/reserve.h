@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_RESERVE_H
+#define TIERCE_ENGINE_RESERVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tierce/engine.h>
+
+/*
+ * The half of a store that has to do with tiers: which chunks are missing, room in the pool for
+ * them, and their publication. Who fills them is another's business (gather.h).
+ *
+ *     rc = tierce__reserve_begin(&reservation, view, &what);
+ *     ... write the cells and sums of every room, in whatever process ...
+ *     blocks = tierce__reserve_end(reservation, complete);
+ *
+ * Thread: a reservation belongs to one at a time. Promises: as of tierce_store_begin and _end.
+ */
+
+struct tierce__reserve_what {
+    const struct tierce_chain *chain; /* [borrow until begin returns] */
+    uint64_t to_block;
+    uint64_t session;
+    bool tail;
+    uint32_t tiers;
+    const char *tag;
+};
+
+/* One chunk to be written. Its header is there, without sums. */
+struct tierce__room {
+    size_t index; /* of the chunk in the chain */
+    uint32_t block_count;
+    uint64_t bytes; /* of the object */
+    uint8_t *object;
+};
+
+struct tierce__reservation;
+
+/* *out is NULL where there is nothing to store. Errors: TIERCE_E_ARGUMENT, -ENOMEM. Waits
+ * timeout.store at most. The view may be closed before the end. */
+TIERCE_MUSTUSE int tierce__reserve_begin(struct tierce__reservation **out, struct tierce_view *view,
+                                         const struct tierce__reserve_what *what);
+
+/* [borrow until end] *count of them, in the order of the chain, at least 1. */
+const struct tierce__room *tierce__reserve_rooms(const struct tierce__reservation *reservation,
+                                                 size_t *count);
+
+/* It will not be published: others may store its chunks from here on. The rooms stay, because
+ * somebody may still write to them, until end. */
+void tierce__reserve_give_up(struct tierce__reservation *reservation);
+
+/* Seals and publishes, or, if it is not complete, drops. Returns the blocks published now. */
+int64_t tierce__reserve_end(struct tierce__reservation *reservation, bool complete);
+
+#endif

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
+#include "base/lock.h"
+#include "node/resp_session.h"
+
+#include <string.h>
+
+/*
+ * When a value ends, as SET, SETEX and PSETEX say it, and the commands that change it: EXPIRE,
+ * PEXPIRE, EXPIREAT, PEXPIREAT, PERSIST. The end is part of what the tiers keep and verify, so a
+ * value whose end changes is stored anew.
+ */
+
+static bool is_command(const struct tierce__resp_session *s, const char *name)
+{
+    return tierce__resp_arg_is(&s->request.args[0], name);
+}
+
+/* Makes milliseconds since 1970 of seconds, or of what counts from now. */
+static bool read_when(int64_t *number, bool is_ms, bool is_at)
+{
+    return (is_ms || !__builtin_mul_overflow(*number, 1000, number)) &&
+           (is_at || !__builtin_add_overflow(*number, (int64_t)(tierce__wall_us() / 1000), number));
+}
+
+bool tierce__resp_is_expiry(const struct tierce__resp_arg *word)
+{
+    return tierce__resp_arg_is(word, "EX") || tierce__resp_arg_is(word, "PX") ||
+           tierce__resp_arg_is(word, "EXAT") || tierce__resp_arg_is(word, "PXAT");
+}
+
+bool tierce__resp_read_expiry(uint64_t *out_ms, const struct tierce__resp_arg *word,
+                              const struct tierce__resp_arg *value)
+{
+    int64_t number;
+    bool is_ms = tierce__resp_arg_is(word, "PX") || tierce__resp_arg_is(word, "PXAT");
+    bool is_at = tierce__resp_arg_is(word, "EXAT") || tierce__resp_arg_is(word, "PXAT");
+    if (!tierce__resp_arg_int(value, &number) || number <= 0 || !read_when(&number, is_ms, is_at))
+        return false;
+    *out_ms = (uint64_t)number;
+    return true;
+}
+
+/* SETEX name seconds value, PSETEX name milliseconds value */
+void tierce__resp_setex(struct tierce__resp_session *s)
+{
+    bool is_ms = is_command(s, "PSETEX");
+    const struct tierce__resp_arg unit = {.text = is_ms ? "PX" : "EX", .bytes = 2};
+    s->set = (struct tierce__resp_set){0};
+    if (!tierce__resp_is_name(&s->request.args[1]))
+        tierce__resp_error(s, "ERR a key is 1 to 1024 bytes long");
+    else if (!tierce__resp_read_expiry(&s->set.expires_ms, &unit, &s->request.args[2]))
+        tierce__resp_error(s, "ERR invalid expire time in '%s' command",
+                           is_ms ? "psetex" : "setex");
+    else
+        tierce__resp_store(s, 3);
+}
+
+/* Whether the end may be changed. A value without one ends later than any other. */
+static bool is_wanted(const struct tierce__resp_expire *expire, uint64_t before_ms)
+{
+    if (expire->persists)
+        return before_ms != 0;
+    return !(expire->nx && before_ms != 0) && !(expire->xx && before_ms == 0) &&
+           !(expire->gt && (before_ms == 0 || expire->at_ms <= (int64_t)before_ms)) &&
+           !(expire->lt && before_ms != 0 && expire->at_ms >= (int64_t)before_ms);
+}
+
+static int store_anew(struct tierce__resp_session *s, struct tierce__object *old,
+                      uint64_t expires_ms)
+{
+    struct tierce__object_what what = old->what;
+    struct tierce__object *fresh;
+    if (!tierce__object_verified(old, what.value_bytes))
+        return TIERCE_E_MISS;
+    what.expires_ms = expires_ms;
+    int rc = tierce__node_receive(s->node, s->who.space, &fresh, &what);
+    if (rc < 0)
+        return rc;
+    memcpy(fresh->value, old->value, (size_t)what.value_bytes);
+    tierce__node_arrived(s->node, what.value_bytes);
+    return tierce__object_publish(fresh);
+}
+
+/* Under the lock of the name. Returns 1: changed, 0: not, or an error. */
+static int change(struct tierce__resp_session *s)
+{
+    const struct tierce__resp_arg *name = &s->request.args[1];
+    const struct tierce__resp_expire *expire = &s->expire;
+    struct tierce__object *old = NULL;
+    bool was = false;
+    if (tierce__node_find(s->node, s->who.space, &old, name->text, name->bytes) != 0)
+        return 0;
+    uint64_t before_ms = old->what.expires_ms;
+    bool is_over = !expire->persists && expire->at_ms <= (int64_t)(tierce__wall_us() / 1000);
+    int rc = 0;
+    if (is_wanted(expire, before_ms)) {
+        if (is_over)
+            rc = tierce__object_remove(s->who.space, name->text, name->bytes, &was);
+        else
+            rc = store_anew(s, old, expire->persists ? 0 : (uint64_t)expire->at_ms);
+        rc = rc == 0 ? 1 : rc;
+    }
+    tierce__object_release(old);
+    return rc == TIERCE_E_MISS ? 0 : rc;
+}
+
+static void change_work(void *session)
+{
+    struct tierce__resp_session *s = session;
+    const struct tierce__resp_arg *name = &s->request.args[1];
+    struct tierce__lock *lock = tierce__node_name_lock(s->node, name->text, name->bytes);
+    tierce__lock_take(lock);
+    s->rc = change(s);
+    tierce__lock_drop(lock);
+}
+
+static void reply_changed(struct tierce__resp_session *s)
+{
+    if (s->rc < 0)
+        tierce__resp_error_rc(s, s->rc);
+    else
+        tierce__resp_int(s, s->rc);
+}
+
+static void begin(struct tierce__resp_session *s)
+{
+    if (tierce__resp_is_name(&s->request.args[1]))
+        tierce__resp_work(s, change_work, reply_changed);
+    else
+        tierce__resp_int(s, 0);
+}
+
+/* NULL, or what is to be said. */
+static const char *read_options(struct tierce__resp_session *s)
+{
+    struct tierce__resp_expire *expire = &s->expire;
+    for (size_t i = 3; i < s->request.count; i++) {
+        const struct tierce__resp_arg *word = &s->request.args[i];
+        if (tierce__resp_arg_is(word, "NX"))
+            expire->nx = true;
+        else if (tierce__resp_arg_is(word, "XX"))
+            expire->xx = true;
+        else if (tierce__resp_arg_is(word, "GT"))
+            expire->gt = true;
+        else if (tierce__resp_arg_is(word, "LT"))
+            expire->lt = true;
+        else
+            return "ERR Unsupported option; NX, XX, GT and LT are served";
+    }
+    if (expire->nx && (expire->xx || expire->gt || expire->lt))
+        return "ERR NX and XX, GT or LT options at the same time are not compatible";
+    if (expire->gt && expire->lt)
+        return "ERR GT and LT options at the same time are not compatible";
+    return NULL;
+}
+
+void tierce__resp_run_expire(struct tierce__resp_session *s)
+{
+    bool is_at = is_command(s, "EXPIREAT") || is_command(s, "PEXPIREAT");
+    bool is_ms = is_command(s, "PEXPIRE") || is_command(s, "PEXPIREAT");
+    s->expire = (struct tierce__resp_expire){0};
+    const char *wrong = read_options(s);
+    if (!tierce__resp_arg_int(&s->request.args[2], &s->expire.at_ms))
+        tierce__resp_error(s, "ERR value is not an integer or out of range");
+    else if (wrong != NULL)
+        tierce__resp_error(s, "%s", wrong);
+    else if (!read_when(&s->expire.at_ms, is_ms, is_at))
+        tierce__resp_error(s, "ERR invalid expire time in '%.16s' command",
+                           s->request.args[0].text);
+    else
+        begin(s);
+}
+
+void tierce__resp_run_persist(struct tierce__resp_session *s)
+{
+    s->expire = (struct tierce__resp_expire){.persists = true};
+    begin(s);
+}

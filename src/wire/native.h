@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_WIRE_NATIVE_H
+#define TIERCE_WIRE_NATIVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <tierce/status.h>
+
+#include "base/bytes.h"
+
+/*
+ * The native protocol: questions and answers about the pool of a node, between it and clients of
+ * the same host that map that pool. No KV passes here. Byte by byte: docs/format/native.md.
+ *
+ *     union tierce__native_request ask = {.lookup = {.view = view, .to_block = blocks, ...}};
+ *     rc = tierce__native_pack_request(&frame, TIERCE__NATIVE_LOOKUP, &ask);
+ *     ... send frame.bytes[0, frame.used); receive 8 bytes and, as they say, the body ...
+ *     tierce__native_head(&body_bytes, &status, head);
+ *     rc = tierce__native_unpack_answer(&answer, TIERCE__NATIVE_LOOKUP, body, body_bytes);
+ *
+ * Whatever is unpacked borrows texts and rows from the body, and is within its bounds: no length of
+ * the other side is left to be checked but what numbers mean.
+ */
+
+#define TIERCE__NATIVE_MAGIC    0x4e435254u /* "TRCN" */
+#define TIERCE__NATIVE_VERSION  1u
+#define TIERCE__NATIVE_ID_BYTES 16u
+#define TIERCE__NATIVE_HASH     32u
+#define TIERCE__NATIVE_HEAD     8u          /* bytes: those of the body, and op or status */
+#define TIERCE__NATIVE_BODY_MAX (64u << 20) /* a chain of two million blocks */
+
+/* Values are never used again. */
+enum tierce__native_op {
+    TIERCE__NATIVE_HELLO = 1, /* the first of a connection; no other */
+    TIERCE__NATIVE_PING = 2,
+    TIERCE__NATIVE_VIEW = 3,
+    TIERCE__NATIVE_VIEW_CLOSE = 4,
+    TIERCE__NATIVE_COMPUTED = 5,
+    TIERCE__NATIVE_LOOKUP = 6,
+    TIERCE__NATIVE_DURABLE = 7,
+    TIERCE__NATIVE_UNPIN = 8,
+    TIERCE__NATIVE_LOAD_BEGIN = 9,
+    TIERCE__NATIVE_LOAD_WAIT = 10,
+    TIERCE__NATIVE_LOAD_END = 11,
+    TIERCE__NATIVE_STORE_BEGIN = 12,
+    TIERCE__NATIVE_STORE_END = 13,
+    TIERCE__NATIVE_PREFETCH_BEGIN = 14,
+    TIERCE__NATIVE_PREFETCH_POLL = 15,
+    TIERCE__NATIVE_PREFETCH_END = 16,
+    TIERCE__NATIVE_FLUSH = 17,
+    TIERCE__NATIVE_CLEAR = 18,
+    TIERCE__NATIVE_LOAD_NEXT = 19,
+    TIERCE__NATIVE_OPS
+};
+
+/* A status of an answer is 0, a negative errno, TIERCE_E_*, or one of these. An answer with a
+ * status other than 0 has no body. */
+enum tierce__native_status {
+    TIERCE__NATIVE_UNKNOWN_CHAIN = 1, /* ask again, with the chain from its first block on */
+    TIERCE__NATIVE_UNKNOWN = 2, /* the view, load, store or prefetch: never given out, ended, or
+                                   ended by its deadline */
+};
+
+/* Equal rows behind one another, as they lie on the wire; [borrow] the body, or, where they are
+ * packed, the sender's. */
+struct tierce__native_rows {
+    const uint8_t *bytes;
+    uint32_t count;
+};
+
+/*
+ * A chain by the number that the client has given it, which it gives to no other. The blocks that
+ * the node does not have follow: afterwards the node's has first + hashes.count blocks. `parent` is
+ * the hash of the block before `first`, by which the node sees whether it has the same; the chain's
+ * root hash where `first` is 0, by which a chain begins anew.
+ */
+struct tierce__native_chain {
+    uint64_t number;
+    uint32_t first;
+    uint8_t parent[TIERCE__NATIVE_HASH];
+    struct tierce__native_rows hashes; /* of TIERCE__NATIVE_HASH */
+};
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+struct tierce__native_hello {
+    uint32_t magic;
+    uint32_t version;
+    uint8_t client[TIERCE__NATIVE_ID_BYTES]; /* zero: a new one */
+    uint64_t pid;                            /* for the log */
+};
+
+/* struct tierce_namespace, tierce_shard and tierce_part. */
+struct tierce__native_view {
+    const char *weights, *model, *kv_dtype, *quantization, *layout;
+    struct tierce__native_rows cell_bytes; /* of 4 bytes: of all layers of a chunk */
+    uint32_t block_tokens, chunk_blocks, algo;
+    uint32_t tp_rank, tp_size, pp_rank, pp_size;
+    uint32_t first_layer, layer_count, part_index, part_count;
+    const char *engine; /* whose processes share sessions; "": none is named */
+};
+
+struct tierce__native_computed {
+    uint64_t view, tokens, ns;
+};
+
+/* As tierce_lookup's; for DURABLE only view, to_block and chain count. */
+struct tierce__native_lookup {
+    uint64_t view, session, from_block, to_block;
+    uint32_t flags, tiers, pin_ms;
+    const char *tag;
+    struct tierce__native_chain chain;
+};
+
+struct tierce__native_session {
+    uint64_t view, session;
+};
+
+struct tierce__native_load {
+    uint64_t view, session, from_block, to_block;
+    uint32_t timeout_ms, tiers;
+    struct tierce__native_chain chain;
+};
+
+/* Waits until a layer of the part's has come, of all chunks that have not failed. */
+struct tierce__native_wait {
+    uint64_t load;
+    uint32_t layer;
+};
+
+/* Of a load that does not fit into memory: takes back the chunk that was lent last by this
+ * question, of which `verdict` is said (UNUSED: there is none), and lends another one behind it. */
+struct tierce__native_next {
+    uint64_t load;
+    uint32_t chunk;   /* its place in the answer to LOAD_BEGIN */
+    uint32_t verdict; /* enum tierce__native_verdict */
+};
+
+/* What became of a chunk with whom it was lent to. */
+enum tierce__native_verdict {
+    TIERCE__NATIVE_GOOD = 0,
+    TIERCE__NATIVE_BAD_CELLS = 1,
+    TIERCE__NATIVE_WRONG_HEADER = 2,
+    TIERCE__NATIVE_UNUSED = 3, /* it did not come, or the load was aborted */
+};
+
+/* verdicts: one for each chunk of the load, in its order; none: it is aborted. */
+struct tierce__native_load_end {
+    uint64_t load;
+    struct tierce__native_rows verdicts; /* struct tierce__native_result */
+};
+
+struct tierce__native_store {
+    uint64_t view, session, to_block, write;
+    uint32_t tail; /* 0 or 1 */
+    uint32_t tiers;
+    const char *tag;
+    struct tierce__native_chain chain;
+};
+
+struct tierce__native_store_end {
+    uint64_t store;
+    uint32_t complete; /* 1: every layer was written; 0: it is aborted */
+};
+
+struct tierce__native_prefetch {
+    uint64_t view, session, from_block, to_block;
+    uint32_t flags, tiers, timeout_ms;
+    struct tierce__native_chain chain;
+};
+
+/* The answer comes when the result is final, or after wait_ms. */
+struct tierce__native_poll {
+    uint64_t prefetch;
+    uint32_t wait_ms;
+};
+
+struct tierce__native_number {
+    uint64_t number; /* of the view or prefetch that ends */
+};
+
+struct tierce__native_flush {
+    uint32_t timeout_ms;
+};
+
+struct tierce__native_clear {
+    uint32_t tiers;
+    uint64_t view; /* 0: whatever its namespace */
+};
+
+union tierce__native_request {
+    struct tierce__native_hello hello;
+    struct tierce__native_view view;
+    struct tierce__native_number view_close;
+    struct tierce__native_computed computed;
+    struct tierce__native_lookup lookup; /* and DURABLE */
+    struct tierce__native_session unpin;
+    struct tierce__native_load load_begin;
+    struct tierce__native_wait load_wait;
+    struct tierce__native_next load_next;
+    struct tierce__native_load_end load_end;
+    struct tierce__native_store store_begin;
+    struct tierce__native_store_end store_end;
+    struct tierce__native_prefetch prefetch_begin;
+    struct tierce__native_poll prefetch_poll;
+    struct tierce__native_number prefetch_end;
+    struct tierce__native_flush flush;
+    struct tierce__native_clear clear;
+};
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+/* The pool's descriptor comes with the head of this answer where the client is new. The times are
+ * those after which the node answers at the latest, whatever happens to its tiers. */
+struct tierce__native_welcome {
+    uint8_t client[TIERCE__NATIVE_ID_BYTES];
+    uint64_t boot; /* another one each time the node starts */
+    uint64_t pool_bytes;
+    uint32_t tiers; /* 1u << enum tierce_origin of each that there is */
+    uint32_t lookup_ms, load_ms, store_ms, pin_ms, prefetch_ms;
+};
+
+/* Of VIEW and PREFETCH_BEGIN. */
+struct tierce__native_given {
+    uint64_t number;
+};
+
+struct tierce__native_found {
+    uint64_t blocks;
+    uint64_t memory_blocks; /* DURABLE: 0 */
+};
+
+enum tierce__native_kind {
+    TIERCE__NATIVE_FULL = 0,
+    TIERCE__NATIVE_TAIL = 1,
+    TIERCE__NATIVE_SIBLING = 2, /* another chunk, which begins as this one does */
+};
+
+enum tierce__native_state {
+    TIERCE__NATIVE_HERE = 0,   /* all its bytes */
+    TIERCE__NATIVE_COMING = 1, /* LOAD_WAIT tells when */
+    TIERCE__NATIVE_FAILED = 2,
+    TIERCE__NATIVE_WAITS = 3, /* memory does not have room for it yet: LOAD_NEXT */
+};
+
+/* One chunk of a load. */
+struct tierce__native_lent {
+    uint64_t offset; /* in the pool; FAILED, WAITS: 0 */
+    uint64_t bytes;
+    uint32_t index;       /* of the chunk in the chain */
+    uint32_t block_count; /* of the object */
+    uint32_t from, to;    /* its blocks that are wanted and may be there; to <= block_count */
+    uint8_t kind, state, origin;
+    uint8_t hash[TIERCE__NATIVE_HASH]; /* its own */
+};
+
+struct tierce__native_loan {
+    uint64_t load;
+    uint32_t left_ms;                  /* until the memory is given to others */
+    struct tierce__native_rows chunks; /* struct tierce__native_lent */
+};
+
+/* states: enum tierce__native_state of each chunk, for the layer that was asked for. Layers below
+ * `ready` need not be waited for: what has not failed of them is here. */
+struct tierce__native_ready {
+    uint32_t ready;
+    struct tierce__native_rows states; /* of 1 byte */
+};
+
+/* Of LOAD_NEXT: all layers of the part are here, or the chunk has failed. */
+struct tierce__native_passed {
+    uint64_t offset; /* in the pool; FAILED: 0 */
+    uint32_t state;  /* TIERCE__NATIVE_HERE, _FAILED */
+    uint32_t origin; /* enum tierce_origin */
+};
+
+/* One chunk of a store. */
+struct tierce__native_reserved {
+    uint64_t offset; /* in the pool, where its header is already */
+    uint64_t bytes;
+    uint32_t index; /* of the chunk in the chain */
+    uint32_t block_count;
+};
+
+/* store: 0, and no chunks, if there is nothing to store. */
+struct tierce__native_reservation {
+    uint64_t store;
+    uint32_t left_ms;
+    struct tierce__native_rows chunks; /* struct tierce__native_reserved */
+};
+
+struct tierce__native_count {
+    uint64_t count; /* STORE_END: blocks; CLEAR: chunks */
+};
+
+#define TIERCE__NATIVE_FINAL     1u
+#define TIERCE__NATIVE_CANCELLED 2u
+#define TIERCE__NATIVE_LATE      4u
+#define TIERCE__NATIVE_SHORT     8u
+
+/* struct tierce_prefetch_result. */
+struct tierce__native_come {
+    uint64_t blocks, memory_blocks;
+    uint32_t flags;
+    struct tierce__native_rows tiers; /* struct tierce__native_come_tier */
+};
+
+union tierce__native_answer {
+    struct tierce__native_welcome hello;
+    struct tierce__native_given view;   /* and PREFETCH_BEGIN */
+    struct tierce__native_found lookup; /* and DURABLE */
+    struct tierce__native_loan load_begin;
+    struct tierce__native_ready load_wait;
+    struct tierce__native_passed load_next;
+    struct tierce__native_reservation store_begin;
+    struct tierce__native_count store_end; /* and CLEAR */
+    struct tierce__native_come prefetch_poll;
+};
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+#define TIERCE__NATIVE_LENT_BYTES     72u
+#define TIERCE__NATIVE_RESERVED_BYTES 24u
+#define TIERCE__NATIVE_RESULT_BYTES   8u
+#define TIERCE__NATIVE_TIER_BYTES     32u
+#define TIERCE__NATIVE_TIER_NAME      16u
+
+struct tierce__native_result {
+    uint32_t verdict;
+    uint32_t blocks; /* that were loaded */
+};
+
+struct tierce__native_come_tier {
+    char name[TIERCE__NATIVE_TIER_NAME]; /* NUL-terminated, cut */
+    uint64_t promised, loaded;
+};
+
+/* Into and out of the bytes of one row. Errors: TIERCE_E_FORMAT (a value that is none). Inline is
+ * what a load does for each of its chunks. */
+static inline void tierce__native_put_lent(uint8_t *row, const struct tierce__native_lent *lent)
+{
+    tierce__store_le64(row, lent->offset);
+    tierce__store_le64(row + 8, lent->bytes);
+    tierce__store_le32(row + 16, lent->index);
+    tierce__store_le32(row + 20, lent->block_count);
+    tierce__store_le32(row + 24, lent->from);
+    tierce__store_le32(row + 28, lent->to);
+    row[32] = lent->kind;
+    row[33] = lent->state;
+    row[34] = lent->origin;
+    memset(row + 35, 0, 5);
+    memcpy(row + 40, lent->hash, TIERCE__NATIVE_HASH);
+}
+TIERCE_MUSTUSE int tierce__native_get_lent(struct tierce__native_lent *out,
+                                           const struct tierce__native_rows *rows, uint32_t i);
+void tierce__native_put_reserved(uint8_t *row, const struct tierce__native_reserved *reserved);
+TIERCE_MUSTUSE int tierce__native_get_reserved(struct tierce__native_reserved *out,
+                                               const struct tierce__native_rows *rows, uint32_t i);
+void tierce__native_put_result(uint8_t *row, const struct tierce__native_result *result);
+TIERCE_MUSTUSE int tierce__native_get_result(struct tierce__native_result *out,
+                                             const struct tierce__native_rows *rows, uint32_t i);
+void tierce__native_put_tier(uint8_t *row, const struct tierce__native_come_tier *tier);
+TIERCE_MUSTUSE int tierce__native_get_tier(struct tierce__native_come_tier *out,
+                                           const struct tierce__native_rows *rows, uint32_t i);
+
+/* ---- frames ---------------------------------------------------------------------------------- */
+
+/* A frame that is being made: head and body. Its memory grows and is used again. */
+struct tierce__native_frame {
+    uint8_t *bytes;
+    size_t used, room;
+    int status; /* while it is packed */
+};
+
+void tierce__native_frame_fini(struct tierce__native_frame *frame);
+
+/* Replace what is in the frame; [borrow] the message for the call. `message` may be NULL where
+ * there is no body. Errors: -ENOMEM, TIERCE_E_LIMIT (a body above TIERCE__NATIVE_BODY_MAX). */
+TIERCE_MUSTUSE int tierce__native_pack_request(struct tierce__native_frame *frame,
+                                               enum tierce__native_op op,
+                                               const union tierce__native_request *message);
+TIERCE_MUSTUSE int tierce__native_pack_answer(struct tierce__native_frame *frame,
+                                              enum tierce__native_op op, int32_t status,
+                                              const union tierce__native_answer *message);
+
+/* word: the op, or the status. Errors: TIERCE_E_LIMIT (a body that is too long). */
+TIERCE_MUSTUSE int tierce__native_head(uint32_t *body_bytes, uint32_t *word,
+                                       const uint8_t head[TIERCE__NATIVE_HEAD]);
+
+/* [borrow as long as *out] body. Errors, *out undefined: TIERCE_E_FORMAT (too short or too long, a
+ * text that is none, an op that is none). */
+TIERCE_MUSTUSE int tierce__native_unpack_request(union tierce__native_request *out, uint32_t op,
+                                                 const uint8_t *body, size_t body_bytes);
+TIERCE_MUSTUSE int tierce__native_unpack_answer(union tierce__native_answer *out, uint32_t op,
+                                                const uint8_t *body, size_t body_bytes);
+
+#endif

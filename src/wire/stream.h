@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_WIRE_STREAM_H
+#define TIERCE_WIRE_STREAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include <tierce/status.h>
+
+/*
+ * Bytes to and from a server, over TCP or a Unix socket, by plain calls that block until a deadline
+ * (base/clock.h). Sockets do not block and belong to the caller. Thread: any, one at a time for
+ * each socket.
+ *
+ * Errors of all: TIERCE_E_DEADLINE, -ECONNRESET for the end of the stream, other negative errno.
+ * What has come or gone of a call that failed is unknown, so the socket is to be closed.
+ */
+
+/* `host`: a name, an address, or the path of a Unix socket (it begins with '/'), which has no port.
+ * The name is looked up without a deadline. `why` in words. */
+TIERCE_MUSTUSE int tierce__stream_connect(int *fd, const char *host, uint16_t port,
+                                          uint64_t deadline_ns, char *why, size_t why_room);
+
+/* Waits for `events` of poll; *got may be NULL. */
+TIERCE_MUSTUSE int tierce__stream_wait(int fd, short events, short *got, uint64_t deadline_ns);
+
+/* Sends all pieces, from where they lie; they are used up. */
+TIERCE_MUSTUSE int tierce__stream_send(int fd, struct iovec *pieces, int count,
+                                       uint64_t deadline_ns);
+
+/* Receives into the pieces, in their order, `least` bytes or more. *got is all that came. The peer
+ * is told at once what has come, so that one without TCP_NODELAY goes on. */
+TIERCE_MUSTUSE int tierce__stream_receive(int fd, struct iovec *pieces, int count, size_t least,
+                                          size_t *got, uint64_t deadline_ns);
+
+/* Whether a connection on which nothing is awaited is still one. */
+bool tierce__stream_is_quiet(int fd);
+
+#endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Against a node of this process; and against LMCache's own server where TIERCE_LMCACHE_PYTHON
+ * names a Python that has it. */
+#include "conformance/connector_conformance.h"
+#include "node_harness.h"
+#include "redis_server.h"
+
+#include <stdlib.h>
+
+static struct node_harness node;
+static pid_t lmcache;
+
+static bool start_node(char *url, size_t room, void *ctx)
+{
+    char *argv[] = {(char *)"--memory.size=256MiB"};
+    harness_start(&node, 1, argv);
+    snprintf(url, room, "lm://127.0.0.1:%u%s", (unsigned)node.ports.lm, (const char *)ctx);
+    return true;
+}
+
+static void stop_node(void *ctx)
+{
+    (void)ctx;
+    harness_stop(&node);
+}
+
+static bool start_lmcache(char *url, size_t room, void *ctx)
+{
+    char port[8];
+    uint16_t number = redis_free_port();
+    snprintf(port, sizeof(port), "%u", (unsigned)number);
+    snprintf(url, room, "lm://127.0.0.1:%s", port);
+    lmcache = fork();
+    if (lmcache == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int null = open("/dev/null", O_RDWR);
+        dup2(null, 1);
+        dup2(null, 2);
+        setenv("LMCACHE_TRACK_USAGE", "false", 1);
+        execl(ctx, ctx, "-m", "lmcache.v1.server", "127.0.0.1", port, (char *)NULL);
+        _exit(127);
+    }
+    for (int i = 0; lmcache > 0 && i < 12000; i++) {
+        if (redis_listens(number))
+            return true;
+        if (waitpid(lmcache, NULL, WNOHANG) == lmcache)
+            break;
+        redis_pause_ms(5);
+    }
+    return false;
+}
+
+static void stop_lmcache(void *ctx)
+{
+    (void)ctx;
+    kill(lmcache, SIGKILL);
+    waitpid(lmcache, NULL, 0);
+}
+
+static char plain[] = "", few[] = "?connections=2";
+
+int main(void)
+{
+    struct connector_factory factories[3] = {
+        {"node", start_node, stop_node, plain, TIERCE__CONNECTOR_NO_DELETE},
+        {"node2", start_node, stop_node, few, TIERCE__CONNECTOR_NO_DELETE},
+    };
+    char *python = getenv("TIERCE_LMCACHE_PYTHON");
+    if (python != NULL)
+        factories[2] = (struct connector_factory){"lmcache", start_lmcache, stop_lmcache, python,
+                                                  TIERCE__CONNECTOR_NO_DELETE};
+    return connector_conformance_main(factories, python != NULL ? 3 : 2);
+}

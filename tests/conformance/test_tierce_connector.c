@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Against a node of this process by tierce://: as it stands on loopback, with tokens, with TLS, and
+ * with certificates of clients. */
+#include "conformance/connector_conformance.h"
+#include "key/sha256.h"
+#include "node_harness.h"
+#include "redis_server.h"
+
+#include <stdlib.h>
+
+#define CAPS  (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS)
+#define TOKEN "s3cret/@ token"
+
+static struct node_harness node;
+static struct redis_server files; /* only its folder */
+
+static void write_tokens(const char *path)
+{
+    uint8_t digest[32];
+    FILE *file = fopen(path, "we");
+    ck_assert_ptr_nonnull(file);
+    tierce__sha256(digest, TOKEN, strlen(TOKEN));
+    fprintf(file, "read,write name ");
+    for (size_t i = 0; i < sizeof(digest); i++)
+        fprintf(file, "%02x", digest[i]);
+    fprintf(file, " tenant\n");
+    ck_assert_int_eq(fchmod(fileno(file), 0600), 0);
+    fclose(file);
+}
+
+struct wish {
+    bool tokens, tls, client_ca;
+    const char *user, *host, *params; /* of the URL; %s stands for the folder */
+};
+
+static bool start(char *url, size_t room, void *ctx)
+{
+    static char texts[5][128];
+    const struct wish *wish = ctx;
+    char *argv[5], params[512];
+    int argc = 0;
+    snprintf(files.dir, sizeof(files.dir), "/tmp/tierce-node-XXXXXX");
+    if (mkdtemp(files.dir) == NULL || !tls_make_certificates(files.dir))
+        return false;
+    snprintf(texts[argc++], sizeof(texts[0]), "--memory.size=256MiB");
+    if (wish->tokens) {
+        snprintf(texts[argc++], sizeof(texts[0]), "--auth.token_file=%s/tokens", files.dir);
+        write_tokens(strchr(texts[argc - 1], '=') + 1);
+    }
+    if (wish->tls) {
+        snprintf(texts[argc++], sizeof(texts[0]), "--tls.certificate=%s/s.pem", files.dir);
+        snprintf(texts[argc++], sizeof(texts[0]), "--tls.key=%s/s.key", files.dir);
+    }
+    if (wish->client_ca)
+        snprintf(texts[argc++], sizeof(texts[0]), "--tls.client_ca=%s/ca.pem", files.dir);
+    for (int i = 0; i < argc; i++)
+        argv[i] = texts[i];
+    harness_start(&node, argc, argv);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    snprintf(params, sizeof(params), wish->params, files.dir, files.dir, files.dir);
+#pragma GCC diagnostic pop
+    snprintf(url, room, "tierce://%s%s:%u%s", wish->user, wish->host, (unsigned)node.ports.resp,
+             params);
+    return true;
+}
+
+static void stop(void *ctx)
+{
+    (void)ctx;
+    harness_stop(&node);
+    redis_stop(&files);
+}
+
+#define MUTUAL "?ca_file=%s/ca.pem&client_certificate=%s/s.pem&client_key=%s/s.key"
+
+static struct wish plain = {.user = "", .host = "127.0.0.1", .params = ""},
+                   tokens = {.tokens = true,
+                             .user = "s3cret%2F%40%20token@",
+                             .host = "localhost",
+                             .params = "?connections=2&ttl=1h&prefix=a*%%3F%%5B%%5C"},
+                   tls = {.tls = true,
+                          .user = "",
+                          .host = "127.0.0.1",
+                          .params = "?ca_file=%s/ca.pem"},
+                   mutual = {.tokens = true,
+                             .tls = true,
+                             .client_ca = true,
+                             .user = "name:s3cret%2F%40%20token@",
+                             .host = "127.0.0.1",
+                             .params = MUTUAL};
+
+static const struct connector_factory factories[] = {
+    {.name = "node", .start = start, .stop = stop, .ctx = &plain, .caps = CAPS},
+    {.name = "node with tokens", .start = start, .stop = stop, .ctx = &tokens, .caps = CAPS},
+    {.name = "node by TLS", .start = start, .stop = stop, .ctx = &tls, .caps = CAPS},
+    {.name = "node with all", .start = start, .stop = stop, .ctx = &mutual, .caps = CAPS},
+};
+
+int main(void)
+{
+    return connector_conformance_main(factories, sizeof(factories) / sizeof(factories[0]));
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TESTS_MOONCAKE_SERVER_H
+#define TIERCE_TESTS_MOONCAKE_SERVER_H
+
+#include "redis_server.h"
+
+#include <dirent.h>
+
+/*
+ * A real mooncake_master on loopback, and a process that gives it memory, both a test's own. They
+ * end with the test, whatever happens to that. Mooncake is where the interpreter is that
+ * TIERCE_TEST_MOONCAKE_PYTHON names, or python3.
+ */
+struct mooncake_server {
+    pid_t master, owner;
+    uint16_t port, metrics_port;
+};
+
+static inline const char *mooncake_python(void)
+{
+    const char *python = getenv("TIERCE_TEST_MOONCAKE_PYTHON");
+    return python != NULL && python[0] != '\0' ? python : "python3";
+}
+
+static inline bool mooncake_is_there(void)
+{
+    char command[1200];
+    snprintf(command, sizeof(command), "%s -c 'import mooncake.store' >/dev/null 2>&1",
+             mooncake_python());
+    return system(command) == 0;
+}
+
+/* Runs python with arguments up to a NULL; its standard output goes to `out`, or nowhere. */
+static inline pid_t mooncake_run(const char *const *arguments, int out)
+{
+    const char *argv[16] = {mooncake_python()};
+    for (size_t i = 0; arguments[i] != NULL && i < 14; i++)
+        argv[i + 1] = arguments[i];
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int null = open("/dev/null", O_RDWR);
+        dup2(out >= 0 ? out : null, 1);
+        dup2(null, 2);
+        execvp(argv[0], (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    return pid;
+}
+
+static inline void mooncake_kill(pid_t *pid)
+{
+    if (*pid > 0) {
+        kill(*pid, SIGCONT);
+        kill(*pid, SIGKILL);
+        waitpid(*pid, NULL, 0);
+    }
+    *pid = 0;
+}
+
+static inline bool mooncake_run_master(struct mooncake_server *server)
+{
+    char port[8], metrics_port[8];
+    snprintf(port, sizeof(port), "%u", (unsigned)server->port);
+    snprintf(metrics_port, sizeof(metrics_port), "%u", (unsigned)server->metrics_port);
+    server->master = mooncake_run(
+        (const char *const[]){
+            "-c",
+            "import mooncake, os, sys\n"
+            "master = os.path.join(os.path.dirname(mooncake.__file__), 'mooncake_master')\n"
+            "os.execv(master, [master, *sys.argv[1:]])",
+            "-rpc_port", port, "-metrics_port", metrics_port, "-client_ttl", "30", NULL},
+        -1);
+    for (int i = 0; server->master > 0 && i < 2000; i++) {
+        if (redis_listens(server->port))
+            return true;
+        if (waitpid(server->master, NULL, WNOHANG) == server->master)
+            break;
+        redis_pause_ms(5);
+    }
+    return false;
+}
+
+/* 256 MiB of memory for objects. */
+static inline bool mooncake_run_owner(struct mooncake_server *server)
+{
+    int ready[2];
+    char master[32], byte;
+    snprintf(master, sizeof(master), "127.0.0.1:%u", (unsigned)server->port);
+    if (pipe2(ready, O_CLOEXEC) != 0)
+        return false;
+    server->owner = mooncake_run(
+        (const char *const[]){"-c",
+                              "import os, sys, time\n"
+                              "from mooncake.store import MooncakeDistributedStore\n"
+                              "store = MooncakeDistributedStore()\n"
+                              "assert store.setup('127.0.0.1', 'P2PHANDSHAKE', 256 << 20, 16 << 20,"
+                              " 'tcp', '', sys.argv[1]) == 0\n"
+                              "os.write(1, b'r')\n"
+                              "time.sleep(100000)",
+                              master, NULL},
+        ready[1]);
+    close(ready[1]);
+    bool ok = server->owner > 0 && read(ready[0], &byte, 1) == 1;
+    close(ready[0]);
+    return ok;
+}
+
+static inline bool mooncake_start(struct mooncake_server *server)
+{
+    *server =
+        (struct mooncake_server){.port = redis_free_port(), .metrics_port = redis_free_port()};
+    return server->port != 0 && server->metrics_port != 0 && mooncake_run_master(server) &&
+           mooncake_run_owner(server);
+}
+
+static inline void mooncake_stop(struct mooncake_server *server)
+{
+    mooncake_kill(&server->owner);
+    mooncake_kill(&server->master);
+}
+
+/* The children of this process whose command line holds a text. Returns how many, the last in
+ * *pid. */
+static inline size_t mooncake_children(const char *text, pid_t *pid)
+{
+    DIR *proc = opendir("/proc");
+    size_t count = 0;
+    for (struct dirent *entry = readdir(proc); entry != NULL; entry = readdir(proc)) {
+        char path[300], line[4096] = "";
+        int number = atoi(entry->d_name), parent = 0;
+        snprintf(path, sizeof(path), "/proc/%d/stat", number);
+        FILE *file = number > 0 ? fopen(path, "r") : NULL;
+        if (file == NULL)
+            continue;
+        bool is_ours = fgets(line, sizeof(line), file) != NULL &&
+                       sscanf(strrchr(line, ')'), ") %*c %d", &parent) == 1 && parent == getpid();
+        fclose(file);
+        snprintf(path, sizeof(path), "/proc/%d/cmdline", number);
+        file = is_ours ? fopen(path, "r") : NULL;
+        if (file == NULL)
+            continue;
+        size_t bytes = fread(line, 1, sizeof(line) - 1, file);
+        fclose(file);
+        if (memmem(line, bytes, text, strlen(text)) != NULL) {
+            count++;
+            *pid = number;
+        }
+    }
+    closedir(proc);
+    return count;
+}
+
+#endif

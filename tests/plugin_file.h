@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TESTS_PLUGIN_FILE_H
+#define TIERCE_TESTS_PLUGIN_FILE_H
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A shared object in a folder of a test's own, which nobody else may write. */
+
+struct plugin_file {
+    char folder[40], path[64];
+};
+
+static inline void plugin_file_make(struct plugin_file *file, const char *from)
+{
+    char command[512];
+    snprintf(file->folder, sizeof(file->folder), "/tmp/tierce-plugin-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(file->folder));
+    snprintf(file->path, sizeof(file->path), "%s/plugin.so", file->folder);
+    snprintf(command, sizeof(command), "cp '%s' %s", from, file->path);
+    ck_assert_int_eq(system(command), 0);
+    ck_assert_int_eq(chmod(file->path, 0644), 0);
+}
+
+static inline void plugin_file_remove(const struct plugin_file *file)
+{
+    unlink(file->path);
+    rmdir(file->folder);
+}
+
+#endif

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What vLLM 0.32 lacks for pipeline parallelism on a CPU, as a worker extension: the buffers in which
+a stage receives are made by a warm-up that the CPU worker leaves out where nothing is compiled."""
+
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+real = GPUModelRunner.sync_and_gather_intermediate_tensors
+
+
+def with_buffers(self, num_tokens, *args, **kwargs):
+    if self.intermediate_tensors is None:
+        self.intermediate_tensors = self.model.make_empty_intermediate_tensors(
+            batch_size=self.max_num_tokens, dtype=self.model_config.dtype, device=self.device)
+    return real(self, num_tokens, *args, **kwargs)
+
+
+GPUModelRunner.sync_and_gather_intermediate_tensors = with_buffers
+
+
+class Extension:
+    """Named in worker_extension_cls, so that each worker imports this module."""

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real vLLM with a model whose heads share a latent (MLA): all tensor ranks have the same KV, which is
+stored once. The answers are those of a vLLM without a cache, also where one rank fails alone."""
+
+import pytest
+
+from conftest import answers, loaded
+from test_faults import damage
+from test_native import gave_back, wait_until
+from test_vllm import disk_store, memory_store, whole_chunks
+
+TWO = {"tensor_parallel_size": 2, "worker_extension_cls": "faulty_workers.Extension"}
+TOKEN_BYTES = 4 * 4 * (512 + 64)  # layers, float32, latent and rope
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    from make_model import make_model
+
+    return make_model(str(tmp_path_factory.mktemp("mla") / "model"), "mla", 7)
+
+
+@pytest.fixture(scope="module")
+def asked(prompts):
+    """Two prompts, and each of them with two ends."""
+    return [*prompts[:2], *(prompts[i % 2] + prompts[i][300:] for i in (2, 3, 4))]
+
+
+@pytest.fixture(scope="module")
+def plain(module_engine, model, asked):
+    """plain(workers) -> the answers of a vLLM with so many workers and without a cache."""
+    known = {}
+
+    def ask(workers):
+        if workers not in known:
+            host = module_engine(model=model, tensor_parallel_size=workers)
+            known[workers] = answers(host.generate(prompts=asked))
+            host.stop()
+            assert len({tuple(a) for a in known[workers]}) > 1, "all answers are alike"
+        return known[workers]
+
+    return ask
+
+
+@pytest.mark.parametrize("where", ["memory", "disk", "node"])
+def test_hits(engine, model, asked, plain, node, tmp_path, where):
+    store = {"memory": memory_store(), "disk": disk_store(tmp_path / "store"), "node": node.store}[where]
+    host = engine(store, model=model)
+    outputs = host.generate(prompts=asked)
+    assert answers(outputs) == plain(1)
+    assert loaded(outputs, "memory")[0] == 0 < loaded(outputs, "memory")[1]  # they begin alike
+    tier = "memory"
+    if where == "disk":
+        assert host.flush()
+        host.stop()
+        host, tier = engine(store, model=model), "disk"
+    else:
+        assert host.forget()
+    outputs = host.generate(prompts=asked[:1])
+    assert answers(outputs) == plain(1)[:1]
+    assert loaded(outputs, tier)[0] >= whole_chunks(asked)[0]
+    outputs = host.generate(prompts=asked, together=True)
+    assert answers(outputs) == plain(1) and loaded(outputs, "failed") == [0] * 5
+    assert "Tierce is off" not in host.text(host.mark)
+
+
+def test_damaged_chunks(engine, model, asked, plain, tmp_path):
+    store = disk_store(tmp_path / "store")
+    host = engine(store, model=model)
+    host.generate(prompts=asked)
+    assert host.flush()
+    host.stop()
+    damage(tmp_path / "store", 64 << 10)
+    host = engine(store, model=model)
+    outputs = host.generate(prompts=asked)
+    assert answers(outputs) == plain(1) and sum(loaded(outputs, "failed")) > 0
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_one_rank_fails_to_load(engine, model, asked, plain, node, mode):
+    """The other one does not know, and has computed its KV with what the first made of wrong bytes."""
+    host = engine({**node.store, "load.async": str(mode == "async").lower()}, model=model, **TWO)
+    outputs = host.generate(prompts=asked[:2])
+    assert answers(outputs) == plain(2)[:2]
+    # One copy for both, of 2 + 3 chunks of which one is the same, and what the headers take.
+    stored, bytes_now = 4 * 256 * TOKEN_BYTES, node.metric("memory_bytes_now")
+    assert stored < bytes_now < 1.2 * stored
+    for rank, at in ((0, 2), (1, 3), (1, 4)):
+        host.tell_workers(method="fail_loads", arguments=[rank])
+        outputs = host.generate(prompts=asked[at:at + 1])
+        assert sum(host.tell_workers(method="mend_loads", arguments=[rank])) > 0
+        assert answers(outputs) == plain(2)[at:at + 1]
+        assert loaded(outputs, "failed")[0] > 0
+        # What is found now is not what the other one had computed then.
+        assert host.forget()
+        outputs = host.generate(prompts=asked[at:at + 1])
+        assert answers(outputs) == plain(2)[at:at + 1]
+        assert loaded(outputs, "memory") == whole_chunks(asked[at:at + 1])
+        assert loaded(outputs, "failed") == [0]
+    assert "Tierce failed in" not in host.text(host.mark)
+    host.stop()
+    wait_until(gave_back(node))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_is_killed_while_it_stores(engine, model, asked, plain, node, rank):
+    host = engine(node.store, model=model, **TWO)
+    assert answers(host.generate(prompts=asked[:1])) == plain(2)[:1]
+    host.tell_workers(method="die_in_store", arguments=[rank])
+    with pytest.raises(Exception):
+        host.generate(prompts=asked[2:3])
+    host.kill()
+    wait_until(lambda: node.metric("node_native_clients_now") == 0)
+    assert gave_back(node)()
+    host = engine(node.store, model=model, **TWO)
+    outputs = host.generate(prompts=asked[2:3])
+    assert answers(outputs) == plain(2)[2:3]
+    assert loaded(outputs, "memory") == whole_chunks(asked[:1])  # no more than was there before
+    assert host.forget()
+    outputs = host.generate(prompts=asked[2:3])
+    assert answers(outputs) == plain(2)[2:3] and loaded(outputs, "memory") == whole_chunks(asked[2:3])
+
+
+def test_without_a_node_several_ranks_have_no_cache(engine, model, asked, plain):
+    host = engine(memory_store(), model=model, **TWO)
+    outputs = host.generate(prompts=asked[:1])
+    assert answers(outputs) == plain(2)[:1] and loaded(outputs, "memory") == [0]
+    assert "Tierce is off: tensor or pipeline parallelism without node.socket" in (
+        host.text(host.mark))

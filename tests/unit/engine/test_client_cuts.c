@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A client of a node whose answers are cut or do not come, and one that lies while a load that is
+ * larger than its memory goes through it. */
+#include "check_main.h"
+#include "liar.h"
+
+/* ---- answers that are cut, or do not come ---------------------------------------------------- */
+
+START_TEST(cut_answers)
+{
+    static const enum tierce__native_op ops[] = {
+        TIERCE__NATIVE_HELLO,      TIERCE__NATIVE_VIEW,         TIERCE__NATIVE_LOOKUP,
+        TIERCE__NATIVE_LOAD_BEGIN, TIERCE__NATIVE_LOAD_END,     TIERCE__NATIVE_STORE_BEGIN,
+        TIERCE__NATIVE_STORE_END,  TIERCE__NATIVE_PREFETCH_POLL};
+    start((const char *const[]){"timeout.pin", "100ms", NULL});
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, true), BLOCKS);
+    for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++) {
+        for (size_t sends = 0; sends < 100; sends += sends < 32 ? 3 : 13) {
+            lie_with((struct lie){ops[i], .is_cut = true, .sends = sends});
+            check_all(chain, (uint32_t)(1000 * i + sends));
+        }
+    }
+    tell_the_truth();
+    /* The same client gets on, and what it was not told of has been given back. */
+    int64_t loaded = 0;
+    for (int i = 0; i < 3000 && loaded < BLOCKS; i++) {
+        is_no_failure(fx_store(&fx, chain, BLOCKS, fx_ids, true));
+        loaded = check_load(chain);
+        if (loaded < BLOCKS)
+            nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    ck_assert_int_eq(loaded, BLOCKS);
+    tierce_chain_destroy(chain);
+    end();
+}
+END_TEST
+
+static void tell_patience(const struct lie *lie, struct answer *answer)
+{
+    (void)lie;
+    answer->say.hello.store_ms = answer->say.hello.load_ms = UINT32_MAX;
+    answer->say.hello.lookup_ms = answer->say.hello.prefetch_ms = UINT32_MAX;
+}
+
+/* A node that says that it may take its time, and takes it, holds nobody up for longer than the
+ * client's own configuration allows: the test has a limit of its own. */
+START_TEST(answers_that_do_not_come)
+{
+    static const enum tierce__native_op ops[] = {TIERCE__NATIVE_STORE_BEGIN, TIERCE__NATIVE_LOOKUP,
+                                                 TIERCE__NATIVE_LOAD_BEGIN,
+                                                 TIERCE__NATIVE_STORE_END};
+    static const size_t places[] = {0, 3, 8, 20};
+    start(NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, true), BLOCKS);
+    close_client();
+    lie_with((struct lie){TIERCE__NATIVE_HELLO, .tell = tell_patience});
+    open_client();
+    ck_assert_int_eq(check_load(chain), BLOCKS);
+    for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
+        lie_with((struct lie){ops[_i], .is_cut = true, .hangs = true, .sends = places[i]});
+        if (ops[_i] == TIERCE__NATIVE_STORE_BEGIN || ops[_i] == TIERCE__NATIVE_STORE_END)
+            check_store((uint32_t)i);
+        else
+            check_all(chain, (uint32_t)i);
+        unsigned told = tell_the_truth(); /* after three late answers it is left alone */
+        ck_assert(i > 0 || told > 0);
+    }
+    tierce_chain_destroy(chain);
+    end();
+}
+END_TEST
+
+/* ---- loads that are larger than memory ------------------------------------------------------- */
+
+#define LARGE 480u /* blocks: about half of their chunks fit into 1 MiB */
+#define STEP  40u
+
+static int32_t large_ids[LARGE];
+static uint64_t offset_before; /* of the chunk that was passed last */
+
+static void load_large(const struct tierce_chain *chain, uint32_t seed)
+{
+    uint8_t origins[LARGE];
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, LARGE, large_ids);
+    (void)seed;
+    what.timeout_ms = 20000;
+    fx_wipe(&fx);
+    int64_t loaded = tierce_load(fx.view, &what, origins), right = 0;
+    is_no_failure(loaded);
+    for (size_t b = 0; loaded >= 0 && b < LARGE; b++) {
+        if (origins[b] == TIERCE_ORIGIN_FAILED)
+            continue;
+        ck_assert(fx_right(&fx, chain, b, large_ids[b]));
+        right++;
+    }
+    ck_assert(loaded < 0 || loaded == right);
+    ck_assert(liar.lie.op != 0 || loaded == LARGE);
+}
+
+static void tell_the_one_before(const struct lie *lie, struct answer *answer)
+{
+    uint64_t offset = answer->say.load_next.offset;
+    (void)lie;
+    if (answer->status == 0 && offset_before != 0)
+        answer->say.load_next.offset = offset_before;
+    offset_before = offset;
+}
+
+static void tell_failed(const struct lie *lie, struct answer *answer)
+{
+    (void)lie;
+    answer->say.load_next.state = TIERCE__NATIVE_FAILED; /* although it is lent */
+}
+
+START_TEST(chunks_that_are_passed)
+{
+    static const int32_t statuses[] = {1, 2, 3, INT32_MAX, INT32_MIN, -1, -110, -5001, -5007};
+    const enum tierce__native_op op = TIERCE__NATIVE_LOAD_NEXT;
+    for (int32_t b = 0; b < (int32_t)LARGE; b++)
+        large_ids[b] = b;
+    start_over(true, (const char *const[]){"memory.size", "1MiB", "disk.queue", "1MiB",
+                                           "timeout.load", "20s", NULL});
+    struct tierce_chain *chain = fx_chain(&fx, 1, LARGE, 0);
+    for (size_t to = STEP; to <= LARGE; to += STEP) {
+        ck_assert_int_eq(fx_store(&fx, chain, to, large_ids, false), STEP);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    }
+    load_large(chain, 0);
+    for (size_t i = 0; i < sizeof(statuses) / sizeof(*statuses); i++) {
+        lie_with((struct lie){op, tell_status, .status = statuses[i]});
+        load_large(chain, 0);
+        ck_assert_uint_ge(tell_the_truth(), 1);
+    }
+    try_numbers(op, 0, 8, 1, load_large, chain);
+    try_numbers(op, 8, 4, 2, load_large, chain);
+    for (size_t sends = 0; sends < 24; sends += 5) {
+        lie_with((struct lie){op, .is_cut = true, .sends = sends});
+        load_large(chain, 0);
+    }
+    lie_with((struct lie){op, .tell = tell_the_one_before});
+    load_large(chain, 0);
+    lie_with((struct lie){op, .tell = tell_failed});
+    load_large(chain, 0);
+    tell_the_truth();
+    load_large(chain, 0);
+    tierce_chain_destroy(chain);
+    end();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("client_cuts");
+    TCase *tc = tcase_create("client_cuts");
+    tcase_set_timeout(tc, 240);
+    tcase_add_test(tc, cut_answers);
+    tcase_add_loop_test(tc, answers_that_do_not_come, 0, 4);
+    tcase_add_test(tc, chunks_that_are_passed);
+    suite_add_tcase(suite, tc);
+    return check_main(suite);
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A storage in a real redis-server, behind real sentinels, and in a real cluster. */
+#include "check_main.h"
+#include "manager/storage.h"
+#include "redis_sentinels.h"
+
+#include <errno.h>
+
+#define KEYS 12 /* of a cluster's three masters each has some */
+
+static char why[128];
+
+static struct tierce__storage_driver *open_storage(const char *uri)
+{
+    struct tierce__storage_driver *driver = NULL;
+    int rc = tierce__storage_redis.open(&driver,
+                                        &(struct tierce__storage){.number = 1,
+                                                                  .name = "r",
+                                                                  .type = TIERCE__STORAGE_REDIS,
+                                                                  .is_enabled = true,
+                                                                  .uri = (char *)(uintptr_t)uri},
+                                        why);
+    ck_assert_msg(rc == 0, "%s", why);
+    return driver;
+}
+
+/* `ports`: of all masters; the one that has a key's slot takes it, or the only one. */
+static void set_key(const uint16_t *ports, size_t count, const char *key)
+{
+    char answer[256];
+    for (size_t i = 0; i < count; i++) {
+        if (redis_tell(ports[i], answer, sizeof(answer), "SET %s value", key))
+            return;
+    }
+    ck_abort_msg("no master takes %s: %s", key, answer);
+}
+
+static void use(const char *uri, const uint16_t *ports, size_t count)
+{
+    char answer[256];
+    struct tierce__storage_driver *driver = open_storage(uri);
+    int rc = driver->ops->probe(driver, why);
+    ck_assert_msg(rc == 0, "%s: %s", uri, why);
+    for (int i = 0; i < KEYS; i++) {
+        char path[32];
+        uint64_t bytes = 0;
+        snprintf(path, sizeof(path), "/key-%d", i);
+        ck_assert_int_eq(driver->ops->measure(driver, path, &bytes), -ENOENT);
+        set_key(ports, count, path + 1);
+        ck_assert_int_eq(driver->ops->measure(driver, path, &bytes), 0);
+        ck_assert_uint_eq(bytes, 5);
+        ck_assert_int_eq(driver->ops->remove(driver, path), 0);
+        ck_assert_int_eq(driver->ops->measure(driver, path, &bytes), -ENOENT);
+        ck_assert_int_eq(driver->ops->remove(driver, path), 0);
+    }
+    ck_assert(driver->ops->used_share(driver) < 0);
+    /* The last of them is the fullest. */
+    for (size_t i = 0; i < count; i++)
+        ck_assert(redis_tell(ports[i], answer, sizeof(answer), "CONFIG SET maxmemory %s",
+                             i + 1 < count ? "100gb" : "100mb"));
+    double share = driver->ops->used_share(driver);
+    ck_assert_msg(share > 0.001 && share < 1, "%f", share);
+    driver->ops->close(driver);
+}
+
+START_TEST(one_server)
+{
+    struct redis_server server;
+    char uri[64];
+    ck_assert(redis_start(&server, NULL));
+    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u/", (unsigned)server.port);
+    use(uri, &server.port, 1);
+    redis_stop(&server);
+}
+END_TEST
+
+START_TEST(the_master_of_sentinels)
+{
+    struct redis_sentinels sentinels = {0};
+    char uri[256];
+    ck_assert(redis_sentinels_start(&sentinels, 1, NULL, ""));
+    snprintf(uri, sizeof(uri), "redis+sentinel://%s/m", sentinels.hosts);
+    use(uri, &sentinels.data[0].port, 1);
+    redis_sentinels_stop(&sentinels);
+}
+END_TEST
+
+START_TEST(a_cluster)
+{
+    struct redis_cluster cluster = {0};
+    uint16_t ports[3];
+    ck_assert(redis_cluster_start(&cluster, 3, 0, 60000));
+    for (int i = 0; i < 3; i++)
+        ports[i] = cluster.nodes[i].port;
+    use(cluster.uri, ports, 3);
+    redis_cluster_stop(&cluster);
+}
+END_TEST
+
+/* Nobody there: told, and with no password. */
+START_TEST(nobody)
+{
+    struct tierce__storage_driver *driver = open_storage("redis+sentinel://:s3cret@127.0.0.1:1/m");
+    ck_assert_int_lt(driver->ops->probe(driver, why), 0);
+    ck_assert_uint_gt(strlen(why), 10);
+    ck_assert_ptr_null(strstr(why, "s3cret"));
+    ck_assert(driver->ops->used_share(driver) < 0);
+    driver->ops->close(driver);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("storage_redis");
+    TCase *tcase = tcase_create("storage_redis");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_test(tcase, one_server);
+    tcase_add_test(tcase, the_master_of_sentinels);
+    tcase_add_test(tcase, a_cluster);
+    tcase_add_test(tcase, nobody);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}

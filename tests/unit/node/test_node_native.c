@@ -1,0 +1,790 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The native protocol as a node speaks it, from bare sockets. */
+#include "check_main.h"
+#include "native_harness.h"
+#include "node/native.h"
+#include "node_harness.h"
+#include "test_random.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include <tierce/operate.h>
+
+#define BLOCKS 14u /* three chunks and a tail */
+#define CHUNKS 4u
+
+static struct node_harness node;
+static struct fixture fx; /* its engine is the node's */
+static char folder[64], path[96];
+static struct native_client a, b;
+static struct tierce_chain *chain;
+
+static void start(int argc, char *const *argv)
+{
+    char listen[128], disk[128];
+    char *all[16] = {listen, (char *)"--listen.resp=false", (char *)"--listen.lm=false",
+                     (char *)"--serve.drain=200ms", disk};
+    if (folder[0] == '\0') {
+        snprintf(folder, sizeof(folder), "/tmp/tierce-test-XXXXXX");
+        ck_assert_ptr_nonnull(mkdtemp(folder));
+    }
+    snprintf(path, sizeof(path), "%s/node.sock", folder);
+    snprintf(listen, sizeof(listen), "--listen.native=%s", path);
+    snprintf(disk, sizeof(disk), "--disk.path=%s/disk", folder);
+    for (int i = 0; i < argc; i++)
+        all[5 + i] = argv[i];
+    harness_start(&node, 5 + argc, all);
+    struct tierce_namespace ns = fx_namespace();
+    fx.engine = node.node->engine;
+    ck_assert_int_eq(tierce_view_open(&fx.view, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}),
+                     0);
+    for (uint32_t i = 0; i < FX_LAYERS; i++) {
+        if (fx.layers[i].base == NULL)
+            fx.layers[i].base = calloc(FX_BLOCKS, 1024);
+        fx.layers[i].block_stride = 1024;
+        fx.layers[i].block_bytes = fx_cells[i];
+    }
+    fx.paged = (struct tierce_paged){sizeof(fx.paged), fx.layers, FX_LAYERS, FX_BLOCKS};
+    chain = fx_chain(&fx, 1, BLOCKS, 0);
+}
+
+static void stop(void)
+{
+    tierce_chain_destroy(chain);
+    tierce_view_close(fx.view);
+    harness_stop(&node);
+}
+
+static void end(void)
+{
+    char command[128];
+    stop();
+    for (uint32_t i = 0; i < FX_LAYERS; i++) {
+        free(fx.layers[i].base);
+        fx.layers[i].base = NULL;
+    }
+    snprintf(command, sizeof(command), "rm -rf %s", folder);
+    ck_assert_int_eq(system(command), 0);
+    folder[0] = '\0';
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static struct tierce__native_stats stats(void)
+{
+    struct tierce__native_stats out;
+    tierce__native_stats(node.node->native, &out);
+    return out;
+}
+
+static void pause_ms(int ms)
+{
+    nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL);
+}
+
+static void wait_for_clients(uint64_t clients)
+{
+    for (int i = 0; i < 3000 && stats().clients != clients; i++)
+        pause_ms(10);
+    ck_assert_uint_eq(stats().clients, clients);
+    ck_assert(clients > 0 || stats().views == 0);
+}
+
+/* What the node's own engine finds of a chain is whole and right. Returns its blocks. */
+static uint64_t check_found(const struct tierce_chain *of)
+{
+    uint64_t blocks = fx_found(&fx, of, tierce_chain_blocks(of), 0, 0, NULL);
+    fx_wipe(&fx);
+    struct tierce_transfer_opts what = fx_what(&fx, of, 0, blocks, fx_ids);
+    if (blocks > 0)
+        ck_assert_int_eq(tierce_load(fx.view, &what, NULL), (int64_t)blocks);
+    for (size_t i = 0; i < blocks; i++)
+        ck_assert(fx_right(&fx, of, i, fx_ids[i]));
+    return blocks;
+}
+
+/* Nothing is held by anybody. */
+static void check_free(void)
+{
+    ck_assert_uint_eq(stats().held_bytes, 0);
+    ck_assert_int_ge(tierce_engine_clear(fx.engine, 0, NULL), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    for (int i = 0; i < 3000 && fx_stats(&fx).memory_bytes_now > 0; i++)
+        pause_ms(10);
+    ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);
+    ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+START_TEST(what_one_stores_another_loads)
+{
+    union tierce__native_answer say;
+    struct tierce__native_lent lent;
+    start(0, NULL);
+    native_open(&a, path);
+    native_open(&b, path);
+    ck_assert_uint_eq(native_found(&b, chain, 1, 0, 0), 0);
+    ck_assert_uint_eq(native_store(&a, chain, 9), BLOCKS);
+    ck_assert_uint_eq(native_store(&a, chain, 9), 0);
+    ck_assert_uint_eq(native_found(&b, chain, 1, 0, 0), BLOCKS);
+    ck_assert_int_eq(native_load_begin(&b, &say, chain, 1, 0), 0);
+    ck_assert_uint_eq(say.load_begin.chunks.count, CHUNKS);
+    for (uint32_t i = 0; i < CHUNKS; i++) {
+        ck_assert_int_eq(tierce__native_get_lent(&lent, &say.load_begin.chunks, i), 0);
+        ck_assert_uint_eq(lent.state, TIERCE__NATIVE_HERE);
+        ck_assert_uint_eq(lent.origin, TIERCE_ORIGIN_MEMORY);
+        ck_assert(native_right(&b, &lent, chain));
+    }
+    ck_assert_uint_gt(stats().held_bytes, 0);
+    ck_assert_int_eq(native_load_end(&b, say.load_begin.load, CHUNKS, TIERCE__NATIVE_GOOD, 2), 0);
+    ck_assert_uint_eq(check_found(chain), BLOCKS);
+    native_close(&a, true);
+    native_close(&b, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+START_TEST(what_lies_on_disk_comes)
+{
+    union tierce__native_answer say;
+    union tierce__native_request ask = {.flush = {.timeout_ms = 60000}};
+    struct tierce__native_lent lent[CHUNKS];
+    start(0, NULL);
+    native_open(&a, path);
+    ck_assert_uint_eq(native_store(&a, chain, 1), BLOCKS);
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_FLUSH, &ask, NULL, NULL), 0);
+    ask.clear = (struct tierce__native_clear){.tiers = 1u << TIERCE_ORIGIN_MEMORY, .view = a.view};
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_CLEAR, &ask, &say, NULL), 0);
+    ck_assert_uint_eq(say.store_end.count, CHUNKS);
+    ck_assert_int_eq(native_load_begin(&a, &say, chain, 1, 0), 0);
+    uint64_t load = say.load_begin.load;
+    for (uint32_t i = 0; i < CHUNKS; i++) {
+        ck_assert_int_eq(tierce__native_get_lent(&lent[i], &say.load_begin.chunks, i), 0);
+        ck_assert_uint_eq(lent[i].state, TIERCE__NATIVE_COMING);
+    }
+    for (uint32_t l = 0; l < FX_LAYERS; l++) {
+        ask.load_wait = (struct tierce__native_wait){.load = load, .layer = l};
+        ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_LOAD_WAIT, &ask, &say, NULL), 0);
+        ck_assert_uint_gt(say.load_wait.ready, l);
+        for (uint32_t i = 0; i < CHUNKS; i++)
+            ck_assert_uint_eq(say.load_wait.states.bytes[i], TIERCE__NATIVE_HERE);
+    }
+    for (uint32_t i = 0; i < CHUNKS; i++)
+        ck_assert(native_right(&a, &lent[i], chain));
+    ask.load_wait.layer = FX_LAYERS;
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_LOAD_WAIT, &ask, NULL, NULL), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(native_load_end(&a, load, CHUNKS, TIERCE__NATIVE_GOOD, 2), 0);
+    ck_assert_int_eq(fx_stats(&fx).memory_chunks_now, CHUNKS); /* promoted */
+    native_close(&a, true);
+    wait_for_clients(0);
+    end();
+}
+END_TEST
+
+START_TEST(connections_of_a_client_share_what_it_has)
+{
+    union tierce__native_answer say;
+    start(0, NULL);
+    native_open(&a, path);
+    ck_assert_int_eq(native_hello(&b, path, &a), 0);
+    ck_assert_int_eq(native_store_begin(&a, &say, chain, 1, 0), 0);
+    native_close(&a, false);
+    ck_assert_int_eq(native_store_end(&b, say.store_begin.store, false, NULL), 0);
+    wait_for_clients(1);
+    ck_assert_int_eq(native_store_begin(&b, &say, chain, 1, 0), 0);
+    ck_assert_uint_eq(stats().stores, 1);
+    native_close(&b, false);
+    wait_for_clients(0);
+    ck_assert_int_eq(native_hello(&b, path, &a), TIERCE_E_CLOSED);
+    native_close(&b, false);
+    munmap(a.pool, a.pool_bytes);
+    check_free();
+    end();
+}
+END_TEST
+
+START_TEST(chains_are_sent_once)
+{
+    union tierce__native_answer say;
+    start(1, (char *const[]){(char *)"--limit.native_chains=64KiB"});
+    struct tierce_chain *longer = fx_chain(&fx, 1, BLOCKS + 6, 0);
+    struct tierce_chain *other = fx_chain(&fx, 2, BLOCKS, 0);
+    native_open(&a, path);
+    ck_assert_uint_eq(native_store(&a, longer, 5), BLOCKS + 6);
+    union tierce__native_request ask = {.lookup = {.view = a.view, .to_block = BLOCKS}};
+    /* Known; grown; cut; of a number that is none; with blocks before it that are others. */
+    ask.lookup.chain = native_chain(5, chain, BLOCKS);
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_LOOKUP, &ask, &say, NULL), 0);
+    ck_assert_uint_eq(say.lookup.blocks, BLOCKS); /* two of them a sibling's */
+    ask.lookup.to_block = BLOCKS + 6;
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_LOOKUP, &ask, NULL, NULL), TIERCE_E_ARGUMENT);
+    ask.lookup.chain = native_chain(5, longer, BLOCKS);
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_LOOKUP, &ask, &say, NULL), 0);
+    ck_assert_uint_eq(say.lookup.blocks, BLOCKS + 6);
+    ask.lookup.chain = native_chain(6, longer, BLOCKS);
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_LOOKUP, &ask, NULL, NULL),
+                     TIERCE__NATIVE_UNKNOWN_CHAIN);
+    ask.lookup.chain = native_chain(5, other, BLOCKS);
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_LOOKUP, &ask, NULL, NULL),
+                     TIERCE__NATIVE_UNKNOWN_CHAIN);
+    /* The one asked for longest ago is forgotten. */
+    for (uint64_t number = 100; number < 200; number++)
+        ck_assert_uint_eq(native_found(&a, other, number, 0, 0), 0);
+    ck_assert_uint_le(stats().chain_bytes, 65536);
+    ask.lookup.chain = native_chain(5, longer, BLOCKS);
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_LOOKUP, &ask, NULL, NULL),
+                     TIERCE__NATIVE_UNKNOWN_CHAIN);
+    tierce_chain_destroy(longer);
+    tierce_chain_destroy(other);
+    native_close(&a, true);
+    wait_for_clients(0);
+    end();
+}
+END_TEST
+
+/* Two clients store a part each. */
+START_TEST(parts_of_two_clients_are_one_chunk)
+{
+    union tierce__native_answer say;
+    struct tierce__native_reserved rooms[2][CHUNKS];
+    uint64_t stores[2], blocks;
+    struct native_client *ranks[] = {&a, &b};
+    start(0, NULL);
+    for (uint32_t i = 0; i < 2; i++) {
+        ck_assert_int_eq(native_hello(ranks[i], path, NULL), 0);
+        ck_assert_int_eq(native_view(ranks[i], i, i == 0 ? 1 : 3, i, 2), 0);
+        ck_assert_int_eq(native_store_begin(ranks[i], &say, chain, 1, 77), 0);
+        stores[i] = say.store_begin.store;
+        ck_assert_uint_eq(native_rooms(rooms[i], CHUNKS, &say), CHUNKS);
+    }
+    for (uint32_t i = 0; i < CHUNKS; i++) {
+        ck_assert_uint_eq(rooms[0][i].offset, rooms[1][i].offset);
+        native_fill(&a, &rooms[0][i], chain, 0, 1);
+        native_fill(&b, &rooms[1][i], chain, 1, FX_LAYERS);
+    }
+    ck_assert_int_eq(native_store_end(&b, stores[1], true, &blocks), 0);
+    ck_assert_uint_eq(blocks, 0);
+    ck_assert_uint_eq(native_found(&a, chain, 1, 0, 0), 0);
+    ck_assert_int_eq(native_store_end(&a, stores[0], true, &blocks), 0);
+    ck_assert_uint_eq(blocks, BLOCKS);
+    ck_assert_uint_eq(check_found(chain), BLOCKS);
+    /* One of them dies: nothing. */
+    struct tierce_chain *other = fx_chain(&fx, 2, BLOCKS, 0);
+    ck_assert_int_eq(native_store_begin(&a, &say, other, 2, 78), 0);
+    stores[0] = say.store_begin.store;
+    ck_assert_int_eq(native_store_begin(&b, &say, other, 2, 78), 0);
+    ck_assert_uint_ne(say.store_begin.store, 0);
+    native_close(&b, true);
+    wait_for_clients(1);
+    ck_assert_int_eq(native_store_end(&a, stores[0], true, &blocks), 0);
+    ck_assert_uint_eq(blocks, 0);
+    ck_assert_uint_eq(check_found(other), 0);
+    tierce_chain_destroy(other);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+START_TEST(pins_end_with_their_client)
+{
+    union tierce__native_answer say;
+    char *limit = (char *)"--limit.native_open=4";
+    start(1, &limit);
+    native_open(&a, path);
+    native_open(&b, path);
+    ck_assert_uint_eq(native_store(&a, chain, 1), BLOCKS);
+    ck_assert_uint_eq(native_found(&a, chain, 1, TIERCE_LOOKUP_PIN, 5), BLOCKS);
+    int64_t pinned = fx_stats(&fx).pinned_bytes_now;
+    ck_assert_int_gt(pinned, 0);
+    /* Another client's load leaves them; the client's own takes them over. */
+    ck_assert_int_eq(native_load_begin(&b, &say, chain, 1, 5), 0);
+    ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, pinned);
+    ck_assert_int_eq(native_load_begin(&a, &say, chain, 1, 5), 0);
+    ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
+    /* More of them than may be open, one after the other. */
+    for (uint64_t session = 6; session < 12; session++) {
+        ck_assert_uint_eq(native_found(&a, chain, 1, TIERCE_LOOKUP_PIN, session), BLOCKS);
+        ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, pinned);
+        union tierce__native_request ask = {.unpin = {.view = a.view, .session = session}};
+        ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_UNPIN, &ask, NULL, NULL), 0);
+        ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
+    }
+    ck_assert_uint_eq(native_found(&a, chain, 1, TIERCE_LOOKUP_PIN, 12), BLOCKS);
+    native_close(&a, true);
+    wait_for_clients(1); /* it is no client any more, and what it had goes now */
+    for (int i = 0; i < 3000 && fx_stats(&fx).pinned_bytes_now > 0; i++)
+        pause_ms(10);
+    ck_assert_int_eq(fx_stats(&fx).pinned_bytes_now, 0);
+    native_close(&b, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+START_TEST(prefetches)
+{
+    union tierce__native_answer say;
+    union tierce__native_request ask = {.flush = {.timeout_ms = 60000}};
+    struct tierce__native_come_tier tier;
+    start(0, NULL);
+    native_open(&a, path);
+    ck_assert_uint_eq(native_store(&a, chain, 1), BLOCKS);
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_FLUSH, &ask, NULL, NULL), 0);
+    ck_assert_int_ge(tierce_engine_clear(fx.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL), 0);
+    ask.prefetch_begin = (struct tierce__native_prefetch){.view = a.view,
+                                                          .session = 3,
+                                                          .to_block = BLOCKS,
+                                                          .flags = TIERCE_PREFETCH_PIN,
+                                                          .chain = native_chain(1, chain, BLOCKS)};
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_PREFETCH_BEGIN, &ask, &say, NULL), 0);
+    uint64_t number = say.view.number;
+    do {
+        ask.prefetch_poll = (struct tierce__native_poll){.prefetch = number, .wait_ms = 1000};
+        ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_PREFETCH_POLL, &ask, &say, NULL), 0);
+    } while ((say.prefetch_poll.flags & TIERCE__NATIVE_FINAL) == 0);
+    ck_assert_uint_eq(say.prefetch_poll.memory_blocks, BLOCKS);
+    ck_assert_uint_eq(say.prefetch_poll.tiers.count, 2);
+    ck_assert_int_eq(tierce__native_get_tier(&tier, &say.prefetch_poll.tiers, 1), 0);
+    ck_assert_str_eq(tier.name, "disk");
+    ck_assert_uint_eq(tier.loaded, BLOCKS);
+    ask.prefetch_end.number = number;
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_PREFETCH_END, &ask, NULL, NULL), 0);
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_PREFETCH_END, &ask, NULL, NULL),
+                     TIERCE__NATIVE_UNKNOWN);
+    ck_assert_int_gt(fx_stats(&fx).pinned_bytes_now, 0);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+/* ---- deadlines and limits -------------------------------------------------------------------- */
+
+START_TEST(what_is_late_is_given_up)
+{
+    union tierce__native_answer say;
+    start(2, (char *const[]){(char *)"--timeout.load=100ms", (char *)"--timeout.pin=100ms"});
+    struct tierce_chain *other = fx_chain(&fx, 2, BLOCKS, 0);
+    native_open(&a, path);
+    ck_assert_uint_eq(native_store(&a, chain, 1), BLOCKS);
+    ck_assert_int_eq(native_load_begin(&a, &say, chain, 1, 0), 0);
+    uint64_t load = say.load_begin.load;
+    ck_assert_uint_eq(say.load_begin.left_ms, 200);
+    ck_assert_int_eq(native_store_begin(&a, &say, other, 2, 0), 0);
+    uint64_t store = say.store_begin.store;
+    uint64_t held = stats().held_bytes;
+    for (int i = 0; i < 3000 && stats().loads > 0; i++)
+        pause_ms(10);
+    ck_assert_int_eq(native_load_end(&a, load, 0, 0, 0), TIERCE__NATIVE_UNKNOWN);
+    /* The room stays with who may still write to it, and others may store the chunk. */
+    int64_t stored = 0;
+    for (int i = 0; i < 300 && stored == 0; i++, pause_ms(10))
+        stored = fx_store(&fx, other, BLOCKS, fx_ids, true);
+    ck_assert_int_eq(stored, BLOCKS);
+    ck_assert_uint_gt(stats().held_bytes, 0);
+    ck_assert_uint_lt(stats().held_bytes, held);
+    ck_assert_uint_eq(stats().stores, 1);
+    ck_assert_int_eq(native_store_end(&a, store, true, NULL), TIERCE__NATIVE_UNKNOWN);
+    ck_assert_uint_eq(stats().held_bytes, 0);
+    ck_assert_uint_eq(check_found(other), BLOCKS);
+    tierce_chain_destroy(other);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+START_TEST(a_client_has_limits)
+{
+    union tierce__native_answer say;
+    start(3, (char *const[]){(char *)"--limit.native_open=3", (char *)"--limit.native_memory=0.03%",
+                             (char *)"--limit.native_connections=2"});
+    native_open(&a, path);
+    ck_assert_int_eq(native_view(&a, 0, FX_LAYERS, 0, 1), 0);
+    ck_assert_int_eq(native_view(&a, 0, FX_LAYERS, 0, 1), 0);
+    ck_assert_int_eq(native_view(&a, 0, FX_LAYERS, 0, 1), TIERCE_E_LIMIT);
+    /* 64 MiB * 0.03 % are no four chunks. */
+    ck_assert_int_eq(native_store_begin(&a, &say, chain, 1, 0), TIERCE_E_FULL);
+    ck_assert_uint_eq(stats().held_bytes, 0);
+    struct tierce_chain *small = fx_chain(&fx, 3, 4, 0);
+    ck_assert_uint_eq(native_store(&a, small, 2), 4);
+    ck_assert_int_eq(native_load_begin(&a, &say, small, 2, 0), 0);
+    ck_assert_int_eq(native_load_end(&a, say.load_begin.load, 1, TIERCE__NATIVE_GOOD, 4), 0);
+    ck_assert_int_eq(native_hello(&b, path, &a), 0);
+    struct native_client *c = calloc(1, sizeof(*c));
+    ck_assert_int_eq(native_hello(c, path, &a), NATIVE_GONE);
+    native_close(c, false);
+    free(c);
+    tierce_chain_destroy(small);
+    native_close(&b, false);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+START_TEST(chains_that_loads_hold_have_a_limit)
+{
+    enum { MAX = 64 << 10, HASHES = MAX / TIERCE__NATIVE_HASH - 100 };
+    static uint8_t hashes[HASHES * TIERCE__NATIVE_HASH];
+    union tierce__native_answer say;
+    uint64_t loads[8], held = 0;
+    int32_t status = 0;
+    start(1, (char *const[]){(char *)"--limit.native_chains=64KiB"});
+    native_open(&a, path);
+    for (uint64_t i = 0; i < 8 && status == 0; i++) {
+        union tierce__native_request ask = {
+            .load_begin = {.view = a.view,
+                           .chain = {.number = 100 + i, .hashes = {hashes, HASHES}}}};
+        hashes[0] = (uint8_t)i;
+        status = native_ask(&a, TIERCE__NATIVE_LOAD_BEGIN, &ask, &say, NULL);
+        if (status == 0)
+            loads[held++] = say.load_begin.load;
+        ck_assert_uint_le(stats().chain_bytes, 2 * MAX);
+    }
+    ck_assert_int_eq(status, TIERCE_E_LIMIT);
+    ck_assert_uint_eq(held, 2);
+    for (uint64_t i = 0; i < held; i++)
+        ck_assert_int_eq(native_load_end(&a, loads[i], 0, 0, 0), 0);
+    ck_assert_uint_eq(native_store(&a, chain, 9), BLOCKS);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+START_TEST(who_says_nothing_is_not_waited_for)
+{
+    uint8_t byte;
+    start(2, (char *const[]){(char *)"--timeout.request=100ms",
+                             (char *)"--limit.native_connections=2"});
+    int silent[2] = {native_connect(path), native_connect(path)};
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_ge(silent[i], 0);
+        ck_assert_int_eq(recv(silent[i], &byte, 1, 0), 0);
+        close(silent[i]);
+    }
+    for (int i = 0; i < 3000 && stats().connections > 0; i++)
+        pause_ms(10);
+    native_open(&a, path);
+    pause_ms(300); /* who has said it may be silent */
+    ck_assert_uint_eq(native_store(&a, chain, 1), BLOCKS);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+/* ---- what clients say and do wrongly --------------------------------------------------------- */
+
+START_TEST(verdicts_are_looked_at)
+{
+    union tierce__native_answer say;
+    struct tierce__native_lent lent;
+    start(0, NULL);
+    native_open(&a, path);
+    ck_assert_uint_eq(native_store(&a, chain, 1), BLOCKS);
+    static const uint32_t wrong[] = {TIERCE__NATIVE_BAD_CELLS, TIERCE__NATIVE_WRONG_HEADER,
+                                     TIERCE__NATIVE_UNUSED};
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(native_load_begin(&a, &say, chain, 1, 0), 0);
+        ck_assert_int_eq(native_load_end(&a, say.load_begin.load, CHUNKS, wrong[i], 0), 0);
+        ck_assert_uint_eq(native_found(&a, chain, 1, 0, 0), BLOCKS); /* it is as good as ever */
+    }
+    /* More blocks than there were, too few chunks: the load is over all the same. */
+    ck_assert_int_eq(native_load_begin(&a, &say, chain, 1, 0), 0);
+    ck_assert_int_eq(native_load_end(&a, say.load_begin.load, CHUNKS, 0, 5), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(native_load_begin(&a, &say, chain, 1, 0), 0);
+    ck_assert_int_eq(native_load_end(&a, say.load_begin.load, CHUNKS - 1, 0, 1), TIERCE_E_ARGUMENT);
+    ck_assert_uint_eq(stats().loads, 0);
+    /* A cell that is bad indeed takes its chunk out. */
+    ck_assert_int_eq(native_load_begin(&a, &say, chain, 1, 0), 0);
+    ck_assert_int_eq(tierce__native_get_lent(&lent, &say.load_begin.chunks, 1), 0);
+    a.pool[lent.offset + lent.bytes - 4096 - 1] ^= 1;
+    struct tierce__geometry geometry;
+    a.pool[lent.offset + native_header_bytes(lent.block_count, &geometry)] ^= 1;
+    uint64_t load = say.load_begin.load;
+    ck_assert_int_eq(native_load_end(&a, load, CHUNKS, TIERCE__NATIVE_BAD_CELLS, 0), 0);
+    ck_assert_uint_eq(fx_found(&fx, chain, BLOCKS, TIERCE_LOOKUP_MEMORY_ONLY, 0, NULL),
+                      FX_CHUNK_BLOCKS);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+/* A header whose length was overwritten is not sealed. */
+START_TEST(a_header_that_was_overwritten)
+{
+    union tierce__native_answer say;
+    struct tierce__native_reserved rooms[CHUNKS];
+    uint64_t blocks;
+    start(0, NULL);
+    native_open(&a, path);
+    ck_assert_int_eq(native_store_begin(&a, &say, chain, 1, 0), 0);
+    uint64_t store = say.store_begin.store;
+    ck_assert_uint_eq(native_rooms(rooms, CHUNKS, &say), CHUNKS);
+    memset(a.pool + rooms[2].offset, 0xff, 64);
+    ck_assert_int_eq(native_store_end(&a, store, true, &blocks), 0);
+    ck_assert_uint_eq(blocks, 0);
+    ck_assert_uint_eq(check_found(chain), 0);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+static bool is_closed(int fd, const void *bytes, size_t count)
+{
+    char c;
+    (void)send(fd, bytes, count, MSG_NOSIGNAL);
+    shutdown(fd, SHUT_WR);
+    return recv(fd, &c, 1, 0) <= 0;
+}
+
+START_TEST(bytes_that_are_no_frame)
+{
+    static const uint8_t large[] = {1, 0, 0, 4, 2, 0, 0, 0};
+    static const uint8_t no_op[] = {0, 0, 0, 0, 99, 0, 0, 0};
+    static const uint8_t early[] = {0, 0, 0, 0, 2, 0, 0, 0}; /* a PING before HELLO */
+    static const uint8_t half[] = {9, 0, 0, 0, 2};
+    static const uint8_t longer[] = {1, 0, 0, 0, 2, 0, 0, 0, 7};
+    static const struct {
+        const uint8_t *bytes;
+        size_t count;
+    } frames[] = {{large, 8}, {no_op, 8}, {early, 8}, {half, 5}, {longer, 9}};
+    start(0, NULL);
+    for (size_t i = 0; i < sizeof(frames) / sizeof(frames[0]); i++) {
+        int fd = native_connect(path);
+        ck_assert(is_closed(fd, frames[i].bytes, frames[i].count));
+        close(fd);
+        native_open(&a, path);
+        ck_assert(is_closed(a.fd, frames[i].bytes, i == 2 ? 3 : frames[i].count));
+        native_close(&a, true);
+    }
+    wait_for_clients(0);
+    ck_assert_uint_ge(node.node->counters[TIERCE__NODE_protocol_errors], 8);
+    end();
+}
+END_TEST
+
+/* Real questions with bytes changed: whatever the node answers, it goes on. */
+START_TEST(mutated_questions)
+{
+    start(0, NULL);
+    struct test_random random = test_random_start("native");
+    unsigned rounds = 1500 * test_scale();
+    bool is_open = false;
+    for (unsigned i = 0; i < rounds; i++) {
+        if (!is_open)
+            native_open(&a, path);
+        is_open = true;
+        union tierce__native_request ask = {0};
+        enum tierce__native_op op =
+            (enum tierce__native_op)(2 + test_random_below(&random, TIERCE__NATIVE_OPS - 2));
+        struct tierce__native_chain of = native_chain(1, chain, test_random_below(&random, BLOCKS));
+        if (op == TIERCE__NATIVE_LOOKUP || op == TIERCE__NATIVE_DURABLE)
+            ask.lookup = (struct tierce__native_lookup){
+                .view = a.view, .to_block = BLOCKS, .tag = "x", .chain = of};
+        else if (op == TIERCE__NATIVE_LOAD_BEGIN)
+            ask.load_begin =
+                (struct tierce__native_load){.view = a.view, .to_block = BLOCKS, .chain = of};
+        else if (op == TIERCE__NATIVE_STORE_BEGIN)
+            ask.store_begin = (struct tierce__native_store){
+                .view = a.view, .to_block = BLOCKS, .tag = "", .chain = of};
+        else if (op == TIERCE__NATIVE_PREFETCH_BEGIN)
+            ask.prefetch_begin =
+                (struct tierce__native_prefetch){.view = a.view, .to_block = BLOCKS, .chain = of};
+        else if (op != TIERCE__NATIVE_VIEW)
+            ask.load_wait.load = 1 + test_random_below(&random, 8);
+        if (op == TIERCE__NATIVE_FLUSH)
+            ask.flush.timeout_ms = 1;
+        ck_assert_int_eq(tierce__native_pack_request(&a.frame, op, &ask), 0);
+        uint32_t changes = test_random_below(&random, 4);
+        for (uint32_t c = 0; c < changes; c++) {
+            size_t at = 4 + test_random_below(&random, (uint32_t)a.frame.used - 4);
+            /* A flush or a wait that is asked for is done, however long: not here. */
+            if (op != TIERCE__NATIVE_FLUSH && op != TIERCE__NATIVE_PREFETCH_POLL)
+                a.frame.bytes[at] = (uint8_t)test_random_u64(&random);
+        }
+        uint8_t head[TIERCE__NATIVE_HEAD];
+        uint32_t bytes, status;
+        int none;
+        (void)send(a.fd, a.frame.bytes, a.frame.used, MSG_NOSIGNAL);
+        if (native_receive(a.fd, head, sizeof(head), &none)) {
+            ck_assert_int_eq(tierce__native_head(&bytes, &status, head), 0);
+            ck_assert(native_receive(a.fd, a.body, bytes, &none));
+        } else {
+            native_close(&a, true);
+            is_open = false;
+        }
+    }
+    if (is_open)
+        native_close(&a, true);
+    wait_for_clients(0);
+    native_open(&a, path);
+    ck_assert_uint_eq(native_store(&a, chain, 1), BLOCKS);
+    ck_assert_uint_eq(check_found(chain), BLOCKS);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+/* ---- death ----------------------------------------------------------------------------------- */
+
+/* In a process of its own, until it is killed: stores and loads, some of which stay half done. */
+static struct tierce_chain *sequences[8];
+
+static void be_client(uint64_t seed)
+{
+    struct test_random random = {seed};
+    union tierce__native_answer say;
+    struct tierce__native_reserved rooms[CHUNKS];
+    if (native_hello(&a, path, NULL) != 0 || native_view(&a, 0, FX_LAYERS, 0, 1) != 0)
+        _exit(1);
+    for (uint64_t number = 1;; number++) {
+        struct tierce_chain *own = sequences[test_random_below(&random, 8)];
+        if (native_store_begin(&a, &say, own, number, 0) == 0 && say.store_begin.store != 0) {
+            uint64_t store = say.store_begin.store;
+            uint32_t count = native_rooms(rooms, CHUNKS, &say);
+            for (uint32_t i = 0; i < count; i++)
+                native_fill(&a, &rooms[i], own, 0, 1 + test_random_below(&random, FX_LAYERS));
+            if (test_random_below(&random, 2) == 0) {
+                for (uint32_t i = 0; i < count; i++)
+                    native_fill(&a, &rooms[i], own, 0, FX_LAYERS);
+                (void)native_store_end(&a, store, true, NULL);
+            }
+        }
+        (void)native_load_begin(&a, &say, own, number, 0);
+        if (test_random_below(&random, 2) == 0)
+            (void)native_load_end(&a, say.load_begin.load, 0, 0, 0);
+    }
+}
+
+START_TEST(clients_that_are_killed)
+{
+    start(0, NULL);
+    struct test_random random = test_random_start("killed");
+    uint64_t whole = 0;
+    for (uint32_t seq = 0; seq < 8; seq++)
+        sequences[seq] = fx_chain(&fx, seq, BLOCKS, 4);
+    native_is_mortal = true;
+    for (unsigned i = 0; i < 200 * test_scale(); i++) {
+        uint64_t seed = test_random_u64(&random);
+        pid_t pid = fork();
+        ck_assert_int_ge(pid, 0);
+        if (pid == 0)
+            be_client(seed);
+        nanosleep(&(struct timespec){.tv_nsec = test_random_below(&random, 15000000)}, NULL);
+        ck_assert_int_eq(kill(pid, SIGKILL), 0);
+        ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+        if (i % 10 != 0)
+            continue;
+        wait_for_clients(0);
+        for (uint32_t seq = 0; seq < 8; seq++)
+            whole += check_found(sequences[seq]);
+        check_free();
+    }
+    ck_assert_uint_gt(whole, 0);
+    wait_for_clients(0);
+    check_free();
+    for (uint32_t seq = 0; seq < 8; seq++)
+        tierce_chain_destroy(sequences[seq]);
+    end();
+}
+END_TEST
+
+START_TEST(a_node_that_starts_anew)
+{
+    union tierce__native_answer say;
+    start(0, NULL);
+    native_open(&a, path);
+    ck_assert_uint_eq(native_store(&a, chain, 1), BLOCKS);
+    union tierce__native_request ask = {.flush = {.timeout_ms = 60000}};
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_FLUSH, &ask, NULL, NULL), 0);
+    ck_assert_int_eq(native_load_begin(&a, &say, chain, 1, 0), 0);
+    stop(); /* with a load under way, for which it waits a little */
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_PING, NULL, NULL, NULL), NATIVE_GONE);
+    ck_assert_int_lt(native_connect(path), 0);
+    start(0, NULL);
+    ck_assert_int_eq(native_hello(&b, path, &a), TIERCE_E_CLOSED);
+    native_close(&b, false);
+    native_open(&b, path);
+    ck_assert_uint_ne(a.boot, b.boot);
+    ck_assert_uint_eq(native_found(&b, chain, 1, 0, 0), BLOCKS);
+    native_close(&a, true);
+    native_close(&b, true);
+    wait_for_clients(0);
+    end();
+}
+END_TEST
+
+START_TEST(a_folder_that_others_can_change)
+{
+    char listen[128], why[TIERCE_CONFIG_ERROR_BYTES];
+    char *argv[] = {listen, (char *)"--listen.resp=false", (char *)"--listen.lm=false",
+                    (char *)"--listen.http_port=0", (char *)"--control.socket="};
+    char *const no_environment[] = {NULL};
+    struct tierce__config_error error;
+    struct tierce__node_config config;
+    struct tierce__node *other;
+    snprintf(folder, sizeof(folder), "/tmp/tierce-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(listen, sizeof(listen), "--listen.native=%s/node.sock", folder);
+    ck_assert_int_eq(chmod(folder, 0777), 0);
+    ck_assert_int_eq(tierce__node_config_load(&config, 5, argv, no_environment, &error), 0);
+    ck_assert_int_eq(tierce__node_start(&other, &config, why), -EACCES);
+    ck_assert_ptr_nonnull(strstr(why, "others can change"));
+    tierce__node_config_clear(&config);
+    ck_assert_int_eq(chmod(folder, 0700), 0);
+    start(0, NULL);
+    struct stat info;
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_uint_eq(info.st_mode & 0777, 0600);
+    end();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("node_native");
+    TCase *t = tcase_create("native");
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, what_one_stores_another_loads);
+    tcase_add_test(t, what_lies_on_disk_comes);
+    tcase_add_test(t, connections_of_a_client_share_what_it_has);
+    tcase_add_test(t, chains_are_sent_once);
+    tcase_add_test(t, parts_of_two_clients_are_one_chunk);
+    tcase_add_test(t, pins_end_with_their_client);
+    tcase_add_test(t, prefetches);
+    tcase_add_test(t, what_is_late_is_given_up);
+    tcase_add_test(t, a_client_has_limits);
+    tcase_add_test(t, chains_that_loads_hold_have_a_limit);
+    tcase_add_test(t, who_says_nothing_is_not_waited_for);
+    tcase_add_test(t, verdicts_are_looked_at);
+    tcase_add_test(t, a_header_that_was_overwritten);
+    tcase_add_test(t, bytes_that_are_no_frame);
+    tcase_add_test(t, mutated_questions);
+    tcase_add_test(t, clients_that_are_killed);
+    tcase_add_test(t, a_node_that_starts_anew);
+    tcase_add_test(t, a_folder_that_others_can_change);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}
