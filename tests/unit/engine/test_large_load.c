@@ -61,6 +61,11 @@ static void socket_path(char out[80])
     snprintf(out, 80, "%s/node", fx.socket_folder);
 }
 
+static uint32_t passing(void)
+{
+    return atomic_load(&fx.engine->passing);
+}
+
 /* Nobody holds anything: all of memory can be cleared. */
 static void expect_baseline(void)
 {
@@ -69,10 +74,11 @@ static void expect_baseline(void)
     ck_assert_uint_eq(held().held_bytes, 0);
     ck_assert_uint_eq(held().loads, 0);
     ck_assert_int_ge(tierce_engine_clear(fx.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL), 0);
-    for (int i = 0; i < 3000 && fx_stats(&fx).memory_bytes_now > 0; i++)
+    /* A loan gives its memory back before it is no longer counted. */
+    for (int i = 0; i < 3000 && (fx_stats(&fx).memory_bytes_now > 0 || passing() > 0); i++)
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);
-    ck_assert_uint_eq(atomic_load(&fx.engine->passing), 0);
+    ck_assert_uint_eq(passing(), 0);
 }
 
 /* An engine of its own that asks the same node, with paged memory of its own. */
@@ -279,10 +285,10 @@ START_TEST(the_last_chunk_is_gone)
         ck_assert_int_eq(next(load, i, TIERCE__NATIVE_GOOD), 0);
     snprintf(data, sizeof(data), "%s/data", fx.folder);
     ck_assert_int_eq(truncate(data, 0), 0);
-    ck_assert_uint_eq(atomic_load(&fx.engine->passing), 1);
+    ck_assert_uint_eq(passing(), 1);
     ck_assert_int_eq(next(load, CHUNKS - 1, TIERCE__NATIVE_GOOD), 0);
     ck_assert_uint_eq(lent[CHUNKS - 1].state, TIERCE__NATIVE_FAILED);
-    ck_assert_uint_eq(atomic_load(&fx.engine->passing), 0);
+    ck_assert_uint_eq(passing(), 0);
     native_close(&bare, true);
     expect_baseline();
     tierce_chain_destroy(chain);
