@@ -165,6 +165,16 @@ def test_a_dead_worker_costs_one_deadline(folder):
     silent.close()
 
 
+def test_a_lookup_may_take_what_the_configuration_gives_it(served):
+    worker, _ = served
+    worker.facts = lambda: Facts(None, 8, lookup_ms=20000)
+    worker.lookup = lambda *question: time.sleep(0.6) or (16, 8)
+    remote = RemoteWorker("engine", timeout_s=0.2, retry_s=60)
+    remote.facts()
+    assert remote.lookup(1, PART, 0, 20, 0) == (16, 8)
+    remote.close()
+
+
 def test_answers_that_cannot_be_are_refused(folder):
     path = link.socket_path("engine")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the worker half tells the store of vLLM's speed, and how it puts off a lookup."""
+"""What the worker half tells the store of vLLM's speed, how it puts off a lookup, and how it reads durations."""
 
 import threading
 import time
@@ -9,10 +9,12 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from tierce import _core as core  # noqa: E402
 from tierce.vllm.link import PREFETCH, Later  # noqa: E402
 from tierce.vllm.ranks import Ranks  # noqa: E402
 from tierce.vllm.tracker import ChainPart, LoadSpec, ReqMeta, SaveSpec  # noqa: E402
-from tierce.vllm.worker import TELLING_TOKENS, SessionChain, WorkerHalf  # noqa: E402
+from tierce.vllm.worker import (  # noqa: E402
+    TELLING_TOKENS, SessionChain, WorkerHalf, milliseconds)
 
 
 class View:
@@ -177,3 +179,11 @@ def test_a_prefetch_that_began_before_a_reset_is_ended(half):
         old, "prefetch", Prefetch()) or old.prefetch
     assert ask(half, PREFETCH) is None
     assert old.prefetch.ended and not half.prefetches
+
+
+@pytest.mark.parametrize("text, ms", [("30ms", 30), ("1500ms", 1500), ("5s", 5000), ("90s", 90_000),
+                                      ("2min", 120_000), ("1h", 3_600_000)])
+def test_durations_are_read_as_the_store_prints_them(text, ms):
+    engine = core.Engine.open(None, {"memory.size": "1MiB", "disk.path": "", "timeout.lookup": text})
+    assert milliseconds(engine.param("timeout.lookup")) == ms
+    engine.close()

@@ -15,6 +15,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "demo"))
 
+# What an engine of several worker processes is started with, by kind of parallelism.
+WORKERS = {"tp": {"tensor_parallel_size": 2},
+           "pp": {"pipeline_parallel_size": 2, "worker_extension_cls": "pp_on_cpu.Extension"}}
+
 ANSWER_SECONDS = 400  # the start of an engine on a busy machine
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
@@ -185,6 +189,22 @@ def expected(session_engine, hosts, models, prompts):
             host.stop()
         assert len(asked) == 1 or len({tuple(a) for a in known[key]}) > 1, "all answers are alike"
         return known[key]
+
+    return ask
+
+
+@pytest.fixture(scope="session")
+def plain(hosts, models, prompts):
+    """plain(workers) -> the answers of a vLLM with so many workers and without a cache."""
+    known = {}
+
+    def ask(name):
+        if name not in known:
+            host = hosts()
+            host.start(model=models(), **WORKERS[name])
+            known[name] = answers(host.generate(prompts=prompts))
+            host.stop()
+        return known[name]
 
     return ask
 

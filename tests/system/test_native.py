@@ -9,28 +9,9 @@ import time
 
 import pytest
 
-from conftest import answers, loaded
+from conftest import WORKERS, answers, loaded
 from node_process import SECONDS
 from test_vllm import held_and_loaded, whole_chunks
-
-WORKERS = {"tp": {"tensor_parallel_size": 2},
-           "pp": {"pipeline_parallel_size": 2, "worker_extension_cls": "pp_on_cpu.Extension"}}
-
-
-@pytest.fixture(scope="module")
-def plain(module_engine, prompts):
-    """plain(workers) -> the answers of a vLLM with so many workers and without a cache."""
-    known = {}
-
-    def ask(name):
-        if name not in known:
-            host = module_engine(**WORKERS[name])
-            known[name] = answers(host.generate(prompts=prompts))
-            host.stop()
-        return known[name]
-
-    return ask
-
 
 def wait_until(condition):
     until = time.monotonic() + SECONDS

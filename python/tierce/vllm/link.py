@@ -60,6 +60,7 @@ class Facts:
     load_async: bool = False
     load_min_tokens: int = 0
     load_prefetch: bool = False
+    lookup_ms: int = 0  # how long a lookup may take
 
 
 # ---- frames ---------------------------------------------------------------------------------
@@ -240,11 +241,13 @@ class LinkServer:
 
 class RemoteWorker:
     """The worker half as the scheduler half sees it from another process. After a failure it is
-    left alone for a while, so that a dead worker costs one deadline and not one per request."""
+    left alone for a while, so that a dead worker costs one deadline and not one per request.
+    timeout_s: for an answer; a lookup has the store's own deadline beside it."""
 
     def __init__(self, engine_id: str, timeout_s: float = 1.0, retry_s: float = 5.0):
         self.engine_id = engine_id
         self.timeout_s = timeout_s
+        self.lookup_s = 0.0
         self.retry_s = retry_s
         self.retry_at = 0.0
         self.socket = None
@@ -263,11 +266,12 @@ class RemoteWorker:
             self.socket = sock
         return self.socket
 
-    def ask(self, body: bytes, answers: bool = True):
+    def ask(self, body: bytes, answers: bool = True, takes_s: float = 0.0):
         if time.monotonic() < self.retry_at:
             raise LinkError("the worker did not answer a moment ago")
         try:
             sock = self.connected()
+            sock.settimeout(self.timeout_s + takes_s)
             send_frame(sock, body)
             return receive_frame(sock) if answers else None
         except (OSError, LinkError) as error:
@@ -276,10 +280,12 @@ class RemoteWorker:
             raise LinkError(f"the worker half does not answer: {error}") from error
 
     def facts(self) -> Facts:
-        return Facts(**json.loads(bytes(self.ask(bytes([OP_FACTS])))))
+        facts = Facts(**json.loads(bytes(self.ask(bytes([OP_FACTS])))))
+        self.lookup_s = facts.lookup_ms / 1000
+        return facts
 
     def lookup(self, session, part, from_block, to_block, flags):
-        answer = self.ask(pack_lookup(session, part, from_block, to_block, flags))
+        answer = self.ask(pack_lookup(session, part, from_block, to_block, flags), takes_s=self.lookup_s)
         if len(answer) != ANSWER.size:
             raise LinkError("an answer of the wrong size")
         status, total, memory = ANSWER.unpack(answer)

@@ -134,6 +134,12 @@ def is_one_run(block) -> bool:
     return True
 
 
+def milliseconds(text: str) -> int:
+    """A duration as the store prints it: a whole number and its unit."""
+    number, unit = re.fullmatch(r"(\d+)(ms|s|min|h)", text).groups()
+    return int(number) * {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}[unit]
+
+
 def int32(data) -> memoryview:
     """Bytes as the numbers that they hold."""
     return memoryview(data).cast("i")
@@ -330,7 +336,8 @@ class WorkerHalf:
 
         return Facts(None, self.namespace["chunk_blocks"], self.hashed, flag("save.decode"),
                      flag("chunk.tail"), flag("load.async"),
-                     int(self.engine.param("load.min_tokens")), flag("load.prefetch"))
+                     int(self.engine.param("load.min_tokens")), flag("load.prefetch"),
+                     milliseconds(self.engine.param("timeout.lookup")))
 
     def reset(self, era: bytes) -> bool:
         """The engine's weights may have changed under us: from now on nothing that was stored
