@@ -34,7 +34,7 @@ struct tierce__fetch {
     uint32_t here;                /* segments */
     enum promotion promotion;
     uint64_t era; /* operate.h */
-    bool spoiled;
+    bool spoiled; /* a cell is wrong, or may be: it is not promoted */
     uint32_t segment_count;
     struct segment segments[];
 };
@@ -44,14 +44,18 @@ struct tierce__fetch {
 void tierce__fetches_init(struct tierce__fetches *fetches)
 {
     tierce__lock_init(&fetches->lock, TIERCE__LOCK_FETCH);
-    for (size_t i = 0; i < TIERCE__FETCH_BINS; i++)
+    for (size_t i = 0; i < TIERCE__FETCH_BINS; i++) {
         tierce__list_init(&fetches->bins[i]);
+        tierce__list_init(&fetches->bans[i]);
+    }
 }
 
 void tierce__fetches_fini(struct tierce__fetches *fetches)
 {
-    for (size_t i = 0; i < TIERCE__FETCH_BINS; i++)
+    for (size_t i = 0; i < TIERCE__FETCH_BINS; i++) {
         TIERCE_ASSERT(tierce__list_empty(&fetches->bins[i]));
+        TIERCE_ASSERT(tierce__list_empty(&fetches->bans[i]));
+    }
     tierce__lock_fini(&fetches->lock);
 }
 
@@ -60,9 +64,9 @@ static struct tierce__lock *lock_of(const struct tierce__fetch *fetch)
     return &fetch->engine->fetches.lock;
 }
 
-static struct tierce__list *bin_of(struct tierce_engine *engine, const struct tierce__key *key)
+static size_t bin_of(const struct tierce__key *key)
 {
-    return &engine->fetches.bins[tierce__key_spread(key) % TIERCE__FETCH_BINS];
+    return tierce__key_spread(key) % TIERCE__FETCH_BINS;
 }
 
 static void segment_done(struct tierce__tier_req *req);
@@ -129,12 +133,21 @@ static bool is_over(struct tierce__fetch *fetch)
 
 static struct tierce__fetch *find_fetch(struct tierce_engine *engine, const struct tierce__key *key)
 {
-    TIERCE__LIST_FOR_EACH (it, bin_of(engine, key)) {
+    TIERCE__LIST_FOR_EACH (it, &engine->fetches.bins[bin_of(key)]) {
         struct tierce__fetch *fetch = TIERCE__CONTAINER_OF(it, struct tierce__fetch, node);
         if (tierce__key_equal(&fetch->key, key))
             return fetch;
     }
     return NULL;
+}
+
+static bool is_banned(struct tierce_engine *engine, const struct tierce__key *key)
+{
+    TIERCE__LIST_FOR_EACH (it, &engine->fetches.bans[bin_of(key)]) {
+        if (tierce__key_equal(&TIERCE__CONTAINER_OF(it, struct tierce__fetch_ban, node)->key, key))
+            return true;
+    }
+    return false;
 }
 
 /* Seats with the fetch of the key, or else with `fresh`, which then may be found; NULL: only with
@@ -148,7 +161,8 @@ static bool seat_with(struct tierce_engine *engine, struct tierce__fetch_seat *s
         tierce__count(engine, TIERCE__STAT_fetches_shared, 1);
     } else if (fresh != NULL) {
         fetch = fresh;
-        tierce__list_push_back(bin_of(engine, key), &fetch->node);
+        fetch->spoiled = is_banned(engine, key);
+        tierce__list_push_back(&engine->fetches.bins[bin_of(key)], &fetch->node);
     }
     if (fetch != NULL) {
         seat->fetch = fetch;
@@ -421,6 +435,27 @@ void tierce__fetch_spoil(struct tierce__fetch_seat *seat)
         tierce__storage_quarantine(fetch->engine, fetch->rung, &fetch->key, TIERCE_E_CHECKSUM);
     if (first && in_memory)
         tierce__storage_quarantine(fetch->engine, 0, &fetch->key, TIERCE_E_CHECKSUM);
+}
+
+void tierce__fetch_ban_begin(struct tierce_engine *engine, struct tierce__fetch_ban *ban,
+                             const struct tierce__key *key)
+{
+    tierce__lock_take(&engine->fetches.lock);
+    struct tierce__fetch *fetch = find_fetch(engine, key);
+    if (fetch != NULL)
+        fetch->spoiled = true;
+    if (ban != NULL) {
+        ban->key = *key;
+        tierce__list_push_back(&engine->fetches.bans[bin_of(key)], &ban->node);
+    }
+    tierce__lock_drop(&engine->fetches.lock);
+}
+
+void tierce__fetch_ban_end(struct tierce_engine *engine, struct tierce__fetch_ban *ban)
+{
+    tierce__lock_take(&engine->fetches.lock);
+    tierce__list_remove(&ban->node);
+    tierce__lock_drop(&engine->fetches.lock);
 }
 
 void tierce__fetch_promote(struct tierce__fetch_seat *seat,

@@ -45,10 +45,17 @@ struct tierce__fetch;
 
 #define TIERCE__FETCH_BINS 256u
 
-/* The fetches of an engine that may be joined. */
+/* The fetches of an engine that may be joined, and what must not be promoted. */
 struct tierce__fetches {
-    struct tierce__lock lock; /* FETCH: the bins and all that changes in a fetch */
+    struct tierce__lock lock; /* FETCH: the bins, the bans and all that changes in a fetch */
     struct tierce__list bins[TIERCE__FETCH_BINS];
+    struct tierce__list bans[TIERCE__FETCH_BINS];
+};
+
+/* A chunk that has proved wrong, until the tier that it came from has answered its deletion. */
+struct tierce__fetch_ban {
+    struct tierce__list node; /* in its bin */
+    struct tierce__key key;
 };
 
 /* The reading that read_all asked for is over: 0, why the fetch has failed, or TIERCE_E_DEADLINE.
@@ -118,6 +125,12 @@ void tierce__fetch_spoil(struct tierce__fetch_seat *seat);
  * who call, one does it. */
 void tierce__fetch_promote(struct tierce__fetch_seat *seat,
                            const struct tierce__storage_chunk *record);
+
+/* From here until the end of the ban nothing that is read of the chunk is kept in memory: who reads
+ * other cells of it would not see what is wrong. `ban` NULL: only of what is being read. */
+void tierce__fetch_ban_begin(struct tierce_engine *engine, struct tierce__fetch_ban *ban,
+                             const struct tierce__key *key);
+void tierce__fetch_ban_end(struct tierce_engine *engine, struct tierce__fetch_ban *ban);
 
 /*
  * Leaves; a seat that is not taken is fine. The last to leave ends the fetch, as soon as the

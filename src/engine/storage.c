@@ -137,6 +137,8 @@ struct detached {
     struct tierce_engine *engine;
     size_t rung;
     struct tierce__written *written; /* of a PUT, or NULL */
+    struct tierce__fetch_ban ban;    /* of a chunk that proved wrong */
+    bool banned;
 };
 
 /* The PUTs of one store to one tier. */
@@ -173,6 +175,8 @@ static void free_detached(struct detached *d, int status)
     if (d->req.op == TIERCE__TIER_PUT && status < 0)
         tierce__why_refused(engine, d->rung, &d->chunk.key, status);
     leave_written(d->written);
+    if (d->banned)
+        tierce__fetch_ban_end(engine, &d->ban);
     if (d->req.op == TIERCE__TIER_GET)
         tierce__buf_release(d->req.buf);
     tierce__lock_take(&engine->lock);
@@ -551,15 +555,20 @@ void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
     }
 }
 
-/* A DELETE or a HIDE that nobody waits for; there is none where there is no memory for it. */
+/* A DELETE or a HIDE that nobody waits for; there is none where there is no memory for it. Until it
+ * is answered, what proved wrong may still be read there. */
 static void drop(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
-                 enum tierce__tier_op op, enum tierce__tier_left left)
+                 enum tierce__tier_op op, enum tierce__tier_left left, bool proved_wrong)
 {
     struct detached *d = tierce__calloc(1, sizeof(*d));
+    bool ban = proved_wrong && rung > 0;
+    if (ban)
+        tierce__fetch_ban_begin(engine, d != NULL ? &d->ban : NULL, key);
     if (d == NULL)
         return;
     d->engine = engine;
     d->rung = rung;
+    d->banned = ban;
     d->chunk.key = *key;
     d->req = (struct tierce__tier_req){.op = op,
                                        .deadline_ns = TIERCE__DEADLINE_NEVER,
@@ -572,7 +581,7 @@ static void drop(struct tierce_engine *engine, size_t rung, const struct tierce_
 void tierce__storage_drop(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
                           enum tierce__tier_left left)
 {
-    drop(engine, rung, key, TIERCE__TIER_DELETE, left);
+    drop(engine, rung, key, TIERCE__TIER_DELETE, left, false);
 }
 
 void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
@@ -584,10 +593,10 @@ void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
                 engine->rungs[rung].tier->ops->name, tierce_strerror(why));
     /* Another version is right for some other build, which may still want it. */
     if (why == TIERCE_E_VERSION)
-        drop(engine, rung, key, TIERCE__TIER_HIDE, TIERCE__LEFT_VERSION);
+        drop(engine, rung, key, TIERCE__TIER_HIDE, TIERCE__LEFT_VERSION, true);
     else
-        tierce__storage_drop(engine, rung, key,
-                             sum ? TIERCE__LEFT_CHECKSUM : TIERCE__LEFT_IDENTITY);
+        drop(engine, rung, key, TIERCE__TIER_DELETE,
+             sum ? TIERCE__LEFT_CHECKSUM : TIERCE__LEFT_IDENTITY, true);
 }
 
 void tierce__storage_touch(struct tierce_engine *engine, size_t first, size_t rungs,

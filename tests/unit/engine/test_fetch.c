@@ -505,6 +505,55 @@ START_TEST(a_wrong_cell_takes_the_promoted_chunk_out_of_memory_too)
 }
 END_TEST
 
+static void promote_whole(uint32_t n)
+{
+    struct tierce__fetch_seat seat;
+    ck_assert(take_seat(&seat, n, LONG_MS));
+    for (uint32_t s = 0; s < SEGMENTS; s++)
+        ck_assert(tierce__fetch_wait(&seat, s));
+    promote(&seat, n);
+    tierce__fetch_leave(&seat);
+}
+
+/* Whoever reads other cells of it meanwhile does not see what is wrong. */
+START_TEST(what_is_being_taken_out_is_not_promoted)
+{
+    struct tierce__fetch_ban first, second;
+    struct tierce__key key = key_of(1);
+    put(1);
+    put(2);
+    tierce__fetch_ban_begin(fx.engine, &first, &key);
+    tierce__fetch_ban_begin(fx.engine, &second, &key);
+    promote_whole(1);
+    promote_whole(2);
+    ck_assert(!in_memory(1) && in_memory(2));
+    tierce__fetch_ban_end(fx.engine, &first);
+    promote_whole(1);
+    ck_assert(!in_memory(1));
+    tierce__fetch_ban_end(fx.engine, &second);
+    promote_whole(1);
+    ck_assert(in_memory(1));
+}
+END_TEST
+
+START_TEST(a_chunk_that_proves_wrong_while_it_is_read_is_not_promoted)
+{
+    struct tierce__fetch_seat seat;
+    struct tierce__key key = key_of(1);
+    put(1);
+    ck_assert(take_seat(&seat, 1, LONG_MS));
+    for (uint32_t s = 0; s < SEGMENTS; s++)
+        ck_assert(tierce__fetch_wait(&seat, s));
+    tierce__storage_quarantine(fx.engine, 1, &key, TIERCE_E_CHECKSUM);
+    promote(&seat, 1);
+    ck_assert(!in_memory(1));
+    tierce__fetch_leave(&seat);
+    put(1); /* its ban has ended */
+    promote_whole(1);
+    ck_assert(in_memory(1));
+}
+END_TEST
+
 START_TEST(loads_that_share_a_flipped_header_all_fail_the_chunk)
 {
     int32_t loaded[THREADS];
@@ -664,6 +713,8 @@ int main(void)
     tcase_add_test(t, a_wrong_header_is_refused_for_all_and_counted_once);
     tcase_add_test(t, a_wrong_cell_keeps_the_chunk_out_of_memory);
     tcase_add_test(t, a_wrong_cell_takes_the_promoted_chunk_out_of_memory_too);
+    tcase_add_test(t, what_is_being_taken_out_is_not_promoted);
+    tcase_add_test(t, a_chunk_that_proves_wrong_while_it_is_read_is_not_promoted);
     tcase_add_test(t, loads_that_share_a_flipped_header_all_fail_the_chunk);
     tcase_add_test(t, a_bad_cell_found_in_memory_leaves_the_tier_it_came_from_too);
     tcase_add_test(t, without_memory_there_is_no_seat);
