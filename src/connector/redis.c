@@ -67,13 +67,13 @@ static void make_key(struct key *key, const struct redis *redis,
 
 /* ---- statuses -------------------------------------------------------------------------------- */
 
-/* Words that may be the server's, who knows our password. */
+/* Words that may be the server's, who knows our password: names of other servers too. */
 static void tell(struct tierce__link *link, const char *text, size_t bytes)
 {
     const char *password = link->redis->uri.opts.password;
     if (password != NULL && password[0] != '\0' &&
         memmem(text, bytes, password, strlen(password)) != NULL)
-        text = "an error that repeats the password";
+        text = "what is said repeats the password";
     tierce__text_for_message(link->why, sizeof(link->why), text);
 }
 

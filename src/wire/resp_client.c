@@ -427,6 +427,18 @@ int tierce__resp_flush(struct tierce__resp *resp, uint64_t deadline_ns)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
+/* The words of an error are shown to people, and a server that lies may say the password. */
+static void hide_password(const struct tierce__resp *resp, struct tierce__resp_value *value)
+{
+    static const char instead[] = "ERR an error that repeats the password";
+    const char *password = resp->opts.password;
+    if (value->type != TIERCE__RESP_ERROR || password == NULL || password[0] == '\0' ||
+        memmem(value->text, value->bytes, password, strlen(password)) == NULL)
+        return;
+    value->text = instead;
+    value->bytes = sizeof(instead) - 1;
+}
+
 int tierce__resp_read(struct tierce__resp *resp, struct tierce__resp_value *out,
                       uint64_t deadline_ns)
 {
@@ -443,6 +455,7 @@ int tierce__resp_read(struct tierce__resp *resp, struct tierce__resp_value *out,
         resp->in_at += used;
         if (rc == 1) {
             resp->awaited--;
+            hide_password(resp, out);
             return 0;
         }
         if (rc == 0)
@@ -508,8 +521,8 @@ static int append_texts(struct tierce__resp *resp, const char *a, const char *b,
     return tierce__resp_append(resp, arguments, bytes, count);
 }
 
-/* The answer to a command of the greeting; `what` must not be refused. The server's own words may
- * repeat the password, so only the first of them, the code, is told. */
+/* The answer to a command of the greeting; `what` must not be refused. Of the server's own words
+ * only the first, the code, is told. */
 static int read_greeting(struct tierce__resp *resp, const char *what, uint64_t deadline_ns)
 {
     struct tierce__resp_value value;

@@ -23,6 +23,7 @@ static struct {
     const char *last;     /* the reply on those behind the second; NULL: the same */
     bool writes_first;    /* the reply, before it reads anything */
     bool closes;          /* behind the reply */
+    const char *password; /* that it is told, or NULL */
     int listener;
     pthread_t thread;
     char dir[40], path[60];
@@ -108,6 +109,7 @@ static int try_open(void)
     return tierce__resp_open(&resp,
                              &(struct tierce__resp_opts){.size = sizeof(struct tierce__resp_opts),
                                                          .host = fake.path,
+                                                         .password = fake.password,
                                                          .connect_timeout_ms = 300,
                                                          .call_timeout_ms = 10000,
                                                          .retry_interval_ms = 1},
@@ -149,6 +151,30 @@ START_TEST(test_errors_are_values)
         ck_assert(tierce__resp_is_error(&value, codes[i]));
         stop();
     }
+}
+END_TEST
+
+/* It knows it, and may say what it likes: what is shown of its words never has it. */
+START_TEST(test_errors_that_repeat_the_password)
+{
+    static const char *const replies[] = {"-ERR no hidden here\r\n", "-hidden\r\n",
+                                          "-MOVED 1 xhiddenx:6379\r\n"};
+    fake.password = "hidden";
+    for (size_t i = 0; i < sizeof(replies) / sizeof(*replies); i++) {
+        start("+OK\r\n+PONG\r\n", replies[i], strlen(replies[i]), 3);
+        ck_assert_msg(try_open() == 0, "%s", why);
+        ck_assert_int_eq(call(0), 0);
+        ck_assert_int_eq(value.type, TIERCE__RESP_ERROR);
+        ck_assert(tierce__resp_is_error(&value, "ERR"));
+        ck_assert_ptr_null(strstr(value.text, "hidden"));
+        ck_assert_uint_eq(value.bytes, strlen(value.text));
+        stop();
+    }
+    start("-hidden wrong\r\n", "", 0, 1);
+    ck_assert_int_eq(try_open(), -EACCES);
+    ck_assert_msg(strstr(why, "hidden") == NULL, "%s", why);
+    stop();
+    fake.password = NULL;
 }
 END_TEST
 
@@ -339,6 +365,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, test_byte_by_byte);
     tcase_add_test(tests, test_errors_are_values);
+    tcase_add_test(tests, test_errors_that_repeat_the_password);
     tcase_add_test(tests, test_greetings);
     tcase_add_test(tests, test_half_a_reply);
     tcase_add_test(tests, test_garbage);
