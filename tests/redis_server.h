@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -44,17 +45,26 @@ static inline bool redis_is_there(void)
     return access("/usr/bin/redis-server", X_OK) == 0;
 }
 
-/* A port that was free a moment ago; 0 for none. */
+/* A port that was free a moment ago; 0 for none. Of those that the kernel does not give to others
+ * by itself, as to the connections of the tests beside this one. */
 static inline uint16_t redis_free_port(void)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool ok = fd >= 0 && bind(fd, (struct sockaddr *)&address, length) == 0 &&
-              getsockname(fd, (struct sockaddr *)&address, &length) == 0;
-    if (fd >= 0)
-        close(fd);
-    return ok ? ntohs(address.sin_port) : 0;
+    enum { FIRST = 20000, COUNT = 12000, TRIES = 100 };
+    bool ok = false;
+    uint16_t port = 0;
+    for (int i = 0; i < TRIES && !ok; i++) {
+        if (getrandom(&port, sizeof(port), 0) != (ssize_t)sizeof(port))
+            return 0;
+        port = (uint16_t)(FIRST + port % COUNT);
+        struct sockaddr_in address = {.sin_family = AF_INET,
+                                      .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                      .sin_port = htons(port)};
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ok = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+        if (fd >= 0)
+            close(fd);
+    }
+    return ok ? port : 0;
 }
 
 static inline bool redis_listens(uint16_t port)

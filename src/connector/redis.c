@@ -106,7 +106,8 @@ static int refused(struct tierce__link *link, const struct tierce__resp_value *v
         {"NOREPLICAS", TIERCE_E_DOWN},   {"TRYAGAIN", TIERCE_E_DOWN},
         {"MOVED", TIERCE_E_UNSUPPORTED}, {"ASK", TIERCE_E_UNSUPPORTED},
     };
-    tell(link, value->text, value->bytes);
+    const char *words = tierce__resp_words(value);
+    tell(link, words, strlen(words));
     for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++) {
         if (tierce__resp_is_error(value, codes[i].code))
             return codes[i].status;

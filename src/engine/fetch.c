@@ -141,10 +141,12 @@ static struct tierce__fetch *find_fetch(struct tierce_engine *engine, const stru
     return NULL;
 }
 
-static bool is_banned(struct tierce_engine *engine, const struct tierce__key *key)
+static bool is_banned(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
 {
     TIERCE__LIST_FOR_EACH (it, &engine->fetches.bans[bin_of(key)]) {
-        if (tierce__key_equal(&TIERCE__CONTAINER_OF(it, struct tierce__fetch_ban, node)->key, key))
+        const struct tierce__fetch_ban *ban =
+            TIERCE__CONTAINER_OF(it, struct tierce__fetch_ban, node);
+        if (ban->rung == rung && tierce__key_equal(&ban->key, key))
             return true;
     }
     return false;
@@ -161,7 +163,7 @@ static bool seat_with(struct tierce_engine *engine, struct tierce__fetch_seat *s
         tierce__count(engine, TIERCE__STAT_fetches_shared, 1);
     } else if (fresh != NULL) {
         fetch = fresh;
-        fetch->spoiled = is_banned(engine, key);
+        fetch->spoiled = is_banned(engine, fetch->rung, key);
         tierce__list_push_back(&engine->fetches.bins[bin_of(key)], &fetch->node);
     }
     if (fetch != NULL) {
@@ -422,30 +424,35 @@ void tierce__fetch_refuse(struct tierce__fetch_seat *seat, int why)
         tierce__storage_quarantine(fetch->engine, fetch->rung, &fetch->key, why);
 }
 
+/* It is found until its ban has begun, so that nobody reads the chunk anew in between. */
 void tierce__fetch_spoil(struct tierce__fetch_seat *seat)
 {
     struct tierce__fetch *fetch = seat->fetch;
     tierce__lock_take(lock_of(fetch));
     bool first = !fetch->spoiled;
     fetch->spoiled = true;
-    tierce__list_remove(&fetch->node);
     bool in_memory = fetch->promotion == PROMOTION_DONE;
     tierce__lock_drop(lock_of(fetch));
-    if (first)
-        tierce__storage_quarantine(fetch->engine, fetch->rung, &fetch->key, TIERCE_E_CHECKSUM);
-    if (first && in_memory)
+    if (!first)
+        return;
+    tierce__storage_quarantine(fetch->engine, fetch->rung, &fetch->key, TIERCE_E_CHECKSUM);
+    tierce__lock_take(lock_of(fetch));
+    tierce__list_remove(&fetch->node);
+    tierce__lock_drop(lock_of(fetch));
+    if (in_memory)
         tierce__storage_quarantine(fetch->engine, 0, &fetch->key, TIERCE_E_CHECKSUM);
 }
 
 void tierce__fetch_ban_begin(struct tierce_engine *engine, struct tierce__fetch_ban *ban,
-                             const struct tierce__key *key)
+                             size_t rung, const struct tierce__key *key)
 {
     tierce__lock_take(&engine->fetches.lock);
     struct tierce__fetch *fetch = find_fetch(engine, key);
-    if (fetch != NULL)
+    if (fetch != NULL && fetch->rung == rung)
         fetch->spoiled = true;
     if (ban != NULL) {
         ban->key = *key;
+        ban->rung = rung;
         tierce__list_push_back(&engine->fetches.bans[bin_of(key)], &ban->node);
     }
     tierce__lock_drop(&engine->fetches.lock);

@@ -56,6 +56,7 @@ struct tierce__fetches {
 struct tierce__fetch_ban {
     struct tierce__list node; /* in its bin */
     struct tierce__key key;
+    size_t rung;
 };
 
 /* The reading that read_all asked for is over: 0, why the fetch has failed, or TIERCE_E_DEADLINE.
@@ -126,10 +127,11 @@ void tierce__fetch_spoil(struct tierce__fetch_seat *seat);
 void tierce__fetch_promote(struct tierce__fetch_seat *seat,
                            const struct tierce__storage_chunk *record);
 
-/* From here until the end of the ban nothing that is read of the chunk is kept in memory: who reads
- * other cells of it would not see what is wrong. `ban` NULL: only of what is being read. */
+/* From here until the end of the ban nothing that is read of the chunk in this rung is kept in
+ * memory: who reads other cells of it would not see what is wrong. `ban` NULL: only of what is
+ * being read. */
 void tierce__fetch_ban_begin(struct tierce_engine *engine, struct tierce__fetch_ban *ban,
-                             const struct tierce__key *key);
+                             size_t rung, const struct tierce__key *key);
 void tierce__fetch_ban_end(struct tierce_engine *engine, struct tierce__fetch_ban *ban);
 
 /*

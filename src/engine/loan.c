@@ -579,9 +579,9 @@ void tierce__loan_spoil(struct tierce__loan *loan, size_t i)
         tierce__fetch_spoil(seat);
         return;
     }
-    tierce__storage_quarantine(loan->engine, 0, key, TIERCE_E_CHECKSUM);
-    if (loan->bufs[i]->source > 0)
+    if (loan->bufs[i]->source > 0) /* first: from there it would come again */
         tierce__storage_quarantine(loan->engine, loan->bufs[i]->source, key, TIERCE_E_CHECKSUM);
+    tierce__storage_quarantine(loan->engine, 0, key, TIERCE_E_CHECKSUM);
 }
 
 /* Whether the object is the chunk that was lent, as far as its header says. */

@@ -563,7 +563,7 @@ static void drop(struct tierce_engine *engine, size_t rung, const struct tierce_
     struct detached *d = tierce__calloc(1, sizeof(*d));
     bool ban = proved_wrong && rung > 0;
     if (ban)
-        tierce__fetch_ban_begin(engine, d != NULL ? &d->ban : NULL, key);
+        tierce__fetch_ban_begin(engine, d != NULL ? &d->ban : NULL, rung, key);
     if (d == NULL)
         return;
     d->engine = engine;
@@ -571,7 +571,9 @@ static void drop(struct tierce_engine *engine, size_t rung, const struct tierce_
     d->banned = ban;
     d->chunk.key = *key;
     d->req = (struct tierce__tier_req){.op = op,
-                                       .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                       .deadline_ns =
+                                           ban ? tierce__deadline_in_ms(engine->settings.load_ms)
+                                               : TIERCE__DEADLINE_NEVER,
                                        .keys = &d->chunk.key,
                                        .key_count = 1,
                                        .left = left};

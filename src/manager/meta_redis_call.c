@@ -282,7 +282,8 @@ int tierce__redis_refused(const struct tierce__resp_value *value)
 {
     static const char *const passing[] = {"LOADING", "MASTERDOWN", "READONLY",
                                           "BUSY",    "TRYAGAIN",   "CLUSTERDOWN"};
-    tierce__log_repeated(TIERCE_LOG_WARN, "meta_redis_failed", "err=\"%.200s\"", value->text);
+    tierce__log_repeated(TIERCE_LOG_WARN, "meta_redis_failed", "err=\"%.200s\"",
+                         tierce__resp_words(value));
     for (size_t i = 0; i < sizeof(passing) / sizeof(passing[0]); i++)
         if (tierce__resp_is_error(value, passing[i]))
             return TIERCE_E_DOWN;

@@ -60,7 +60,7 @@ static int say(struct redis_driver *driver, char why[128], const char *what, int
 {
     const char *text = tierce__resp_link_why(driver->link);
     if (rc == -EPROTO && value->type == TIERCE__RESP_ERROR)
-        text = value->text;
+        text = tierce__resp_words(value);
     snprintf(why, 128, "%s: %.100s", what, *text != '\0' ? text : tierce_strerror(rc));
     return rc;
 }

@@ -187,6 +187,11 @@ bool tierce__resp_is_error(const struct tierce__resp_value *value, const char *c
            (value->text[length] == ' ' || value->text[length] == '\0');
 }
 
+const char *tierce__resp_words(const struct tierce__resp_value *error)
+{
+    return error->repeats_password ? "an error that repeats the password" : error->text;
+}
+
 static bool is_connected(const struct tierce__resp *resp)
 {
     return resp->stream.fd >= 0;
@@ -427,16 +432,13 @@ int tierce__resp_flush(struct tierce__resp *resp, uint64_t deadline_ns)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* The words of an error are shown to people, and a server that lies may say the password. */
-static void hide_password(const struct tierce__resp *resp, struct tierce__resp_value *value)
+/* A server that lies may say the password, an honest one have it among its words by chance. */
+static bool repeats_password(const struct tierce__resp *resp,
+                             const struct tierce__resp_value *value)
 {
-    static const char instead[] = "ERR an error that repeats the password";
     const char *password = resp->opts.password;
-    if (value->type != TIERCE__RESP_ERROR || password == NULL || password[0] == '\0' ||
-        memmem(value->text, value->bytes, password, strlen(password)) == NULL)
-        return;
-    value->text = instead;
-    value->bytes = sizeof(instead) - 1;
+    return value->type == TIERCE__RESP_ERROR && password != NULL && password[0] != '\0' &&
+           memmem(value->text, value->bytes, password, strlen(password)) != NULL;
 }
 
 int tierce__resp_read(struct tierce__resp *resp, struct tierce__resp_value *out,
@@ -455,7 +457,7 @@ int tierce__resp_read(struct tierce__resp *resp, struct tierce__resp_value *out,
         resp->in_at += used;
         if (rc == 1) {
             resp->awaited--;
-            hide_password(resp, out);
+            out->repeats_password = repeats_password(resp, out);
             return 0;
         }
         if (rc == 0)
@@ -533,8 +535,10 @@ static int read_greeting(struct tierce__resp *resp, const char *what, uint64_t d
     bool is_ping = strcmp(what, "PING") == 0;
     if (is_ping && !tierce__resp_is_error(&value, "NOAUTH"))
         return 0; /* loading, say: the commands to come will tell */
-    char code[24];
-    snprintf(code, sizeof(code), "%.*s", (int)strcspn(value.text, " "), value.text);
+    const char *words = tierce__resp_words(&value);
+    char code[40];
+    snprintf(code, sizeof(code), "%.*s",
+             value.repeats_password ? (int)strlen(words) : (int)strcspn(words, " "), words);
     rc = is_auth || is_ping ? -EACCES : -EPROTO;
     fail(resp, rc, what);
     snprintf(resp->why, sizeof(resp->why), "%.150s refuses %s%s%.60s: %s", resp->opts.host, what,

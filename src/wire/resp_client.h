@@ -121,6 +121,10 @@ uint64_t tierce__resp_connects(const struct tierce__resp *resp);
  * call] */
 const char *tierce__resp_why(const struct tierce__resp *resp);
 
+/* What is shown of an error's words: not our password, which the server knows. [borrow as the
+ * value] */
+const char *tierce__resp_words(const struct tierce__resp_value *error);
+
 /* Whether a value is an error with that first word: "MOVED", "NOSCRIPT". */
 bool tierce__resp_is_error(const struct tierce__resp_value *value, const char *code);
 

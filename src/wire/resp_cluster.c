@@ -242,7 +242,8 @@ static int learn_from(struct tierce__resp_cluster *cluster, const char *host, ui
         rc = fail(cluster, TIERCE_E_FORMAT, "CLUSTER SLOTS: more ranges than slots");
     if (rc == 0 && value.type != TIERCE__RESP_ARRAY)
         rc = fail(cluster, TIERCE_E_UNSUPPORTED,
-                  value.type == TIERCE__RESP_ERROR ? value.text : "CLUSTER SLOTS: no array");
+                  value.type == TIERCE__RESP_ERROR ? tierce__resp_words(&value)
+                                                   : "CLUSTER SLOTS: no array");
     for (size_t slot = 0; rc == 0 && slot < SLOTS; slot++)
         cluster->slots[slot] = NOBODY;
     for (size_t i = 0; rc == 0 && i < value.count; i++) {
@@ -588,7 +589,7 @@ static int judge(struct tierce__resp_cluster *cluster, struct command *command,
     if (moved || asks) {
         int found = redirected_to(cluster, value, from);
         if (found < 0)
-            return fail(cluster, found, value->text);
+            return fail(cluster, found, tierce__resp_words(value));
         if (asks)
             command->asked = (uint16_t)found;
         else

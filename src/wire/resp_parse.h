@@ -2,6 +2,7 @@
 #ifndef TIERCE_WIRE_RESP_PARSE_H
 #define TIERCE_WIRE_RESP_PARSE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,6 +31,7 @@ struct tierce__resp_value {
     size_t bytes;
     const struct tierce__resp_value *items;
     size_t count;
+    bool repeats_password; /* the text does: resp_client.h says so of an ERROR, if not of an item */
 };
 
 #define TIERCE__RESP_DEPTH_MAX      8u

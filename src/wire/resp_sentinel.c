@@ -114,7 +114,7 @@ static int ask(const struct tierce__resp_sentinel *sentinel, const struct tierce
     if (rc != 0)
         fail(why, rc, node->host, node->port, tierce__resp_why(resp));
     else if (value.type == TIERCE__RESP_ERROR)
-        rc = fail(why, TIERCE_E_DOWN, node->host, node->port, value.text);
+        rc = fail(why, TIERCE_E_DOWN, node->host, node->port, tierce__resp_words(&value));
     else if (!read_place(out, &value))
         rc = fail(why, TIERCE_E_DOWN, node->host, node->port,
                   "the sentinel knows no master of that name");
@@ -133,7 +133,7 @@ static int check_role(struct tierce__resp *resp, const struct place *place,
     if (tierce__resp_is_error(&value, "NOPERM"))
         return 0;
     if (value.type == TIERCE__RESP_ERROR)
-        return fail(why, TIERCE_E_DOWN, place->host, place->port, value.text);
+        return fail(why, TIERCE_E_DOWN, place->host, place->port, tierce__resp_words(&value));
     if (value.type == TIERCE__RESP_ARRAY && value.count > 0 &&
         value.items[0].type == TIERCE__RESP_STRING && strcmp(value.items[0].text, "master") == 0)
         return 0;

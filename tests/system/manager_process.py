@@ -5,6 +5,7 @@ import http.client
 import importlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -215,9 +216,15 @@ class Manager:
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Of those that the kernel does not give to others by itself, as to connections of tests beside this one."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 32000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 def wait_until(condition, seconds=20):

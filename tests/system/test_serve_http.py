@@ -360,7 +360,7 @@ def test_events(server):
 
 def test_sigterm_lets_calls_end():
     server = Server()
-    with connect(server, b"POST /Wait HTTP/1.1\r\nHost: localhost\r\nx-wait-ms: 1500\r\n"
+    with connect(server, b"POST /Wait HTTP/1.1\r\nHost: localhost\r\nx-wait-ms: 4000\r\n"
                          b"Content-Length: 2\r\n\r\nin") as s, \
             connect(server, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n") as events, connect(server):
         time.sleep(0.4)

@@ -160,23 +160,31 @@ def free_port():
 
 # ---- what is measured ----
 
-def measure_put(client, value, seconds):
+def make_values(size):
+    """Two, put by turns: a value that is there already costs other things than a new one."""
+    return os.urandom(size), os.urandom(size)
+
+
+def put_for(client, values, seconds):
+    """Returns how many were put: as many of each, so that the first is another again the next time."""
+    begun, count, size = time.perf_counter(), 0, len(values[0])
+    while count == 0 or count % (2 * KEYS) or time.perf_counter() - begun < seconds:
+        client.put(key_of(size, count), values[count // KEYS % 2])
+        count += 1
+    return count
+
+
+def measure_put(client, values, seconds):
     begun = time.perf_counter()
-    count = 0
-    while time.perf_counter() - begun < seconds or count < 4:
-        client.put(key_of(len(value), count), value)
-        count += 1
+    count = put_for(client, values, seconds)
     client.settle()
-    return count * len(value) / (time.perf_counter() - begun) / 1e9
+    return count * len(values[0]) / (time.perf_counter() - begun) / 1e9
 
 
-def measure_sending(client, value, seconds):
-    begun, worked = time.perf_counter(), time.process_time()
-    count = 0
-    while time.perf_counter() - begun < seconds or count < 4:
-        client.put(key_of(len(value), count), value)
-        count += 1
-    return count * len(value) / (time.process_time() - worked) / 1e9
+def measure_sending(client, values, seconds):
+    worked = time.process_time()
+    count = put_for(client, values, seconds)
+    return count * len(values[0]) / (time.process_time() - worked) / 1e9
 
 
 def measure_get(client, view, seconds):
@@ -219,10 +227,10 @@ def measure_values(clients, options):
     print("| size | what, GB/s | " + " | ".join(columns) + " |")
     print("|---|---|" + "---|" * len(columns))
     for size in (1 << 20, 4 << 20, 16 << 20):
-        value, view = os.urandom(size), memoryview(bytearray(size))
+        values, view = make_values(size), memoryview(bytearray(size))
         for what in ("put", "get"):
             had = take_turns(options.rounds, {
-                name: (lambda c=client: measure_put(c, value, options.seconds)) if what == "put" else
+                name: (lambda c=client: measure_put(c, values, options.seconds)) if what == "put" else
                       (lambda c=client: measure_get(c, view, options.seconds))
                 for name, client in clients.items()})
             print(f"| {size >> 20} MiB | {what} | "
@@ -230,7 +238,7 @@ def measure_values(clients, options):
                                + [f"{ratio(had, a, b):.2f}" for a, b in ratios]) + " |", flush=True)
         for name in ("node lm", "node RESP"):
             clients[name].get(key_of(size, 0), view)
-            assert view == value
+            assert view == values[1]
 
 
 def measure_client(clients, options):
@@ -238,8 +246,8 @@ def measure_client(clients, options):
     print("\n| PUT, GB at most for a second of the client's processor | " + " | ".join(names) + " |")
     print("|---|" + "---|" * len(names))
     for size in (1 << 20, 4 << 20, 16 << 20):
-        value = os.urandom(size)
-        had = take_turns(options.rounds, {name: (lambda c=clients[name]: measure_sending(c, value, options.seconds))
+        values = make_values(size)
+        had = take_turns(options.rounds, {name: (lambda c=clients[name]: measure_sending(c, values, options.seconds))
                                           for name in names})
         print(f"| {size >> 20} MiB | " + " | ".join(f"{max(rates):.2f}" for rates in had.values()) + " |", flush=True)
         clients["node lm"].settle()

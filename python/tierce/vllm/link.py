@@ -242,7 +242,7 @@ class LinkServer:
 class RemoteWorker:
     """The worker half as the scheduler half sees it from another process. After a failure it is
     left alone for a while, so that a dead worker costs one deadline and not one per request.
-    timeout_s: for an answer; a lookup has the store's own deadline beside it."""
+    timeout_s: for an answer; what asks the store has its deadlines beside it."""
 
     def __init__(self, engine_id: str, timeout_s: float = 1.0, retry_s: float = 5.0):
         self.engine_id = engine_id
@@ -275,13 +275,14 @@ class RemoteWorker:
             send_frame(sock, body)
             return receive_frame(sock) if answers else None
         except (OSError, LinkError) as error:
-            self.retry_at = time.monotonic() + self.retry_s
+            self.retry_at = time.monotonic() + max(self.retry_s, self.timeout_s + takes_s)
             self.close()
             raise LinkError(f"the worker half does not answer: {error}") from error
 
     def facts(self) -> Facts:
         facts = Facts(**json.loads(bytes(self.ask(bytes([OP_FACTS])))))
-        self.lookup_s = facts.lookup_ms / 1000
+        # Who is new to a node connects, tells it its view and asks: each may take so long.
+        self.lookup_s = 3 * facts.lookup_ms / 1000
         return facts
 
     def lookup(self, session, part, from_block, to_block, flags):
@@ -301,7 +302,8 @@ class RemoteWorker:
         self.ask(RELEASE.pack(OP_RELEASE, session, keep_chain), answers=False)
 
     def reset(self, era: bytes) -> bool:
-        return ANSWER.unpack(self.ask(bytes([OP_RESET]) + era))[0] == STATUS_OK
+        answer = self.ask(bytes([OP_RESET]) + era, takes_s=self.lookup_s)
+        return ANSWER.unpack(answer)[0] == STATUS_OK
 
     def close(self):
         if self.socket is not None:

@@ -522,8 +522,8 @@ START_TEST(what_is_being_taken_out_is_not_promoted)
     struct tierce__key key = key_of(1);
     put(1);
     put(2);
-    tierce__fetch_ban_begin(fx.engine, &first, &key);
-    tierce__fetch_ban_begin(fx.engine, &second, &key);
+    tierce__fetch_ban_begin(fx.engine, &first, 1, &key);
+    tierce__fetch_ban_begin(fx.engine, &second, 1, &key);
     promote_whole(1);
     promote_whole(2);
     ck_assert(!in_memory(1) && in_memory(2));
@@ -531,8 +531,10 @@ START_TEST(what_is_being_taken_out_is_not_promoted)
     promote_whole(1);
     ck_assert(!in_memory(1));
     tierce__fetch_ban_end(fx.engine, &second);
+    tierce__fetch_ban_begin(fx.engine, &first, 2, &key); /* in another tier */
     promote_whole(1);
     ck_assert(in_memory(1));
+    tierce__fetch_ban_end(fx.engine, &first);
 }
 END_TEST
 
