@@ -69,7 +69,7 @@ static inline void connector_call_init(struct connector_call *call, enum tierce_
     }
     call->req.op = op;
     call->req.urgency = urgencies[op];
-    call->req.deadline_ns = tierce__deadline_in_ms(30000);
+    call->req.deadline_ns = tierce__deadline_in_ms(100000);
     call->req.done = connector_call_done;
     call->req.arg = call;
     call->req.status = 1;
@@ -79,7 +79,7 @@ static inline int connector_call_wait(struct connector_call *call)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 60;
+    until.tv_sec += 120;
     ck_assert_msg(sem_timedwait(&call->done, &until) == 0, "a request is not answered");
     ck_assert_int_eq(atomic_load(&call->done_count), 1);
     return call->req.status;

@@ -106,8 +106,8 @@ static inline bool redis_cluster_replicate(struct redis_cluster *cluster)
     return true;
 }
 
-static inline bool redis_cluster_start(struct redis_cluster *cluster, int masters, int replicas,
-                                       int timeout_ms)
+static inline bool redis_cluster_try(struct redis_cluster *cluster, int masters, int replicas,
+                                     int timeout_ms)
 {
     enum { SLOTS = 16384 };
     char answer[256];
@@ -155,6 +155,18 @@ static inline void redis_cluster_stop(struct redis_cluster *cluster)
 {
     for (int i = 0; i < cluster->count; i++)
         redis_stop(&cluster->nodes[i]);
+}
+
+/* Of all the ports that it needs one may be taken by now. */
+static inline bool redis_cluster_start(struct redis_cluster *cluster, int masters, int replicas,
+                                       int timeout_ms)
+{
+    for (int tries = 0; tries < 3; tries++) {
+        if (redis_cluster_try(cluster, masters, replicas, timeout_ms))
+            return true;
+        redis_cluster_stop(cluster);
+    }
+    return false;
 }
 
 #endif

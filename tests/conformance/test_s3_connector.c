@@ -72,7 +72,10 @@ static void stop_other(void *ctx)
 
 #define CAPS (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS)
 
-static char plain[] = "", few[] = "&connections=2", parts[] = "&part=5MiB&connections=40";
+/* As long as it takes until forty connections have shaken hands beside other tests. */
+#define PATIENT "&timeout_ms=60000"
+static char plain[] = PATIENT, few[] = PATIENT "&connections=2",
+            parts[] = PATIENT "&part=5MiB&connections=40";
 
 static const struct connector_factory nanio[] = {
     {.name = "s3", .start = start_path, .stop = stop, .ctx = plain, .caps = CAPS},
