@@ -114,6 +114,7 @@ struct tierce__s3_transfer {
     uint64_t again_ns;              /* 0: not waiting */
     uint32_t tries;
     bool corrected_clock, renewed_credentials;
+    bool takes_fresh; /* a connection that was not used before */
 
     /* The request. */
     char url[TIERCE__S3_URL_BYTES];

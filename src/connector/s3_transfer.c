@@ -324,6 +324,7 @@ static bool set_options(struct tierce__s3_transfer *transfer)
     curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)config->connect_ms);
     curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, SILENCE_S);
+    curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, transfer->takes_fresh ? 1L : 0L);
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, KEEP_ALIVE_S);
     /* Who gives up while a name is looked up does not wait for the thread that does it. */
@@ -394,7 +395,7 @@ void tierce__s3_transfer_free(struct tierce__s3_transfer *transfer)
     transfer->into = NULL;
     transfer->tries = 0;
     transfer->again_ns = 0;
-    transfer->corrected_clock = transfer->renewed_credentials = false;
+    transfer->corrected_clock = transfer->renewed_credentials = transfer->takes_fresh = false;
     if (transfer->text_room > TEXT_BYTES_MAX) {
         tierce__free(transfer->text);
         transfer->text = NULL;
@@ -429,6 +430,19 @@ static bool renew_credentials(struct tierce__s3_transfer *transfer)
     return tierce__s3_renew_credentials(&transfer->s3->config);
 }
 
+/* The connections that were kept may all have been closed meanwhile, which curl does not see before
+ * it uses them, and after five of them it gives up. */
+static bool leave_kept_connections(struct tierce__s3_transfer *transfer, CURLcode code,
+                                   long connects)
+{
+    bool is_lost =
+        code == CURLE_SEND_ERROR || code == CURLE_RECV_ERROR || code == CURLE_GOT_NOTHING;
+    if (!is_lost || transfer->http != 0 || connects > 0 || transfer->takes_fresh)
+        return false;
+    transfer->takes_fresh = true;
+    return true;
+}
+
 /* Puts it off, longer each time, and for different times for those who fail together; false if it
  * has been tried often enough, or there is no time. */
 static bool put_off(struct tierce__s3_transfer *transfer)
@@ -461,6 +475,10 @@ void tierce__s3_transfer_end(struct tierce__s3_transfer *transfer, CURLcode code
         transfer->object_bytes = length > 0 ? (uint64_t)length : 0;
     }
     stop(transfer);
+    if (leave_kept_connections(transfer, code, connects)) {
+        tierce__s3_transfer_begin(transfer);
+        return;
+    }
     int status = tierce__s3_answer(transfer, code, &again);
     if (status == TIERCE_E_REFUSED && (correct_clock(transfer) || renew_credentials(transfer)))
         tierce__s3_transfer_begin(transfer);

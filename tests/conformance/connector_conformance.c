@@ -261,7 +261,8 @@ static size_t count_leading(size_t first, size_t count)
     connector_call_init(&call, TIERCE__CONNECTOR_EXISTS, NULL, 0);
     call.req.names = many + first;
     call.req.name_count = count;
-    ck_assert_int_eq(connector_call_run(connector, &call), 0);
+    int rc = connector_call_run(connector, &call);
+    ck_assert_msg(rc == 0, "%s: %s", tierce_strerror(rc), connector_why(connector));
     return call.req.found;
 }
 

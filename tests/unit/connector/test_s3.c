@@ -356,6 +356,31 @@ START_TEST(what_was_sent_and_not_answered_is_not_sent_again)
 }
 END_TEST
 
+/* Until all that came beside it have come. */
+static bool hang_up_if_used_later(int fd, const struct s3_request *request)
+{
+    while (request->is_first && atomic_load(&fake.requests) < 12)
+        s3_fake_sleep(5);
+    return hang_up_if_used(fd, request);
+}
+
+/* As after a pause in which the store closes what is idle, and TLS does not show it. */
+START_TEST(all_kept_connections_prove_closed)
+{
+    struct connector_call calls[12];
+    start(hang_up_if_used_later, "&connections=16");
+    for (int i = 0; i < 12; i++) {
+        connector_call_init(&calls[i], TIERCE__CONNECTOR_DELETE, "n", 0);
+        connector->ops->submit(connector, &calls[i].req);
+    }
+    for (int i = 0; i < 12; i++)
+        ck_assert_int_eq(connector_call_wait(&calls[i]), 0);
+    int rc = run(TIERCE__CONNECTOR_DELETE, 10000);
+    ck_assert_msg(rc == 0, "%s", connector_why(connector));
+    end();
+}
+END_TEST
+
 START_TEST(nobody_there)
 {
     s3_fake_start(hang_up);
@@ -513,6 +538,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_silent_store_costs_the_deadline, 0, 2);
     tcase_add_test(tcase, connections_are_kept_for_lookups);
     tcase_add_test(tcase, what_was_sent_and_not_answered_is_not_sent_again);
+    tcase_add_test(tcase, all_kept_connections_prove_closed);
     tcase_add_test(tcase, nobody_there);
     tcase_add_test(tcase, the_clock_of_the_store_counts);
     tcase_add_test(tcase, a_clock_is_corrected_once);
