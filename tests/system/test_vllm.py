@@ -104,7 +104,7 @@ def test_prompts_that_part_inside_a_chunk(shared, prompts, expected):
 
 @pytest.mark.parametrize("prefetch", ["false", "true"])
 def test_prompts_that_part_inside_a_chunk_on_disk(engine, prompts, expected, tmp_path, prefetch):
-    store = disk_store(tmp_path / "store", **{"load.prefetch": prefetch})
+    store = disk_store(tmp_path / "store", **{"load.prefetch": prefetch, "timeout.lookup": "5s"})
     first, second = part_at(prompts, 650)
     host = engine(store)
     host.generate(prompts=[first])
