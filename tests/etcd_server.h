@@ -2,7 +2,7 @@
 #ifndef TIERCE_TESTS_ETCD_SERVER_H
 #define TIERCE_TESTS_ETCD_SERVER_H
 
-#include "redis_server.h"
+#include "server_process.h"
 
 /* A real etcd of a test's own, on free ports of loopback, in a folder of its own. It ends with the
  * test, whatever happens to that. */
@@ -17,7 +17,7 @@ static inline bool etcd_is_there(void)
     return access("/usr/bin/etcd", X_OK) == 0;
 }
 
-/* Starts the process on its ports and folder; false if it does not listen within twenty seconds. */
+/* Starts the process on its ports and folder; false if it does not come to listen. */
 static inline bool etcd_run(struct etcd_server *server)
 {
     char client[64], peer[64], cluster[80];
@@ -35,19 +35,12 @@ static inline bool etcd_run(struct etcd_server *server)
               "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster, (char *)NULL);
         _exit(127);
     }
-    for (int i = 0; server->pid > 0 && i < 2000; i++) {
-        if (redis_listens(server->port))
-            return true;
-        if (waitpid(server->pid, NULL, WNOHANG) == server->pid)
-            break;
-        redis_pause_ms(10);
-    }
-    return false;
+    return server_wait(&server->pid, server->port, "");
 }
 
 static inline bool etcd_start(struct etcd_server *server)
 {
-    *server = (struct etcd_server){.port = redis_free_port(), .peer_port = redis_free_port()};
+    *server = (struct etcd_server){.port = server_free_port(), .peer_port = server_free_port()};
     snprintf(server->dir, sizeof(server->dir), "/tmp/tierce-etcd-XXXXXX");
     return server->port != 0 && server->peer_port != 0 && server->port != server->peer_port &&
            mkdtemp(server->dir) != NULL && etcd_run(server);
@@ -55,20 +48,13 @@ static inline bool etcd_start(struct etcd_server *server)
 
 static inline void etcd_kill(struct etcd_server *server)
 {
-    if (server->pid > 0) {
-        kill(server->pid, SIGKILL);
-        waitpid(server->pid, NULL, 0);
-    }
-    server->pid = 0;
+    server_kill(&server->pid);
 }
 
 static inline void etcd_stop(struct etcd_server *server)
 {
-    char command[128];
     etcd_kill(server);
-    snprintf(command, sizeof(command), "rm -rf %s", server->dir);
-    if (server->dir[0] != '\0' && system(command) != 0)
-        fprintf(stderr, "%s stays\n", server->dir);
+    server_remove(server->dir);
 }
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef TIERCE_TESTS_MEMCACHED_SERVER_H
 #define TIERCE_TESTS_MEMCACHED_SERVER_H
 
-#include "redis_server.h"
+#include "server_process.h"
 
 /* A real memcached of a test's own, on a port of loopback or on a Unix socket. It ends with the
  * test, whatever happens to that. */
@@ -20,8 +20,8 @@ static inline bool memcached_is_there(void)
     return access(MEMCACHED_PROGRAM, X_OK) == 0;
 }
 
-/* Starts it at its port or socket, with more arguments up to a NULL; false if it does not listen
- * within ten seconds. */
+/* Starts it at its port or socket, with more arguments up to a NULL; false if it does not come to
+ * listen. */
 static inline bool memcached_run(struct memcached_server *server, const char *const *more)
 {
     const char *argv[32] = {"memcached", "-u", "nobody", "-U", "0"};
@@ -44,29 +44,18 @@ static inline bool memcached_run(struct memcached_server *server, const char *co
         execv(MEMCACHED_PROGRAM, (char *const *)(uintptr_t)argv);
         _exit(127);
     }
-    for (int i = 0; server->pid > 0 && i < 2000; i++) {
-        if (server->port > 0 ? redis_listens(server->port) : redis_listens_at(server->socket))
-            return true;
-        if (waitpid(server->pid, NULL, WNOHANG) == server->pid)
-            break;
-        redis_pause_ms(5);
-    }
-    return false;
+    return server_wait(&server->pid, server->port, server->port > 0 ? "" : server->socket);
 }
 
 static inline bool memcached_start(struct memcached_server *server, const char *const *more)
 {
-    *server = (struct memcached_server){.port = redis_free_port()};
+    *server = (struct memcached_server){.port = server_free_port()};
     return server->port > 0 && memcached_run(server, more);
 }
 
 static inline void memcached_kill(struct memcached_server *server)
 {
-    if (server->pid > 0) {
-        kill(server->pid, SIGKILL);
-        waitpid(server->pid, NULL, 0);
-    }
-    server->pid = 0;
+    server_kill(&server->pid);
 }
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef TIERCE_TESTS_MOONCAKE_SERVER_H
 #define TIERCE_TESTS_MOONCAKE_SERVER_H
 
-#include "redis_server.h"
+#include "server_process.h"
 
 #include <dirent.h>
 
@@ -71,14 +71,7 @@ static inline bool mooncake_run_master(struct mooncake_server *server)
             "os.execv(master, [master, *sys.argv[1:]])",
             "-rpc_port", port, "-metrics_port", metrics_port, "-client_ttl", "30", NULL},
         -1);
-    for (int i = 0; server->master > 0 && i < 2000; i++) {
-        if (redis_listens(server->port))
-            return true;
-        if (waitpid(server->master, NULL, WNOHANG) == server->master)
-            break;
-        redis_pause_ms(5);
-    }
-    return false;
+    return server_wait(&server->master, server->port, "");
 }
 
 /* 256 MiB of memory for objects. */
@@ -109,7 +102,7 @@ static inline bool mooncake_run_owner(struct mooncake_server *server)
 static inline bool mooncake_start(struct mooncake_server *server)
 {
     *server =
-        (struct mooncake_server){.port = redis_free_port(), .metrics_port = redis_free_port()};
+        (struct mooncake_server){.port = server_free_port(), .metrics_port = server_free_port()};
     return server->port != 0 && server->metrics_port != 0 && mooncake_run_master(server) &&
            mooncake_run_owner(server);
 }

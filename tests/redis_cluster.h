@@ -80,7 +80,7 @@ static inline bool redis_cluster_wait(const struct redis_cluster *cluster)
         if (is_well)
             node++;
         else
-            redis_pause_ms(10);
+            server_pause_ms(10);
         if (tries > 6000)
             return false;
     }
@@ -101,7 +101,7 @@ static inline bool redis_cluster_replicate(struct redis_cluster *cluster)
             if (++tries > 1000)
                 return false;
             else
-                redis_pause_ms(10);
+                server_pause_ms(10);
     }
     return true;
 }
@@ -119,10 +119,10 @@ static inline bool redis_cluster_try(struct redis_cluster *cluster, int masters,
                                  cluster->tls_dir != NULL ? "s" : "");
     for (int i = 0; ok && i < cluster->count; i++) {
         struct redis_server *node = &cluster->nodes[i];
-        *node = (struct redis_server){.port = redis_free_port()};
+        *node = (struct redis_server){.port = server_free_port()};
         redis_use_tls(node, cluster->tls_dir);
         snprintf(node->dir, sizeof(node->dir), "/tmp/tierce-redis-XXXXXX");
-        snprintf(cluster->buses[i], sizeof(cluster->buses[i]), "%u", (unsigned)redis_free_port());
+        snprintf(cluster->buses[i], sizeof(cluster->buses[i]), "%u", (unsigned)server_free_port());
         ok = mkdtemp(node->dir) != NULL && redis_cluster_run(cluster, i);
         at += (size_t)snprintf(cluster->uri + at, sizeof(cluster->uri) - at, "%s127.0.0.1:%u",
                                i > 0 ? "," : "",

@@ -65,11 +65,9 @@ static inline bool redis_sentinel_run(struct redis_sentinels *all, int i, const 
         execl("/usr/bin/redis-server", "redis-server", path, "--sentinel", (char *)NULL);
         _exit(127);
     }
-    for (int tries = 0; sentinel->pid > 0 && tries < 2000; tries++) {
-        if (redis_listens(sentinel->port))
-            return true;
-        redis_pause_ms(5);
-    }
+    if (server_wait(&sentinel->pid, sentinel->port, ""))
+        return true;
+    server_show_log(sentinel->dir, "log");
     return false;
 }
 
@@ -80,14 +78,14 @@ static inline bool redis_await(uint16_t port, const char *command, const char *p
     for (int tries = 0; tries < 3000; tries++) {
         if (redis_tell(port, answer, sizeof(answer), "%s", command) && strstr(answer, part) != NULL)
             return true;
-        redis_pause_ms(10);
+        server_pause_ms(10);
     }
     return false;
 }
 
 static inline bool redis_folder(struct redis_server *server, const char *tls_dir)
 {
-    *server = (struct redis_server){.port = redis_free_port()};
+    *server = (struct redis_server){.port = server_free_port()};
     snprintf(server->dir, sizeof(server->dir), "/tmp/tierce-redis-XXXXXX");
     redis_use_tls(server, tls_dir);
     return mkdtemp(server->dir) != NULL;

@@ -2,23 +2,7 @@
 #ifndef TIERCE_TESTS_REDIS_SERVER_H
 #define TIERCE_TESTS_REDIS_SERVER_H
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+#include "server_process.h"
 
 /*
  * A real redis-server of a test's own, on a free port of loopback and on a Unix socket, in a folder
@@ -34,84 +18,16 @@ struct redis_server {
     char tls_texts[4][96];
 };
 
-static inline void redis_pause_ms(long ms)
-{
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
-
 /* Whether redis-server is installed. */
 static inline bool redis_is_there(void)
 {
     return access("/usr/bin/redis-server", X_OK) == 0;
 }
 
-/* A port that was free a moment ago; 0 for none. Of those that the kernel does not give to others
- * by itself, as to the connections of the tests beside this one. */
-static inline uint16_t redis_free_port(void)
-{
-    enum { FIRST = 20000, COUNT = 12000, TRIES = 100 };
-    bool ok = false;
-    uint16_t port = 0;
-    for (int i = 0; i < TRIES && !ok; i++) {
-        if (getrandom(&port, sizeof(port), 0) != (ssize_t)sizeof(port))
-            return 0;
-        port = (uint16_t)(FIRST + port % COUNT);
-        struct sockaddr_in address = {.sin_family = AF_INET,
-                                      .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-                                      .sin_port = htons(port)};
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        ok = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
-        if (fd >= 0)
-            close(fd);
-    }
-    return ok ? port : 0;
-}
-
-static inline bool redis_listens(uint16_t port)
-{
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
-    if (fd >= 0)
-        close(fd);
-    return ok;
-}
-
-/* Whether it answers at its Unix socket too: it binds that before it listens there. */
-static inline bool redis_listens_at(const char *path)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
-    if (fd >= 0)
-        close(fd);
-    return ok;
-}
-
-/* In a folder: ca.pem, s.pem and s.key, which it signed for 127.0.0.1, and other.pem of nobody. */
-static inline bool tls_make_certificates(const char *dir)
-{
-    char command[1200];
-    snprintf(command, sizeof(command),
-             "cd %s && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-             " -keyout ca.key -out ca.pem -subj /CN=ca 2>/dev/null && "
-             "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-             " -keyout other.key -out other.pem -subj /CN=other 2>/dev/null && "
-             "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout s.key"
-             " -out s.csr -subj /CN=s 2>/dev/null && "
-             "printf 'subjectAltName=IP:127.0.0.1' >ext && "
-             "openssl x509 -req -in s.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2"
-             " -extfile ext -out s.pem 2>/dev/null",
-             dir);
-    return system(command) == 0;
-}
-
 static inline void redis_use_tls(struct redis_server *server, const char *dir)
 {
     server->tls_dir = dir;
-    server->tls_port = dir != NULL ? redis_free_port() : 0;
+    server->tls_port = dir != NULL ? server_free_port() : 0;
 }
 
 /* Appends what makes it speak TLS, to clients with certificates only; returns the count. */
@@ -137,7 +53,7 @@ static inline size_t redis_tls_arguments(struct redis_server *server, const char
 }
 
 /* Starts the process with more arguments, up to a NULL, at the server's port; false if it does not
- * listen within ten seconds. */
+ * come to listen. */
 static inline bool redis_run(struct redis_server *server, bool tls, const char *const *more)
 {
     const char *argv[64] = {"redis-server", "--dir",        server->dir,   "--save", "",
@@ -166,21 +82,16 @@ static inline bool redis_run(struct redis_server *server, bool tls, const char *
             execv("/usr/bin/redis-server", (char *const *)(uintptr_t)argv);
         _exit(127);
     }
-    for (int i = 0; server->pid > 0 && i < 2000; i++) {
-        if (redis_listens(server->port) &&
-            (server->socket[0] == '\0' || redis_listens_at(server->socket)))
-            return true;
-        if (waitpid(server->pid, NULL, WNOHANG) == server->pid)
-            break;
-        redis_pause_ms(5);
-    }
+    if (server_wait(&server->pid, server->port, server->socket))
+        return true;
+    server_show_log(server->dir, "log");
     return false;
 }
 
 /* A folder and a port, and the server on them. */
 static inline bool redis_start(struct redis_server *server, const char *const *more)
 {
-    *server = (struct redis_server){.port = redis_free_port()};
+    *server = (struct redis_server){.port = server_free_port()};
     snprintf(server->dir, sizeof(server->dir), "/tmp/tierce-redis-XXXXXX");
     if (server->port == 0 || mkdtemp(server->dir) == NULL)
         return false;
@@ -190,21 +101,14 @@ static inline bool redis_start(struct redis_server *server, const char *const *m
 
 static inline void redis_kill(struct redis_server *server)
 {
-    if (server->pid > 0) {
-        kill(server->pid, SIGKILL);
-        waitpid(server->pid, NULL, 0);
-    }
-    server->pid = 0;
+    server_kill(&server->pid);
 }
 
 /* Ends it and removes the folder, in which it has files only. */
 static inline void redis_stop(struct redis_server *server)
 {
-    char command[128];
     redis_kill(server);
-    snprintf(command, sizeof(command), "rm -rf %s", server->dir);
-    if (server->dir[0] != '\0' && system(command) != 0)
-        fprintf(stderr, "%s stays\n", server->dir);
+    server_remove(server->dir);
 }
 
 #endif

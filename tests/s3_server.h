@@ -2,7 +2,7 @@
 #ifndef TIERCE_TESTS_S3_SERVER_H
 #define TIERCE_TESTS_S3_SERVER_H
 
-#include "redis_server.h" /* ports, pauses */
+#include "server_process.h"
 
 /*
  * A real server of S3, nanio, of a test's own: on a free port of loopback, with an empty bucket
@@ -55,20 +55,16 @@ static inline bool s3_run(struct s3_server *server)
         }
         _exit(127);
     }
-    for (int i = 0; server->pid > 0 && i < 6000; i++) {
-        if (redis_listens(server->port))
-            return true;
-        if (waitpid(server->pid, NULL, WNOHANG) == server->pid)
-            break;
-        redis_pause_ms(5);
-    }
+    if (server_wait(&server->pid, server->port, ""))
+        return true;
+    server_show_log(server->dir, "log");
     return false;
 }
 
 static inline bool s3_start(struct s3_server *server)
 {
     char path[96];
-    *server = (struct s3_server){.port = redis_free_port()};
+    *server = (struct s3_server){.port = server_free_port()};
     snprintf(server->dir, sizeof(server->dir), "/tmp/tierce-s3-XXXXXX");
     if (server->port == 0 || mkdtemp(server->dir) == NULL)
         return false;
@@ -97,20 +93,13 @@ static inline bool s3_write_credentials(const struct s3_server *server, const ch
 
 static inline void s3_kill(struct s3_server *server)
 {
-    if (server->pid > 0) {
-        kill(server->pid, SIGKILL);
-        waitpid(server->pid, NULL, 0);
-    }
-    server->pid = 0;
+    server_kill(&server->pid);
 }
 
 static inline void s3_stop(struct s3_server *server)
 {
-    char command[128];
     s3_kill(server);
-    snprintf(command, sizeof(command), "rm -rf %s", server->dir);
-    if (server->dir[0] != '\0' && system(command) != 0)
-        fprintf(stderr, "%s stays\n", server->dir);
+    server_remove(server->dir);
 }
 
 #endif

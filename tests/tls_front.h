@@ -2,7 +2,7 @@
 #ifndef TIERCE_TESTS_TLS_FRONT_H
 #define TIERCE_TESTS_TLS_FRONT_H
 
-#include "redis_server.h" /* ports, certificates, pauses */
+#include "server_process.h"
 
 /*
  * TLS in front of a server that speaks none, for 127.0.0.1, with certificates in a folder of its
@@ -17,7 +17,7 @@ struct tls_front {
 static inline bool tls_front_start(struct tls_front *front, uint16_t server_port)
 {
     char port[8], to[8];
-    *front = (struct tls_front){.port = redis_free_port()};
+    *front = (struct tls_front){.port = server_free_port()};
     snprintf(front->dir, sizeof(front->dir), "/tmp/tierce-tls-XXXXXX");
     if (mkdtemp(front->dir) == NULL || !tls_make_certificates(front->dir))
         return false;
@@ -30,26 +30,13 @@ static inline bool tls_front_start(struct tls_front *front, uint16_t server_port
             execlp("python3", "python3", TIERCE_TEST_TLS_FRONT, port, to, "s.pem", "s.key", NULL);
         _exit(127);
     }
-    for (int i = 0; front->pid > 0 && i < 6000; i++) {
-        if (redis_listens(front->port))
-            return true;
-        if (waitpid(front->pid, NULL, WNOHANG) == front->pid)
-            break;
-        redis_pause_ms(5);
-    }
-    return false;
+    return server_wait(&front->pid, front->port, "");
 }
 
 static inline void tls_front_stop(struct tls_front *front)
 {
-    char command[128];
-    if (front->pid > 0) {
-        kill(front->pid, SIGKILL);
-        waitpid(front->pid, NULL, 0);
-    }
-    snprintf(command, sizeof(command), "rm -rf %s", front->dir);
-    if (front->dir[0] != '\0' && system(command) != 0)
-        fprintf(stderr, "%s stays\n", front->dir);
+    server_kill(&front->pid);
+    server_remove(front->dir);
 }
 
 #endif

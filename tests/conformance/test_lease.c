@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "check_main.h"
 #include "etcd_server.h"
+#include "redis_server.h"
 #include "manager/lease.h"
 #include "wire/resp_client.h"
 

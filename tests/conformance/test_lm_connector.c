@@ -27,7 +27,7 @@ static void stop_node(void *ctx)
 static bool start_lmcache(char *url, size_t room, void *ctx)
 {
     char port[8];
-    uint16_t number = redis_free_port();
+    uint16_t number = server_free_port();
     snprintf(port, sizeof(port), "%u", (unsigned)number);
     snprintf(url, room, "lm://127.0.0.1:%s", port);
     lmcache = fork();
@@ -41,11 +41,11 @@ static bool start_lmcache(char *url, size_t room, void *ctx)
         _exit(127);
     }
     for (int i = 0; lmcache > 0 && i < 12000; i++) {
-        if (redis_listens(number))
+        if (server_listens(number))
             return true;
         if (waitpid(lmcache, NULL, WNOHANG) == lmcache)
             break;
-        redis_pause_ms(5);
+        server_pause_ms(5);
     }
     return false;
 }

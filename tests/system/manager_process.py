@@ -215,19 +215,27 @@ class Manager:
         return code
 
 
+claimed = []  # until this process ends
+
+
 def free_port():
-    """Of those that the kernel does not give to others by itself, as to connections of tests beside this one."""
+    """A port that is free, and that no other test is given (as tests/server_process.h has it). Of those
+    that the kernel does not give to others by itself, as to connections of tests beside this one."""
     while True:
         port = random.SystemRandom().randrange(20000, 32000)
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with socket.socket() as s:
             try:
                 s.bind(("127.0.0.1", port))
+                claim.bind(f"\0tierce-test-port-{port}")
             except OSError:
+                claim.close()
                 continue
+        claimed.append(claim)
         return port
 
 
-def wait_until(condition, seconds=20):
+def wait_until(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

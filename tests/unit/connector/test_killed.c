@@ -36,9 +36,9 @@ static bool run_node(void)
         _exit(127);
     }
     for (int i = 0; server.pid > 0 && i < 6000; i++) {
-        if (redis_listens(server.port))
+        if (server_listens(server.port))
             return true;
-        redis_pause_ms(5);
+        server_pause_ms(5);
     }
     return false;
 }
@@ -51,7 +51,7 @@ static void start(int which)
         snprintf(url, sizeof(url), "s3://%s:%s@kv-cache?endpoint=http://127.0.0.1:%u&part=5MiB",
                  S3_ACCESS, S3_SECRET_IN_URL, (unsigned)server.port);
     } else {
-        server = (struct s3_server){.port = redis_free_port()};
+        server = (struct s3_server){.port = server_free_port()};
         ck_assert(run_node());
         snprintf(url, sizeof(url), "lm://127.0.0.1:%u", (unsigned)server.port);
     }
@@ -123,9 +123,9 @@ START_TEST(killed_in_the_middle)
         for (size_t i = 0; i < OPERATORS; i++) {
             unsigned before = atomic_load(&succeeded[i]);
             while (atomic_load(&succeeded[i]) == before)
-                redis_pause_ms(1);
+                server_pause_ms(1);
         }
-        redis_pause_ms(7 * round);
+        server_pause_ms(7 * round);
         s3_kill(&server);
         ck_assert(_i == S3 ? s3_run(&server) : run_node());
     }

@@ -303,7 +303,7 @@ START_TEST(times_to_live)
     ck_assert_int_eq(connector_put(connector, pool, "a", 1, 100), 0);
     ck_assert_int_eq(connector_get(connector, pool, "a", 1, 0, 100), 0);
     while (connector_exists(connector, "a") == 1)
-        redis_pause_ms(50);
+        server_pause_ms(50);
     ck_assert_int_eq(connector_get(connector, pool, "a", 1, 0, 100), TIERCE_E_MISS);
     end();
 }
@@ -384,7 +384,7 @@ START_TEST(killed_in_the_middle)
     for (size_t i = 0; i < 4; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, operate_while_killing, (void *)i), 0);
     for (unsigned i = 0; i < 10; i++) {
-        redis_pause_ms(30 + 7 * i);
+        server_pause_ms(30 + 7 * i);
         memcached_kill(&server);
         ck_assert(memcached_run(&server, NULL));
     }

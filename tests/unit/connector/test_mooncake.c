@@ -50,7 +50,7 @@ static void close_connector(void)
 static void await_ping(void)
 {
     while (connector_ping(connector) != 0)
-        redis_pause_ms(10);
+        server_pause_ms(10);
 }
 
 /* ---- a script in its place ------------------------------------------------------------------- */
@@ -247,7 +247,7 @@ START_TEST(a_bridge_that_answers_nonsense)
     ck_assert_uint_eq(count_bridges(&second), 0);
     if (_i == 6)
         while (get("x", 10) != 0)
-            redis_pause_ms(10);
+            server_pause_ms(10);
     else
         await_ping();
     ck_assert_uint_eq(count_bridges(&second), 1);
@@ -264,7 +264,7 @@ START_TEST(a_bridge_that_chatters)
     for (int i = 0; i < 3; i++) {
         int rc = get("x", 1000);
         ck_assert(rc == 0 || rc == TIERCE_E_DOWN);
-        redis_pause_ms(20);
+        server_pause_ms(20);
     }
     end_fake();
 }
@@ -319,12 +319,12 @@ START_TEST(a_bridge_that_hangs)
     ck_assert_uint_eq(connector_stats(connector).requests_left_behind, 1);
     ck_assert_uint_eq(atomic_load(&call.req.buf->refs), 2);
     while (atomic_load(&call.req.buf->refs) > 1)
-        redis_pause_ms(10);
+        server_pause_ms(10);
     ck_assert_uint_eq(count_bridges(&pid), 0);
     memset(call.req.buf->data, 'm', 100000);
     tierce__buf_release(call.req.buf);
     while (connector_stats(connector).requests_left_behind > 0)
-        redis_pause_ms(1);
+        server_pause_ms(1);
     await_ping();
     end_fake();
 }
@@ -347,7 +347,7 @@ START_TEST(close_ends_what_hangs)
         ck_assert_int_eq(connector_ping(connector), 0);
     begin_get(&call, 30000);
     ck_assert_int_eq(pthread_create(&waiter, NULL, write_forever, &call), 0);
-    redis_pause_ms(50);
+    server_pause_ms(50);
     ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(20)));
     pthread_join(waiter, NULL);
     ck_assert_uint_eq(atomic_load(&call.req.buf->refs), 1);
@@ -363,7 +363,7 @@ START_TEST(a_bridge_that_was_killed_costs_no_request)
     siginfo_t dead;
     open_fake("well", "");
     await_ping();
-    redis_pause_ms(150); /* else its successor would wait for a moment */
+    server_pause_ms(150); /* else its successor would wait for a moment */
     ck_assert_uint_eq(count_bridges(&pid), 1);
     kill(pid, SIGKILL);
     ck_assert_int_eq(waitid(P_PID, (id_t)pid, &dead, WEXITED | WNOWAIT), 0);
@@ -460,7 +460,7 @@ START_TEST(the_master_goes_and_comes_back)
     ck_assert(mooncake_run_master(&server));
     /* It has forgotten everything; the memory comes back by itself. */
     while (connector_put(connector, pool, "a", 2, 500000) != 0)
-        redis_pause_ms(50);
+        server_pause_ms(50);
     ck_assert_int_eq(connector_get(connector, pool, "a", 2, 0, 500000), 0);
     end_real();
 }
@@ -481,7 +481,7 @@ START_TEST(the_memory_hangs_and_goes_on)
     ck_assert_int_eq(connector_call_run(connector, &call), TIERCE_E_DEADLINE);
     ck_assert_int_eq(connector_ping(connector), 0); /* the master does answer */
     while (atomic_load(&call.req.buf->refs) > 1)
-        redis_pause_ms(10);
+        server_pause_ms(10);
     memset(call.req.buf->data, 'm', 16 << 20);
     kill(server.owner, SIGCONT);
     ck_assert_int_eq(connector_get(connector, pool, "large", 3, 0, 16 << 20), 0);
@@ -505,7 +505,7 @@ static void *work(void *arg)
         rc = connector_get(connector, pool, name, i % 8, 0, 300000 + i % 8);
         ck_assert(rc == 0 || rc == TIERCE_E_DOWN || rc == TIERCE_E_MISS);
         if (rc == TIERCE_E_DOWN)
-            redis_pause_ms(5);
+            server_pause_ms(5);
     }
     return NULL;
 }
@@ -520,12 +520,12 @@ START_TEST(the_bridge_is_killed_in_the_middle)
         ck_assert_int_eq(pthread_create(&workers[i], NULL, work, (void *)i), 0);
     for (int i = 0; i < 5; i++) {
         pid_t pid;
-        redis_pause_ms(30);
+        server_pause_ms(30);
         while (count_bridges(&pid) == 0)
-            redis_pause_ms(5);
+            server_pause_ms(5);
         kill(pid, SIGKILL);
     }
-    redis_pause_ms(50);
+    server_pause_ms(50);
     atomic_store(&working, false);
     for (size_t i = 0; i < 4; i++)
         pthread_join(workers[i], NULL);
@@ -555,11 +555,11 @@ START_TEST(the_bridge_ends_with_its_parent)
         ck_assert_uint_eq(count_bridges(&bridge), 1);
         if (fork() == 0) {
             prctl(PR_SET_PDEATHSIG, 0);
-            redis_pause_ms(20000);
+            server_pause_ms(20000);
             _exit(0);
         }
         ck_assert_int_eq(write(told[1], &bridge, sizeof(bridge)), sizeof(bridge));
-        redis_pause_ms(60000);
+        server_pause_ms(60000);
         _exit(1);
     }
     ck_assert_int_eq(read(told[0], &bridge, sizeof(bridge)), sizeof(bridge));

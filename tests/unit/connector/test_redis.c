@@ -241,7 +241,7 @@ END_TEST
 START_TEST(a_server_comes_and_goes)
 {
     pool = connector_pool();
-    uint16_t port = redis_free_port();
+    uint16_t port = server_free_port();
     open_port(port, "", "?connections=3&timeout_ms=500"); /* opening does not connect */
     ck_assert_int_eq(connector_ping(connector), TIERCE_E_DOWN);
     ck_assert_uint_eq(connector_stats(connector).connections, 0);

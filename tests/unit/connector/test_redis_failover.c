@@ -121,7 +121,7 @@ static void *write_names(void *arg)
                           rc == TIERCE_E_DEADLINE,
                       "GET: %d", rc);
         atomic_store(&writer->written, i + 1);
-        redis_pause_ms(1);
+        server_pause_ms(1);
     }
     return NULL;
 }
@@ -140,7 +140,7 @@ static void await_writers(int more)
     for (int i = 0; i < WRITERS; i++) {
         int from = atomic_load(&writers[i].written);
         while (atomic_load(&writers[i].written) < from + more && from + more < NAMES_MAX)
-            redis_pause_ms(5);
+            server_pause_ms(5);
     }
 }
 
@@ -158,7 +158,7 @@ static int get_at_last(const char *name, uint32_t version)
     int rc, tries = 0;
     while ((rc = connector_get(connector, pool, name, version, 0, BYTES)) == TIERCE_E_DOWN &&
            tries++ < 500)
-        redis_pause_ms(20);
+        server_pause_ms(20);
     return rc;
 }
 
@@ -231,7 +231,7 @@ START_TEST(masters_change)
             redis_await(sentinels.data[new].port, "INFO replication", "master_link_status:up"));
         while (
             !redis_tell(sentinels.watchers[0].port, answer, sizeof(answer), "SENTINEL FAILOVER m"))
-            redis_pause_ms(50);
+            server_pause_ms(50);
         ck_assert(redis_await(sentinels.data[new].port, "ROLE", "master"));
         /* Nothing was written during the failover, so nothing is lost. */
         int rc;

@@ -218,7 +218,7 @@ START_TEST(another_process_works_on_the_memory)
     fx_close(&fx);
     fx_open(&fx, false, sets);
     while (fx_found(&fx, chain, 40, 0, 0, NULL) < 40) /* its process is starting */
-        redis_pause_ms(10);
+        server_pause_ms(10);
     ck_assert_int_eq(load_all(chain, 40, origins), 40);
     for (size_t b = 0; b < 40; b++)
         ck_assert_uint_eq(origins[b], TIERCE_ORIGIN_REMOTE);

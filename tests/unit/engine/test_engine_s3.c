@@ -34,7 +34,7 @@ static void wait_until_in_service(int64_t wanted, const struct tierce_chain *cha
 {
     for (int i = 0; i < 3000 && fx_stats(&fx).remotes_in_service_now != wanted; i++) {
         (void)fx_found(&fx, chain, 40, 0, 0, NULL); /* whoever asks next tries it */
-        redis_pause_ms(10);
+        server_pause_ms(10);
     }
     ck_assert_int_eq(fx_stats(&fx).remotes_in_service_now, wanted);
 }

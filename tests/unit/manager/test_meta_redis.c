@@ -467,7 +467,7 @@ static void restart(void)
     int rc = -1;
     for (int i = 0; i < 2000 && rc != 0; i++) {
         rc = space->ops->get(space, &key, 1, &arena, &record, &found);
-        redis_pause_ms(5);
+        server_pause_ms(5);
     }
     ck_assert_int_eq(rc, 0);
     tierce__resp_close(control);
@@ -515,7 +515,7 @@ START_TEST(what_cannot_be_opened_is_told)
     ck_assert_int_eq(tierce__meta_redis.open(&none, uri, why), 0);
     none->ops->close(none);
     none = NULL;
-    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u", (unsigned)redis_free_port());
+    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u", (unsigned)server_free_port());
     ck_assert_int_eq(tierce__meta_redis.open(&none, uri, why), -ECONNREFUSED);
     ck_assert_ptr_null(none);
     SAY("HSET", "kvcache:instance_x:metadata", "tierce:version", "2");

@@ -145,7 +145,7 @@ static void go_on(int node)
     kill(cluster.nodes[node].pid, SIGCONT);
     bool found;
     for (int i = 0; i < 2000 && get_in(space, key_on(node, 1), &found) != 0; i++)
-        redis_pause_ms(5);
+        server_pause_ms(5);
     ck_assert_int_eq(get_in(space, key_on(node, 1), &found), 0);
 }
 
@@ -188,11 +188,11 @@ START_TEST(another_process_writes_it)
     ck_assert_int_eq(put_in(space, key, 1), 0);
     space->ops->space_close(space);
     kill(cluster.nodes[away].pid, SIGCONT);
-    redis_pause_ms(1);
+    server_pause_ms(1);
     int rc = -1;
     for (int i = 0; i < 2000 && rc != 0; i++) {
         rc = store->ops->space_open(&space, store, 1, INSTANCE);
-        redis_pause_ms(5);
+        server_pause_ms(5);
     }
     ck_assert_int_eq(rc, 0);
     check(space, key, 1);

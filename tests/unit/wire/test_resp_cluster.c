@@ -83,7 +83,7 @@ static void wait_for_cluster(void)
             strstr(value.text, "cluster_state:ok") != NULL)
             node++;
         else
-            redis_pause_ms(10);
+            server_pause_ms(10);
     }
 }
 
@@ -94,10 +94,10 @@ static void set_up(void)
     live = tierce__alloc_live();
     for (int i = 0; i < NODES; i++) {
         struct tierce__resp_opts opts;
-        servers[i] = (struct redis_server){.port = redis_free_port()};
+        servers[i] = (struct redis_server){.port = server_free_port()};
         snprintf(servers[i].dir, sizeof(servers[i].dir), "/tmp/tierce-redis-XXXXXX");
         ck_assert_ptr_nonnull(mkdtemp(servers[i].dir));
-        snprintf(buses[i], sizeof(buses[i]), "%u", (unsigned)redis_free_port());
+        snprintf(buses[i], sizeof(buses[i]), "%u", (unsigned)server_free_port());
         ck_assert(start_node(i));
         opts = opts_of(i);
         ck_assert_int_eq(tierce__resp_open(&clients[i], &opts, why), 0);

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TESTS_SERVER_PROCESS_H
+#define TIERCE_TESTS_SERVER_PROCESS_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/*
+ * What the tests' real servers have in common: ports, the wait for their start, their end,
+ * certificates.
+ */
+
+static inline void server_pause_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+/* Keeps a port from the tests beside this one, until this process ends. */
+static inline bool server_claims_port(uint16_t port)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX}; /* abstract: it begins with a zero */
+    int bytes = snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "tierce-test-port-%u",
+                         (unsigned)port);
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)bytes);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool ok = fd >= 0 && bind(fd, (struct sockaddr *)&name, size) == 0;
+    if (fd >= 0 && !ok)
+        close(fd);
+    return ok;
+}
+
+/* A port that is free, and that no other test is given; 0 for none. Of those that the kernel does
+ * not give to others by itself, as to the connections of the tests beside this one. */
+static inline uint16_t server_free_port(void)
+{
+    enum { FIRST = 20000, COUNT = 12000, TRIES = 100 };
+    bool ok = false;
+    uint16_t port = 0;
+    for (int i = 0; i < TRIES && !ok; i++) {
+        if (getrandom(&port, sizeof(port), 0) != (ssize_t)sizeof(port))
+            return 0;
+        port = (uint16_t)(FIRST + port % COUNT);
+        struct sockaddr_in address = {.sin_family = AF_INET,
+                                      .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+                                      .sin_port = htons(port)};
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ok = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0 &&
+             server_claims_port(port);
+        if (fd >= 0)
+            close(fd);
+    }
+    return ok ? port : 0;
+}
+
+static inline bool server_listens(uint16_t port)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
+/* Whether it answers at its Unix socket too: it binds that before it listens there. */
+static inline bool server_listens_at(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
+/*
+ * Waits until a server that was started as `pid` answers at its port and at its Unix socket (0, "":
+ * it has none); false, and on standard error why, if it ended or does not within a minute: on a
+ * machine whose disk others keep busy a start takes its time. An ended one's pid becomes 0.
+ */
+static inline bool server_wait(pid_t *pid, uint16_t port, const char *socket_path)
+{
+    enum { WAIT_SECONDS = 60 };
+    time_t end = time(NULL) + WAIT_SECONDS;
+    int status = 0;
+    while (*pid > 0 && time(NULL) < end) {
+        if ((port == 0 || server_listens(port)) &&
+            (socket_path[0] == '\0' || server_listens_at(socket_path)))
+            return true;
+        if (waitpid(*pid, &status, WNOHANG) == *pid) {
+            fprintf(stderr, "the server for port %u ended at its start: status 0x%x\n",
+                    (unsigned)port, (unsigned)status);
+            *pid = 0;
+            return false;
+        }
+        server_pause_ms(5);
+    }
+    fprintf(stderr, "no server listens at port %u after %d s\n", (unsigned)port, WAIT_SECONDS);
+    return false;
+}
+
+/* Ends it at once, if it runs. */
+static inline void server_kill(pid_t *pid)
+{
+    if (*pid > 0) {
+        kill(*pid, SIGKILL);
+        waitpid(*pid, NULL, 0);
+    }
+    *pid = 0;
+}
+
+/* Shows the end of a file on standard error, where there is one: what a server wrote. */
+static inline void server_show_log(const char *dir, const char *name)
+{
+    char command[128];
+    snprintf(command, sizeof(command), "tail -n 20 %.90s/%s 1>&2", dir, name);
+    if (dir[0] != '\0' && system(command) != 0)
+        fprintf(stderr, "it has no log\n");
+}
+
+/* Removes a server's folder. */
+static inline void server_remove(const char *dir)
+{
+    char command[128];
+    snprintf(command, sizeof(command), "rm -rf %.100s", dir);
+    if (dir[0] != '\0' && system(command) != 0)
+        fprintf(stderr, "%s stays\n", dir);
+}
+
+/* In a folder: ca.pem, s.pem and s.key, which it signed for 127.0.0.1, and other.pem of nobody. */
+static inline bool tls_make_certificates(const char *dir)
+{
+    char command[1200];
+    snprintf(command, sizeof(command),
+             "cd %s && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+             " -keyout ca.key -out ca.pem -subj /CN=ca 2>/dev/null && "
+             "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+             " -keyout other.key -out other.pem -subj /CN=other 2>/dev/null && "
+             "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout s.key"
+             " -out s.csr -subj /CN=s 2>/dev/null && "
+             "printf 'subjectAltName=IP:127.0.0.1' >ext && "
+             "openssl x509 -req -in s.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2"
+             " -extfile ext -out s.pem 2>/dev/null",
+             dir);
+    return system(command) == 0;
+}
+
+#endif
