@@ -67,23 +67,13 @@ static void make_key(struct key *key, const struct redis *redis,
 
 /* ---- statuses -------------------------------------------------------------------------------- */
 
-/* Words that may be the server's, who knows our password: names of other servers too. */
-static void tell(struct tierce__link *link, const char *text, size_t bytes)
-{
-    const char *password = link->redis->uri.opts.password;
-    if (password != NULL && password[0] != '\0' &&
-        memmem(text, bytes, password, strlen(password)) != NULL)
-        text = "what is said repeats the password";
-    tierce__text_for_message(link->why, sizeof(link->why), text);
-}
-
 /* A call that failed. */
 static int failed(struct tierce__link *link, int rc)
 {
     const char *why = tierce__resp_link_why(link->resp);
     if (why[0] == '\0')
         why = tierce_strerror(rc);
-    tell(link, why, strlen(why));
+    tierce__text_for_message(link->why, sizeof(link->why), why);
     if (rc == -EACCES)
         return TIERCE_E_REFUSED;
     if (rc == TIERCE_E_LIMIT || rc == TIERCE_E_UNSUPPORTED) /* it is no cluster */
@@ -106,8 +96,7 @@ static int refused(struct tierce__link *link, const struct tierce__resp_value *v
         {"NOREPLICAS", TIERCE_E_DOWN},   {"TRYAGAIN", TIERCE_E_DOWN},
         {"MOVED", TIERCE_E_UNSUPPORTED}, {"ASK", TIERCE_E_UNSUPPORTED},
     };
-    const char *words = tierce__resp_words(value);
-    tell(link, words, strlen(words));
+    tierce__text_for_message(link->why, sizeof(link->why), tierce__resp_words(value));
     for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++) {
         if (tierce__resp_is_error(value, codes[i].code))
             return codes[i].status;

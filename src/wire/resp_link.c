@@ -31,27 +31,47 @@ struct tierce__resp_link {
     uint64_t connects_before; /* of servers that were left */
     bool has_why;             /* why is newer than the server's */
     char why[TIERCE__RESP_WHY_BYTES];
+    /* Ours at the servers and at the sentinels, which all know them; or NULL. */
+    char *passwords[2];
 };
+
+static int keep_password(char **copy, const char *password)
+{
+    if (password == NULL || password[0] == '\0')
+        return 0;
+    *copy = tierce__strdup(password);
+    return *copy != NULL ? 0 : -ENOMEM;
+}
+
+static void forget_password(char *password)
+{
+    if (password != NULL)
+        explicit_bzero(password, strlen(password));
+    tierce__free(password);
+}
 
 int tierce__resp_link_create(struct tierce__resp_link **out, const struct tierce__resp_uri *uri,
                              char why[TIERCE__RESP_WHY_BYTES])
 {
     struct tierce__resp_link *link = tierce__calloc(1, sizeof(*link));
-    int rc;
+    snprintf(why, TIERCE__RESP_WHY_BYTES, "%s", tierce_strerror(-ENOMEM));
     if (link == NULL)
         return -ENOMEM;
     link->wait_replicas = uri->wait_replicas;
     link->call_timeout_ms = uri->opts.call_timeout_ms;
-    if (uri->is_sentinel)
+    int rc = keep_password(&link->passwords[0], uri->opts.password);
+    if (rc == 0 && uri->is_sentinel)
+        rc = keep_password(&link->passwords[1], tierce__url_param(&uri->url, "sentinel_password"));
+    if (rc == 0 && uri->is_sentinel)
         rc = tierce__resp_sentinel_create(&link->sentinel, uri);
-    else if (uri->is_cluster)
+    else if (rc == 0 && uri->is_cluster)
         rc = tierce__resp_cluster_create(&link->cluster, &uri->opts, uri->nodes, uri->node_count);
-    else
+    else if (rc == 0)
         rc = tierce__resp_create(&link->server, &uri->opts, why);
     if (rc == 0)
         *out = link;
     else
-        tierce__free(link);
+        tierce__resp_link_close(link);
     return rc;
 }
 
@@ -62,6 +82,8 @@ void tierce__resp_link_close(struct tierce__resp_link *link)
     tierce__resp_close(link->server);
     tierce__resp_sentinel_close(link->sentinel);
     tierce__resp_cluster_close(link->cluster);
+    forget_password(link->passwords[0]);
+    forget_password(link->passwords[1]);
     tierce__free(link);
 }
 
@@ -252,9 +274,20 @@ int tierce__resp_link_node(struct tierce__resp_link *link, size_t i, struct tier
     return 0;
 }
 
-const char *tierce__resp_link_why(const struct tierce__resp_link *link)
+static const char *last_why(const struct tierce__resp_link *link)
 {
     if (link->cluster != NULL)
         return tierce__resp_cluster_why(link->cluster);
     return link->has_why || link->server == NULL ? link->why : tierce__resp_why(link->server);
+}
+
+/* A server that lies may repeat a password as the name of another server, too. */
+const char *tierce__resp_link_why(const struct tierce__resp_link *link)
+{
+    const char *why = last_why(link);
+    for (size_t i = 0; i < 2; i++) {
+        if (link->passwords[i] != NULL && strstr(why, link->passwords[i]) != NULL)
+            return "what is said repeats the password";
+    }
+    return why;
 }

@@ -620,6 +620,29 @@ START_TEST(a_server_that_repeats_the_password)
 }
 END_TEST
 
+/* Nor where it is the name of another server. */
+START_TEST(a_sentinel_that_names_the_password)
+{
+    char url[128];
+    pool = connector_pool();
+    proxy.reply = "*2\r\n$6\r\nhidden\r\n$1\r\n1\r\n";
+    proxy.reply_bytes = strlen(proxy.reply);
+    proxy.greeting = "+PONG\r\n";
+    start_proxy();
+    snprintf(url, sizeof(url), "redis+sentinel://:%s@127.0.0.1:%u/m?timeout_ms=500",
+             _i == 0 ? "hidden" : "other", (unsigned)proxy.port);
+    open_url(url);
+    ck_assert_int_ne(connector_ping(connector), 0);
+    if (_i == 0)
+        expect_why("what is said repeats the password");
+    else
+        ck_assert_ptr_nonnull(strstr(connector_why(connector), "hidden"));
+    close_connector();
+    stop_proxy();
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
 /* A string, and items without end, that Redis may send, but no answer to what was asked. */
 START_TEST(answers_that_are_too_large)
 {
@@ -670,6 +693,7 @@ int main(void)
     tcase_add_test(tcase, half_open);
     tcase_add_loop_test(tcase, wrong_answers, 0, sizeof(answers) / sizeof(*answers));
     tcase_add_loop_test(tcase, a_server_that_repeats_the_password, 0, 5);
+    tcase_add_loop_test(tcase, a_sentinel_that_names_the_password, 0, 2);
     tcase_add_loop_test(tcase, answers_that_are_too_large, 0, 2);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
