@@ -218,7 +218,7 @@ static void free_peer(struct tierce__peer *peer)
     tierce__free(peer);
 }
 
-static int make_peer(struct tierce__peer **out, struct tierce__client *client)
+static int make_peer(struct tierce__peer **out, struct tierce__client *client, uint64_t deadline_ns)
 {
     static _Atomic uint64_t made;
     static const uint8_t nobody[TIERCE__NATIVE_ID_BYTES];
@@ -232,8 +232,7 @@ static int make_peer(struct tierce__peer **out, struct tierce__client *client)
     tierce__list_init(&peer->late_ones);
     tierce__list_init(&peer->owed);
     int fd = -1;
-    int rc = connect_as(&peer->first, client, nobody, &peer->welcome, &fd,
-                        tierce__deadline_in_ms(client->engine->settings.lookup_ms));
+    int rc = connect_as(&peer->first, client, nobody, &peer->welcome, &fd, deadline_ns);
     if (rc == 0)
         rc = map_pool(&peer->memory, fd, peer->welcome.pool_bytes);
     if (fd >= 0)
@@ -368,10 +367,10 @@ static const char *reason(int rc)
 }
 
 /* This thread connects; others see no node meanwhile. */
-static struct tierce__peer *connect_peer(struct tierce__client *client)
+static struct tierce__peer *connect_peer(struct tierce__client *client, uint64_t deadline_ns)
 {
     struct tierce__peer *peer = NULL;
-    int rc = make_peer(&peer, client);
+    int rc = make_peer(&peer, client, deadline_ns);
     tierce__lock_take(&client->lock);
     client->connecting = false;
     client->retry_at_ns = tierce__deadline_in_ms(RETRY_MS);
@@ -391,7 +390,7 @@ static struct tierce__peer *connect_peer(struct tierce__client *client)
     return peer;
 }
 
-struct tierce__peer *tierce__client_peer(struct tierce__client *client)
+struct tierce__peer *tierce__client_peer(struct tierce__client *client, uint64_t deadline_ns)
 {
     tierce__lock_take(&client->lock);
     struct tierce__peer *peer = client->peer;
@@ -400,7 +399,7 @@ struct tierce__peer *tierce__client_peer(struct tierce__client *client)
     bool mine = peer == NULL && !client->connecting && tierce__now_ns() >= client->retry_at_ns;
     client->connecting |= mine;
     tierce__lock_drop(&client->lock);
-    return mine ? connect_peer(client) : peer;
+    return mine ? connect_peer(client, deadline_ns) : peer;
 }
 
 /* ---- asking ---- */

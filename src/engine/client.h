@@ -49,9 +49,9 @@ const char *tierce__client_engine_name(const struct tierce__client *client);
 /* No peer may be in use. NULL is accepted. */
 void tierce__client_close(struct tierce__client *client);
 
-/* The node, with a reference, or NULL where there is none now. Connects if it is time to; waits
- * timeout.lookup at most. */
-struct tierce__peer *tierce__client_peer(struct tierce__client *client);
+/* The node, with a reference, or NULL where there is none now. Connects if it is time to, which
+ * waits until the deadline at most. */
+struct tierce__peer *tierce__client_peer(struct tierce__client *client, uint64_t deadline_ns);
 
 /* A reference more; NULL is accepted by release. */
 struct tierce__peer *tierce__peer_acquire(struct tierce__peer *peer);
@@ -114,8 +114,10 @@ TIERCE_MUSTUSE int tierce__client_view_open(struct tierce_view *view,
                                             const struct tierce_namespace *ns);
 void tierce__client_view_close(struct tierce_view *view);
 
-/* The peer, and the view's number there; NULL: there is none, or it does not take the view. */
-struct tierce__peer *tierce__client_view_peer(const struct tierce_view *view, uint64_t *number);
+/* The peer, and the view's number there; NULL: there is none, or it does not take the view, or the
+ * deadline is over. */
+struct tierce__peer *tierce__client_view_peer(const struct tierce_view *view, uint64_t *number,
+                                              uint64_t deadline_ns);
 
 /* Asks a question whose `slot` is to be filled with what the peer lacks of the chain, of which it
  * then has all blocks. */

@@ -105,7 +105,8 @@ static void end_view(struct tierce__peer *peer, uint64_t number, uint64_t deadli
 }
 
 /* Opens the view at a peer: its number, or 0 if that refuses it; or an error. */
-static int64_t introduce(const struct tierce_view *view, struct tierce__peer *peer)
+static int64_t introduce(const struct tierce_view *view, struct tierce__peer *peer,
+                         uint64_t deadline_ns)
 {
     uint8_t *cells = tierce__alloc(4 * (size_t)view->full.geometry.layer_count);
     if (cells == NULL)
@@ -113,7 +114,7 @@ static int64_t introduce(const struct tierce_view *view, struct tierce__peer *pe
     union tierce__native_request question;
     struct tierce__asking asking;
     describe(&question, view, cells);
-    int rc = tierce__peer_ask(&asking, peer, TIERCE__NATIVE_VIEW, &question, soon(view));
+    int rc = tierce__peer_ask(&asking, peer, TIERCE__NATIVE_VIEW, &question, deadline_ns);
     tierce__free(cells);
     if (rc == 0) {
         uint64_t number = asking.answer.view.number;
@@ -128,10 +129,11 @@ static int64_t introduce(const struct tierce_view *view, struct tierce__peer *pe
     return 0;
 }
 
-struct tierce__peer *tierce__client_view_peer(const struct tierce_view *view, uint64_t *number)
+struct tierce__peer *tierce__client_view_peer(const struct tierce_view *view, uint64_t *number,
+                                              uint64_t deadline_ns)
 {
     struct tierce__client_view *v = view->remote;
-    struct tierce__peer *peer = tierce__client_peer(view->engine->client);
+    struct tierce__peer *peer = tierce__client_peer(view->engine->client, deadline_ns);
     if (peer == NULL)
         return NULL;
     uint64_t who = tierce__peer_number(peer);
@@ -140,7 +142,7 @@ struct tierce__peer *tierce__client_view_peer(const struct tierce_view *view, ui
     *number = v->number;
     tierce__lock_drop(&v->lock);
     if (!known) {
-        int64_t made = introduce(view, peer);
+        int64_t made = introduce(view, peer, deadline_ns);
         *number = made > 0 ? (uint64_t)made : 0;
         tierce__lock_take(&v->lock);
         bool late = v->peer == who; /* another thread was faster: its number stays */
@@ -151,7 +153,7 @@ struct tierce__peer *tierce__client_view_peer(const struct tierce_view *view, ui
         }
         tierce__lock_drop(&v->lock);
         if (late && made > 0)
-            end_view(peer, (uint64_t)made, soon(view));
+            end_view(peer, (uint64_t)made, deadline_ns);
         *number = late ? theirs : *number;
     }
     if (*number != 0)
@@ -166,9 +168,10 @@ void tierce__client_view_close(struct tierce_view *view)
     if (v == NULL)
         return;
     if (v->number != 0 && tierce__client_is_connected(view->engine->client)) {
-        struct tierce__peer *peer = tierce__client_peer(view->engine->client);
+        uint64_t deadline_ns = soon(view);
+        struct tierce__peer *peer = tierce__client_peer(view->engine->client, deadline_ns);
         if (peer != NULL && tierce__peer_number(peer) == v->peer)
-            end_view(peer, v->number, soon(view));
+            end_view(peer, v->number, deadline_ns);
         tierce__peer_release(peer);
     }
     free_names(v);
@@ -236,15 +239,15 @@ static int find(struct tierce_view *view, enum tierce__native_op op,
                 const struct tierce_chain *chain, const struct tierce__native_lookup *what,
                 struct tierce_found *out)
 {
-    uint64_t number;
-    struct tierce__peer *peer = tierce__client_view_peer(view, &number);
+    uint64_t number, deadline_ns = soon(view);
+    struct tierce__peer *peer = tierce__client_view_peer(view, &number, deadline_ns);
     if (peer == NULL)
         return 0;
     union tierce__native_request question = {.lookup = *what};
     question.lookup.view = number;
     struct tierce__asking asking;
     int rc = tierce__client_ask_chain(&asking, peer, op, &question, &question.lookup.chain, chain,
-                                      soon(view));
+                                      deadline_ns);
     if (rc == 0) {
         const struct tierce__native_found *found = &asking.answer.lookup;
         uint64_t to = what->to_block;
@@ -342,10 +345,11 @@ static void tell(struct tierce_view *view, enum tierce__native_op op,
 {
     if (!tierce__client_is_connected(view->engine->client))
         return; /* another node knows nothing of it */
-    struct tierce__peer *peer = tierce__client_view_peer(view, view_slot);
+    uint64_t deadline_ns = soon(view);
+    struct tierce__peer *peer = tierce__client_view_peer(view, view_slot, deadline_ns);
     if (peer == NULL)
         return;
-    int rc = tierce__peer_tell(peer, op, question, soon(view));
+    int rc = tierce__peer_tell(peer, op, question, deadline_ns);
     (void)tierce__client_miss(view, rc);
     tierce__peer_release(peer);
 }
@@ -366,12 +370,12 @@ void tierce__client_computed(struct tierce_view *view, uint64_t tokens, uint64_t
 
 int tierce__client_flush(struct tierce_engine *engine, uint32_t timeout_ms)
 {
-    struct tierce__peer *peer = tierce__client_peer(engine->client);
+    /* The node tells it itself if it is late. */
+    uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms) + FLUSH_GRACE_NS;
+    struct tierce__peer *peer = tierce__client_peer(engine->client, deadline_ns);
     if (peer == NULL)
         return TIERCE_E_DOWN;
     union tierce__native_request question = {.flush = {timeout_ms}};
-    /* The node tells it itself if it is late. */
-    uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms) + FLUSH_GRACE_NS;
     int rc = tierce__peer_tell(peer, TIERCE__NATIVE_FLUSH, &question, deadline_ns);
     tierce__peer_release(peer);
     return rc <= 0 ? rc : TIERCE_E_DOWN;
@@ -381,12 +385,13 @@ int64_t tierce__client_clear(struct tierce_engine *engine, uint32_t tiers,
                              const struct tierce_view *view)
 {
     union tierce__native_request question = {.clear = {.tiers = tiers}};
-    struct tierce__peer *peer = view != NULL ? tierce__client_view_peer(view, &question.clear.view)
-                                             : tierce__client_peer(engine->client);
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
+    struct tierce__peer *peer =
+        view != NULL ? tierce__client_view_peer(view, &question.clear.view, deadline_ns)
+                     : tierce__client_peer(engine->client, deadline_ns);
     if (peer == NULL)
         return TIERCE_E_DOWN;
     struct tierce__asking asking;
-    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
     int64_t rc = tierce__peer_ask(&asking, peer, TIERCE__NATIVE_CLEAR, &question, deadline_ns);
     if (rc == 0) {
         uint64_t count = asking.answer.store_end.count;

@@ -17,8 +17,8 @@
 /* Until there is a node that does it, it has brought nothing. */
 static int ask_node(struct tierce_prefetch *p, const struct tierce_chain *chain)
 {
-    uint64_t view;
-    struct tierce__peer *peer = tierce__client_view_peer(p->view, &view);
+    uint64_t view, deadline_ns = tierce__deadline_in_ms(p->engine->settings.lookup_ms);
+    struct tierce__peer *peer = tierce__client_view_peer(p->view, &view, deadline_ns);
     if (peer == NULL)
         return 0;
     const struct tierce_prefetch_opts *opts = &p->opts;
@@ -32,8 +32,7 @@ static int ask_node(struct tierce_prefetch *p, const struct tierce_chain *chain)
                                                                 .timeout_ms = timeout_ms}};
     struct tierce__asking asking;
     int rc = tierce__client_ask_chain(&asking, peer, TIERCE__NATIVE_PREFETCH_BEGIN, &question,
-                                      &question.prefetch_begin.chain, chain,
-                                      tierce__deadline_in_ms(p->engine->settings.lookup_ms));
+                                      &question.prefetch_begin.chain, chain, deadline_ns);
     if (rc == 0) {
         p->owed->question.prefetch_end.number = asking.answer.view.number;
         p->peer = tierce__peer_acquire(peer);

@@ -100,10 +100,10 @@ int tierce__client_store_begin(struct tierce__client_store **out, struct tierce_
                                const struct tierce_transfer_opts *opts)
 {
     *out = NULL;
-    uint64_t number;
+    uint64_t number, deadline_ns = deadline_in(view, 0);
     if (tierce__engine_mode(view->engine) != TIERCE_MODE_NORMAL)
         return 0;
-    struct tierce__peer *peer = tierce__client_view_peer(view, &number);
+    struct tierce__peer *peer = tierce__client_view_peer(view, &number, deadline_ns);
     if (peer == NULL)
         return 0;
     union tierce__native_request question = {
@@ -115,7 +115,7 @@ int tierce__client_store_begin(struct tierce__client_store **out, struct tierce_
                         .tiers = opts->tiers,
                         .tag = opts->tag != NULL ? opts->tag : ""}};
     struct tierce__asking asking;
-    uint64_t deadline_ns = deadline_in(view, store_ms(view, peer));
+    deadline_ns += store_ms(view, peer) * TIERCE__MS_NS;
     int rc = tierce__client_ask_chain(&asking, peer, TIERCE__NATIVE_STORE_BEGIN, &question,
                                       &question.store_begin.chain, opts->chain, deadline_ns);
     if (rc == 0 && asking.answer.store_begin.store != 0) {
@@ -256,8 +256,8 @@ static int copy_hashes(struct tierce__client_load *load, const struct tierce_cha
 static int ask_loan(struct tierce__client_load *load, struct tierce_view *view,
                     const struct tierce_transfer_opts *opts)
 {
-    uint64_t number;
-    struct tierce__peer *peer = tierce__client_view_peer(view, &number);
+    uint64_t number, deadline_ns = deadline_in(view, 0);
+    struct tierce__peer *peer = tierce__client_view_peer(view, &number, deadline_ns);
     if (peer == NULL)
         return 0;
     load->owed = tierce__calloc(1, sizeof(*load->owed)); /* the end cannot fail for memory then */
@@ -276,9 +276,8 @@ static int ask_loan(struct tierce__client_load *load, struct tierce_view *view,
                                                             .tiers = opts->tiers}};
     struct tierce__asking asking;
     uint64_t asked_ns = tierce__now_ns();
-    int rc =
-        tierce__client_ask_chain(&asking, peer, TIERCE__NATIVE_LOAD_BEGIN, &question,
-                                 &question.load_begin.chain, opts->chain, deadline_in(view, 0));
+    int rc = tierce__client_ask_chain(&asking, peer, TIERCE__NATIVE_LOAD_BEGIN, &question,
+                                      &question.load_begin.chain, opts->chain, deadline_ns);
     load->deadline_ns = deadline_in(view, (uint64_t)timeout_ms + GRACE_MS);
     if (rc == 0) {
         load->lent_until_ns = asked_ns + asking.answer.load_begin.left_ms * TIERCE__MS_NS;

@@ -329,7 +329,8 @@ static int open_client(struct tierce_engine *engine, const struct tierce_config 
                 .user = tierce__engine_text(config, TIERCE__ENGINE_NODE_USER),
                 .engine_name = tierce__engine_text(config, TIERCE__ENGINE_NODE_ENGINE)});
     if (rc == 0)
-        tierce__peer_release(tierce__client_peer(engine->client));
+        tierce__peer_release(tierce__client_peer(
+            engine->client, tierce__deadline_in_ms(engine->settings.lookup_ms)));
     return rc;
 }
 

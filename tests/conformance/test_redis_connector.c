@@ -66,9 +66,11 @@ static void stop(void *ctx)
     redis_stop(&server);
 }
 
+#define NEVER_DOWN "sentinel down-after-milliseconds m 600000\n"
+
 static bool start_sentinel(char *url, size_t room, void *ctx)
 {
-    if (!redis_sentinels_start(&sentinels, 1, NULL, ""))
+    if (!redis_sentinels_start(&sentinels, 1, NULL, NEVER_DOWN))
         return false;
     snprintf(url, room, "valkey+sentinel://%s/m/4%s", sentinels.hosts, (const char *)ctx);
     return true;
@@ -107,7 +109,7 @@ static void remove_tls(void)
 
 static bool start_tls_sentinel(char *url, size_t room, void *ctx)
 {
-    if (!make_tls() || !redis_sentinels_start(&sentinels, 1, NULL, ""))
+    if (!make_tls() || !redis_sentinels_start(&sentinels, 1, NULL, NEVER_DOWN))
         return false;
     snprintf(url, room, "rediss+sentinel://%s/m", sentinels.hosts);
     finish_tls(url, room, ctx);
@@ -151,13 +153,17 @@ static void stop_tls_cluster(void *ctx)
 
 #define CAPS (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS)
 
-static char plain[] = "", many[] = "?db=2&connections=40&prefix=a*%3F%5B%5C",
-            user[] = "?prefix=kv:&ttl=1h";
+/* A busy machine does not make a server late, nor has a sentinel a reason to change the master. */
+#define PATIENT "timeout_ms=60000"
+
+static char plain[] = "?" PATIENT, by_tls[] = "&" PATIENT,
+            many[] = "?db=2&connections=40&prefix=a*%3F%5B%5C&" PATIENT,
+            user[] = "?prefix=kv:&ttl=1h&" PATIENT;
 
 static const struct connector_factory factories[] = {
     {.name = "redis", .start = start_tcp, .stop = stop, .ctx = plain, .caps = CAPS},
     {.name = "redis by a socket", .start = start_unix, .stop = stop, .ctx = many, .caps = CAPS},
-    {.name = "redis by TLS", .start = start_tls, .stop = stop, .ctx = plain, .caps = CAPS},
+    {.name = "redis by TLS", .start = start_tls, .stop = stop, .ctx = by_tls, .caps = CAPS},
     {.name = "redis for a user", .start = start_user, .stop = stop, .ctx = user, .caps = CAPS},
     {.name = "redis by a sentinel",
      .start = start_sentinel,
@@ -172,12 +178,12 @@ static const struct connector_factory factories[] = {
     {.name = "redis by a sentinel and TLS",
      .start = start_tls_sentinel,
      .stop = stop_tls_sentinel,
-     .ctx = plain,
+     .ctx = by_tls,
      .caps = CAPS},
     {.name = "redis cluster by TLS",
      .start = start_tls_cluster,
      .stop = stop_tls_cluster,
-     .ctx = plain,
+     .ctx = by_tls,
      .caps = CAPS},
 };
 

@@ -281,8 +281,7 @@ class RemoteWorker:
 
     def facts(self) -> Facts:
         facts = Facts(**json.loads(bytes(self.ask(bytes([OP_FACTS])))))
-        # Who is new to a node connects, tells it its view and asks: each may take so long.
-        self.lookup_s = 3 * facts.lookup_ms / 1000
+        self.lookup_s = facts.lookup_ms / 1000
         return facts
 
     def lookup(self, session, part, from_block, to_block, flags):

@@ -47,6 +47,7 @@ struct lie {
     bool is_cut;      /* no more than `sends` bytes of the answer go out */
     bool hangs;       /* and nothing behind them; otherwise the connection ends */
     size_t sends;
+    long late_ms; /* every answer, whatever is asked */
 };
 
 static struct {
@@ -114,7 +115,9 @@ static inline void tell(struct answer *answer, uint32_t op, int *fd)
         answer->sends = lie->sends;
         liar.told++;
     }
+    long late_ms = lie->late_ms;
     pthread_mutex_unlock(&liar.lock);
+    poll(NULL, 0, (int)late_ms);
 }
 
 static inline bool pass_answer(struct relay *r, uint32_t op)

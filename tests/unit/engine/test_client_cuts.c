@@ -72,6 +72,29 @@ START_TEST(answers_that_do_not_come)
 }
 END_TEST
 
+/* Who has to connect and to tell its view first waits for all of it as long as for one lookup. */
+START_TEST(answers_that_are_late_together)
+{
+    struct tierce_found found = {0};
+    struct tierce_lookup_opts look = {.size = sizeof(look)};
+    start(NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, true), BLOCKS);
+    close_client();
+    open_client();
+    lie_with((struct lie){.late_ms = 750}); /* HELLO, VIEW, LOOKUP: more than LOOKUP_TIME */
+    ck_assert_int_eq(tierce_lookup(fx.view, chain, BLOCKS, &look, &found), 0);
+    ck_assert_uint_eq(found.blocks, 0);
+    /* The node knows the view now. */
+    for (int i = 0; i < 100 && found.blocks == 0; i++)
+        ck_assert_int_eq(tierce_lookup(fx.view, chain, BLOCKS, &look, &found), 0);
+    ck_assert_uint_eq(found.blocks, BLOCKS);
+    tell_the_truth();
+    tierce_chain_destroy(chain);
+    end();
+}
+END_TEST
+
 /* ---- loads that are larger than memory ------------------------------------------------------- */
 
 #define LARGE 480u /* blocks: about half of their chunks fit into 1 MiB */
@@ -157,6 +180,7 @@ int main(void)
     tcase_set_timeout(tc, 240);
     tcase_add_test(tc, cut_answers);
     tcase_add_loop_test(tc, answers_that_do_not_come, 0, 4);
+    tcase_add_test(tc, answers_that_are_late_together);
     tcase_add_test(tc, chunks_that_are_passed);
     suite_add_tcase(suite, tc);
     return check_main(suite);
