@@ -27,6 +27,7 @@ struct tierce__connection {
     struct tierce__list node; /* under CLIENT, while nobody uses it */
     int fd;
     enum tierce__native_op late; /* 0, or what it was asked and has not answered in time */
+    uint64_t late_until_ns; /* what that begins has ended by itself then; 0: just become late */
     struct tierce__native_frame frame;
     uint8_t *body;
     size_t body_room;
@@ -145,10 +146,12 @@ static int exchange(struct tierce__connection *c, enum tierce__native_op op,
     rc = tierce__client_await(c->fd, deadline_ns);
     if (rc == 0)
         return hear(c, op, answer, passed, deadline_ns);
-    if (rc == TIERCE_E_DEADLINE && end_of(op) != 0)
+    if (rc == TIERCE_E_DEADLINE && end_of(op) != 0) {
         c->late = op;
-    else
+        c->late_until_ns = 0;
+    } else {
         cut(c);
+    }
     return rc;
 }
 
@@ -443,6 +446,8 @@ static void return_connection(struct tierce__peer *peer, struct tierce__connecti
 {
     bool open = c != NULL && c->fd >= 0;
     tierce__lock_take(&peer->client->lock);
+    if (open && c->late != 0 && c->late_until_ns == 0)
+        c->late_until_ns = tierce__deadline_in_ms(peer->client->engine->settings.pin_ms);
     if (open && c->late != 0)
         tierce__list_push_back(&peer->late_ones, &c->node);
     else if (open)
@@ -510,7 +515,8 @@ static int pay(struct tierce__peer *peer, struct tierce__connection *c, uint64_t
     return 0;
 }
 
-/* Hears what came too late on a connection, if it has come, and ends what it began. */
+/* Hears what came too late on a connection, if it has come, and ends what it began. One on which
+ * nothing comes makes room for another in the end. */
 static void settle_late(struct tierce__peer *peer, uint64_t deadline_ns)
 {
     struct tierce__connection *c = NULL;
@@ -536,6 +542,8 @@ static void settle_late(struct tierce__peer *peer, uint64_t deadline_ns)
             end.prefetch_end.number = answer.view.number;
         if (rc == 0 && (op != TIERCE__NATIVE_STORE_BEGIN || answer.store_begin.store != 0))
             (void)exchange(c, end_of(op), &end, &answer, NULL, deadline_ns);
+    } else if (tierce__now_ns() >= c->late_until_ns) {
+        cut(c);
     }
     return_connection(peer, c);
 }

@@ -200,7 +200,8 @@ static inline void stop_liar(void)
 
 /* ---- a client of it -------------------------------------------------------------------------- */
 
-static inline void open_client(void)
+/* `pin`: its timeout.pin. */
+static inline void open_client_with(const char *pin)
 {
     char why[TIERCE_CONFIG_ERROR_BYTES];
     struct tierce_namespace ns = fx_namespace();
@@ -208,10 +209,16 @@ static inline void open_client(void)
     ck_assert_int_eq(tierce_config_create(&config), 0);
     ck_assert_int_eq(tierce_config_set(config, "node.socket", liar.path, why), 0);
     ck_assert_int_eq(tierce_config_set(config, "timeout.lookup", LOOKUP_TIME, why), 0);
+    ck_assert_int_eq(tierce_config_set(config, "timeout.pin", pin, why), 0);
     client = fx_engine(config);
     tierce_config_destroy(config);
     ck_assert_int_eq(tierce_view_open(&fx.view, client, &ns, &(struct tierce_shard){0, 1, 0, 1}),
                      0);
+}
+
+static inline void open_client(void)
+{
+    open_client_with("60s");
 }
 
 static inline void close_client(void)

@@ -95,6 +95,45 @@ START_TEST(answers_that_are_late_together)
 }
 END_TEST
 
+#define CALLERS 16 /* as many as the client has connections */
+
+static void *prefetch_once(void *arg)
+{
+    check_prefetch(arg);
+    return NULL;
+}
+
+/* Answers that never come hold the client's connections for as long as the node holds what they
+ * may have begun, and no longer. */
+START_TEST(answers_that_never_come)
+{
+    pthread_t threads[CALLERS];
+    struct tierce_found found = {0};
+    struct tierce_lookup_opts look = {.size = sizeof(look)};
+    start(NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, true), BLOCKS);
+    close_client();
+    open_client_with("500ms");
+    ck_assert_int_eq(tierce_lookup(fx.view, chain, BLOCKS, &look, &found), 0);
+    ck_assert_uint_eq(found.blocks, BLOCKS);
+    lie_with((struct lie){TIERCE__NATIVE_PREFETCH_BEGIN, .is_cut = true, .hangs = true});
+    for (size_t i = 0; i < CALLERS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, prefetch_once, chain), 0);
+    for (size_t i = 0; i < CALLERS; i++)
+        pthread_join(threads[i], NULL);
+    ck_assert_uint_gt(tell_the_truth(), 3); /* all, but on a very busy machine */
+    found.blocks = 0;
+    for (int i = 0; i < 100 && found.blocks == 0; i++) {
+        ck_assert_int_eq(tierce_lookup(fx.view, chain, BLOCKS, &look, &found), 0);
+        poll(NULL, 0, 50);
+    }
+    ck_assert_uint_eq(found.blocks, BLOCKS);
+    tierce_chain_destroy(chain);
+    end();
+}
+END_TEST
+
 /* ---- loads that are larger than memory ------------------------------------------------------- */
 
 #define LARGE 480u /* blocks: about half of their chunks fit into 1 MiB */
@@ -181,6 +220,7 @@ int main(void)
     tcase_add_test(tc, cut_answers);
     tcase_add_loop_test(tc, answers_that_do_not_come, 0, 4);
     tcase_add_test(tc, answers_that_are_late_together);
+    tcase_add_test(tc, answers_that_never_come);
     tcase_add_test(tc, chunks_that_are_passed);
     suite_add_tcase(suite, tc);
     return check_main(suite);
