@@ -241,14 +241,17 @@ END_TEST
 
 /* ---- EXISTS ---------------------------------------------------------------------------------- */
 
-#define MANY 600u
+#define MANY_MAX 600u
 
-static struct tierce__store_name many[MANY];
-static char many_texts[MANY][24];
+static struct tierce__store_name many[MANY_MAX];
+static char many_texts[MANY_MAX][24];
+static uint32_t many_count;
 
 static void make_many(void)
 {
-    for (uint32_t i = 0; i < MANY; i++) {
+    many_count = factory->names > 0 ? factory->names : MANY_MAX;
+    ck_assert_uint_le(many_count, MANY_MAX);
+    for (uint32_t i = 0; i < many_count; i++) {
         snprintf(many_texts[i], sizeof(many_texts[i]), "many/%06u", i);
         many[i] =
             (struct tierce__store_name){.text = many_texts[i], .bytes = strlen(many_texts[i])};
@@ -266,25 +269,33 @@ static size_t count_leading(size_t first, size_t count)
     return call.req.found;
 }
 
-static const size_t gaps[] = {0, 1, 127, 128, 255, 256, 257, 512, MANY - 1};
-#define GAPS (sizeof(gaps) / sizeof(*gaps))
+/* The place of the i-th name that is not there, in order; many_count behind the last. */
+static size_t gap_at(size_t i)
+{
+    static const size_t gaps[] = {0, 1, 40, 127, 128, 255, 256, 257, 512, MANY_MAX - 1};
+    size_t last = many_count - 1;
+    for (size_t k = 0; k < sizeof(gaps) / sizeof(*gaps) && gaps[k] < last; k++, i--) {
+        if (i == 0)
+            return gaps[k];
+    }
+    return i == 0 ? last : many_count;
+}
 
 /* Without deletions: the gaps are closed one after the other. */
 static void close_gaps(void)
 {
-    for (size_t i = 0, gap = 0; i < MANY; i++) {
-        if (gap < GAPS && gaps[gap] == i)
+    for (size_t i = 0, gap = 0; i < many_count; i++) {
+        if (gap_at(gap) == i)
             gap++;
         else
             ck_assert_int_eq(connector_put(connector, pool, many_texts[i], 0, 10), 0);
     }
-    for (size_t i = 0; i < GAPS; i++) {
-        size_t next = i + 1 < GAPS ? gaps[i + 1] : MANY;
-        ck_assert_uint_eq(count_leading(0, MANY), gaps[i]);
-        ck_assert_uint_eq(count_leading(gaps[i] + 1, MANY - gaps[i] - 1), next - gaps[i] - 1);
-        ck_assert_int_eq(connector_put(connector, pool, many_texts[gaps[i]], 0, 10), 0);
+    for (size_t i = 0, gap; (gap = gap_at(i)) < many_count; i++) {
+        ck_assert_uint_eq(count_leading(0, many_count), gap);
+        ck_assert_uint_eq(count_leading(gap + 1, many_count - gap - 1), gap_at(i + 1) - gap - 1);
+        ck_assert_int_eq(connector_put(connector, pool, many_texts[gap], 0, 10), 0);
     }
-    ck_assert_uint_eq(count_leading(0, MANY), MANY);
+    ck_assert_uint_eq(count_leading(0, many_count), many_count);
 }
 
 START_TEST(exists_counts_the_leading_names)
@@ -292,20 +303,20 @@ START_TEST(exists_counts_the_leading_names)
     start(_i);
     make_many();
     ck_assert_uint_eq(count_leading(0, 0), 0);
-    ck_assert_uint_eq(count_leading(0, MANY), 0);
+    ck_assert_uint_eq(count_leading(0, many_count), 0);
     if (keeps()) {
         close_gaps();
         end();
         return;
     }
-    for (uint32_t i = 0; i < MANY; i++)
+    for (uint32_t i = 0; i < many_count; i++)
         ck_assert_int_eq(connector_put(connector, pool, many_texts[i], i, 10), 0);
-    for (size_t i = 0; i < GAPS; i++) {
-        ck_assert_uint_eq(count_leading(0, MANY), MANY);
-        ck_assert_int_eq(connector_delete(connector, many_texts[gaps[i]]), 0);
-        ck_assert_uint_eq(count_leading(0, MANY), gaps[i]);
-        ck_assert_uint_eq(count_leading(gaps[i] + 1, MANY - gaps[i] - 1), MANY - gaps[i] - 1);
-        ck_assert_int_eq(connector_put(connector, pool, many_texts[gaps[i]], 0, 10), 0);
+    for (size_t i = 0, gap; (gap = gap_at(i)) < many_count; i++) {
+        ck_assert_uint_eq(count_leading(0, many_count), many_count);
+        ck_assert_int_eq(connector_delete(connector, many_texts[gap]), 0);
+        ck_assert_uint_eq(count_leading(0, many_count), gap);
+        ck_assert_uint_eq(count_leading(gap + 1, many_count - gap - 1), many_count - gap - 1);
+        ck_assert_int_eq(connector_put(connector, pool, many_texts[gap], 0, 10), 0);
     }
     end();
 }
@@ -313,13 +324,13 @@ END_TEST
 
 /* ---- LIST ------------------------------------------------------------------------------------ */
 
-static uint32_t told[MANY + NAMES];
+static uint32_t told[MANY_MAX + NAMES];
 
 static void tell(void *arg, const struct tierce__store_name *name)
 {
     ck_assert_ptr_eq(((struct connector_call *)arg)->req.arg, arg);
     ck_assert_int_eq(atomic_load(&((struct connector_call *)arg)->done_count), 0);
-    for (uint32_t i = 0; i < MANY; i++) {
+    for (uint32_t i = 0; i < many_count; i++) {
         if (name->bytes == many[i].bytes && memcmp(name->text, many[i].text, name->bytes) == 0) {
             told[i]++;
             return;
@@ -327,7 +338,7 @@ static void tell(void *arg, const struct tierce__store_name *name)
     }
     for (uint32_t i = 0; i < NAMES; i++) {
         if (name->bytes == strlen(names[i]) && memcmp(name->text, names[i], name->bytes) == 0) {
-            told[MANY + i]++;
+            told[MANY_MAX + i]++;
             return;
         }
     }
@@ -355,17 +366,17 @@ static void expect_told(const char *prefix)
 {
     list_all(prefix);
     prefix = prefix != NULL ? prefix : "";
-    for (uint32_t i = 0; i < MANY; i++)
+    for (uint32_t i = 0; i < many_count; i++)
         ck_assert_int_eq(told[i] > 0, strncmp(many_texts[i], prefix, strlen(prefix)) == 0);
     for (uint32_t i = 0; i < NAMES; i++)
-        ck_assert_int_eq(told[MANY + i] > 0, strncmp(names[i], prefix, strlen(prefix)) == 0);
+        ck_assert_int_eq(told[MANY_MAX + i] > 0, strncmp(names[i], prefix, strlen(prefix)) == 0);
 }
 
 START_TEST(list_tells_all_names)
 {
-    static const char *const prefixes[] = {NULL, "many/", "many/0005", "many/000599", "*",
-                                           "[",  "\\",    "?",         "a",           ".",
-                                           "~",  "%",     "/",         "nothing"};
+    static const char *const prefixes[] = {NULL, "many/", "many/00001", "many/0005", "many/000599",
+                                           "*",  "[",     "\\",         "?",         "a",
+                                           ".",  "~",     "%",          "/",         "nothing"};
     start(_i);
     make_many();
     if ((connector->caps & TIERCE__CONNECTOR_LISTS) == 0) {
@@ -377,7 +388,7 @@ START_TEST(list_tells_all_names)
         return;
     }
     list_all(NULL);
-    for (uint32_t i = 0; i < MANY; i++)
+    for (uint32_t i = 0; i < many_count; i++)
         ck_assert_int_eq(connector_put(connector, pool, many_texts[i], i, 10), 0);
     for (uint32_t i = 0; i < NAMES; i++)
         ck_assert_int_eq(connector_put(connector, pool, names[i], i, 10), 0);

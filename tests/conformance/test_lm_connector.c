@@ -62,12 +62,23 @@ static char plain[] = "", few[] = "?connections=2";
 int main(void)
 {
     struct connector_factory factories[3] = {
-        {"node", start_node, stop_node, plain, TIERCE__CONNECTOR_NO_DELETE},
-        {"node2", start_node, stop_node, few, TIERCE__CONNECTOR_NO_DELETE},
+        {.name = "node",
+         .start = start_node,
+         .stop = stop_node,
+         .ctx = plain,
+         .caps = TIERCE__CONNECTOR_NO_DELETE},
+        {.name = "node2",
+         .start = start_node,
+         .stop = stop_node,
+         .ctx = few,
+         .caps = TIERCE__CONNECTOR_NO_DELETE},
     };
     char *python = getenv("TIERCE_LMCACHE_PYTHON");
     if (python != NULL)
-        factories[2] = (struct connector_factory){"lmcache", start_lmcache, stop_lmcache, python,
-                                                  TIERCE__CONNECTOR_NO_DELETE};
+        factories[2] = (struct connector_factory){.name = "lmcache",
+                                                  .start = start_lmcache,
+                                                  .stop = stop_lmcache,
+                                                  .ctx = python,
+                                                  .caps = TIERCE__CONNECTOR_NO_DELETE};
     return connector_conformance_main(factories, python != NULL ? 3 : 2);
 }

@@ -54,9 +54,9 @@ static char plain[] = "", ttl[] = "?ttl=1h&prefix=kv/", years[] = "?ttl=8760h&co
 #define CAPS TIERCE__CONNECTOR_RANGES
 
 static const struct connector_factory factories[] = {
-    {"memcached", start_tcp, stop, plain, CAPS},
-    {"unix", start_unix, stop, ttl, CAPS},
-    {"small", start_small, stop, years, CAPS},
+    {.name = "memcached", .start = start_tcp, .stop = stop, .ctx = plain, .caps = CAPS},
+    {.name = "unix", .start = start_unix, .stop = stop, .ctx = ttl, .caps = CAPS},
+    {.name = "small", .start = start_small, .stop = stop, .ctx = years, .caps = CAPS},
 };
 
 int main(void)

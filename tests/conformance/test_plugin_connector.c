@@ -59,13 +59,24 @@ static unsigned caps_of(const char *where)
 int main(void)
 {
     struct connector_factory factories[] = {
-        {"example", start_example, stop_example, plain, CAPS},
-        {"capped", start_example, stop_example, capped, CAPS},
+        {.name = "example",
+         .start = start_example,
+         .stop = stop_example,
+         .ctx = plain,
+         .caps = CAPS},
+        {.name = "capped",
+         .start = start_example,
+         .stop = stop_example,
+         .ctx = capped,
+         .caps = CAPS},
     };
     char *other = getenv("TIERCE_PLUGIN");
     if (other == NULL)
         return connector_conformance_main(factories, 2);
-    factories[0] =
-        (struct connector_factory){"other", start_other, stop_other, other, caps_of(other)};
+    factories[0] = (struct connector_factory){.name = "other",
+                                              .start = start_other,
+                                              .stop = stop_other,
+                                              .ctx = other,
+                                              .caps = caps_of(other)};
     return connector_conformance_main(factories, 1);
 }
