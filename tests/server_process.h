@@ -99,21 +99,27 @@ static inline bool server_listens_at(const char *path)
 static inline bool server_wait(pid_t *pid, uint16_t port, const char *socket_path)
 {
     enum { WAIT_SECONDS = 60 };
-    time_t end = time(NULL) + WAIT_SECONDS;
+    struct timespec now, end;
     int status = 0;
-    while (*pid > 0 && time(NULL) < end) {
-        if ((port == 0 || server_listens(port)) &&
-            (socket_path[0] == '\0' || server_listens_at(socket_path)))
-            return true;
+    if (*pid <= 0)
+        return false;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += WAIT_SECONDS;
+    do {
         if (waitpid(*pid, &status, WNOHANG) == *pid) {
-            fprintf(stderr, "the server for port %u ended at its start: status 0x%x\n",
-                    (unsigned)port, (unsigned)status);
+            fprintf(stderr, "the server of port %u \"%s\" ended at its start: status 0x%x\n",
+                    (unsigned)port, socket_path, (unsigned)status);
             *pid = 0;
             return false;
         }
+        if ((port == 0 || server_listens(port)) &&
+            (socket_path[0] == '\0' || server_listens_at(socket_path)))
+            return true;
         server_pause_ms(5);
-    }
-    fprintf(stderr, "no server listens at port %u after %d s\n", (unsigned)port, WAIT_SECONDS);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (now.tv_sec < end.tv_sec);
+    fprintf(stderr, "no server listens at port %u \"%s\" after %d s\n", (unsigned)port, socket_path,
+            WAIT_SECONDS);
     return false;
 }
 

@@ -27,7 +27,7 @@ struct tierce__connection {
     struct tierce__list node; /* under CLIENT, while nobody uses it */
     int fd;
     enum tierce__native_op late; /* 0, or what it was asked and has not answered in time */
-    uint64_t late_until_ns; /* what that begins has ended by itself then; 0: just become late */
+    uint64_t late_until_ns;      /* is waited for; 0: it has just become late */
     struct tierce__native_frame frame;
     uint8_t *body;
     size_t body_room;
@@ -373,7 +373,8 @@ static const char *reason(int rc)
 static struct tierce__peer *connect_peer(struct tierce__client *client, uint64_t deadline_ns)
 {
     struct tierce__peer *peer = NULL;
-    int rc = make_peer(&peer, client, deadline_ns);
+    uint64_t soon_ns = tierce__deadline_in_ms(client->engine->settings.lookup_ms);
+    int rc = make_peer(&peer, client, soon_ns < deadline_ns ? soon_ns : deadline_ns);
     tierce__lock_take(&client->lock);
     client->connecting = false;
     client->retry_at_ns = tierce__deadline_in_ms(RETRY_MS);
@@ -516,7 +517,7 @@ static int pay(struct tierce__peer *peer, struct tierce__connection *c, uint64_t
 }
 
 /* Hears what came too late on a connection, if it has come, and ends what it began. One on which
- * nothing comes makes room for another in the end. */
+ * nothing comes makes room for another in the end: the node ends what it cannot tell. */
 static void settle_late(struct tierce__peer *peer, uint64_t deadline_ns)
 {
     struct tierce__connection *c = NULL;

@@ -50,7 +50,8 @@ const char *tierce__client_engine_name(const struct tierce__client *client);
 void tierce__client_close(struct tierce__client *client);
 
 /* The node, with a reference, or NULL where there is none now. Connects if it is time to, which
- * waits until the deadline at most. */
+ * waits until the deadline at most, and no longer than timeout.lookup: others see no node
+ * meanwhile. */
 struct tierce__peer *tierce__client_peer(struct tierce__client *client, uint64_t deadline_ns);
 
 /* A reference more; NULL is accepted by release. */
@@ -76,7 +77,8 @@ struct tierce__asking {
 
 /*
  * Returns the answer's status: 0, or enum tierce__native_status, or a node's error; or of our own
- * TIERCE_E_DEADLINE (what the answer begins if it comes yet is ended then), TIERCE_E_DOWN (the
+ * TIERCE_E_DEADLINE (what the answer begins is ended when it comes; after timeout.pin the node ends
+ * what it could not tell), TIERCE_E_DOWN (the
  * node is gone, or does not answer lately: what begins something is not asked then), -ENOMEM.
  * *asking needs `done` only after 0.
  */

@@ -371,7 +371,9 @@ void tierce__client_computed(struct tierce_view *view, uint64_t tokens, uint64_t
 int tierce__client_flush(struct tierce_engine *engine, uint32_t timeout_ms)
 {
     /* The node tells it itself if it is late. */
-    uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms) + FLUSH_GRACE_NS;
+    uint64_t deadline_ns = tierce__deadline_in_ms(timeout_ms);
+    if (deadline_ns != TIERCE__DEADLINE_NEVER)
+        deadline_ns += FLUSH_GRACE_NS;
     struct tierce__peer *peer = tierce__client_peer(engine->client, deadline_ns);
     if (peer == NULL)
         return TIERCE_E_DOWN;

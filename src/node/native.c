@@ -138,6 +138,9 @@ static int serve_one(struct tierce__native_connection *c)
 {
     uint32_t op, body_bytes;
     int rc = receive(c, &op, &body_bytes);
+    /* So is a connection closed on which the last answer has not been read. */
+    if (rc != -ECONNRESET || c->in_used > 0)
+        c->begun_by = 0;
     if (rc == 0)
         rc = tierce__native_answer(c, op, c->in + TIERCE__NATIVE_HEAD, body_bytes);
     if (rc == 0) {
@@ -169,6 +172,8 @@ static void *run_connection(void *arg)
         tierce__log_repeated(TIERCE_LOG_WARN, "native_protocol_error", "pid=%d err=\"%s\"", c->pid,
                              tierce_strerror(rc));
     }
+    if (c->begun_by != 0)
+        tierce__native_end_unheard(c);
     tierce__native_leave(c);
     tierce__lock_take(&native->lock);
     tierce__list_remove(&c->node);

@@ -726,6 +726,33 @@ static int (*const answers[TIERCE__NATIVE_OPS])(struct call *call) = {
     [TIERCE__NATIVE_LOAD_NEXT] = answer_load_next,
 };
 
+static void note_begun(const struct call *call, enum tierce__native_op op)
+{
+    uint64_t begun = op == TIERCE__NATIVE_LOAD_BEGIN       ? call->say.load_begin.load
+                     : op == TIERCE__NATIVE_STORE_BEGIN    ? call->say.store_begin.store
+                     : op == TIERCE__NATIVE_PREFETCH_BEGIN ? call->say.view.number
+                                                           : 0;
+    call->connection->begun_by = begun != 0 ? op : 0;
+    call->connection->begun = begun;
+}
+
+void tierce__native_end_unheard(struct tierce__native_connection *connection)
+{
+    struct call call = {
+        .connection = connection, .client = connection->client, .native = connection->native};
+    if (connection->begun_by == TIERCE__NATIVE_LOAD_BEGIN) {
+        call.ask.load_end = (struct tierce__native_load_end){.load = connection->begun};
+        (void)answer_load_end(&call);
+    } else if (connection->begun_by == TIERCE__NATIVE_STORE_BEGIN) {
+        call.ask.store_end = (struct tierce__native_store_end){.store = connection->begun};
+        (void)answer_store_end(&call);
+    } else {
+        call.ask.prefetch_end.number = connection->begun;
+        (void)answer_prefetch_end(&call);
+    }
+    connection->begun_by = 0;
+}
+
 int tierce__native_answer(struct tierce__native_connection *connection, uint32_t op,
                           const uint8_t *body, size_t body_bytes)
 {
@@ -740,6 +767,8 @@ int tierce__native_answer(struct tierce__native_connection *connection, uint32_t
     int status = answers[op](&call);
     if (op == TIERCE__NATIVE_HELLO && status == TIERCE_E_FORMAT)
         return status;
+    if (status == 0)
+        note_begun(&call, (enum tierce__native_op)op);
     return tierce__native_pack_answer(&connection->out, (enum tierce__native_op)op, status,
                                       &call.say);
 }

@@ -139,6 +139,10 @@ struct tierce__native_connection {
     uint8_t *rows; /* of the answer that is being made */
     size_t rows_room;
     bool sends_pool; /* with the next answer */
+    /* What the last answer has begun, of which nobody may have heard yet: by what question, or 0,
+     * and its number. */
+    enum tierce__native_op begun_by;
+    uint64_t begun;
 };
 
 /* ---- native_client.c ---- */
@@ -221,5 +225,9 @@ void tierce__native_end_prefetch(struct tierce__native_client *client,
  * connection. Blocks as the call does that it stands for. */
 TIERCE_MUSTUSE int tierce__native_answer(struct tierce__native_connection *connection, uint32_t op,
                                          const uint8_t *body, size_t body_bytes);
+
+/* Ends what the last answer has begun, which nobody has heard of: not been told, or not been read
+ * when the connection was closed. */
+void tierce__native_end_unheard(struct tierce__native_connection *connection);
 
 #endif

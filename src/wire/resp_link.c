@@ -31,7 +31,7 @@ struct tierce__resp_link {
     uint64_t connects_before; /* of servers that were left */
     bool has_why;             /* why is newer than the server's */
     char why[TIERCE__RESP_WHY_BYTES];
-    /* Ours at the servers and at the sentinels, which all know them; or NULL. */
+    /* Ours at the servers and at the sentinels, or NULL. */
     char *passwords[2];
 };
 
@@ -229,7 +229,7 @@ static int read_server(struct tierce__resp_link *link, struct tierce__resp_value
             : tierce__resp_read(link->server, out, deadline_ns);
     if (rc == 0 && is_of_no_use(out)) {
         link->leaves = true;
-        fail(link, TIERCE_E_DOWN, out->text);
+        fail(link, TIERCE_E_DOWN, tierce__resp_words(out));
     }
     if (rc != 0 || !is_last || !waits(link))
         return rc;

@@ -23,9 +23,9 @@ struct connector_factory {
     void (*stop)(void *ctx);
     void *ctx;
     unsigned caps; /* that its connector must have */
-    /* How many names are asked for at once, 600 where this is 0: fewer for a store that is asked
-     * for each by itself. */
-    uint32_t names;
+    /* How many names an EXISTS asks for, 600 where this is 0: fewer for a store that is asked for
+     * each by itself. */
+    uint32_t exists;
 };
 
 /* Runs all tests over all factories. Returns the exit status of the program. */

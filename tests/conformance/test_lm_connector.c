@@ -3,7 +3,7 @@
  * names a Python that has it. */
 #include "conformance/connector_conformance.h"
 #include "node_harness.h"
-#include "redis_server.h"
+#include "server_process.h"
 
 #include <stdlib.h>
 
@@ -40,21 +40,13 @@ static bool start_lmcache(char *url, size_t room, void *ctx)
         execl(ctx, ctx, "-m", "lmcache.v1.server", "127.0.0.1", port, (char *)NULL);
         _exit(127);
     }
-    for (int i = 0; lmcache > 0 && i < 12000; i++) {
-        if (server_listens(number))
-            return true;
-        if (waitpid(lmcache, NULL, WNOHANG) == lmcache)
-            break;
-        server_pause_ms(5);
-    }
-    return false;
+    return server_wait(&lmcache, number, "");
 }
 
 static void stop_lmcache(void *ctx)
 {
     (void)ctx;
-    kill(lmcache, SIGKILL);
-    waitpid(lmcache, NULL, 0);
+    server_kill(&lmcache);
 }
 
 static char plain[] = "", few[] = "?connections=2";

@@ -70,8 +70,8 @@ static void stop_other(void *ctx)
     (void)ctx;
 }
 
-#define CAPS  (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS)
-#define NAMES 60u /* more than connections */
+#define CAPS   (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS)
+#define EXISTS 60u /* more than connections */
 
 /* As long as it takes until forty connections have shaken hands beside other tests. */
 #define PATIENT "&timeout_ms=60000"
@@ -79,29 +79,33 @@ static char plain[] = PATIENT, few[] = PATIENT "&connections=2",
             parts[] = PATIENT "&part=5MiB&connections=40";
 
 static const struct connector_factory nanio[] = {
-    {.name = "s3", .start = start_path, .stop = stop, .ctx = plain, .caps = CAPS, .names = NAMES},
+    {.name = "s3", .start = start_path, .stop = stop, .ctx = plain, .caps = CAPS, .exists = EXISTS},
     {.name = "s3 in parts",
      .start = start_path,
      .stop = stop,
      .ctx = parts,
      .caps = CAPS,
-     .names = NAMES},
+     .exists = EXISTS},
     {.name = "s3 with a prefix",
      .start = start_prefix,
      .stop = stop,
      .ctx = few,
      .caps = CAPS,
-     .names = NAMES},
+     .exists = EXISTS},
     {.name = "s3 by TLS",
      .start = start_tls,
      .stop = stop_tls,
      .ctx = parts,
      .caps = CAPS,
-     .names = NAMES},
+     .exists = EXISTS},
 };
 
 static const struct connector_factory other[] = {
-    {.name = "another s3", .start = start_other, .stop = stop_other, .caps = CAPS, .names = NAMES},
+    {.name = "another s3",
+     .start = start_other,
+     .stop = stop_other,
+     .caps = CAPS,
+     .exists = EXISTS},
 };
 
 int main(void)

@@ -4,7 +4,7 @@
 #include "conformance/connector_conformance.h"
 #include "key/sha256.h"
 #include "node_harness.h"
-#include "redis_server.h"
+#include "server_process.h"
 
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@
 #define TOKEN "s3cret/@ token"
 
 static struct node_harness node;
-static struct redis_server files; /* only its folder */
+static char folder[64];
 
 static void write_tokens(const char *path)
 {
@@ -39,26 +39,26 @@ static bool start(char *url, size_t room, void *ctx)
     const struct wish *wish = ctx;
     char *argv[5], params[512];
     int argc = 0;
-    snprintf(files.dir, sizeof(files.dir), "/tmp/tierce-node-XXXXXX");
-    if (mkdtemp(files.dir) == NULL || !tls_make_certificates(files.dir))
+    snprintf(folder, sizeof(folder), "/tmp/tierce-node-XXXXXX");
+    if (mkdtemp(folder) == NULL || !tls_make_certificates(folder))
         return false;
     snprintf(texts[argc++], sizeof(texts[0]), "--memory.size=256MiB");
     if (wish->tokens) {
-        snprintf(texts[argc++], sizeof(texts[0]), "--auth.token_file=%s/tokens", files.dir);
+        snprintf(texts[argc++], sizeof(texts[0]), "--auth.token_file=%s/tokens", folder);
         write_tokens(strchr(texts[argc - 1], '=') + 1);
     }
     if (wish->tls) {
-        snprintf(texts[argc++], sizeof(texts[0]), "--tls.certificate=%s/s.pem", files.dir);
-        snprintf(texts[argc++], sizeof(texts[0]), "--tls.key=%s/s.key", files.dir);
+        snprintf(texts[argc++], sizeof(texts[0]), "--tls.certificate=%s/s.pem", folder);
+        snprintf(texts[argc++], sizeof(texts[0]), "--tls.key=%s/s.key", folder);
     }
     if (wish->client_ca)
-        snprintf(texts[argc++], sizeof(texts[0]), "--tls.client_ca=%s/ca.pem", files.dir);
+        snprintf(texts[argc++], sizeof(texts[0]), "--tls.client_ca=%s/ca.pem", folder);
     for (int i = 0; i < argc; i++)
         argv[i] = texts[i];
     harness_start(&node, argc, argv);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    snprintf(params, sizeof(params), wish->params, files.dir, files.dir, files.dir);
+    snprintf(params, sizeof(params), wish->params, folder, folder, folder);
 #pragma GCC diagnostic pop
     snprintf(url, room, "tierce://%s%s:%u%s", wish->user, wish->host, (unsigned)node.ports.resp,
              params);
@@ -69,7 +69,7 @@ static void stop(void *ctx)
 {
     (void)ctx;
     harness_stop(&node);
-    redis_stop(&files);
+    server_remove(folder);
 }
 
 #define MUTUAL "?ca_file=%s/ca.pem&client_certificate=%s/s.pem&client_key=%s/s.key"

@@ -281,7 +281,9 @@ class RemoteWorker:
 
     def facts(self) -> Facts:
         facts = Facts(**json.loads(bytes(self.ask(bytes([OP_FACTS])))))
-        self.lookup_s = facts.lookup_ms / 1000
+        # The worker half may have to ask a node three times: for what a prefetch has brought, what
+        # there is, and another prefetch.
+        self.lookup_s = 3 * facts.lookup_ms / 1000
         return facts
 
     def lookup(self, session, part, from_block, to_block, flags):

@@ -35,12 +35,7 @@ static bool run_node(void)
               "--listen.http_port=0", "--memory.size=128MiB", "--control.socket=", (char *)NULL);
         _exit(127);
     }
-    for (int i = 0; server.pid > 0 && i < 6000; i++) {
-        if (server_listens(server.port))
-            return true;
-        server_pause_ms(5);
-    }
-    return false;
+    return server_wait(&server.pid, server.port, "");
 }
 
 static void start(int which)

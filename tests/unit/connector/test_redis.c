@@ -620,20 +620,34 @@ START_TEST(a_server_that_repeats_the_password)
 }
 END_TEST
 
-/* Nor where it is the name of another server. */
-START_TEST(a_sentinel_that_names_the_password)
+/* Nor where it is the name of another server, which a sentinel tells or a cluster. */
+static const struct {
+    const char *scheme, *user, *more, *greeting, *reply;
+    bool is_ours;
+} tellers[] = {
+    {"redis+sentinel", ":hidden@", "/m?timeout_ms=500", "+PONG\r\n",
+     "*2\r\n$6\r\nhidden\r\n$1\r\n1\r\n", true},
+    {"redis+sentinel", "", "/m?timeout_ms=500&sentinel_password=hidden", "+OK\r\n+PONG\r\n",
+     "*2\r\n$6\r\nhidden\r\n$1\r\n1\r\n", true},
+    {"redis+cluster", ":hidden@", "?timeout_ms=500", "+OK\r\n+PONG\r\n",
+     "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$6\r\nhidden\r\n:1\r\n", true},
+    {"redis+sentinel", ":other@", "/m?timeout_ms=500", "+PONG\r\n",
+     "*2\r\n$6\r\nhidden\r\n$1\r\n1\r\n", false},
+};
+
+START_TEST(a_server_named_as_the_password)
 {
     char url[128];
     pool = connector_pool();
-    proxy.reply = "*2\r\n$6\r\nhidden\r\n$1\r\n1\r\n";
+    proxy.reply = tellers[_i].reply;
     proxy.reply_bytes = strlen(proxy.reply);
-    proxy.greeting = "+PONG\r\n";
+    proxy.greeting = tellers[_i].greeting;
     start_proxy();
-    snprintf(url, sizeof(url), "redis+sentinel://:%s@127.0.0.1:%u/m?timeout_ms=500",
-             _i == 0 ? "hidden" : "other", (unsigned)proxy.port);
+    snprintf(url, sizeof(url), "%s://%s127.0.0.1:%u%s", tellers[_i].scheme, tellers[_i].user,
+             (unsigned)proxy.port, tellers[_i].more);
     open_url(url);
-    ck_assert_int_ne(connector_ping(connector), 0);
-    if (_i == 0)
+    ck_assert_int_ne(connector_exists(connector, "n"), 0);
+    if (tellers[_i].is_ours)
         expect_why("what is said repeats the password");
     else
         ck_assert_ptr_nonnull(strstr(connector_why(connector), "hidden"));
@@ -693,7 +707,7 @@ int main(void)
     tcase_add_test(tcase, half_open);
     tcase_add_loop_test(tcase, wrong_answers, 0, sizeof(answers) / sizeof(*answers));
     tcase_add_loop_test(tcase, a_server_that_repeats_the_password, 0, 5);
-    tcase_add_loop_test(tcase, a_sentinel_that_names_the_password, 0, 2);
+    tcase_add_loop_test(tcase, a_server_named_as_the_password, 0, 4);
     tcase_add_loop_test(tcase, answers_that_are_too_large, 0, 2);
     suite_add_tcase(suite, tcase);
     return check_main(suite);

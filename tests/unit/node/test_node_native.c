@@ -7,6 +7,7 @@
 #include "test_random.h"
 
 #include <signal.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -404,6 +405,61 @@ START_TEST(what_is_late_is_given_up)
 }
 END_TEST
 
+/* Who closes a connection on which the answer to a beginning comes, or has come unread, does not
+ * know what began: that ends, and what else he has stays. */
+START_TEST(what_nobody_hears_of_is_ended)
+{
+    union tierce__native_request asks[3];
+    static const enum tierce__native_op ops[] = {
+        TIERCE__NATIVE_LOAD_BEGIN, TIERCE__NATIVE_STORE_BEGIN, TIERCE__NATIVE_PREFETCH_BEGIN};
+    union tierce__native_answer say;
+    start(0, NULL);
+    struct tierce_chain *other = fx_chain(&fx, 2, BLOCKS, 0);
+    native_open(&a, path);
+    ck_assert_uint_eq(native_store(&a, chain, 1), BLOCKS);
+    asks[0].load_begin = (struct tierce__native_load){
+        .view = a.view, .to_block = BLOCKS, .chain = native_chain(1, chain, 0)};
+    asks[1].store_begin = (struct tierce__native_store){
+        .view = a.view, .to_block = BLOCKS, .tail = 1, .chain = native_chain(2, other, 0)};
+    asks[2].prefetch_begin = (struct tierce__native_prefetch){
+        .view = a.view, .to_block = BLOCKS, .chain = native_chain(1, chain, 0)};
+    ck_assert_int_eq(native_load_begin(&a, &say, chain, 1, 0), 0);
+    uint64_t load = say.load_begin.load, held = stats().held_bytes;
+    for (size_t i = 0; i < 12; i++) {
+        ck_assert_int_eq(native_hello(&b, path, &a), 0);
+        ck_assert_int_eq(tierce__native_pack_request(&b.frame, ops[i % 3], &asks[i % 3]), 0);
+        ck_assert_int_eq(send(b.fd, b.frame.bytes, b.frame.used, MSG_NOSIGNAL),
+                         (ssize_t)b.frame.used);
+        if (i < 6) {
+            struct pollfd fds = {.fd = b.fd, .events = POLLIN};
+            ck_assert_int_eq(poll(&fds, 1, 60000), 1);
+        }
+        native_close(&b, false);
+        for (int k = 0; k < 6000 && stats().connections > 1; k++)
+            pause_ms(10);
+        ck_assert_uint_eq(stats().connections, 1);
+        ck_assert_uint_eq(stats().held_bytes, held);
+        ck_assert_uint_eq(stats().loads, 1);
+        ck_assert_uint_eq(stats().stores, 0);
+        ck_assert_uint_eq(stats().prefetches, 0);
+    }
+    /* What was heard of is nobody's but who heard. */
+    ck_assert_int_eq(native_hello(&b, path, &a), 0);
+    ck_assert_int_eq(native_store_begin(&b, &say, other, 2, 0), 0);
+    native_close(&b, false);
+    for (int k = 0; k < 6000 && stats().connections > 1; k++)
+        pause_ms(10);
+    ck_assert_uint_eq(stats().stores, 1);
+    ck_assert_int_eq(native_store_end(&a, say.store_begin.store, false, NULL), 0);
+    ck_assert_int_eq(native_load_end(&a, load, 0, 0, 0), 0);
+    tierce_chain_destroy(other);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
 START_TEST(a_client_has_limits)
 {
     union tierce__native_answer say;
@@ -775,6 +831,7 @@ int main(void)
     tcase_add_test(t, pins_end_with_their_client);
     tcase_add_test(t, prefetches);
     tcase_add_test(t, what_is_late_is_given_up);
+    tcase_add_test(t, what_nobody_hears_of_is_ended);
     tcase_add_test(t, a_client_has_limits);
     tcase_add_test(t, chains_that_loads_hold_have_a_limit);
     tcase_add_test(t, who_says_nothing_is_not_waited_for);
