@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Deadlines and limits of what a node's clients have by its native protocol. */
+#include "native_fixture.h"
+
+#include <poll.h>
+
+START_TEST(what_is_late_is_given_up)
+{
+    union tierce__native_answer say;
+    start(2, (char *const[]){(char *)"--timeout.load=100ms", (char *)"--timeout.pin=100ms"});
+    struct tierce_chain *other = fx_chain(&fx, 2, BLOCKS, 0);
+    native_open(&a, path);
+    ck_assert_uint_eq(native_store(&a, chain, 1), BLOCKS);
+    ck_assert_int_eq(native_load_begin(&a, &say, chain, 1, 0), 0);
+    uint64_t load = say.load_begin.load;
+    ck_assert_uint_eq(say.load_begin.left_ms, 200);
+    ck_assert_int_eq(native_store_begin(&a, &say, other, 2, 0), 0);
+    uint64_t store = say.store_begin.store;
+    uint64_t held = stats().held_bytes;
+    for (int i = 0; i < 3000 && stats().loads > 0; i++)
+        pause_ms(10);
+    ck_assert_int_eq(native_load_end(&a, load, 0, 0, 0), TIERCE__NATIVE_UNKNOWN);
+    /* The room stays with who may still write to it, and others may store the chunk. */
+    int64_t stored = 0;
+    for (int i = 0; i < 300 && stored == 0; i++, pause_ms(10))
+        stored = fx_store(&fx, other, BLOCKS, fx_ids, true);
+    ck_assert_int_eq(stored, BLOCKS);
+    ck_assert_uint_gt(stats().held_bytes, 0);
+    ck_assert_uint_lt(stats().held_bytes, held);
+    ck_assert_uint_eq(stats().stores, 1);
+    ck_assert_int_eq(native_store_end(&a, store, true, NULL), TIERCE__NATIVE_UNKNOWN);
+    ck_assert_uint_eq(stats().held_bytes, 0);
+    ck_assert_uint_eq(check_found(other), BLOCKS);
+    tierce_chain_destroy(other);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+/* Who closes a connection on which the answer to a beginning comes, or has come unread, does not
+ * know what began: that ends, and what else he has stays. */
+START_TEST(what_nobody_hears_of_is_ended)
+{
+    union tierce__native_request asks[3];
+    static const enum tierce__native_op ops[] = {
+        TIERCE__NATIVE_LOAD_BEGIN, TIERCE__NATIVE_STORE_BEGIN, TIERCE__NATIVE_PREFETCH_BEGIN};
+    union tierce__native_answer say;
+    start(0, NULL);
+    struct tierce_chain *other = fx_chain(&fx, 2, BLOCKS, 0);
+    native_open(&a, path);
+    ck_assert_uint_eq(native_store(&a, chain, 1), BLOCKS);
+    asks[0].load_begin = (struct tierce__native_load){
+        .view = a.view, .to_block = BLOCKS, .chain = native_chain(1, chain, 0)};
+    asks[1].store_begin = (struct tierce__native_store){
+        .view = a.view, .to_block = BLOCKS, .tail = 1, .chain = native_chain(2, other, 0)};
+    asks[2].prefetch_begin = (struct tierce__native_prefetch){
+        .view = a.view, .to_block = BLOCKS, .chain = native_chain(1, chain, 0)};
+    ck_assert_int_eq(native_load_begin(&a, &say, chain, 1, 0), 0);
+    uint64_t load = say.load_begin.load, held = stats().held_bytes;
+    for (size_t i = 0; i < 12; i++) {
+        ck_assert_int_eq(native_hello(&b, path, &a), 0);
+        ck_assert_int_eq(tierce__native_pack_request(&b.frame, ops[i % 3], &asks[i % 3]), 0);
+        ck_assert_int_eq(send(b.fd, b.frame.bytes, b.frame.used, MSG_NOSIGNAL),
+                         (ssize_t)b.frame.used);
+        if (i < 6) {
+            struct pollfd fds = {.fd = b.fd, .events = POLLIN};
+            ck_assert_int_eq(poll(&fds, 1, 60000), 1);
+        }
+        native_close(&b, false);
+        for (int k = 0; k < 6000 && stats().connections > 1; k++)
+            pause_ms(10);
+        ck_assert_uint_eq(stats().connections, 1);
+        ck_assert_uint_eq(stats().held_bytes, held);
+        ck_assert_uint_eq(stats().loads, 1);
+        ck_assert_uint_eq(stats().stores, 0);
+        ck_assert_uint_eq(stats().prefetches, 0);
+    }
+    /* What was heard of is nobody's but who heard. */
+    ck_assert_int_eq(native_hello(&b, path, &a), 0);
+    ck_assert_int_eq(native_store_begin(&b, &say, other, 2, 0), 0);
+    native_close(&b, false);
+    for (int k = 0; k < 6000 && stats().connections > 1; k++)
+        pause_ms(10);
+    ck_assert_uint_eq(stats().stores, 1);
+    ck_assert_int_eq(native_store_end(&a, say.store_begin.store, false, NULL), 0);
+    ck_assert_int_eq(native_load_end(&a, load, 0, 0, 0), 0);
+    tierce_chain_destroy(other);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+START_TEST(a_client_has_limits)
+{
+    union tierce__native_answer say;
+    start(3, (char *const[]){(char *)"--limit.native_open=3", (char *)"--limit.native_memory=0.03%",
+                             (char *)"--limit.native_connections=2"});
+    native_open(&a, path);
+    ck_assert_int_eq(native_view(&a, 0, FX_LAYERS, 0, 1), 0);
+    ck_assert_int_eq(native_view(&a, 0, FX_LAYERS, 0, 1), 0);
+    ck_assert_int_eq(native_view(&a, 0, FX_LAYERS, 0, 1), TIERCE_E_LIMIT);
+    /* 64 MiB * 0.03 % are no four chunks. */
+    ck_assert_int_eq(native_store_begin(&a, &say, chain, 1, 0), TIERCE_E_FULL);
+    ck_assert_uint_eq(stats().held_bytes, 0);
+    struct tierce_chain *small = fx_chain(&fx, 3, 4, 0);
+    ck_assert_uint_eq(native_store(&a, small, 2), 4);
+    ck_assert_int_eq(native_load_begin(&a, &say, small, 2, 0), 0);
+    ck_assert_int_eq(native_load_end(&a, say.load_begin.load, 1, TIERCE__NATIVE_GOOD, 4), 0);
+    ck_assert_int_eq(native_hello(&b, path, &a), 0);
+    struct native_client *c = calloc(1, sizeof(*c));
+    ck_assert_int_eq(native_hello(c, path, &a), NATIVE_GONE);
+    native_close(c, false);
+    free(c);
+    tierce_chain_destroy(small);
+    native_close(&b, false);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+START_TEST(chains_that_loads_hold_have_a_limit)
+{
+    enum { MAX = 64 << 10, HASHES = MAX / TIERCE__NATIVE_HASH - 100 };
+    static uint8_t hashes[HASHES * TIERCE__NATIVE_HASH];
+    union tierce__native_answer say;
+    uint64_t loads[8], held = 0;
+    int32_t status = 0;
+    start(1, (char *const[]){(char *)"--limit.native_chains=64KiB"});
+    native_open(&a, path);
+    for (uint64_t i = 0; i < 8 && status == 0; i++) {
+        union tierce__native_request ask = {
+            .load_begin = {.view = a.view,
+                           .chain = {.number = 100 + i, .hashes = {hashes, HASHES}}}};
+        hashes[0] = (uint8_t)i;
+        status = native_ask(&a, TIERCE__NATIVE_LOAD_BEGIN, &ask, &say, NULL);
+        if (status == 0)
+            loads[held++] = say.load_begin.load;
+        ck_assert_uint_le(stats().chain_bytes, 2 * MAX);
+    }
+    ck_assert_int_eq(status, TIERCE_E_LIMIT);
+    ck_assert_uint_eq(held, 2);
+    for (uint64_t i = 0; i < held; i++)
+        ck_assert_int_eq(native_load_end(&a, loads[i], 0, 0, 0), 0);
+    ck_assert_uint_eq(native_store(&a, chain, 9), BLOCKS);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+START_TEST(who_says_nothing_is_not_waited_for)
+{
+    uint8_t byte;
+    start(2, (char *const[]){(char *)"--timeout.request=100ms",
+                             (char *)"--limit.native_connections=2"});
+    int silent[2] = {native_connect(path), native_connect(path)};
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_ge(silent[i], 0);
+        ck_assert_int_eq(recv(silent[i], &byte, 1, 0), 0);
+        close(silent[i]);
+    }
+    for (int i = 0; i < 3000 && stats().connections > 0; i++)
+        pause_ms(10);
+    native_open(&a, path);
+    pause_ms(300); /* who has said it may be silent */
+    ck_assert_uint_eq(native_store(&a, chain, 1), BLOCKS);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("node_native_limits");
+    TCase *t = tcase_create("limits");
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, what_is_late_is_given_up);
+    tcase_add_test(t, what_nobody_hears_of_is_ended);
+    tcase_add_test(t, a_client_has_limits);
+    tcase_add_test(t, chains_that_loads_hold_have_a_limit);
+    tcase_add_test(t, who_says_nothing_is_not_waited_for);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}
