@@ -62,8 +62,10 @@ static inline struct tierce_config *fx_config(const char *folder, const char *co
     ck_assert_int_eq(tierce_config_set(config, "disk.size", "16MiB", why), 0);
     ck_assert_int_eq(tierce_config_set(config, "disk.path", folder, why), 0);
     ck_assert_int_eq(tierce_config_set(config, "disk.lock_wait", "0", why), 0);
-    /* A busy machine is no reason for a miss. */
+    /* A busy machine is no reason for a miss, nor a slow disk for a loss. */
     ck_assert_int_eq(tierce_config_set(config, "timeout.lookup", "5s", why), 0);
+    ck_assert_int_eq(tierce_config_set(config, "timeout.load", "60s", why), 0);
+    ck_assert_int_eq(tierce_config_set(config, "timeout.close", "120s", why), 0);
     for (; sets != NULL && sets[0] != NULL; sets += 2)
         ck_assert_msg(tierce_config_set(config, sets[0], sets[1], why) == 0, "%s", why);
     return config;
@@ -101,8 +103,21 @@ static inline struct tierce_engine *fx_open_engine(struct fixture *fx, const cha
     static char texts[24][256];
     char *arguments[24];
     size_t count = 0;
-    const char *own[] = {"memory.size",    "4MiB", "disk.size",      "16MiB", "disk.path", folder,
-                         "disk.lock_wait", "0",    "timeout.lookup", "5s",    NULL};
+    const char *own[] = {"memory.size",
+                         "4MiB",
+                         "disk.size",
+                         "16MiB",
+                         "disk.path",
+                         folder,
+                         "disk.lock_wait",
+                         "0",
+                         "timeout.lookup",
+                         "5s",
+                         "timeout.load",
+                         "60s",
+                         "timeout.close",
+                         "120s",
+                         NULL};
     snprintf(fx->socket_folder, sizeof(fx->socket_folder), "/tmp/tierce-test-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(fx->socket_folder));
     const char *const *const both[] = {own, sets};
@@ -121,6 +136,8 @@ static inline struct tierce_engine *fx_open_engine(struct fixture *fx, const cha
     snprintf(path, sizeof(path), "%s/node", fx->socket_folder);
     ck_assert_int_eq(tierce_config_set(config, "node.socket", path, why), 0);
     ck_assert_int_eq(tierce_config_set(config, "timeout.lookup", "5s", why), 0);
+    ck_assert_int_eq(tierce_config_set(config, "timeout.load", "60s", why), 0);
+    ck_assert_int_eq(tierce_config_set(config, "timeout.close", "120s", why), 0);
     for (const char *const *set = sets; set != NULL && set[0] != NULL; set += 2) {
         if (strcmp(set[0], "timeout.store") == 0) /* its caller waits as well */
             ck_assert_int_eq(tierce_config_set(config, set[0], set[1], why), 0);

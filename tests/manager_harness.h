@@ -39,10 +39,11 @@ struct harness_opts {
     int keys_per_file;               /* 0: 1 */
     int64_t keys_max;                /* 0: 1000000 */
     double watermark;                /* 0: 1 */
+    uint32_t delete_timeout_ms;      /* 0: 60000 */
     int policy, delay_ms;
     const char *meta_type, *meta_uri;
     const struct tierce__storage_ops *(*find_driver)(enum tierce__storage_type); /* NULL: files */
-    uint32_t delete_timeout_ms, delete_threads;
+    uint32_t delete_threads;
 };
 
 static inline void harness_startup(struct harness *h, const struct harness_opts *o)
@@ -132,13 +133,15 @@ static inline void harness_open(struct harness *h, const struct harness_opts *op
         0);
     ck_assert_int_eq(tierce__registry_load(h->registry, 1, h->why), 0);
     harness_startup(h, opts);
-    ck_assert_int_eq(tierce__storages_open(&h->storages,
-                                           &(struct tierce__storages_opts){
-                                               .size = sizeof(struct tierce__storages_opts),
-                                               .registry = h->registry,
-                                               .probe_timeout_ms = opts->delete_timeout_ms,
-                                               .find_ops = opts->find_driver}),
-                     0);
+    ck_assert_int_eq(
+        tierce__storages_open(
+            &h->storages,
+            &(struct tierce__storages_opts){
+                .size = sizeof(struct tierce__storages_opts),
+                .registry = h->registry,
+                .probe_timeout_ms = opts->delete_timeout_ms != 0 ? opts->delete_timeout_ms : 60000,
+                .find_ops = opts->find_driver}),
+        0);
     harness_open_locator(h, opts);
     harness_add_instance(h, "i");
 }

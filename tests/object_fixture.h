@@ -84,7 +84,7 @@ static inline int ox_find(struct tierce__objects *space, const char *name,
 {
     struct ox_call call = {.find = {.name = name,
                                     .name_bytes = strlen(name),
-                                    .deadline_ns = tierce__deadline_in_ms(10000),
+                                    .deadline_ns = tierce__deadline_in_ms(60000),
                                     .done = ox_done}};
     call.find.arg = &call;
     pthread_mutex_init(&call.mutex, NULL);
@@ -129,9 +129,9 @@ static inline int64_t ox_get(struct tierce__objects *space, const char *name, ui
 /* Only the disk remembers. */
 static inline void ox_empty_memory(struct fixture *fx)
 {
-    ck_assert_int_eq(tierce_engine_flush(fx->engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx->engine, 60000), 0);
     struct tierce__tier *memory = fx->engine->rungs[0].tier;
-    uint64_t give_up = tierce__deadline_in_ms(10000);
+    uint64_t give_up = tierce__deadline_in_ms(60000);
     while (fx_stats(fx).memory_bytes_now > 0 && tierce__now_ns() < give_up) {
         if (memory->ops->evict(memory, 1) == 0)
             usleep(100);

@@ -71,11 +71,12 @@ static inline bool redis_sentinel_run(struct redis_sentinels *all, int i, const 
     return false;
 }
 
-/* Until what a server answers has a part. */
+/* Until what a server answers has a part. (A sentinel whose machine stood still does nothing for 30
+ * seconds.) */
 static inline bool redis_await(uint16_t port, const char *command, const char *part)
 {
     char answer[8192];
-    for (int tries = 0; tries < 3000; tries++) {
+    for (int tries = 0; tries < 9000; tries++) {
         if (redis_tell(port, answer, sizeof(answer), "%s", command) && strstr(answer, part) != NULL)
             return true;
         server_pause_ms(10);

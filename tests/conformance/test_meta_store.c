@@ -18,7 +18,8 @@ static char redis_uri[64];
 static void redis_begin(void)
 {
     ck_assert(redis_start(&server, NULL));
-    snprintf(redis_uri, sizeof(redis_uri), "redis://127.0.0.1:%u", (unsigned)server.port);
+    snprintf(redis_uri, sizeof(redis_uri), "redis://127.0.0.1:%u?timeout_ms=60000",
+             (unsigned)server.port);
 }
 
 static const char *redis_place(void)
@@ -41,7 +42,9 @@ static void cluster_begin(void)
 
 static const char *cluster_place(void)
 {
-    return cluster.uri;
+    static char uri[320];
+    snprintf(uri, sizeof(uri), "%s?timeout_ms=60000", cluster.uri);
+    return uri;
 }
 
 /* Where everything must run, a server that is not there is a failure. */

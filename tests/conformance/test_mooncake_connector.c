@@ -22,8 +22,9 @@ static void stop(void *ctx)
 
 #define CAPS (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_NO_REPLACE)
 
-static char plain[] = "", many[] = "&connections=9&prefix=a*%3F%5B%5C&numa=0&timeout=3s&buffer=1MiB"
-                                   "&host=127.0.0.1";
+static char plain[] = "";
+static char many[] = "&connections=9&prefix=a*%3F%5B%5C&numa=0&timeout=60s&buffer=1MiB"
+                     "&host=127.0.0.1";
 
 static const struct connector_factory factories[] = {
     {.name = "mooncake", .start = start, .stop = stop, .ctx = plain, .caps = CAPS},

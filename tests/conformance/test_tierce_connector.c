@@ -72,17 +72,18 @@ static void stop(void *ctx)
     server_remove(folder);
 }
 
-#define MUTUAL "?ca_file=%s/ca.pem&client_certificate=%s/s.pem&client_key=%s/s.key"
+#define MUTUAL "?ca_file=%s/ca.pem&client_certificate=%s/s.pem&client_key=%s/s.key&timeout_ms=60000"
 
-static struct wish plain = {.user = "", .host = "127.0.0.1", .params = ""},
+static struct wish plain = {.user = "", .host = "127.0.0.1", .params = "?timeout_ms=60000"},
                    tokens = {.tokens = true,
                              .user = "s3cret%2F%40%20token@",
                              .host = "localhost",
-                             .params = "?connections=2&ttl=1h&prefix=a*%%3F%%5B%%5C"},
+                             .params = "?connections=2&ttl=1h&prefix=a*%%3F%%5B%%5C"
+                                       "&timeout_ms=60000"},
                    tls = {.tls = true,
                           .user = "",
                           .host = "127.0.0.1",
-                          .params = "?ca_file=%s/ca.pem"},
+                          .params = "?ca_file=%s/ca.pem&timeout_ms=60000"},
                    mutual = {.tokens = true,
                              .tls = true,
                              .client_ca = true,

@@ -67,7 +67,7 @@ static void *work(void *arg)
         snprintf(name, sizeof(name), "%u", n);
         w->version += THREADS;
         if (dice == 0) {
-            if (tierce_engine_flush(fx.engine, 10000) == 0 && w->number == 0)
+            if (tierce_engine_flush(fx.engine, 60000) == 0 && w->number == 0)
                 say(UINT32_MAX, true, 0);
         } else if (dice < 3) {
             say(n, false, 0);

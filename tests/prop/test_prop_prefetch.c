@@ -69,6 +69,8 @@ static void open_all(void)
                                        "0",
                                        "timeout.lookup",
                                        "20ms",
+                                       "timeout.load", /* less than await_quiet has */
+                                       "10s",
                                        "prefetch.memory",
                                        "3%",
                                        "prefetch.disk_window",
@@ -85,7 +87,7 @@ static void open_all(void)
             ids[b] = b;
         ck_assert_int_ge(fx_store(&fx, p->chain, p->blocks, ids, true), 0);
     }
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     memory = fx.engine->rungs[0].tier;
     ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->rungs[1].tier), 0);
     fx.engine->rungs[1].tier = disk;

@@ -233,7 +233,7 @@ static void ask(bool faulty)
     size_t to = 1 + below((uint32_t)p->blocks), from = below(3) == 0 ? below((uint32_t)to) : 0;
     bool memory_only = below(4) == 0, pin = below(2) == 0, sure;
     if (disk != NULL)
-        ck_assert_int_ge(tierce_engine_flush(fx.engine, 10000), faulty ? -1000000 : 0);
+        ck_assert_int_ge(tierce_engine_flush(fx.engine, 60000), faulty ? -1000000 : 0);
     ask_tiers();
     size_t want = expect_found(p, from, to, memory_only || disk == NULL ? 1 : 2, &sure);
     struct tierce_found found;

@@ -134,7 +134,7 @@ def test_prefetch(tmp_path):
     store = paged.view.store_begin(chain, 32, IDS)
     for layer in range(2):
         store.layer(layer)
-    assert store.end() == 32 and engine.flush(10000)
+    assert store.end() == 32 and engine.flush(60000)
     del store
     paged.view = None
     engine.close()
@@ -301,4 +301,4 @@ def test_a_forked_child_lets_go(tmp_path):
         del paged
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert engine.flush(5000)
+    assert engine.flush(60000)

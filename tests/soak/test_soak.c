@@ -23,7 +23,7 @@
  * TIERCE_TEST_SEED=n plays a run again, TIERCE_TEST_SOAK_SECONDS=n makes it that long.
  */
 
-enum { SECONDS = 24, ROUNDS_FOR_ALL = 100, STEPS = 1200, QUIET_MS = 20000, LIFE_MS = 800 };
+enum { SECONDS = 24, ROUNDS_FOR_ALL = 100, STEPS = 1200, QUIET_MS = 60000, LIFE_MS = 800 };
 
 struct soak soak;
 

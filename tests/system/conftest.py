@@ -150,7 +150,7 @@ def node(tmp_path):
     from node_process import Node
 
     out = Node(tmp_path, f"--listen.native={tmp_path}/native", "--memory.size=256MiB")
-    out.store = {"node.socket": f"{tmp_path}/native", "timeout.lookup": "2s"}
+    out.store = {"node.socket": f"{tmp_path}/native", "timeout.lookup": "20s"}
     yield out
     out.kill()
 

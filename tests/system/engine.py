@@ -130,7 +130,7 @@ class Host:
 
     def flush(self):
         with self.opened() as engine:
-            return engine.flush(30000)
+            return engine.flush(120000)
 
     def delay_reads(self, seconds):
         """Reads of the disk take so much longer from now on; None: they hang until the next call.

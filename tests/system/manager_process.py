@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTO = ROOT / "src" / "wire" / "proto"
-START_SECONDS = 20
+START_SECONDS = 120
 
 
 def executable():
@@ -209,7 +209,7 @@ class Manager:
         if self.process is None:
             return 0
         self.process.send_signal(sig)
-        code = self.process.wait(timeout=30)
+        code = self.process.wait(timeout=120)
         self.process = None
         self.log.close()
         return code
@@ -306,7 +306,7 @@ class Etcd:
         self.port, peers = free_port(), free_port()
         client, peer = (f"http://127.0.0.1:{p}" for p in (self.port, peers))
         self.process = subprocess.Popen(
-            ["etcd", "--data-dir", str(folder), "--listen-client-urls", client,
+            ["etcd", "--unsafe-no-fsync", "--data-dir", str(folder), "--listen-client-urls", client,
              "--advertise-client-urls", client, "--listen-peer-urls", peer,
              "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -342,7 +342,7 @@ class Redis:
     def start(self):
         self.process = subprocess.Popen(
             ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
-             "--appendonly", "yes", "--appendfsync", "always", "--dir", str(self.folder)],
+             "--appendonly", "yes", "--appendfsync", "no", "--dir", str(self.folder)],
             stdout=subprocess.DEVNULL)
         wait_until(self.answers)
 
@@ -393,7 +393,7 @@ class RedisCluster:
         port, bus = self.nodes[i]
         self.processes[i] = subprocess.Popen(
             ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "",
-             "--appendonly", "yes", "--appendfsync", "always", "--dir", str(self.folder / str(i)),
+             "--appendonly", "yes", "--appendfsync", "no", "--dir", str(self.folder / str(i)),
              "--cluster-enabled", "yes", "--cluster-port", str(bus),
              "--cluster-node-timeout", str(self.timeout_ms), "--repl-diskless-sync-delay", "0",
              "--cluster-require-full-coverage", "no"], stdout=subprocess.DEVNULL)

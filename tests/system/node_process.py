@@ -12,7 +12,7 @@ import time
 
 from manager_process import executable
 
-SECONDS = 30
+SECONDS = 60
 REQUEST, REPLY = struct.Struct("<9i150s"), struct.Struct("<9i")
 PUT, GET, EXIST, LIST, HEALTH = range(1, 6)
 OK, FAIL = 200, 400

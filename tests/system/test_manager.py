@@ -253,13 +253,13 @@ def test_a_bad_mask_consumes_nothing(api):
 
 def test_a_write_times_out_to_the_second(api):
     instance = register(api)
-    started = start(api, instance, [1, 2], write_timeout_seconds=1)
     began = time.monotonic()
+    started = start(api, instance, [1, 2], write_timeout_seconds=1)
     while True:
         again = start(api, instance, [1, 2])
         if again["locations"]:
             break
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 30
         time.sleep(0.05)
     assert time.monotonic() - began > 0.9
     reply = finish(api, instance, started["write_session_id"], {"offset": 2})

@@ -181,8 +181,8 @@ def redis(tmp_path):
 def on_redis(folder, redis, storage, *more, ready=True, secret=""):
     at = f"redis://{secret}127.0.0.1:{redis.port}"
     storage.mkdir(exist_ok=True)
-    return Manager(folder, f"--registry.uri={at}?cluster_name=c", *more, ready=ready,
-                   startup=with_meta(storage, "redis", at))
+    return Manager(folder, f"--registry.uri={at}?cluster_name=c&timeout_ms=20000", *more, ready=ready,
+                   startup=with_meta(storage, "redis", f"{at}?timeout_ms=20000"))
 
 
 def test_a_redis_that_wants_a_password(tmp_path, redis):
@@ -215,7 +215,7 @@ def test_a_redis_without_memory(tmp_path, redis):
 def test_a_redis_that_is_emptied(tmp_path, redis):
     """What was in it is gone; what is answered from then on is what is in it."""
     manager = on_redis(tmp_path / "m", redis, tmp_path / "nfs",
-                       f"--elector.uri=redis://127.0.0.1:{redis.port}", "--elector.lease=1s",
+                       f"--elector.uri=redis://127.0.0.1:{redis.port}", "--elector.lease=5s",
                        "--elector.interval=50ms")
     api = Http(manager)
     assert register(api) == "OK"

@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase)
 
+from manager_process import wait_until
 from serve_process import Raw, Server, frame, make_certificates
 
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -382,11 +383,10 @@ def test_cancelled_calls_are_over(server, channel):
     before = int(call(channel, "Over"))
     method = channel.unary_unary("/test.Echo/Wait")
     calls = [method.future(b"x", metadata=[("x-wait-ms", "30000")], timeout=60) for _ in range(4)]
-    time.sleep(0.3)
+    time.sleep(3)  # until they are at the server
     for c in calls:
         c.cancel()
-    while int(call(channel, "Over")) < before + 4:
-        time.sleep(0.01)
+    wait_until(lambda: int(call(channel, "Over")) >= before + 4)
 
 
 def test_a_client_that_vanishes(server, channel):
@@ -395,10 +395,9 @@ def test_a_client_that_vanishes(server, channel):
     stream = raw.begin("/test.Echo/Wait", [("x-wait-ms", "30000")])
     raw.h2.send_data(stream, frame(b"x"), end_stream=True)
     raw.send()
-    time.sleep(0.2)
+    time.sleep(3)
     raw.close()
-    while int(call(channel, "Over")) == before:
-        time.sleep(0.01)
+    wait_until(lambda: int(call(channel, "Over")) != before)
 
 
 def test_rapid_resets_cost_the_connection(server, channel):
@@ -551,11 +550,11 @@ def test_connections_of_one_address_have_a_limit():
 
 
 def test_sigterm_lets_calls_end():
-    server = Server()
+    server = Server("--drain", 30000)
     with grpc.insecure_channel(server.target) as channel:
         slow = channel.unary_unary("/test.Echo/Wait").future(
-            b"in flight", metadata=[("x-wait-ms", "1500")], timeout=60)
-        time.sleep(0.5)
+            b"in flight", metadata=[("x-wait-ms", "6000")], timeout=60)
+        time.sleep(2)
         server.ask_to_end()
         assert slow.result() == b"in flight"
         with pytest.raises(grpc.RpcError) as raised:
@@ -571,7 +570,7 @@ def test_sigterm_does_not_wait_for_ever():
     with grpc.insecure_channel(server.target) as channel:
         slow = channel.unary_unary("/test.Echo/Wait").future(
             b"x", metadata=[("x-wait-ms", "30000")], timeout=60)
-        time.sleep(0.3)
+        time.sleep(3)
         begun = time.monotonic()
         server.ask_to_end()
         assert slow.code() == grpc.StatusCode.UNAVAILABLE

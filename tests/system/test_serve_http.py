@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from manager_process import wait_until
 from serve_process import Server, make_certificates
 
 
@@ -313,9 +314,8 @@ def test_clients_that_go_away(server):
     before = int(curl(server.url + "/Over").body)
     with connect(server, b"POST /Wait HTTP/1.1\r\nHost: localhost\r\nx-wait-ms: 30000\r\n"
                          b"Content-Length: 0\r\n\r\n"):
-        time.sleep(0.2)
-    while int(curl(server.url + "/Over").body) == before:
-        time.sleep(0.01)
+        time.sleep(3)  # until it is at the server
+    wait_until(lambda: int(curl(server.url + "/Over").body) != before)
 
 
 def test_half_requests_and_random_bytes(server):
@@ -352,18 +352,18 @@ def test_events(server):
         while b"data: 20\n" not in got:
             got += s.recv(4096)
     assert b"text/event-stream" in got and b"chunked" in got and b"data: 0\n" in got
-    while int(curl(server.url + "/Over").body) == before:  # the writer learns that it is alone
-        time.sleep(0.01)
+    # The writer learns that it is alone.
+    wait_until(lambda: int(curl(server.url + "/Over").body) != before)
     answer = curl(server.url + "/few")
     assert answer.body == b"data: x\n\n" * 3
 
 
 def test_sigterm_lets_calls_end():
-    server = Server()
-    with connect(server, b"POST /Wait HTTP/1.1\r\nHost: localhost\r\nx-wait-ms: 4000\r\n"
+    server = Server("--drain", 30000)
+    with connect(server, b"POST /Wait HTTP/1.1\r\nHost: localhost\r\nx-wait-ms: 8000\r\n"
                          b"Content-Length: 2\r\n\r\nin") as s, \
             connect(server, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n") as events, connect(server):
-        time.sleep(0.4)
+        time.sleep(3)
         server.ask_to_end()
         with pytest.raises(ConnectionError):
             while True:  # for a moment, as long as the signal is on its way
@@ -381,7 +381,7 @@ def test_sigterm_does_not_wait_for_ever():
                          b"Content-Length: 0\r\n\r\n") as s, \
             connect(server, b"POST /Wait HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n"), \
             connect(server, b"GET /Big HTTP/1.1\r\nHost: localhost\r\nx-bytes: 99999999\r\n\r\n"):
-        time.sleep(0.4)
+        time.sleep(3)
         begun = time.monotonic()
         server.ask_to_end()
         assert read_answer(s.makefile("rb"))[0] == 503

@@ -4,7 +4,6 @@ processes of their own, loads beside the steps."""
 
 import json
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -14,14 +13,13 @@ import urllib.request
 import pytest
 
 from conftest import ANSWER_SECONDS, environment, kill_group
+from manager_process import free_port
 from test_vllm import CHUNK, disk_store
 
 
 class Server:
     def __init__(self, model, store, log):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         transfer = {"kv_connector": "TierceConnector", "kv_connector_module_path": "tierce.vllm",
                     "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
                     "kv_connector_extra_config": store}

@@ -35,7 +35,7 @@ static void setup(void)
     fx_open(&fx, true, NULL);
     chain = fx_chain(&fx, 1, BLOCKS, 0);
     ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, false), BLOCKS);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     fx_wipe(&fx);
 }
 
@@ -52,7 +52,7 @@ static void empty_memory(void)
 {
     while (fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, 1) > 0)
         ;
-    uint64_t give_up = tierce__deadline_in_ms(10000);
+    uint64_t give_up = tierce__deadline_in_ms(60000);
     while (fx_stats(&fx).memory_bytes_now > 0 && tierce__now_ns() < give_up)
         usleep(100);
     ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);
@@ -61,7 +61,7 @@ static void empty_memory(void)
 /* Whoever has given its bytes back may still have to free what it kept them in. */
 static void check_live(uint64_t live)
 {
-    uint64_t give_up = tierce__deadline_in_ms(10000);
+    uint64_t give_up = tierce__deadline_in_ms(60000);
     while (tierce__alloc_live() > live && tierce__now_ns() < give_up)
         usleep(100);
     ck_assert_uint_eq(tierce__alloc_live(), live);
@@ -135,7 +135,7 @@ START_TEST(each_allocation_of_a_hit_inside_a_chunk_fails_once)
     struct tierce_chain *whole = fx_chain(&fx, 7, BLOCKS, SHARED);
     struct tierce_chain *parting = fx_chain(&fx, 1007, BLOCKS, SHARED);
     ck_assert_int_eq(fx_store(&fx, whole, BLOCKS, fx_ids, false), BLOCKS);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     empty_memory();
     uint64_t live = tierce__alloc_live(), count = 0;
     for (uint64_t nth = 1; nth <= count + 5; nth++) {
@@ -165,7 +165,7 @@ START_TEST(each_allocation_for_a_long_prompt_fails_once)
         ids[b] = b;
     struct tierce_chain *whole = fx_chain(&fx, 9, LONG, 0);
     ck_assert_int_eq(fx_store(&fx, whole, LONG, ids, false), LONG);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     uint64_t live = tierce__alloc_live(), nth = 1;
     struct tierce_transfer_opts what = fx_what(&fx, whole, 0, LONG, ids);
     for (bool failed = true; failed; nth++) {

@@ -47,7 +47,7 @@ static void teardown(void)
 static void empty_memory(void)
 {
     struct tierce__tier *memory = fx.engine->rungs[0].tier;
-    uint64_t give_up = tierce__deadline_in_ms(10000);
+    uint64_t give_up = tierce__deadline_in_ms(60000);
     while (fx_stats(&fx).memory_bytes_now > 0 && tierce__now_ns() < give_up) {
         if (memory->ops->evict(memory, 1) == 0)
             usleep(100);
@@ -78,7 +78,7 @@ static bool tell(void)
     found = get();
     ck_assert(rc == 0 ? found <= 0 || found == old : found < old);
     whole &= found == old;
-    (void)!tierce_engine_flush(fx.engine, 10000);
+    (void)!tierce_engine_flush(fx.engine, 60000);
     empty_memory();
     found = get();
     ck_assert(found <= 0 || found == old || rc < 0);
@@ -105,13 +105,13 @@ static void settle(void)
 {
     tierce__fault_set(fault, TIERCE__TIER_CLEAR, NULL);
     ck_assert_int_ge(tierce__objects_clear(space), 0);
-    (void)!tierce_engine_flush(fx.engine, 10000);
+    (void)!tierce_engine_flush(fx.engine, 60000);
 }
 
 /* What is answered last is freed by the tier's thread a moment later. */
 static uint64_t live_now(uint64_t wanted)
 {
-    uint64_t live = tierce__alloc_live(), before, give_up = tierce__deadline_in_ms(10000);
+    uint64_t live = tierce__alloc_live(), before, give_up = tierce__deadline_in_ms(60000);
     do {
         before = live;
         usleep(2000);

@@ -2,13 +2,34 @@
 """What the tests of the command line share: they run the real executable from outside."""
 
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
 EXECUTABLE = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "tierce"
+
+
+claimed = []  # until this process ends
+
+
+def free_port():
+    """A port that is free, and that no other test is given (as tests/server_process.h has it)."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 32000)
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                claim.bind(f"\0tierce-test-port-{port}")
+            except OSError:
+                claim.close()
+                continue
+        claimed.append(claim)
+        return port
 
 
 class CliCase(unittest.TestCase):

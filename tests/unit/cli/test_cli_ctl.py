@@ -13,7 +13,7 @@ import socket
 
 KEEPER = os.path.abspath(sys.argv.pop())
 
-from cli_case import KeeperCase  # noqa: E402
+from cli_case import KeeperCase, free_port  # noqa: E402
 
 
 class Ctl(KeeperCase):
@@ -93,9 +93,7 @@ class Ctl(KeeperCase):
         self.assertEqual(self.post(pid, "/clear?tier=memory"), (200, "2\n"))
 
     def test_the_port_shows_and_changes_nothing(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         pid = self.keep_id(f"metrics.port={port}")
         for page in ("mode?set=bypass", "clear"):
             with self.assertRaises(urllib.error.HTTPError) as refused:

@@ -13,7 +13,7 @@ import threading
 import time
 import unittest
 
-from cli_case import EXECUTABLE, CliCase
+from cli_case import EXECUTABLE, CliCase, free_port
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 PATIENCE = 60  # seconds until a test gives up; none waits that long if all is well
@@ -279,10 +279,7 @@ class Http(Live):
     def test_a_server_that_refuses_and_none(self):
         url = self.serve(lambda request, _: request.send_error(404))
         self.check(1, "optimize", "--live", url, err=["404"])
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.check(1, "optimize", "--live", f"http://127.0.0.1:{port}/", err=["onnect"])
+        self.check(1, "optimize", "--live", f"http://127.0.0.1:{free_port()}/", err=["onnect"])
 
 
 def python_with_zmq():

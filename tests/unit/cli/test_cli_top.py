@@ -11,7 +11,7 @@ import urllib.request
 
 KEEPER = os.path.abspath(sys.argv.pop())
 
-from cli_case import KeeperCase  # noqa: E402
+from cli_case import KeeperCase, free_port  # noqa: E402
 
 
 class Top(KeeperCase):
@@ -129,9 +129,7 @@ class Top(KeeperCase):
             end()
 
     def test_metrics(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.keep(f"metrics.port={port}")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
             text = page.read().decode()

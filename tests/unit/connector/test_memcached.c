@@ -299,7 +299,7 @@ END_TEST
 
 START_TEST(times_to_live)
 {
-    start(NULL, "?ttl=1s");
+    start(NULL, "?ttl=5s");
     ck_assert_int_eq(connector_put(connector, pool, "a", 1, 100), 0);
     ck_assert_int_eq(connector_get(connector, pool, "a", 1, 0, 100), 0);
     while (connector_exists(connector, "a") == 1)

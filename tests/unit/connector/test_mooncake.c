@@ -449,7 +449,7 @@ static void end_real(void)
 
 START_TEST(the_master_goes_and_comes_back)
 {
-    start_real("&timeout=1s");
+    start_real("&timeout=3s");
     mooncake_kill(&server.master);
     ck_assert_int_eq(connector_ping(connector), TIERCE_E_DOWN);
     expect_why("Mooncake's error -9");
@@ -470,7 +470,7 @@ END_TEST
 START_TEST(the_memory_hangs_and_goes_on)
 {
     struct connector_call call;
-    start_real("&timeout=1s");
+    start_real("&timeout=3s");
     ck_assert_int_eq(connector_put(connector, pool, "large", 3, 16 << 20), 0);
     kill(server.owner, SIGSTOP);
     ck_assert_int_eq(waitpid(server.owner, NULL, WUNTRACED), server.owner); /* all its threads */

@@ -133,11 +133,11 @@ START_TEST(an_upload_that_is_late_is_aborted)
     memset(&upload, 0, sizeof(upload));
     upload.slow_part = 1;
     start(take_upload, "&part=5MiB");
-    ck_assert_int_eq(put_in_parts(1500), TIERCE_E_DEADLINE);
+    ck_assert_int_eq(put_in_parts(3000), TIERCE_E_DEADLINE);
     wait_for(&upload.aborted, 1);
     upload.slow_part = 0;
-    upload.slow_begin_ms = 300; /* its id comes after the answer */
-    ck_assert_int_eq(put_in_parts(100), TIERCE_E_DEADLINE);
+    upload.slow_begin_ms = 4000; /* its id comes after the answer */
+    ck_assert_int_eq(put_in_parts(2000), TIERCE_E_DEADLINE);
     wait_for(&upload.aborted, 2);
     ck_assert_int_eq(atomic_load(&upload.completed), 0);
     end();

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "check_main.h"
+#include "server_process.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -123,18 +124,6 @@ static int start(struct tierce__control **out, const char *socket, uint16_t port
         why);
 }
 
-/* A port that was free a moment ago. */
-static uint16_t free_port(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
 START_TEST(the_socket_answers_and_goes)
 {
     uint64_t live = tierce__alloc_live();
@@ -166,7 +155,7 @@ START_TEST(the_port_shows_what_is_public)
 {
     struct tierce__control *control;
     char why[256], reply[1024];
-    uint16_t port = free_port();
+    uint16_t port = server_free_port();
     ck_assert_int_eq(start(&control, "", port, why), 0);
     ck_assert_str_eq(tierce__control_socket(control), "");
     ck_assert_int_eq(get(connect_port(port), "/hello", "localhost:1", reply, sizeof(reply)), 200);
@@ -287,6 +276,7 @@ int main(void)
 {
     Suite *suite = suite_create("control");
     TCase *tests = tcase_create("control");
+    tcase_set_timeout(tests, 60);
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, the_socket_answers_and_goes);
     tcase_add_test(tests, the_port_shows_what_is_public);

@@ -39,7 +39,7 @@ static void store(enum tierce_origin tier)
     what.tiers = 1u << tier;
     what.tail = true;
     ck_assert_int_eq(tierce_store(fx.view, &what), BLOCKS);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
 }
 
 static int64_t copy(enum tierce_origin from, enum tierce_origin to, bool move)
@@ -89,7 +89,7 @@ START_TEST(what_was_moved_down_outlives_the_process)
     open_engine(NULL);
     store(MEMORY);
     ck_assert_int_eq(copy(MEMORY, DISK, true), BLOCKS);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     fx_close(&fx);
     fx_open(&fx, true, NULL);
     check_whole();

@@ -60,7 +60,7 @@ START_TEST(a_restart_keeps_the_disk)
     fx_open(&fx, true, NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 40, fx_ids, false), 40);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_int_eq(fx_stats(&fx).disk_durable_chunks_now, 10);
     restart(NULL);
     uint64_t memory;
@@ -91,7 +91,7 @@ START_TEST(what_memory_lost_comes_from_disk)
     for (uint32_t i = 0; i < 12; i++) {
         chains[i] = fx_chain(&fx, 10 + i, 40, 0);
         ck_assert_int_eq(fx_store(&fx, chains[i], 40, fx_ids, false), 40);
-        ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     }
     ck_assert_int_gt(fx_stats(&fx).memory_evictions, 0);
 
@@ -115,7 +115,7 @@ START_TEST(a_bit_flipped_on_the_way_from_disk_fails_its_blocks)
     fx_open(&fx, true, NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     restart(NULL);
     struct tierce__tier *disk = wrap_disk();
     /* Layer 3, block 1 of the first chunk that is read. */
@@ -128,7 +128,7 @@ START_TEST(a_bit_flipped_on_the_way_from_disk_fails_its_blocks)
     /* A header bit: the whole chunk. */
     restart(NULL);
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 4);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     restart(NULL);
     disk = wrap_disk();
     rule.bit = 64 * 8;
@@ -143,7 +143,7 @@ END_TEST
 
 static void wait_for_service(void)
 {
-    uint64_t give_up = tierce__deadline_in_ms(5000);
+    uint64_t give_up = tierce__deadline_in_ms(60000);
     while (fx_stats(&fx).disk_in_service_now == 0 && tierce__now_ns() < give_up)
         usleep(1000);
     ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 1);
@@ -156,7 +156,7 @@ START_TEST(a_disk_that_fails_is_a_miss_then_left_alone_then_back)
     fx_open(&fx, true, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     restart(sets);
     struct tierce__tier *disk = wrap_disk();
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
@@ -190,7 +190,7 @@ START_TEST(a_disk_that_hangs_costs_one_deadline)
     fx_open(&fx, true, NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     restart(NULL);
     struct tierce__tier *disk = wrap_disk();
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_HANG};
@@ -201,9 +201,9 @@ START_TEST(a_disk_that_hangs_costs_one_deadline)
     ck_assert_int_eq(tierce_load(fx.view, &what, origins), 0);
     uint64_t took_ms = (tierce__now_ns() - start) / TIERCE__MS_NS;
     ck_assert_uint_ge(took_ms, 190);
-    ck_assert_uint_lt(took_ms, 2000);
+    ck_assert_uint_lt(took_ms, 9000); /* timeout.load is a minute */
     /* The load does not wait for the tier's own answer, which comes at the deadline as well. */
-    uint64_t give_up = tierce__deadline_in_ms(5000);
+    uint64_t give_up = tierce__deadline_in_ms(60000);
     while (fx_stats(&fx).deadline_failures == 0 && tierce__now_ns() < give_up)
         usleep(1000);
     ck_assert_int_ge(fx_stats(&fx).deadline_failures, 1);
@@ -218,7 +218,7 @@ START_TEST(an_aborted_load_leaves_nothing_behind)
     fx_open(&fx, true, NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 40, fx_ids, false), 40);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     restart(NULL);
     struct tierce__tier *disk = wrap_disk();
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_DELAY, .delay_ms = 100};
@@ -229,7 +229,7 @@ START_TEST(an_aborted_load_leaves_nothing_behind)
         ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
         tierce_load_abort(load);
     }
-    uint64_t give_up = tierce__deadline_in_ms(5000);
+    uint64_t give_up = tierce__deadline_in_ms(60000);
     while (fx_stats(&fx).memory_bytes_now > 0 && tierce__now_ns() < give_up)
         usleep(10000);
     ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, 0);
@@ -303,12 +303,12 @@ START_TEST(a_load_does_not_evict_what_it_wants)
     fx_open(&fx, true, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0), *other = fx_chain(&fx, 2, 8, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__keys keys;
     ck_assert_int_eq(tierce__keys_init(&keys, fx.inner, chain, 16, 16, false), 0);
     tierce__storage_quarantine(fx.engine, 0, &keys.keys[0], TIERCE_E_CHECKSUM);
     ck_assert_int_eq(fx_store(&fx, other, 8, fx_ids + 16, false), 8);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_int_eq(fx_stats(&fx).memory_chunks_now, 5);
     ck_assert_int_eq(load_all(chain, 16, origins), 16);
     ck_assert(all_from(origins, 4, TIERCE_ORIGIN_DISK));
@@ -329,7 +329,7 @@ START_TEST(a_disk_whose_index_alone_works_is_left_alone)
     fx_open(&fx, true, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     restart(sets);
     tierce__fault_set(wrap_disk(), TIERCE__TIER_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
@@ -352,7 +352,7 @@ START_TEST(lookups_do_not_end_an_outage)
     fx_open(&fx, true, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     restart(sets);
     tierce__fault_set(wrap_disk(), TIERCE__TIER_GET,
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
@@ -380,7 +380,7 @@ START_TEST(a_store_ends_an_outage_of_an_empty_disk)
         wrap_disk(), TIERCE__TIER_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 1});
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), -EIO);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), -EIO);
     ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 0);
     usleep(11000);
     ck_assert_int_eq(fx_store(&fx, other, 4, fx_ids, false), 4);
@@ -452,7 +452,7 @@ START_TEST(the_disk_cap_holds_over_restarts)
     for (uint32_t i = 0; i < 60; i++) {
         struct tierce_chain *chain = fx_chain(&fx, 100 + i, 40, 0);
         ck_assert_int_eq(fx_store(&fx, chain, 40, fx_ids, false), 40);
-        ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
         struct tierce_engine_stats s = fx_stats(&fx);
         ck_assert_int_le(s.disk_bytes_now, s.disk_cap_bytes);
         tierce_chain_destroy(chain);
@@ -485,7 +485,7 @@ static bool write_one(const struct tierce__keys *keys, size_t index)
                                           .block_count = FX_CHUNK_BLOCKS};
     tierce__storage_write(fx.engine, UINT32_MAX, &(struct tierce__writes){0}, &chunk, buf);
     tierce__buf_release(buf);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__tier_stats s;
     fx.engine->rungs[1].tier->ops->stats(fx.engine->rungs[1].tier, &s);
     return s.chunks == index + 1;
@@ -496,12 +496,12 @@ START_TEST(the_disk_takes_no_suffix_without_its_prefix)
     fx_open(&fx, true, NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__keys keys;
     ck_assert_int_eq(tierce__keys_init(&keys, fx.inner, chain, 16, 16, false), 0);
     for (size_t i = 1; i < 4; i++)
         tierce__storage_quarantine(fx.engine, 1, &keys.keys[i], TIERCE_E_CHECKSUM);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert(!write_one(&keys, 3));
     ck_assert(!write_one(&keys, 2));
     ck_assert(write_one(&keys, 1));
@@ -526,7 +526,7 @@ START_TEST(a_store_longer_than_the_queue_keeps_its_beginning)
         ids[i] = i % FX_BLOCKS;
     fx_wipe(&fx);
     ck_assert_int_eq(fx_store(&fx, chain, 256, ids, false), 256);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     restart(sets);
     uint64_t found = fx_found(&fx, chain, 256, 0, 0, NULL);
     ck_assert_uint_ge(found, FX_CHUNK_BLOCKS);
@@ -552,12 +552,12 @@ START_TEST(a_chain_says_what_of_it_is_durable)
     struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
     ck_assert_uint_eq(durable(chain, 16), 0);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 8);
     ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 16);
     ck_assert_uint_eq(durable(chain, 16), 8);
     ck_assert_uint_eq(durable(chain, 6), 6);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_uint_eq(durable(chain, 16), 16);
     ck_assert_int_eq(tierce_durable(fx.view, chain, 17, &blocks), TIERCE_E_ARGUMENT);
     ck_assert_uint_eq(blocks, 0);
@@ -598,7 +598,7 @@ START_TEST(chunks_of_another_version_are_hidden_and_kept)
     fx_open(&fx, true, NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     fx_close(&fx);
     ck_assert_int_eq(set_versions(2), 4);
 
@@ -609,7 +609,7 @@ START_TEST(chunks_of_another_version_are_hidden_and_kept)
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
     ck_assert_int_eq(load_all(chain, 16, origins), 16);
     ck_assert(all_from(origins, 16, TIERCE_ORIGIN_MEMORY));
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 1);
     fx_close(&fx);
     ck_assert_int_eq(set_versions(1), 4);
@@ -655,7 +655,7 @@ START_TEST(a_prompt_longer_than_memory_is_loaded_whole)
     struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
     for (size_t to = STEP; to <= BLOCKS; to += STEP) {
         ck_assert_int_eq(fx_store(&fx, chain, to, ids, false), STEP);
-        ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     }
     ck_assert_int_gt(fx_stats(&fx).memory_evictions, 0);
     struct tierce__tier *disk = wrap_disk();
@@ -702,7 +702,7 @@ int main(int argc, char **argv)
         return second_process(argv[2]);
     Suite *suite = suite_create("engine_disk");
     TCase *t = tcase_create("engine_disk");
-    tcase_set_timeout(t, 60);
+    tcase_set_timeout(t, 240);
     tcase_add_test(t, a_restart_keeps_the_disk);
     tcase_add_test(t, what_memory_lost_comes_from_disk);
     tcase_add_test(t, a_chain_says_what_of_it_is_durable);

@@ -53,7 +53,7 @@ static int64_t load_all(const struct tierce_chain *chain, size_t blocks, uint8_t
 static void store_all(const struct tierce_chain *chain, size_t blocks)
 {
     ck_assert_int_eq(fx_store(&fx, chain, blocks, fx_ids, false), (int64_t)blocks);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
 }
 
 START_TEST(what_one_stored_another_loads)
@@ -130,7 +130,7 @@ START_TEST(what_the_store_changed_is_never_loaded)
     ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 40);
     ck_assert_int_lt(load_all(chain, 40, origins), 40); /* what came is right: load_all looks */
     ck_assert_int_eq(fx_stats(&fx).checksum_failures, 10);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 0); /* taken out there too */
     store_all(chain, 40);
     fx_close(&fx);
@@ -150,7 +150,7 @@ START_TEST(a_store_that_is_not_there_costs_a_miss)
     struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0);
     ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 0);
     ck_assert_int_eq(fx_store(&fx, chain, 40, fx_ids, false), 40);
-    ck_assert_int_lt(tierce_engine_flush(fx.engine, 10000), 0); /* it could not be written */
+    ck_assert_int_lt(tierce_engine_flush(fx.engine, 60000), 0); /* it could not be written */
     ck_assert_int_eq(load_all(chain, 40, origins), 40);
     ck_assert_uint_eq(origins[0], TIERCE_ORIGIN_MEMORY);
     ck_assert_int_eq(fx_stats(&fx).remotes_in_service_now, 0);
@@ -173,7 +173,7 @@ START_TEST(a_store_comes_back_without_being_asked)
     fx_open(&fx, false, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
-    ck_assert_int_lt(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_lt(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_int_eq(fx_stats(&fx).remotes_in_service_now, 0);
     ck_assert(redis_run(&server, false, NULL));
     uint64_t deadline_ns = tierce__deadline_in_ms(20000);

@@ -45,7 +45,7 @@ START_TEST(the_breaker_opens_and_closes_again)
     open_engine();
     struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 40, fx_ids, false), 40);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 20000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     fx_close(&fx);
 
     open_engine();
@@ -73,7 +73,7 @@ START_TEST(a_store_that_comes_back_empty_is_asked_again)
     open_engine();
     struct tierce_chain *chain = fx_chain(&fx, 1, 40, 0), *other = fx_chain(&fx, 2, 40, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 40, fx_ids, false), 40);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 20000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     s3_kill(&server);
     wait_until_in_service(0, other);
     snprintf(command, sizeof(command), "rm -r %s/data/kv-cache/*", server.dir);
@@ -81,7 +81,7 @@ START_TEST(a_store_that_comes_back_empty_is_asked_again)
     ck_assert(s3_run(&server));
     wait_until_in_service(1, other);
     ck_assert_int_eq(fx_store(&fx, other, 40, fx_ids, false), 40);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 20000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     tierce_chain_destroy(chain);
     tierce_chain_destroy(other);
     fx_close(&fx);

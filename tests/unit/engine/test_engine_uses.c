@@ -358,7 +358,7 @@ static void disk_request(struct disk_sim *sim, uint32_t number, const char *poli
     if (found > 0)
         load_chunks(&p, found, number);
     store_chunks(&p, end, number);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__tier *memory = fx.engine->rungs[0].tier;
     (void)memory->ops->evict(memory, UINT64_MAX);
 
@@ -417,13 +417,13 @@ START_TEST(on_disk_a_prefix_outlives_its_suffix)
     fx_open(&fx, true, sets);
     make_prompt(&first, (uint64_t[]){1, 2, 3, 4, 5, 6, 7, 8}, 8);
     store_chunks(&first, 8, 1);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     for (uint64_t i = 0; rung_has(1, &first.keys.keys[7]); i++) {
         ids[0] = 1000 + i;
         ck_assert_uint_lt(i, 1000);
         make_prompt(&next, ids, 1);
         store_chunks(&next, 1, 2 + i);
-        ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
         end_prompt(&next);
     }
     for (uint32_t i = 0; i < 7; i++)

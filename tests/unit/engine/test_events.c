@@ -69,7 +69,7 @@ START_TEST(what_comes_and_what_leaves_is_told)
     struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
     struct tierce_subscription *s = subscribe(0, 1);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__tier *memory = fx.engine->rungs[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     wait_for(&diary, 6);
@@ -394,7 +394,7 @@ START_TEST(a_slow_subscriber_ends_up_with_what_is_there)
     pthread_mutex_unlock(&set.mutex);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 20000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     uint64_t last = tierce__events_last(fx.engine->events);
     pthread_mutex_lock(&set.mutex);
     while (set.seen < last)

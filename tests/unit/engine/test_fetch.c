@@ -123,7 +123,7 @@ static void put_as(struct tierce__storage_chunk record, uint32_t n)
         memset(buf->data + start_of(s), byte_of(n, s), wide->full.segment_end[s] - start_of(s));
     tierce__storage_write(fx.engine, UINT32_MAX, &(struct tierce__writes){0}, &record, buf);
     tierce__buf_release(buf);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
 }
 
 static void put(uint32_t n)
@@ -288,7 +288,7 @@ static void load_by_many(enum tierce__fault_kind kind, uint64_t bit, int32_t loa
     pthread_t threads[THREADS];
     prompt = fx_chain(&fx, 1, WANTED_BY, 0);
     ck_assert_int_eq(fx_store(&fx, prompt, WANTED_BY, fx_ids, false), WANTED_BY);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     restart();
     fx_wipe(&fx);
     struct tierce__fault_rule rule = {.kind = kind, .delay_ms = 100, .bit = bit};
@@ -571,7 +571,7 @@ START_TEST(a_bad_cell_found_in_memory_leaves_the_tier_it_came_from_too)
 {
     struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     restart();
     /* Block 0 is damaged; a load of the others does not see it and promotes the chunk. */
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_FLIP,

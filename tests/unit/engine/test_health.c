@@ -210,7 +210,7 @@ START_TEST(speed_is_what_all_readings_bring_together)
         tierce__health_note(&health, &b);
     }
     tierce__health_speed(&health, &speed);
-    ck_assert(speed.bytes_per_s > 10e6 && speed.bytes_per_s < 110e6);
+    ck_assert(speed.bytes_per_s > 1e6 && speed.bytes_per_s < 110e6);
     ck_assert(speed.latency_s >= 0.02);
     ck_assert_uint_ne(speed.known_ns, 0);
     tierce__health_fini(&health);
@@ -262,7 +262,7 @@ START_TEST(a_slow_disk_is_not_promised)
     fx_open(&fx, true, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     fx_close(&fx);
     fx_open(&fx, true, sets);
     struct tierce__tier *disk = wrap_disk();
@@ -314,7 +314,7 @@ START_TEST(a_slow_disk_is_measured_with_nobody_waiting)
     fx_open(&fx, true, NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__tier *disk = wrap_disk(), *memory = fx.engine->rungs[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     tierce__fault_set(disk, TIERCE__TIER_GET,
@@ -349,7 +349,7 @@ START_TEST(what_the_configuration_says_is_taken)
     fx_open(&fx, true, _i == 0 ? slow : off);
     struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 4); /* memory is always worth it */
     fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, UINT64_MAX);
     ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), _i == 0 ? 0 : 4);
@@ -367,7 +367,7 @@ START_TEST(what_is_sooner_computed_is_put_into_memory_again)
     struct tierce__tier *memory = fx.engine->rungs[0].tier;
     struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0), *start = fx_chain(&fx, 1, 4, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     memory->ops->evict(memory, UINT64_MAX);
     tierce__fault_set(wrap_disk(), TIERCE__TIER_PUT, /* it has all of it */
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
@@ -390,7 +390,7 @@ START_TEST(what_is_sooner_computed_is_put_into_memory_again)
     ck_assert_int_eq(tierce_store(fx.view, &what), 12);
     ck_assert_uint_eq(fx_found(&fx, chain, 16, TIERCE_LOOKUP_MEMORY_ONLY, 0, NULL), 0);
 
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     tierce_chain_destroy(start);
     tierce_chain_destroy(chain);
     fx_close(&fx);
@@ -405,13 +405,13 @@ START_TEST(a_tier_comes_back_by_itself)
     fx_open(&fx, true, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0), *other = fx_chain(&fx, 2, 4, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     tierce__fault_set(
         wrap_disk(), TIERCE__TIER_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 1});
     ck_assert_int_eq(fx_store(&fx, other, 4, fx_ids, false), 4);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), -EIO);
-    uint64_t deadline = tierce__deadline_in_ms(10000);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), -EIO);
+    uint64_t deadline = tierce__deadline_in_ms(60000);
     while (fx_stats(&fx).breaker_recoveries == 0 && tierce__now_ns() < deadline)
         usleep(5000);
     struct tierce_engine_stats s = fx_stats(&fx);
@@ -439,7 +439,7 @@ START_TEST(a_tier_comes_back_that_never_answered)
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 2});
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 4, fx_ids);
     ck_assert_int_eq(tierce_load(fx.view, &what, NULL), 0);
-    uint64_t deadline = tierce__deadline_in_ms(10000);
+    uint64_t deadline = tierce__deadline_in_ms(60000);
     while (fx_stats(&fx).breaker_recoveries == 0 && tierce__now_ns() < deadline)
         usleep(5000);
     ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 1);
@@ -456,14 +456,14 @@ START_TEST(recompute_all_asks_nobody_during_an_outage)
     fx_open(&fx, true, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, 4, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 4);
     tierce__fault_set(
         wrap_disk(), TIERCE__TIER_PUT,
         &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 1});
     struct tierce_chain *other = fx_chain(&fx, 2, 4, 0);
     ck_assert_int_eq(fx_store(&fx, other, 4, fx_ids, false), 4);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), -EIO);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), -EIO);
     ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 0);
     tierce_chain_destroy(other);
     tierce_chain_destroy(chain);

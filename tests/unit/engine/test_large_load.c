@@ -431,7 +431,7 @@ START_TEST(a_node_that_is_killed)
         ck_assert_int_eq(read(told[0], path, sizeof(path)), sizeof(path));
         ck_assert_int_eq(read(told[0], folder, sizeof(folder)), sizeof(folder));
         close(told[0]);
-        guest_open(&guest, path, "1s", NULL);
+        guest_open(&guest, path, "10s", NULL);
         struct tierce_chain *chain = fx_chain(&guest.fx, 1, BLOCKS, 0);
         guest.chain = chain;
         ck_assert_int_eq(guest_load(&guest), BLOCKS);

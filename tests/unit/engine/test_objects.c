@@ -106,7 +106,7 @@ START_TEST(names_are_any_bytes_up_to_a_limit)
         ck_assert_int_eq(tierce__object_create(space, &object, &wrong[i]), TIERCE_E_LIMIT);
     for (int from_disk = 0; from_disk < 2; from_disk++) {
         struct tierce__object_find find = {.name = name, .name_bytes = 1};
-        find.deadline_ns = tierce__deadline_in_ms(10000);
+        find.deadline_ns = tierce__deadline_in_ms(60000);
         if (from_disk) {
             ox_empty_memory(&fx);
             break;
@@ -250,7 +250,7 @@ START_TEST(a_new_value_takes_the_place_of_the_old_one_everywhere)
     if (_i == ON_DISK)
         ox_empty_memory(&fx);
     if (_i == DURABLE)
-        ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_int_eq(ox_put(space, "x", 2, 300000), 0);
     ck_assert_int_eq(ox_get(space, "x", NULL), 2);
     ck_assert_uint_eq(tierce__objects_count(space), 1);
@@ -268,19 +268,19 @@ START_TEST(the_same_bytes_are_kept_as_they_are)
 {
     open_space(true, NULL);
     ck_assert_int_eq(ox_put(space, "x", 1, 600000), 0);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     int64_t written = fx_stats(&fx).disk_written_bytes_today;
     ck_assert_int_eq(ox_put(space, "x", 1, 600000), 0);
     ox_empty_memory(&fx);
     ck_assert_int_eq(ox_put(space, "x", 1, 600000), 0); /* on the disk alone */
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_int_eq(fx_stats(&fx).disk_written_bytes_today, written);
     ck_assert_int_eq(ox_get(space, "x", NULL), 1);
     ck_assert_int_eq(fx_stats(&fx).promotions, 0);
     /* Other bytes, another note, another end are another value. */
     ck_assert_int_eq(ox_put(space, "x", 2, 600000), 0);
     ck_assert_int_eq(ox_put_until(space, "x", 2, 600000, UINT64_MAX), 0);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_int_gt(fx_stats(&fx).disk_written_bytes_today, written);
     end();
 }
@@ -327,7 +327,7 @@ START_TEST(other_bytes_with_the_same_sums_are_another_value)
     if (_i == ON_DISK)
         ox_empty_memory(&fx);
     if (_i == DURABLE)
-        ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     put_colliding('b');
     expect_colliding('b');
     if (_i != IN_MEMORY) {
@@ -380,7 +380,7 @@ START_TEST(what_was_replaced_or_removed_is_not_there_after_a_crash)
             snprintf(name, sizeof(name), "x%d", i);
             ck_assert_int_eq(ox_put(space, name, 1, 300000), 0);
         }
-        ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
         ck_assert_int_eq(ox_put(space, "x0", 2, 300000), 0);
         ck_assert_int_eq(tierce__object_remove(space, "x1", 2, &was), 0);
         if (_i == 1)
@@ -405,7 +405,7 @@ START_TEST(a_disk_that_does_not_forget_refuses_the_new_value)
     open_space(true, NULL);
     struct tierce__tier *fault = wrap_disk();
     ck_assert_int_eq(ox_put(space, "x", 1, 10000), 0);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
     tierce__fault_set(fault, TIERCE__TIER_FLUSH, &rule);
     ck_assert_int_eq(ox_put(space, "x", 2, 10000), -EIO);
@@ -430,7 +430,7 @@ START_TEST(a_reading_under_way_does_not_bring_the_old_value_back)
 {
     struct ox_call call = {.find = {.name = "x",
                                     .name_bytes = 1,
-                                    .deadline_ns = tierce__deadline_in_ms(10000),
+                                    .deadline_ns = tierce__deadline_in_ms(60000),
                                     .done = ox_done}};
     call.find.arg = &call;
     pthread_mutex_init(&call.mutex, NULL);
@@ -485,7 +485,7 @@ START_TEST(what_has_expired_is_not_found_and_is_taken_out)
         usleep(10000);
     ck_assert_int_eq(ox_get(space, "soon", NULL), 0);
     ck_assert_int_eq(ox_get(space, "late", NULL), 1);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_uint_eq(tierce__objects_count(space), 1);
     end();
 }
@@ -498,7 +498,7 @@ START_TEST(a_byte_that_rots_in_memory_is_found)
     struct tierce__object *object;
     open_space(true, NULL);
     ck_assert_int_eq(ox_put(space, "x", 1, 600000), 0);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_int_eq(ox_find(space, "x", &object), 0);
     static const int64_t places[] = {-4096, -3900, -60, 0, 300000, 599999};
     object->value[places[_i]] ^= 4;
@@ -619,7 +619,7 @@ START_TEST(one_reading_serves_all_who_want_it)
     struct tierce__tier *fault = wrap_disk();
     struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_DELAY, .delay_ms = 100, .times = 1};
     tierce__fault_set(fault, TIERCE__TIER_GET, &rule);
-    uint64_t deadline_ns = tierce__deadline_in_ms(10000);
+    uint64_t deadline_ns = tierce__deadline_in_ms(60000);
     for (int i = 0; i < 4; i++) {
         calls[i] = (struct ox_call){.find = {.name = "x",
                                              .name_bytes = 1,

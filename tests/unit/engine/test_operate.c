@@ -56,7 +56,7 @@ static uint64_t found(void)
 
 static void flush(void)
 {
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
 }
 
 static void clear(uint32_t tiers, int64_t chunks)

@@ -57,7 +57,7 @@ static int64_t load(uint32_t tiers, uint8_t *origins)
 
 static void flush(void)
 {
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
 }
 
 START_TEST(a_store_goes_where_it_is_told)

@@ -48,7 +48,7 @@ static void open_with(const char *const *sets, size_t blocks)
     fx_open(&fx, true, NULL);
     chain = fx_chain(&fx, 1, blocks, 0);
     ck_assert_int_eq(fx_store(&fx, chain, blocks, ids, true), (int64_t)blocks);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     fx_close(&fx);
     fx_open(&fx, true, sets);
     fx_wipe(&fx);
@@ -367,7 +367,7 @@ START_TEST(the_deadline_ends_what_hangs_and_keeps_what_came)
     open_default();
     fault(TIERCE__TIER_GET, TIERCE__FAULT_HANG, 4, 0);
     struct tierce_prefetch_opts opts = pinned();
-    opts.timeout_ms = 100;
+    opts.timeout_ms = 3000;
     run(&opts);
     ck_assert(result.late && !result.cancelled);
     ck_assert_uint_eq(result.blocks, BLOCKS);
@@ -383,7 +383,7 @@ START_TEST(what_is_abandoned_gives_all_back_by_its_deadline)
     open_default();
     fault(TIERCE__TIER_GET, TIERCE__FAULT_HANG, 0, 0);
     struct tierce_prefetch_opts opts = pinned();
-    opts.timeout_ms = 100;
+    opts.timeout_ms = 3000;
     begin(&opts);
     ck_assert_int_gt(fx_stats(&fx).prefetch_bytes_now, 0);
     await(prefetches_hold_nothing);
@@ -456,7 +456,8 @@ START_TEST(who_is_ended_early_is_told_so_before_end_returns)
 {
     struct heard heard = {0};
     open_default();
-    fault(TIERCE__TIER_GET, TIERCE__FAULT_DELAY, 0, 0);
+    tierce__fault_set(disk, TIERCE__TIER_GET,
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 2000});
     struct tierce_prefetch_opts opts = pinned();
     opts.on_tier = hear_tier;
     opts.on_done = hear_done;
@@ -531,7 +532,7 @@ START_TEST(who_finds_no_room_waits_in_the_queue)
     open_with(sets, BLOCKS);
     fault(TIERCE__TIER_GET, TIERCE__FAULT_HANG, 0, 2);
     struct tierce_prefetch_opts opts = pinned();
-    opts.timeout_ms = 200;
+    opts.timeout_ms = 3000;
     begin(&opts); /* takes all the room there is, and hangs */
     opts.timeout_ms = LONG_MS;
     opts.session = SESSION + 1;

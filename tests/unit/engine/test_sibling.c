@@ -57,10 +57,10 @@ static void expect(const struct tierce_chain *chain, size_t from, size_t to, siz
 
 static void empty_memory(void)
 {
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     while (fx.engine->rungs[0].tier->ops->evict(fx.engine->rungs[0].tier, 1) > 0)
         ;
-    uint64_t give_up = tierce__deadline_in_ms(10000);
+    uint64_t give_up = tierce__deadline_in_ms(60000);
     while (fx_stats(&fx).memory_bytes_now > 0 && tierce__now_ns() < give_up)
         usleep(100);
 }
@@ -227,7 +227,7 @@ START_TEST(a_pinned_sibling_is_loaded_though_the_chunk_has_come)
     ck_assert_uint_eq(fx_found(&fx, b, 4, TIERCE_LOOKUP_PIN, 5, &memory), 2);
     ck_assert_uint_eq(memory, 2);
     ck_assert_int_eq(fx_store(&fx, b, 4, fx_ids, false), 4);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__tier *tier = fx.engine->rungs[0].tier, *disk;
     tier->ops->evict(tier, UINT64_MAX); /* all but what is pinned */
     ck_assert_int_eq(tierce__fault_create(&disk, fx.engine->rungs[1].tier), 0);
@@ -440,7 +440,7 @@ static struct tierce__tier *wrap_disk(void)
 
 START_TEST(a_disk_that_fails_or_lies)
 {
-    const char *sets[] = {"timeout.lookup", "50ms", "timeout.load", "400ms", NULL};
+    const char *sets[] = {"timeout.lookup", "5s", "timeout.load", "20s", NULL};
     fx_open(&fx, true, sets);
     struct tierce_chain *a = prompt(1, 8, 6), *b = prompt(2, 8, 6);
     ck_assert_int_eq(fx_store(&fx, a, 8, fx_ids, false), 8);
@@ -470,13 +470,13 @@ END_TEST
 /* A header that is late costs a lookup its time and no more, and is no fault of the tier. */
 START_TEST(a_disk_that_is_slow)
 {
-    const char *sets[] = {"timeout.lookup", "30ms", "breaker.errors", "1", NULL};
+    const char *sets[] = {"timeout.lookup", "1s", "breaker.errors", "1", NULL};
     fx_open(&fx, true, sets);
     struct tierce_chain *a = prompt(1, 8, 6), *b = prompt(2, 8, 6);
     ck_assert_int_eq(fx_store(&fx, a, 8, fx_ids, false), 8);
     empty_memory();
     struct tierce__tier *disk = wrap_disk();
-    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_DELAY, .delay_ms = 300};
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_DELAY, .delay_ms = 3000};
     tierce__fault_set(disk, TIERCE__TIER_GET, &rule);
     for (int i = 0; i < 3; i++)
         ck_assert_uint_eq(fx_found(&fx, b, 8, 0, 0, NULL), 4);

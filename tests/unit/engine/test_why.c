@@ -144,7 +144,7 @@ START_TEST(the_last_tier_that_let_it_go_counts)
     fx_open(&fx, true, NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__tier *memory = fx.engine->rungs[0].tier;
     memory->ops->evict(memory, UINT64_MAX);
     check(chain, 8, TIERCE_MISS_NONE, 0);
@@ -165,7 +165,7 @@ START_TEST(the_last_tier_that_let_it_go_counts)
         ck_assert_str_eq(miss.tier, "disk");
         ck_assert_ptr_null(miss.policy);
         ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 4);
-        ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+        ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
         memory->ops->evict(memory, UINT64_MAX);
     }
     tierce__keys_fini(&keys);
@@ -238,7 +238,7 @@ START_TEST(what_the_disk_did_not_take)
     ck_assert_str_eq(miss.tier, "disk");
     ck_assert_int_eq(miss.status, TIERCE_E_REFUSED);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     memory->ops->evict(memory, UINT64_MAX);
     check(chain, 8, TIERCE_MISS_NONE, 0);
     end(chain);
@@ -264,7 +264,7 @@ START_TEST(what_lies_under_another_namespace)
     fx_open(&fx, true, NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     if (_i == 1) { /* known from the folder alone */
         fx_close(&fx);
         fx_open(&fx, true, NULL);
@@ -300,7 +300,7 @@ START_TEST(what_may_be_in_a_tier_that_does_not_answer)
     fx_open(&fx, true, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     struct tierce__tier *memory = fx.engine->rungs[0].tier, *disk = wrap(1);
     memory->ops->evict(memory, UINT64_MAX);
     tierce__fault_set(disk, TIERCE__TIER_LOOKUP,
@@ -330,7 +330,7 @@ START_TEST(what_is_computed_sooner)
     fx_open(&fx, true, sets);
     struct tierce_chain *chain = fx_chain(&fx, 1, 12, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 8, fx_ids, false), 8);
-    ck_assert_int_eq(tierce_engine_flush(fx.engine, 10000), 0);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     check(chain, 12, TIERCE_MISS_NEVER_STORED, 8);
     struct tierce__tier *memory = fx.engine->rungs[0].tier;
     memory->ops->evict(memory, UINT64_MAX);

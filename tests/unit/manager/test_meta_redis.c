@@ -66,7 +66,8 @@ static void make_registry(void)
 static const char *here(const char *parameters)
 {
     static char uri[128];
-    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u/0%s", (unsigned)server.port, parameters);
+    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u/0%s%ctimeout_ms=60000", (unsigned)server.port,
+             parameters, parameters[0] == '\0' ? '?' : '&');
     return uri;
 }
 
@@ -86,8 +87,11 @@ static void close_store(void)
 
 static void open_control(void)
 {
-    struct tierce__resp_opts opts = {
-        .size = sizeof(opts), .host = "127.0.0.1", .port = server.port};
+    struct tierce__resp_opts opts = {.size = sizeof(opts),
+                                     .host = "127.0.0.1",
+                                     .port = server.port,
+                                     .connect_timeout_ms = 60000,
+                                     .call_timeout_ms = 60000};
     int rc = tierce__resp_open(&control, &opts, why);
     ck_assert_msg(rc == 0, "%s", why);
 }
@@ -508,10 +512,12 @@ START_TEST(what_cannot_be_opened_is_told)
     SAY("CONFIG", "SET", "requirepass", "secret");
     ck_assert_int_eq(tierce__meta_redis.open(&none, here(""), why), TIERCE_E_REFUSED);
     char uri[128];
-    snprintf(uri, sizeof(uri), "redis://:wrong@127.0.0.1:%u", (unsigned)server.port);
+    snprintf(uri, sizeof(uri), "redis://:wrong@127.0.0.1:%u?timeout_ms=60000",
+             (unsigned)server.port);
     ck_assert_int_eq(tierce__meta_redis.open(&none, uri, why), TIERCE_E_REFUSED);
     ck_assert_ptr_null(strstr(why, "wrong"));
-    snprintf(uri, sizeof(uri), "redis://:secret@127.0.0.1:%u", (unsigned)server.port);
+    snprintf(uri, sizeof(uri), "redis://:secret@127.0.0.1:%u?timeout_ms=60000",
+             (unsigned)server.port);
     ck_assert_int_eq(tierce__meta_redis.open(&none, uri, why), 0);
     none->ops->close(none);
     none = NULL;
@@ -582,7 +588,7 @@ int main(void)
         return 77;
     Suite *suite = suite_create("meta_redis");
     TCase *tcase = tcase_create("meta_redis");
-    tcase_set_timeout(tcase, 60);
+    tcase_set_timeout(tcase, 120);
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, what_is_written_is_there_in_their_words);
     tcase_add_test(tcase, a_data_set_of_theirs_is_taken_over);

@@ -25,6 +25,7 @@ static struct tierce__meta_space *space;
 static struct tierce__arena arena;
 static char why[256], answer[65536];
 static uint64_t live;
+static unsigned timeout_ms;
 
 static void silent(void *arg, enum tierce_log_level level, const char *event, const char *detail)
 {
@@ -37,7 +38,7 @@ static void silent(void *arg, enum tierce_log_level level, const char *event, co
 static void open_store(struct tierce__meta_store **to, struct tierce__meta_space **space_to)
 {
     char uri[320];
-    snprintf(uri, sizeof(uri), "%s?timeout_ms=300", cluster.uri);
+    snprintf(uri, sizeof(uri), "%s?timeout_ms=%u", cluster.uri, timeout_ms);
     int rc = tierce__meta_redis.open(to, uri, why);
     ck_assert_msg(rc == 0, "%d %s", rc, why);
     ck_assert_int_eq((*to)->ops->space_open(space_to, *to, 1, INSTANCE), 0);
@@ -49,12 +50,24 @@ static void close_store(struct tierce__meta_store *from, struct tierce__meta_spa
     from->ops->close(from);
 }
 
-static void setup(void)
+static void setup_with(unsigned limit_ms)
 {
+    timeout_ms = limit_ms;
     live = tierce__alloc_live();
     tierce_set_log_fn(silent, NULL, TIERCE_LOG_ERROR);
     ck_assert(redis_cluster_flush(&cluster));
     open_store(&store, &space);
+}
+
+static void setup(void)
+{
+    setup_with(20000);
+}
+
+/* For tests that wait until a node that was stopped is given up. */
+static void setup_hasty(void)
+{
+    setup_with(2000);
 }
 
 static void teardown(void)
@@ -477,18 +490,22 @@ int main(void)
     TCase *tcase = tcase_create("meta_redis_cluster");
     tcase_set_timeout(tcase, 60);
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, what_is_committed_is_written);
-    tcase_add_test(tcase, another_process_writes_it);
-    tcase_add_test(tcase, what_is_in_doubt_is_known_later);
     tcase_add_test(tcase, a_home_that_forgot);
     tcase_add_test(tcase, two_that_know_nothing_of_each_other);
-    tcase_add_test(tcase, a_record_that_comes_late);
     tcase_add_test(tcase, a_commit_that_comes_late);
     tcase_add_test(tcase, a_guard_of_the_future);
     tcase_add_test(tcase, an_older_leader_is_refused);
     tcase_add_test(tcase, scripts_and_slots);
     tcase_add_test(tcase, entries_are_parsed_or_refused);
     tcase_add_test(tcase, a_damaged_entry);
+    suite_add_tcase(suite, tcase);
+    tcase = tcase_create("nodes that go");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_checked_fixture(tcase, setup_hasty, teardown);
+    tcase_add_test(tcase, what_is_committed_is_written);
+    tcase_add_test(tcase, another_process_writes_it);
+    tcase_add_test(tcase, what_is_in_doubt_is_known_later);
+    tcase_add_test(tcase, a_record_that_comes_late);
     suite_add_tcase(suite, tcase);
     int failed = check_main(suite);
     redis_cluster_stop(&cluster);

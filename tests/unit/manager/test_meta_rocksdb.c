@@ -262,7 +262,7 @@ int main(void)
 {
     Suite *suite = suite_create("meta_rocksdb");
     TCase *tcase = tcase_create("meta_rocksdb");
-    tcase_set_timeout(tcase, 60);
+    tcase_set_timeout(tcase, 200);
     tcase_add_checked_fixture(tcase, meta_folder_make, teardown);
     tcase_add_test(tcase, uris_are_read);
     tcase_add_test(tcase, the_type_and_uri_choose_the_store);

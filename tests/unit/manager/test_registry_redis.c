@@ -37,18 +37,26 @@ static void load(struct tierce__registry *one, uint64_t fence)
 
 static void connect_again(void)
 {
-    struct tierce__resp_opts opts = {
-        .size = sizeof(opts), .host = "127.0.0.1", .port = server.port};
+    struct tierce__resp_opts opts = {.size = sizeof(opts),
+                                     .host = "127.0.0.1",
+                                     .port = server.port,
+                                     .connect_timeout_ms = 60000,
+                                     .call_timeout_ms = 60000};
     tierce__resp_close(resp);
     resp = NULL;
     ck_assert_msg(tierce__resp_open(&resp, &opts, why) == 0, "%s", why);
 }
 
+static void set_uri(unsigned timeout_ms)
+{
+    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u?cluster_name=c1&timeout_ms=%u",
+             (unsigned)server.port, timeout_ms);
+}
+
 static void set_up(void)
 {
     ck_assert(redis_start(&server, NULL));
-    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u?cluster_name=c1&timeout_ms=2000",
-             (unsigned)server.port);
+    set_uri(60000);
     registry = open_one();
     connect_again();
 }
@@ -263,9 +271,9 @@ START_TEST(test_an_answer_is_lost)
     struct tierce__registry *hasty, *patient = registry;
     load(patient, 0);
     fill();
-    *strstr(uri, "2000") = '\0';
-    strcat(uri, "200");
+    set_uri(2000);
     hasty = registry = open_one();
+    set_uri(60000);
     load(hasty, 0);
     ck_assert_int_eq(kill(server.pid, SIGSTOP), 0);
     ck_assert_int_lt(add_storage("b"), 0);
@@ -340,7 +348,7 @@ START_TEST(test_a_storage_in_redis)
 {
     struct tierce__storages *storages = NULL;
     char at[64];
-    snprintf(at, sizeof(at), "redis://127.0.0.1:%u/3?timeout_ms=500", (unsigned)server.port);
+    snprintf(at, sizeof(at), "redis://127.0.0.1:%u/3?timeout_ms=60000", (unsigned)server.port);
     struct tierce__storage storage = {
         .number = 1, .name = "r", .type = TIERCE__STORAGE_REDIS, .is_enabled = true, .uri = at};
     const char *paths[] = {"/i/tp0/0001", "/i/tp0/none", "/", "x"};
@@ -350,7 +358,7 @@ START_TEST(test_a_storage_in_redis)
     struct tierce__storages_opts opts = {.size = sizeof(opts),
                                          .registry = registry,
                                          .probe_interval_ms = 20,
-                                         .probe_timeout_ms = 2000};
+                                         .probe_timeout_ms = 60000};
     ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
     WAIT_FOR(state_of(storages).is_probed);
     ck_assert(state_of(storages).is_well);
@@ -409,7 +417,7 @@ int main(void)
     if (!redis_is_there())
         return 77;
     tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_set_timeout(tcase, 60);
+    tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, test_all_of_it_comes_back);
     tcase_add_test(tcase, test_the_layout_is_that_of_kvcm);
     tcase_add_test(tcase, test_what_kvcm_left_gets_numbers);

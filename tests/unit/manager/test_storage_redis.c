@@ -68,7 +68,7 @@ START_TEST(one_server)
     struct redis_server server;
     char uri[64];
     ck_assert(redis_start(&server, NULL));
-    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u/", (unsigned)server.port);
+    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u/?timeout_ms=60000", (unsigned)server.port);
     use(uri, &server.port, 1);
     redis_stop(&server);
 }
@@ -78,8 +78,9 @@ START_TEST(the_master_of_sentinels)
 {
     struct redis_sentinels sentinels = {0};
     char uri[256];
-    ck_assert(redis_sentinels_start(&sentinels, 1, NULL, ""));
-    snprintf(uri, sizeof(uri), "redis+sentinel://%s/m", sentinels.hosts);
+    ck_assert(
+        redis_sentinels_start(&sentinels, 1, NULL, "sentinel down-after-milliseconds m 600000"));
+    snprintf(uri, sizeof(uri), "redis+sentinel://%s/m?timeout_ms=60000", sentinels.hosts);
     use(uri, &sentinels.data[0].port, 1);
     redis_sentinels_stop(&sentinels);
 }
@@ -89,10 +90,12 @@ START_TEST(a_cluster)
 {
     struct redis_cluster cluster = {0};
     uint16_t ports[3];
+    char uri[320];
     ck_assert(redis_cluster_start(&cluster, 3, 0, 60000));
     for (int i = 0; i < 3; i++)
         ports[i] = cluster.nodes[i].port;
-    use(cluster.uri, ports, 3);
+    snprintf(uri, sizeof(uri), "%s?timeout_ms=60000", cluster.uri);
+    use(uri, ports, 3);
     redis_cluster_stop(&cluster);
 }
 END_TEST

@@ -604,9 +604,15 @@ END_TEST
 
 static void set_up_limits(void)
 {
-    char *arguments[] = {(char *)"--limit.connections_per_address=3",
-                         (char *)"--timeout.request=200ms", (char *)"--timeout.idle=400ms"};
-    harness_start(&h, 3, arguments);
+    char *arguments[] = {(char *)"--limit.connections_per_address=3"};
+    harness_start(&h, 1, arguments);
+    fd = harness_connect(h.ports.resp);
+}
+
+static void set_up_timeouts(void)
+{
+    char *arguments[] = {(char *)"--timeout.request=200ms", (char *)"--timeout.idle=400ms"};
+    harness_start(&h, 2, arguments);
     fd = harness_connect(h.ports.resp);
 }
 
@@ -688,6 +694,7 @@ static Suite *suite(void)
     tcase_add_test(t, test_yes_to_many_leaves_room);
     suite_add_tcase(s, t);
     t = tcase_create("tokens");
+    tcase_set_timeout(t, 60);
     tcase_add_checked_fixture(t, set_up_tokens, tear_down_tokens);
     tcase_add_test(t, test_tokens);
     tcase_add_test(t, test_tokens_are_read_again);
@@ -695,8 +702,13 @@ static Suite *suite(void)
     tcase_add_test(t, test_nobody_takes_much);
     suite_add_tcase(s, t);
     t = tcase_create("limits");
+    tcase_set_timeout(t, 60);
     tcase_add_checked_fixture(t, set_up_limits, tear_down);
     tcase_add_test(t, test_connections_of_an_address);
+    suite_add_tcase(s, t);
+    t = tcase_create("timeouts");
+    tcase_set_timeout(t, 60);
+    tcase_add_checked_fixture(t, set_up_timeouts, tear_down);
     tcase_add_test(t, test_who_is_late_is_cut);
     suite_add_tcase(s, t);
     return s;

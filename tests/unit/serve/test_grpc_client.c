@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
+#include "server_process.h"
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -29,7 +30,7 @@ static void echo(void *arg, struct tierce__call *call)
 }
 
 /* On a worker, until the gate opens or nobody waits. */
-static void wait(void *arg, struct tierce__call *call)
+static void wait_at_gate(void *arg, struct tierce__call *call)
 {
     if (!tierce__call_info(call)->is_deferred) {
         atomic_fetch_add(&waiting, 1);
@@ -58,7 +59,7 @@ static void header(void *arg, struct tierce__call *call)
 }
 
 static const struct tierce__route routes[] = {{"/s/echo", NULL, echo, NULL},
-                                              {"/s/wait", NULL, wait, NULL},
+                                              {"/s/wait", NULL, wait_at_gate, NULL},
                                               {"/s/fail", NULL, fail_call, NULL},
                                               {"/s/header", NULL, header, NULL}};
 
@@ -93,7 +94,7 @@ static void setup(void)
     char why[256];
     atomic_store(&gate, false);
     atomic_store(&waiting, 0);
-    start_server(0, NULL);
+    start_server(server_free_port(), NULL); /* one to come back to */
     ck_assert_int_eq(open_client(4, (struct tierce__grpc_client_opts){0}, why), 0);
 }
 

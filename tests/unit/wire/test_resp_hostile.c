@@ -277,7 +277,8 @@ static struct tierce__resp_cluster *begin_cluster(void)
     ck_assert_int_eq(tierce__resp_cluster_create(
                          &cluster,
                          &(struct tierce__resp_opts){.size = sizeof(struct tierce__resp_opts),
-                                                     .connect_timeout_ms = 300},
+                                                     .connect_timeout_ms = 10000,
+                                                     .call_timeout_ms = 10000},
                          &(struct tierce__resp_node){.host = fake.path, .port = 1}, 1),
                      0);
     tierce__resp_cluster_begin(cluster);
