@@ -141,13 +141,12 @@ static inline void native_close(struct native_client *c, bool unmap)
     tierce__native_frame_fini(&c->frame);
 }
 
-/* A view of the fixture's namespace. */
-static inline int32_t native_view(struct native_client *c, uint32_t first, uint32_t count,
-                                  uint32_t index, uint32_t parts)
+/* Part `index` of `parts` of the fixture's namespace: layers `first` .. first + count. */
+static inline union tierce__native_request native_view_question(uint32_t first, uint32_t count,
+                                                                uint32_t index, uint32_t parts)
 {
     struct tierce_namespace ns = fx_namespace();
-    union tierce__native_answer say;
-    union tierce__native_request ask = {
+    return (union tierce__native_request){
         .view = {.weights = ns.weights,
                  .model = ns.model,
                  .kv_dtype = ns.kv_dtype,
@@ -164,6 +163,13 @@ static inline int32_t native_view(struct native_client *c, uint32_t first, uint3
                  .part_index = index,
                  .part_count = parts,
                  .engine = ""}};
+}
+
+static inline int32_t native_view(struct native_client *c, uint32_t first, uint32_t count,
+                                  uint32_t index, uint32_t parts)
+{
+    union tierce__native_answer say;
+    union tierce__native_request ask = native_view_question(first, count, index, parts);
     int32_t status = native_ask(c, TIERCE__NATIVE_VIEW, &ask, &say, NULL);
     if (status == 0)
         c->view = say.view.number;

@@ -77,10 +77,9 @@ struct tierce__asking {
 
 /*
  * Returns the answer's status: 0, or enum tierce__native_status, or a node's error; or of our own
- * TIERCE_E_DEADLINE (what the answer begins is ended when it comes; after timeout.pin the node ends
- * what it could not tell), TIERCE_E_DOWN (the
- * node is gone, or does not answer lately: what begins something is not asked then), -ENOMEM.
- * *asking needs `done` only after 0.
+ * TIERCE_E_DEADLINE (what the answer begins is ended: by us if it comes within timeout.pin, else by
+ * the node, which cannot tell it), TIERCE_E_DOWN (the node is gone, or does not answer lately: what
+ * begins something is not asked then), -ENOMEM. *asking needs `done` only after 0.
  */
 TIERCE_MUSTUSE int tierce__peer_ask(struct tierce__asking *asking, struct tierce__peer *peer,
                                     enum tierce__native_op op,

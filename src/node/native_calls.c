@@ -728,10 +728,11 @@ static int (*const answers[TIERCE__NATIVE_OPS])(struct call *call) = {
 
 static void note_begun(const struct call *call, enum tierce__native_op op)
 {
-    uint64_t begun = op == TIERCE__NATIVE_LOAD_BEGIN       ? call->say.load_begin.load
-                     : op == TIERCE__NATIVE_STORE_BEGIN    ? call->say.store_begin.store
-                     : op == TIERCE__NATIVE_PREFETCH_BEGIN ? call->say.view.number
-                                                           : 0;
+    uint64_t begun = op == TIERCE__NATIVE_LOAD_BEGIN    ? call->say.load_begin.load
+                     : op == TIERCE__NATIVE_STORE_BEGIN ? call->say.store_begin.store
+                     : op == TIERCE__NATIVE_PREFETCH_BEGIN || op == TIERCE__NATIVE_VIEW
+                         ? call->say.view.number
+                         : 0;
     call->connection->begun_by = begun != 0 ? op : 0;
     call->connection->begun = begun;
 }
@@ -746,6 +747,9 @@ void tierce__native_end_unheard(struct tierce__native_connection *connection)
     } else if (connection->begun_by == TIERCE__NATIVE_STORE_BEGIN) {
         call.ask.store_end = (struct tierce__native_store_end){.store = connection->begun};
         (void)answer_store_end(&call);
+    } else if (connection->begun_by == TIERCE__NATIVE_VIEW) {
+        call.ask.view_close.number = connection->begun;
+        (void)answer_view_close(&call);
     } else {
         call.ask.prefetch_end.number = connection->begun;
         (void)answer_prefetch_end(&call);

@@ -167,8 +167,8 @@ def test_a_dead_worker_costs_one_deadline(folder):
 
 def test_a_lookup_may_take_what_the_configuration_gives_it(served):
     worker, _ = served
-    worker.facts = lambda: Facts(None, 8, lookup_ms=20000)
-    worker.lookup = lambda *question: time.sleep(1.5) or (16, 8)
+    worker.facts = lambda: Facts(None, 8, lookup_ms=2000)
+    worker.lookup = lambda *question: time.sleep(4) or (16, 8)
     remote = RemoteWorker("engine")
     remote.facts()
     assert remote.lookup(1, PART, 0, 20, 0) == (16, 8)

@@ -155,12 +155,14 @@ static void end_writers(void)
         pthread_join(writers[i].thread, NULL);
 }
 
+#define PATIENCE_MS 90000
+
 /* Some links have found out what has changed, others do when they are used. */
 static int get_at_last(const char *name, uint32_t version)
 {
-    for (int tries = 0;; tries++) {
+    for (uint64_t until_ns = tierce__deadline_in_ms(PATIENCE_MS);;) {
         int rc = connector_get(connector, pool, name, version, 0, BYTES);
-        if ((rc != TIERCE_E_DOWN && rc != TIERCE_E_DEADLINE) || tries >= 3000)
+        if ((rc != TIERCE_E_DOWN && rc != TIERCE_E_DEADLINE) || tierce__now_ns() > until_ns)
             return rc;
         server_pause_ms(20);
     }
@@ -184,9 +186,9 @@ static int count_lost(void)
 
 static int ping_at_last(void)
 {
-    for (int tries = 0;; tries++) {
+    for (uint64_t until_ns = tierce__deadline_in_ms(PATIENCE_MS);;) {
         int rc = connector_ping(connector);
-        if ((rc != TIERCE_E_DOWN && rc != TIERCE_E_DEADLINE) || tries >= 3000)
+        if ((rc != TIERCE_E_DOWN && rc != TIERCE_E_DEADLINE) || tierce__now_ns() > until_ns)
             return rc;
         server_pause_ms(20);
     }
@@ -194,11 +196,13 @@ static int ping_at_last(void)
 
 static void put_until(const char *name, uint32_t version)
 {
+    uint64_t until_ns = tierce__deadline_in_ms(PATIENCE_MS);
     int rc;
     do {
         rc = connector_put(connector, pool, name, version, BYTES);
         ck_assert(rc == 0 || rc == TIERCE_E_DOWN || rc == TIERCE_E_DEADLINE);
-    } while (rc != 0);
+    } while (rc != 0 && tierce__now_ns() < until_ns);
+    ck_assert_int_eq(rc, 0);
 }
 
 /* ---- sentinels ------------------------------------------------------------------------------- */

@@ -257,7 +257,7 @@ START_TEST(a_busy_store_is_asked_again)
     /* It does not come back after the deadline. */
     int rc = run(TIERCE__CONNECTOR_DELETE, 40);
     ck_assert(rc == TIERCE_E_DOWN || rc == TIERCE_E_DEADLINE);
-    ck_assert_uint_le(atomic_load(&fake.requests), 9);
+    ck_assert_uint_le(atomic_load(&fake.requests), 9); /* not sent at all by a slow machine */
     end();
 }
 END_TEST

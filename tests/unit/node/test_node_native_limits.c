@@ -39,13 +39,21 @@ START_TEST(what_is_late_is_given_up)
 }
 END_TEST
 
+static void wait_for_connections(uint64_t connections)
+{
+    for (int i = 0; i < 6000 && stats().connections != connections; i++)
+        pause_ms(10);
+    ck_assert_uint_eq(stats().connections, connections);
+}
+
 /* Who closes a connection on which the answer to a beginning comes, or has come unread, does not
  * know what began: that ends, and what else he has stays. */
 START_TEST(what_nobody_hears_of_is_ended)
 {
-    union tierce__native_request asks[3];
+    union tierce__native_request asks[4];
     static const enum tierce__native_op ops[] = {
-        TIERCE__NATIVE_LOAD_BEGIN, TIERCE__NATIVE_STORE_BEGIN, TIERCE__NATIVE_PREFETCH_BEGIN};
+        TIERCE__NATIVE_LOAD_BEGIN, TIERCE__NATIVE_STORE_BEGIN, TIERCE__NATIVE_PREFETCH_BEGIN,
+        TIERCE__NATIVE_VIEW};
     union tierce__native_answer say;
     start(0, NULL);
     struct tierce_chain *other = fx_chain(&fx, 2, BLOCKS, 0);
@@ -57,32 +65,39 @@ START_TEST(what_nobody_hears_of_is_ended)
         .view = a.view, .to_block = BLOCKS, .tail = 1, .chain = native_chain(2, other, 0)};
     asks[2].prefetch_begin = (struct tierce__native_prefetch){
         .view = a.view, .to_block = BLOCKS, .chain = native_chain(1, chain, 0)};
+    asks[3] = native_view_question(0, FX_LAYERS, 0, 1);
     ck_assert_int_eq(native_load_begin(&a, &say, chain, 1, 0), 0);
     uint64_t load = say.load_begin.load, held = stats().held_bytes;
     for (size_t i = 0; i < 12; i++) {
+        enum { UNREAD, HALF_READ, NOT_SENT } way = i / 4;
+        uint8_t head[TIERCE__NATIVE_HEAD];
         ck_assert_int_eq(native_hello(&b, path, &a), 0);
-        ck_assert_int_eq(tierce__native_pack_request(&b.frame, ops[i % 3], &asks[i % 3]), 0);
+        ck_assert_int_eq(tierce__native_pack_request(&b.frame, ops[i % 4], &asks[i % 4]), 0);
+        if (way == NOT_SENT)
+            ck_assert_int_eq(shutdown(b.fd, SHUT_RD), 0);
         ck_assert_int_eq(send(b.fd, b.frame.bytes, b.frame.used, MSG_NOSIGNAL),
                          (ssize_t)b.frame.used);
-        if (i < 6) {
-            struct pollfd fds = {.fd = b.fd, .events = POLLIN};
+        struct pollfd fds = {.fd = b.fd, .events = POLLIN};
+        if (way != NOT_SENT)
             ck_assert_int_eq(poll(&fds, 1, 60000), 1);
-        }
-        native_close(&b, false);
-        for (int k = 0; k < 6000 && stats().connections > 1; k++)
-            pause_ms(10);
-        ck_assert_uint_eq(stats().connections, 1);
+        if (way == HALF_READ)
+            ck_assert_int_eq(recv(b.fd, head, sizeof(head), 0), (ssize_t)sizeof(head));
+        if (way != NOT_SENT)
+            native_close(&b, false);
+        wait_for_connections(1);
+        if (way == NOT_SENT)
+            native_close(&b, false);
         ck_assert_uint_eq(stats().held_bytes, held);
         ck_assert_uint_eq(stats().loads, 1);
         ck_assert_uint_eq(stats().stores, 0);
         ck_assert_uint_eq(stats().prefetches, 0);
+        ck_assert_uint_eq(stats().views, 1);
     }
     /* What was heard of is nobody's but who heard. */
     ck_assert_int_eq(native_hello(&b, path, &a), 0);
     ck_assert_int_eq(native_store_begin(&b, &say, other, 2, 0), 0);
     native_close(&b, false);
-    for (int k = 0; k < 6000 && stats().connections > 1; k++)
-        pause_ms(10);
+    wait_for_connections(1);
     ck_assert_uint_eq(stats().stores, 1);
     ck_assert_int_eq(native_store_end(&a, say.store_begin.store, false, NULL), 0);
     ck_assert_int_eq(native_load_end(&a, load, 0, 0, 0), 0);
