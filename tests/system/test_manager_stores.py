@@ -325,7 +325,7 @@ def test_two_managers_on_one_rocksdb(tmp_path):
     assert register(api) == "OK"
     assert write(api, [1]) == "OK"
     second = Manager(tmp_path / "b", startup=startup, ready=False)
-    wait_until(lambda: why_not(second) is None or "cannot lead: " in why_not(second), 30)
+    wait_until(lambda: "cannot lead: " in (why_not(second) or "cannot lead: "))  # or it is ready
     if why_not(second) is None:
         assert register(Http(second)) != "OK"
     assert code(locate(api, [1])) == "OK"
