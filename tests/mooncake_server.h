@@ -48,16 +48,6 @@ static inline pid_t mooncake_run(const char *const *arguments, int out)
     return pid;
 }
 
-static inline void mooncake_kill(pid_t *pid)
-{
-    if (*pid > 0) {
-        kill(*pid, SIGCONT);
-        kill(*pid, SIGKILL);
-        waitpid(*pid, NULL, 0);
-    }
-    *pid = 0;
-}
-
 static inline bool mooncake_run_master(struct mooncake_server *server)
 {
     char port[8], metrics_port[8];
@@ -109,8 +99,8 @@ static inline bool mooncake_start(struct mooncake_server *server)
 
 static inline void mooncake_stop(struct mooncake_server *server)
 {
-    mooncake_kill(&server->owner);
-    mooncake_kill(&server->master);
+    server_kill(&server->owner);
+    server_kill(&server->master);
 }
 
 /* The children of this process whose command line holds a text. Returns how many, the last in

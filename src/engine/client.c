@@ -27,7 +27,7 @@ struct tierce__connection {
     struct tierce__list node; /* under CLIENT, while nobody uses it */
     int fd;
     enum tierce__native_op late; /* 0, or what it was asked and has not answered in time */
-    uint64_t late_until_ns;      /* is waited for; 0: it has just become late */
+    uint64_t late_until_ns;      /* given up then; 0: it has just become late */
     struct tierce__native_frame frame;
     uint8_t *body;
     size_t body_room;

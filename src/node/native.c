@@ -138,7 +138,8 @@ static int serve_one(struct tierce__native_connection *c)
 {
     uint32_t op, body_bytes;
     int rc = receive(c, &op, &body_bytes);
-    /* So is a connection closed on which the last answer has not been read. */
+    /* A reset is how a socket ends that was closed with the last answer unread in it; all else says
+     * that the answer was heard. */
     if (rc != -ECONNRESET || c->in_used > 0)
         c->begun_by = 0;
     if (rc == 0)

@@ -450,7 +450,7 @@ static void end_real(void)
 START_TEST(the_master_goes_and_comes_back)
 {
     start_real("&timeout=3s");
-    mooncake_kill(&server.master);
+    server_kill(&server.master);
     ck_assert_int_eq(connector_ping(connector), TIERCE_E_DOWN);
     expect_why("Mooncake's error -9");
     ck_assert_int_eq(connector_exists(connector, "a"), TIERCE_E_DOWN);
