@@ -25,8 +25,8 @@ build: packages ## builds the release; the executable is build/bin/tierce
 	@mkdir -p build/bin
 	@ln -sfn ../rel/bin/tierce build/bin/tierce
 
-test: ## installs what is missing, runs every test, counts them in the last line
-	@tools/run_tests
+test: ## installs what is missing, runs every test, counts them in the last line (FAST=1: the quick ones)
+	@tools/run_tests $(if $(FAST),--fast)
 
 test-long: ## the same with long fuzz, crash and property runs (hours)
 	@tools/run_tests --long

@@ -27,3 +27,36 @@ install(CODE "
     string(REPLACE \"{{prefix}}\" \"\${prefix}\" text \"\${text}\")
     file(WRITE \"${CMAKE_BINARY_DIR}/tierce.pc\" \"\${text}\")")
 install(FILES ${CMAKE_BINARY_DIR}/tierce.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# Manual pages from the help texts, in man(7) macros.
+file(STRINGS ${CMAKE_SOURCE_DIR}/src/cli/commands.def rows REGEX "^TIERCE_COMMAND")
+set(pages tierce)
+foreach(row IN LISTS rows)
+    string(REGEX REPLACE "^TIERCE_COMMAND\\(([a-z]+).*" "tierce-\\1" page "${row}")
+    list(APPEND pages ${page})
+endforeach()
+set(TIERCE_MAN "")
+foreach(page IN LISTS pages)
+    string(REGEX REPLACE "^tierce-?" "" command ${page})
+    set(file ${CMAKE_BINARY_DIR}/man/${page}.1)
+    add_custom_command(OUTPUT ${file} DEPENDS tierce_executable VERBATIM
+        COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/man
+        COMMAND $<TARGET_FILE:tierce_executable> help --man ${command} > ${file})
+    list(APPEND TIERCE_MAN ${file})
+endforeach()
+add_custom_target(tierce_man ALL DEPENDS ${TIERCE_MAN})
+install(FILES ${TIERCE_MAN} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+
+# The Grafana dashboard, and systemd units for the installed executable.
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/web/grafana DESTINATION ${CMAKE_INSTALL_DATADIR}/tierce
+    FILES_MATCHING PATTERN "*.json")
+install(CODE "
+    file(GLOB units \"${CMAKE_SOURCE_DIR}/packaging/*.service\")
+    foreach(unit IN LISTS units)
+        get_filename_component(name \"\${unit}\" NAME)
+        file(READ \"\${unit}\" text)
+        string(REPLACE \"/usr/local/bin/\" \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/\" text \"\${text}\")
+        file(WRITE \"${CMAKE_BINARY_DIR}/units/\${name}\" \"\${text}\")
+        file(INSTALL \"${CMAKE_BINARY_DIR}/units/\${name}\"
+            DESTINATION \"\${CMAKE_INSTALL_PREFIX}/lib/systemd/system\")
+    endforeach()")

@@ -2,6 +2,7 @@
 #ifndef TIERCE_TESTS_DISK_HARNESS_H
 #define TIERCE_TESTS_DISK_HARNESS_H
 
+#include "check_main.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/vfs_fault.h"
@@ -10,7 +11,6 @@
 #include "policy/policy.h"
 #include "tier/disk.h"
 
-#include <check.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -60,6 +60,10 @@ static inline uint64_t store_bytes(const struct store *s, uint64_t n)
 
 static inline uint64_t store_word(uint64_t n, uint64_t at)
 {
+    uint64_t first;
+    memcpy(&first, "TIERCECK", sizeof(first)); /* as each object of a store begins */
+    if (at == 0)
+        return first;
     uint64_t x = (n << 32 | at) * 0x9e3779b97f4a7c15ULL + 1;
     x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9ULL;
     return x ^ (x >> 32);
@@ -175,6 +179,13 @@ static inline int store_simple(struct store *s, enum tierce__tier_op op, uint64_
 static inline int store_flush(struct store *s)
 {
     return store_simple(s, TIERCE__TIER_FLUSH, 0);
+}
+
+/* A flush of removals alone. */
+static inline int store_settle(struct store *s)
+{
+    struct tierce__tier_req req = {.op = TIERCE__TIER_FLUSH, .removals = true};
+    return store_run(s, &req);
 }
 
 static inline int store_delete(struct store *s, uint64_t n)

@@ -42,9 +42,8 @@ static inline bool etcd_run(struct etcd_server *server)
 static inline bool etcd_start(struct etcd_server *server)
 {
     *server = (struct etcd_server){.port = server_free_port(), .peer_port = server_free_port()};
-    snprintf(server->dir, sizeof(server->dir), "/tmp/tierce-etcd-XXXXXX");
     return server->port != 0 && server->peer_port != 0 && server->port != server->peer_port &&
-           mkdtemp(server->dir) != NULL && etcd_run(server);
+           server_folder(server->dir) && etcd_run(server);
 }
 
 static inline void etcd_kill(struct etcd_server *server)

@@ -2,9 +2,9 @@
 #ifndef TIERCE_TESTS_MANAGER_HARNESS_H
 #define TIERCE_TESTS_MANAGER_HARNESS_H
 
+#include "check_main.h"
 #include "manager/locator_private.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +42,7 @@ struct harness_opts {
     uint32_t delete_timeout_ms;      /* 0: 60000 */
     int policy, delay_ms;
     const char *meta_type, *meta_uri;
+    int search_cache_mib;
     const struct tierce__storage_ops *(*find_driver)(enum tierce__storage_type); /* NULL: files */
     uint32_t delete_threads;
 };
@@ -64,12 +65,13 @@ static inline void harness_startup(struct harness *h, const struct harness_opts 
         "\"meta_indexer_config\":{\"max_key_count\":%lld,\"mutex_shard_num\":16,"
         "\"batch_key_size\":16,\"meta_storage_backend_config\":{\"storage_type\":\"%s\","
         "\"storage_uri\":\"%s\"},\"meta_cache_policy_config\":{\"type\":\"LRU\","
-        "\"capacity\":0}}}}}",
+        "\"capacity\":%d}}}}}",
         h->folder, o->keys_per_file > 0 ? o->keys_per_file : 1, capacity,
         o->type_capacity > 0 ? (long long)o->type_capacity : capacity,
         o->policy > 0 ? o->policy : 1, o->watermark > 0 ? o->watermark : 1.0, o->delay_ms,
         o->keys_max > 0 ? (long long)o->keys_max : 1000000LL,
-        o->meta_type != NULL ? o->meta_type : "local", o->meta_uri != NULL ? o->meta_uri : "");
+        o->meta_type != NULL ? o->meta_type : "local", o->meta_uri != NULL ? o->meta_uri : "",
+        o->search_cache_mib);
     int rc = tierce__registry_startup(h->registry, text, h->why);
     ck_assert_msg(rc == 0, "%s", h->why);
 }

@@ -2,7 +2,8 @@
 #ifndef TIERCE_TESTS_META_FOLDER_H
 #define TIERCE_TESTS_META_FOLDER_H
 
-#include <check.h>
+#include "check_main.h"
+
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>

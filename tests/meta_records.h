@@ -44,6 +44,8 @@ static inline const struct tierce__record *test_record(struct test_record *out, 
                                           .parent = n % 4 != 0 ? (int64_t)((uint64_t)key - 1) : 0,
                                           .location_count = n % 3 == 0 ? 2 : 1,
                                           .locations = out->locations};
+    if (n % 5 == 0)
+        out->record.expires_us = 1800000000000000 + version;
     if (n % 7 == 0) {
         out->record.key_text = "a key\0of text";
         out->record.key_text_bytes = 13;

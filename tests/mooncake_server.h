@@ -13,6 +13,7 @@
  */
 struct mooncake_server {
     pid_t master, owner;
+    int orders, answers; /* pipes to and from the owner */
     uint16_t port, metrics_port;
 };
 
@@ -64,14 +65,16 @@ static inline bool mooncake_run_master(struct mooncake_server *server)
     return server_wait(&server->master, server->port, "");
 }
 
-/* 256 MiB of memory for objects. */
+/* A server with 256 MiB of memory. It removes all objects for each byte that it reads. */
 static inline bool mooncake_run_owner(struct mooncake_server *server)
 {
-    int ready[2];
-    char master[32], byte;
+    int orders[2], answers[2];
+    char master[32], from[12], byte;
     snprintf(master, sizeof(master), "127.0.0.1:%u", (unsigned)server->port);
-    if (pipe2(ready, O_CLOEXEC) != 0)
+    if (pipe2(orders, O_CLOEXEC) != 0 || pipe2(answers, O_CLOEXEC) != 0 ||
+        fcntl(orders[0], F_SETFD, 0) != 0)
         return false;
+    snprintf(from, sizeof(from), "%d", orders[0]);
     server->owner = mooncake_run(
         (const char *const[]){"-c",
                               "import os, sys, time\n"
@@ -80,19 +83,32 @@ static inline bool mooncake_run_owner(struct mooncake_server *server)
                               "assert store.setup('127.0.0.1', 'P2PHANDSHAKE', 256 << 20, 16 << 20,"
                               " 'tcp', '', sys.argv[1]) == 0\n"
                               "os.write(1, b'r')\n"
+                              "while os.read(int(sys.argv[2]), 1):\n"
+                              "    os.write(1, b'n' if store.remove_all(True) < 0 else b'y')\n"
                               "time.sleep(100000)",
-                              master, NULL},
-        ready[1]);
-    close(ready[1]);
-    bool ok = server->owner > 0 && read(ready[0], &byte, 1) == 1;
-    close(ready[0]);
-    return ok;
+                              master, from, NULL},
+        answers[1]);
+    close(orders[0]);
+    close(answers[1]);
+    server->orders = orders[1];
+    server->answers = answers[0];
+    return server->owner > 0 && read(server->answers, &byte, 1) == 1;
+}
+
+/* Removes all objects. */
+static inline bool mooncake_empty(const struct mooncake_server *server)
+{
+    char byte;
+    return write(server->orders, "e", 1) == 1 && read(server->answers, &byte, 1) == 1 &&
+           byte == 'y';
 }
 
 static inline bool mooncake_start(struct mooncake_server *server)
 {
-    *server =
-        (struct mooncake_server){.port = server_free_port(), .metrics_port = server_free_port()};
+    *server = (struct mooncake_server){.port = server_free_port(),
+                                       .metrics_port = server_free_port(),
+                                       .orders = -1,
+                                       .answers = -1};
     return server->port != 0 && server->metrics_port != 0 && mooncake_run_master(server) &&
            mooncake_run_owner(server);
 }
@@ -101,6 +117,8 @@ static inline void mooncake_stop(struct mooncake_server *server)
 {
     server_kill(&server->owner);
     server_kill(&server->master);
+    close(server->orders);
+    close(server->answers);
 }
 
 /* The children of this process whose command line holds a text. Returns how many, the last in

@@ -2,7 +2,6 @@
 #ifndef TIERCE_TESTS_NATIVE_HARNESS_H
 #define TIERCE_TESTS_NATIVE_HARNESS_H
 
-#include <check.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "check_main.h"
 #include "chunk/header.h"
 #include "engine_fixture.h"
 #include "wire/native.h"

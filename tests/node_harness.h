@@ -2,12 +2,12 @@
 #ifndef TIERCE_TESTS_NODE_HARNESS_H
 #define TIERCE_TESTS_NODE_HARNESS_H
 
+#include "check_main.h"
 #include "base/alloc.h"
 #include "node/node.h"
 #include "node/node_private.h"
 
 #include <arpa/inet.h>
-#include <check.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

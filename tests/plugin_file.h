@@ -2,7 +2,8 @@
 #ifndef TIERCE_TESTS_PLUGIN_FILE_H
 #define TIERCE_TESTS_PLUGIN_FILE_H
 
-#include <check.h>
+#include "check_main.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>

@@ -121,9 +121,8 @@ static inline bool redis_cluster_try(struct redis_cluster *cluster, int masters,
         struct redis_server *node = &cluster->nodes[i];
         *node = (struct redis_server){.port = server_free_port()};
         redis_use_tls(node, cluster->tls_dir);
-        snprintf(node->dir, sizeof(node->dir), "/tmp/tierce-redis-XXXXXX");
         snprintf(cluster->buses[i], sizeof(cluster->buses[i]), "%u", (unsigned)server_free_port());
-        ok = mkdtemp(node->dir) != NULL && redis_cluster_run(cluster, i);
+        ok = server_folder(node->dir) && redis_cluster_run(cluster, i);
         at += (size_t)snprintf(cluster->uri + at, sizeof(cluster->uri) - at, "%s127.0.0.1:%u",
                                i > 0 ? "," : "",
                                (unsigned)(node->tls_port != 0 ? node->tls_port : node->port));

@@ -92,11 +92,19 @@ static inline bool redis_run(struct redis_server *server, bool tls, const char *
 static inline bool redis_start(struct redis_server *server, const char *const *more)
 {
     *server = (struct redis_server){.port = server_free_port()};
-    snprintf(server->dir, sizeof(server->dir), "/tmp/tierce-redis-XXXXXX");
-    if (server->port == 0 || mkdtemp(server->dir) == NULL)
+    if (server->port == 0 || !server_folder(server->dir))
         return false;
     snprintf(server->socket, sizeof(server->socket), "%s/s", server->dir);
     return redis_run(server, false, more);
+}
+
+/* Empty again. `user` are arguments of redis-cli ("": the default user may do it). */
+static inline bool redis_flush(const struct redis_server *server, const char *user)
+{
+    char command[256];
+    snprintf(command, sizeof(command), "test \"$(redis-cli -s %s %s FLUSHALL 2>&1)\" = OK",
+             server->socket, user);
+    return system(command) == 0;
 }
 
 static inline void redis_kill(struct redis_server *server)

@@ -61,18 +61,24 @@ static inline bool s3_run(struct s3_server *server)
     return false;
 }
 
+/* Makes one more empty bucket. */
+static inline bool s3_make_bucket(const struct s3_server *server, const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof(path), "%s/data/%.32s", server->dir, name);
+    return mkdir(path, 0700) == 0;
+}
+
 static inline bool s3_start(struct s3_server *server)
 {
     char path[96];
     *server = (struct s3_server){.port = server_free_port()};
-    snprintf(server->dir, sizeof(server->dir), "/tmp/tierce-s3-XXXXXX");
-    if (server->port == 0 || mkdtemp(server->dir) == NULL)
+    if (server->port == 0 || !server_folder(server->dir))
         return false;
     snprintf(path, sizeof(path), "%s/data", server->dir);
     if (mkdir(path, 0700) != 0)
         return false;
-    snprintf(path, sizeof(path), "%s/data/kv-cache", server->dir);
-    return mkdir(path, 0700) == 0 && s3_run(server);
+    return s3_make_bucket(server, "kv-cache") && s3_run(server);
 }
 
 /* A file "credentials" in the server's folder, with its keys as one profile among others. */

@@ -2,8 +2,9 @@
 #ifndef TIERCE_TESTS_SCRIPT_SERVER_H
 #define TIERCE_TESTS_SCRIPT_SERVER_H
 
+#include "check_main.h"
+
 #include <arpa/inet.h>
-#include <check.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>

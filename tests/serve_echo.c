@@ -23,11 +23,12 @@
  * and print "read" or why not. gRPC methods of /test.Echo/ and HTTP paths
  * are the same words: Echo; Wait (on a worker, milliseconds in the header x-wait-ms; gives up when
  * the call is over); Late (answers from another thread); Fail (status and text from x-status and
- * x-message); Info (what the server knows of the call); Big (x-bytes bytes of an answer); Over (how
- * many waiting calls learnt that they were over); GET /events (a stream).
+ * x-message); Info (what the server knows of the call); Big (x-bytes bytes of an answer); Begun and
+ * Over (how many calls have waited, and how many of those learnt that they were over); GET /events
+ * (a stream).
  */
 
-static atomic_ulong over_count, served_count;
+static atomic_ulong begun_count, over_count, served_count;
 
 static long number(struct tierce__call *call, const char *name, long otherwise)
 {
@@ -63,6 +64,7 @@ static void wait(void *arg, struct tierce__call *call)
         tierce__call_defer(call);
         return;
     }
+    atomic_fetch_add(&begun_count, 1);
     for (long left = number(call, "x-wait-ms", 10); left > 0; left -= 5) {
         if (tierce__call_is_over(call)) {
             atomic_fetch_add(&over_count, 1);
@@ -128,11 +130,10 @@ static void big(void *arg, struct tierce__call *call)
                   .status = is_http ? 200 : 0, .body = body, .bytes = bytes, .release = free});
 }
 
-static void over(void *arg, struct tierce__call *call)
+static void count(void *arg, struct tierce__call *call)
 {
-    (void)arg;
     char text[64];
-    int n = snprintf(text, sizeof(text), "%lu", atomic_load(&over_count));
+    int n = snprintf(text, sizeof(text), "%lu", atomic_load((atomic_ulong *)arg));
     reply_bytes(call, text, (size_t)n);
 }
 
@@ -173,16 +174,23 @@ static void few(void *arg, struct tierce__call *call)
 }
 
 static const struct tierce__route grpc_routes[] = {
-    {"/test.Echo/Echo", NULL, echo, NULL}, {"/test.Echo/Wait", NULL, wait, NULL},
-    {"/test.Echo/Late", NULL, late, NULL}, {"/test.Echo/Fail", NULL, fail, NULL},
-    {"/test.Echo/Info", NULL, info, NULL}, {"/test.Echo/Big", NULL, big, NULL},
-    {"/test.Echo/Over", NULL, over, NULL}, {"/any/*", NULL, info, NULL},
+    {"/test.Echo/Echo", NULL, echo, NULL},
+    {"/test.Echo/Wait", NULL, wait, NULL},
+    {"/test.Echo/Late", NULL, late, NULL},
+    {"/test.Echo/Fail", NULL, fail, NULL},
+    {"/test.Echo/Info", NULL, info, NULL},
+    {"/test.Echo/Big", NULL, big, NULL},
+    {"/test.Echo/Over", NULL, count, &over_count},
+    {"/test.Echo/Begun", NULL, count, &begun_count},
+    {"/any/*", NULL, info, NULL},
 };
 
 static const struct tierce__route http_routes[] = {
-    {"/Echo", "POST", echo, NULL}, {"/Wait", "POST", wait, NULL},    {"/Late", "POST", late, NULL},
-    {"/Fail", NULL, fail, NULL},   {"/Info", "GET", info, NULL},     {"/Big", "GET", big, NULL},
-    {"/Over", "GET", over, NULL},  {"/events", "GET", events, NULL}, {"/few", "GET", few, NULL},
+    {"/Echo", "POST", echo, NULL},        {"/Wait", "POST", wait, NULL},
+    {"/Late", "POST", late, NULL},        {"/Fail", NULL, fail, NULL},
+    {"/Info", "GET", info, NULL},         {"/Big", "GET", big, NULL},
+    {"/Over", "GET", count, &over_count}, {"/Begun", "GET", count, &begun_count},
+    {"/events", "GET", events, NULL},     {"/few", "GET", few, NULL},
     {"/any/*", NULL, info, NULL},
 };
 

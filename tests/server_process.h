@@ -3,6 +3,7 @@
 #define TIERCE_TESTS_SERVER_PROCESS_H
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -149,6 +151,45 @@ static inline void server_remove(const char *dir)
     snprintf(command, sizeof(command), "rm -rf %.100s", dir);
     if (dir[0] != '\0' && system(command) != 0)
         fprintf(stderr, "%s stays\n", dir);
+}
+
+/* Removes the folders of this user's servers whose test was killed: nobody holds their file "held".
+ */
+static inline void server_remove_stale(void)
+{
+    char path[300];
+    struct stat st;
+    DIR *all = opendir("/tmp");
+    for (struct dirent *entry; all != NULL && (entry = readdir(all)) != NULL;) {
+        if (strncmp(entry->d_name, "tierce-server-", 14) != 0 || strlen(entry->d_name) > 40)
+            continue;
+        snprintf(path, sizeof(path), "/tmp/%s/held", entry->d_name);
+        int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+        bool stale = fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() &&
+                     flock(fd, LOCK_EX | LOCK_NB) == 0;
+        *strrchr(path, '/') = '\0';
+        if (stale)
+            server_remove(path);
+        if (fd >= 0)
+            close(fd);
+    }
+    if (all != NULL)
+        closedir(all);
+}
+
+/* Makes a folder that a later test removes if this one is killed. It is held until all processes
+ * that were forked from this one have ended. */
+static inline bool server_folder(char dir[64])
+{
+    char made[80], held[80];
+    server_remove_stale();
+    snprintf(dir, 64, "/tmp/tierce-server-XXXXXX");
+    if (mkdtemp(dir) == NULL)
+        return false;
+    snprintf(made, sizeof(made), "%.60s/hold", dir);
+    snprintf(held, sizeof(held), "%.60s/held", dir);
+    int fd = open(made, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    return fd >= 0 && flock(fd, LOCK_EX) == 0 && rename(made, held) == 0;
 }
 
 /* In a folder: ca.pem, s.pem and s.key, which it signed for 127.0.0.1, and other.pem of nobody. */

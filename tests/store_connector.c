@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "check_main.h"
 #include "store_connector.h"
 
 #include "base/clock.h"
 #include "test_random.h"
 
-#include <check.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -43,6 +43,18 @@ static inline uint32_t test_random_below(struct test_random *random, uint32_t bo
     return (uint32_t)(((test_random_u64(random) >> 32) * bound) >> 32);
 }
 
+/*
+ * A quarter of the rounds with the thread sanitizer, for tests that have run all of them with the
+ * address sanitizer: it makes a round ten times slower, and it reports a race that is possible
+ * between two threads when both have been there, not when they have collided.
+ */
+#ifdef __SANITIZE_THREAD__
+#define TEST_ROUNDS(count) ((count) / 4)
+#else
+#define TEST_ROUNDS(count) (count)
+#endif
+
+/* By how much TIERCE_TEST_SCALE makes this run longer. */
 static inline unsigned test_scale(void)
 {
     const char *text = getenv("TIERCE_TEST_SCALE");

@@ -18,8 +18,7 @@ static inline bool tls_front_start(struct tls_front *front, uint16_t server_port
 {
     char port[8], to[8];
     *front = (struct tls_front){.port = server_free_port()};
-    snprintf(front->dir, sizeof(front->dir), "/tmp/tierce-tls-XXXXXX");
-    if (mkdtemp(front->dir) == NULL || !tls_make_certificates(front->dir))
+    if (!server_folder(front->dir) || !tls_make_certificates(front->dir))
         return false;
     snprintf(port, sizeof(port), "%u", (unsigned)front->port);
     snprintf(to, sizeof(to), "%u", (unsigned)server_port);

@@ -8,9 +8,9 @@
 #include <tierce/status.h>
 
 /*
- * The configuration of an engine: defaults, then a YAML file, then TIERCE_* environment
- * variables, then single values. The parameters are listed in docs/ref/config.md; an unknown name
- * is refused with the nearest known one.
+ * The configuration of an engine. Sources, later ones win: defaults, a YAML file, TIERCE_*
+ * environment variables, single values. docs/ref/config.md lists the parameters. An unknown name is
+ * rejected, and the error suggests the nearest known name.
  *
  *     struct tierce_config *config;
  *     char why[TIERCE_CONFIG_ERROR_BYTES];
@@ -37,7 +37,7 @@ TIERCE_API void tierce_config_destroy(struct tierce_config *config);
 
 /*
  * Reads a file, the process's environment, or one value. On failure `why` gets a sentence that
- * names what was wrong and what would be right. Errors: TIERCE_E_CONFIG, negative errno, -ENOMEM.
+ * names the invalid value and the accepted ones. Errors: TIERCE_E_CONFIG, negative errno, -ENOMEM.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_config_load_file(struct tierce_config *config,
                                                       const char *path,

@@ -30,21 +30,21 @@
  *     int64_t loaded = tierce_load(view, &what, origins);   // blocks loaded
  *
  * A cache failure is a miss: a dead disk, a full pool or a damaged chunk shows as fewer blocks
- * found or loaded, never as an error of these calls. Errors are kept for broken contracts and for
- * memory.
+ * found or loaded, never as an error of these calls. Errors report broken contracts and failed
+ * allocations only.
  *
- * Caveats: load reports per block what is really there, verified; a block whose origin is FAILED
- * may have been overwritten with bytes that did not verify, and must be computed again. Everything
- * is counted in blocks of the engine (namespace.block_tokens tokens each).
+ * Caveats: load reports only verified blocks as loaded. A block whose origin is FAILED may have
+ * been overwritten with bytes that did not verify, and must be computed again. All counts are in
+ * blocks of the engine (namespace.block_tokens tokens each).
  *
- * With node.socket the engine has no memory and tiers of its own, but those of a `tierce node` of
- * this host, which need not be there when it is opened: without one nothing is found or stored.
- * What a call waits for the node comes on top of what it says here, timeout.lookup at most, and
- * then is a miss. tierce_engine_flush and _clear return TIERCE_E_DOWN without a node. A load gives
- * what the node's memory holds at a time. tierce_why, tierce_copy, tierce_events_subscribe, a
- * prefetch with callbacks and the control socket are the node's: here TIERCE_E_UNSUPPORTED, and no
- * socket. tierce_engine_stats counts what this client did; levels are the node's and 0 here. The
- * mode is this client's.
+ * With node.socket, the engine is a client: it uses the memory and tiers of a `tierce node` on this
+ * host. The node may start later than the client; without a node nothing is found or stored. Each
+ * call may block for up to timeout.lookup longer than stated here, while it waits for the node, and
+ * is a miss if the node does not answer. tierce_engine_flush and _clear return TIERCE_E_DOWN
+ * without a node. A load larger than the node's memory goes through it chunk by chunk. A client
+ * does not support tierce_why, tierce_copy, tierce_events_subscribe and a prefetch with callbacks
+ * (TIERCE_E_UNSUPPORTED), and has no control socket; use the node's. tierce_engine_stats counts the
+ * client's own calls; gauges of memory and tiers are 0. The mode is the client's own.
  *
  * Threads: an engine and a view may be used from any thread at once. A chain, a load and a store
  * belong to one thread at a time.
@@ -63,32 +63,32 @@ struct tierce_view;
 
 /*
  * Opens the engine of a configuration; within a process, equal configurations share one engine,
- * counted by reference. If the store folder cannot be used (held by another process, not
- * writable, of a newer format), the engine runs on memory only: one error event is logged,
- * tierce_engine_stats tells it (disk_open_status), and that is no failure of this call.
+ * counted by reference. If the store folder cannot be used (held by another process, not writable,
+ * of a newer format), the engine runs on memory only: it logs one error event, tierce_engine_stats
+ * reports the error (disk_open_status), and the call succeeds.
  *
  * [borrow] config for the call. `why` gets a sentence on failure.
  * Errors, *out untouched: -ENOMEM; negative errno (a thread cannot be started); TIERCE_E_CONFIG (a
  * second engine on the same folder with another configuration).
- * Thread: any. Blocks while the store's index is read and for up to disk.lock_wait before that;
- * while another thread opens the engine that is to be shared; and while one of equal settings or on
- * the same folder is being closed, up to the end of that one's timeout.close.
+ * Thread: any. Blocks for up to disk.lock_wait and then while it reads the store's index; while
+ * another thread opens the same engine; and while an engine with equal settings or on the same
+ * folder is being closed, until that engine's timeout.close ends.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_engine_open(struct tierce_engine **out,
                                                  const struct tierce_config *config,
                                                  char why[TIERCE_CONFIG_ERROR_BYTES]);
 
 /*
- * Gives one reference back; an open view holds one as well. The last one waits up to timeout.close
- * for queued chunks to become durable and frees the engine. NULL is accepted.
+ * Releases one reference; each open view holds one too. The last release waits up to timeout.close
+ * for queued chunks to become durable, and frees the engine. NULL is accepted.
  */
 TIERCE_API void tierce_engine_close(struct tierce_engine *engine);
 
 /*
  * Makes durable all chunks whose store has ended before this call, on every tier that can.
- * Returns 0, TIERCE_E_DEADLINE after `timeout_ms`, or the first error of a tier since the last
- * flush that told one (chunks that were dropped by a full queue or refused by an admission rule are
- * not durable and not an error). Does not wait for stores that end meanwhile.
+ * Returns 0, TIERCE_E_DEADLINE after `timeout_ms`, or the first tier error since the last flush
+ * that reported one. Chunks that a full queue dropped or an admission rule rejected are not
+ * durable, but are not an error. Does not wait for stores that end during the call.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_engine_flush(struct tierce_engine *engine,
                                                   uint32_t timeout_ms);
@@ -116,9 +116,9 @@ TIERCE_API TIERCE_MUSTUSE int tierce_view_open(struct tierce_view **out,
                                                const struct tierce_shard *shard);
 
 /*
- * Some layers of a chunk: what one rank has where the chunk is that of several ranks together.
- * Whatever the namespace says of layers is then of the whole chunk: those of all ranks, one rank's
- * after the other's. Of KV that several ranks have alike each stores a part, and loads all of it.
+ * The layers of a chunk that one rank moves, when several ranks share a chunk. The namespace's
+ * layer fields then describe the whole chunk: the layers of all ranks, rank after rank. When
+ * several ranks hold identical KV, each rank stores a share of the layers and loads all of them.
  */
 struct tierce_part {
     uint32_t first_layer;
@@ -128,10 +128,10 @@ struct tierce_part {
 };
 
 /*
- * The same for a part, or with NULL for the whole chunk. Loads and stores of the view move the
- * layers of the part, which are counted from 0 in them, and whose number paged->layer_count is.
- * What a lookup finds is there with all its parts. Errors also: TIERCE_E_ARGUMENT (a part outside
- * its bounds).
+ * Like tierce_view_open, for one part; a NULL part is the whole chunk. Loads and stores of the view
+ * move the layers of the part. Layers are counted from 0 within the part, and paged->layer_count is
+ * their number. A lookup finds a chunk only if all its parts are stored. Additional error:
+ * TIERCE_E_ARGUMENT (a part outside its bounds).
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_view_open_part(struct tierce_view **out,
                                                     struct tierce_engine *engine,
@@ -152,18 +152,25 @@ TIERCE_API TIERCE_MUSTUSE int tierce_view_chain(struct tierce_chain **out,
                                                 const struct tierce_chain_root *root);
 
 /*
- * Tells how fast the inference engine computes: the KV of `tokens` prompt tokens took `ns`. From it
- * and from what the tiers' reading takes follows what is worth loading (cost.check). Never told,
- * everything is. Thread: any. Does not block.
+ * Reports the speed of the inference engine: it computed the KV of `tokens` prompt tokens in `ns`.
+ * From this and from the speed of the tiers, lookups derive which chunks are worth loading
+ * (cost.check). Without a report, all are. Thread: any. Does not block.
  */
 TIERCE_API void tierce_view_computed(struct tierce_view *view, uint64_t tokens, uint64_t ns);
 
 /* ---- lookup --------------------------------------------------------------------------------- */
 
-/* Keep what was found in memory from being evicted, in the name of `session`. */
+/* Protect the found chunks in memory from eviction, on behalf of `session`. */
 #define TIERCE_LOOKUP_PIN 1u
 /* Ask the memory tier only; the same as `tiers` with its bit alone. */
 #define TIERCE_LOOKUP_MEMORY_ONLY 2u
+/* Do not wait for remote stores. The lookup uses their remembered answers. If an answer is missing,
+ * it queries the store in the background for the next lookup, and sets found.pending. */
+#define TIERCE_LOOKUP_NO_WAIT 4u
+/* The caller repeats the lookup if found.pending is set. A pending answer is neither counted nor
+ * logged, and does not include blocks of chunks that share a beginning with the missing chunk
+ * (chunk.siblings). */
+#define TIERCE_LOOKUP_AGAIN 8u
 
 #define TIERCE_PIN_MS_MAX    86400000u
 #define TIERCE_TAG_BYTES_MAX 64u
@@ -173,32 +180,38 @@ struct tierce_lookup_opts {
     unsigned flags;
     uint64_t session;    /* the caller's name for the request; for PIN, and not 0 then, because a
                             load with session 0 uses no pins */
-    uint64_t from_block; /* blocks before it the engine holds itself: chunks that end there or
-                            earlier are not asked for, and count as found */
+    uint64_t from_block; /* the engine holds the blocks before it itself: chunks that end there or
+                            earlier are not searched, and count as found */
     uint32_t tiers;      /* 1u << enum tierce_origin of each tier to be searched; 0: all. A bit
                             whose tier this engine lacks finds nothing. */
-    uint32_t pin_ms; /* PIN: how long the pins last, at most TIERCE_PIN_MS_MAX; 0: timeout.pin */
-    const char *tag; /* for the access log, or NULL: printable ASCII, cut after
-                        TIERCE_TAG_BYTES_MAX, without quotes and backslashes, which become _ */
+    uint32_t pin_ms;  /* PIN: how long the pins last, at most TIERCE_PIN_MS_MAX; 0: timeout.pin */
+    uint32_t wait_ms; /* limit of the wait for remote stores; 0: timeout.lookup, which is also the
+                         maximum */
+    const char *tag;  /* for the access log, or NULL: printable ASCII, cut after
+                         TIERCE_TAG_BYTES_MAX, without quotes and backslashes, which become _ */
 };
 
 struct tierce_found {
     uint64_t blocks;        /* leading blocks that some tier holds and that are worth loading */
     uint64_t memory_blocks; /* leading blocks that memory holds (with PIN: and that are pinned) */
+    bool pending; /* a query to a remote store for the following blocks is in progress: a later
+                     lookup may find more */
 };
 
 /*
  * How many leading blocks of chain[0, to_block) could be loaded: from whole chunks, and from the
  * unfull tail that ends exactly where the chain ends, if it was stored. Where the next chunk is
  * missing, the leading blocks that another chunk shares with it count too (chunk.siblings). The
- * last chunk may reach beyond to_block; give the chain all its blocks. Never promises what it does
- * not see; what it sees on disk may still fail to load. With PIN, earlier pins of the session are
- * replaced; they end with tierce_unpin, when a load that names the session begins, or after pin_ms.
+ * last chunk may reach beyond to_block; give the chain all its blocks. The result counts only
+ * chunks that a tier reported; a chunk on disk or in a remote store may still fail to load. If a
+ * remote store has not answered in full by timeout.lookup, the result uses its answers so far; its
+ * later answers are remembered for the next lookups. With PIN, earlier pins of the session are
+ * replaced. Pins end with tierce_unpin, when a load that names the session begins, or after pin_ms.
  *
  * Errors: TIERCE_E_ARGUMENT (to_block beyond the chain, a chain of another algorithm or block size
  * than the view's, pin_ms above its bound), -ENOMEM; *out is zeroed then.
- * Thread: any. Blocks at most timeout.lookup; with memory and disk tiers only where a chunk on disk
- * begins as the missing one does, of which the header is read.
+ * Thread: any. Blocks for at most timeout.lookup. Without remote stores, and with NO_WAIT, it
+ * blocks only to read the header of a chunk on disk that begins like the missing chunk.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_lookup(struct tierce_view *view,
                                             const struct tierce_chain *chain, uint64_t to_block,
@@ -206,10 +219,11 @@ TIERCE_API TIERCE_MUSTUSE int tierce_lookup(struct tierce_view *view,
                                             struct tierce_found *out);
 
 /*
- * How many leading blocks of chain[0, to_block) are durable: they are there when the store is
- * opened again, whatever ends the process or the power, unless they are evicted. Counts whole
- * chunks and the tail as tierce_lookup does. Without a durable tier in service: 0. It is the answer
- * for one chain; tierce_engine_flush makes all that was stored durable.
+ * How many leading blocks of chain[0, to_block) are durable: they survive a crash of the process
+ * and a loss of power, unless they are evicted. Counts whole chunks, and the tail while it is
+ * stored as a chunk of its own. When a longer chunk has replaced the tail, lookups find the tail's
+ * blocks in that chunk, and this call no longer counts them. Returns 0 blocks without a durable
+ * tier in service. This call covers one chain; tierce_engine_flush makes all stored chunks durable.
  *
  * [out] *blocks. Errors, *blocks 0: as tierce_lookup's. Thread: any. Blocks as tierce_lookup.
  */
@@ -217,7 +231,7 @@ TIERCE_API TIERCE_MUSTUSE int tierce_durable(struct tierce_view *view,
                                              const struct tierce_chain *chain, uint64_t to_block,
                                              uint64_t *blocks);
 
-/* Ends the pins of a session; none is fine. Thread: any. */
+/* Ends the pins of a session. A session without pins is accepted. Thread: any. */
 TIERCE_API void tierce_unpin(struct tierce_view *view, uint64_t session);
 
 /* ---- store and load ------------------------------------------------------------------------- */
@@ -230,14 +244,16 @@ struct tierce_transfer_opts {
     const struct tierce_paged *paged; /* [borrow until end or abort] */
     const int32_t *block_ids; /* [to_block] the engine's block of each chain block, no id twice
                                  from from_block on; [borrow until begin returns] */
-    uint64_t session;         /* the request, as in lookup; a load takes its pins over. The loads
-                                 and stores of a session are one use of a chunk to the eviction
-                                 policy, so no other request has its number; 0: each is another */
+    uint64_t session;         /* the request, as in lookup; a load takes over its pins. The eviction
+                                 policy counts all loads and stores of a session as one use of a
+                                 chunk, so two requests must not share a number; 0: each call counts
+                                 as a use */
     uint32_t timeout_ms;      /* load: 0 for timeout.load */
     bool tail;                /* store: keep the unfull chunk at the end too */
-    uint32_t tiers;           /* 1u << enum tierce_origin, 0: all. Load: which are searched; what is
-                                 found is read from the fastest that has it. Store: which keep the
-                                 chunks; what one of them has is not stored again */
+    uint32_t tiers;           /* 1u << enum tierce_origin, 0: all. Load: the tiers to search; each
+                                 chunk is read from the fastest that holds it. Store: the tiers that
+                                 keep the chunks. A chunk that memory or disk holds is not stored
+                                 there again, and one that a remote store holds is not sent again */
     const char *tag;          /* store: as in lookup; [borrow until begin returns] */
     uint64_t write;           /* store of one part of several: see tierce_store_begin; else 0 */
 };
@@ -245,10 +261,10 @@ struct tierce_transfer_opts {
 struct tierce_store;
 
 /*
- * Begins to store what the tiers lack of chain[0, to_block): whole chunks, in order, and the tail
- * if asked for. Chunks after a hole that cannot be filled are not stored. Memory for them is
- * reserved now, evicting by policy; what does not fit is not stored, or, with timeout.store, waited
- * for. A chunk that another request is storing at the time is left to that one.
+ * Begins to store the chunks of chain[0, to_block) that memory and disk lack: whole chunks, in
+ * order, and the tail if `tail` is set. Memory for them is reserved now, evicting other chunks by
+ * policy. A chunk without memory, and all chunks after it, are not stored; with timeout.store, the
+ * call first waits for memory. A chunk that another request is storing is left to that request.
  *
  * *out is NULL when there is nothing to store. The caller then calls layer for every layer in
  * ascending order, when the engine has computed it for all blocks, and ends or aborts. The
@@ -261,13 +277,18 @@ TIERCE_API TIERCE_MUSTUSE int tierce_store_begin(struct tierce_store **out,
                                                  const struct tierce_transfer_opts *opts);
 
 /*
- * Of a view of one part of several, the stores of all parts are one, named by `write`: a number
- * that all give, and that no other store of the namespace has had. Each begins, writes its layers
- * and ends, in whatever order and on whatever thread. The chunks are published by the one that ends
- * last; if one aborts, has layers missing, or is not through timeout.pin after the first has begun,
- * nothing is. All name the same blocks, to_block and tail. Errors then also: TIERCE_E_ARGUMENT
- * (write is 0; another chain, to_block or tail than the first one's; a part that has begun already,
- * or that has a layer of another).
+ * Shared writes. If the view has one part of several, the stores of all parts form one shared
+ * write, and all parts pass the same `write`. Its upper 32 bits identify the writer: a random
+ * number of the engine that serves the request. Its lower 32 bits count the writer's stores. A part
+ * begins the stores of a writer in ascending order; when it begins a later number, the numbers that
+ * it skipped are aborted.
+ *
+ * Each part begins, writes its layers and ends at any time and on any thread. The part that ends
+ * last publishes the chunks. Nothing is published if a part aborts, misses a layer, or has not
+ * ended timeout.pin after the first part began. All parts pass the same blocks, to_block and tail.
+ *
+ * Additional errors: TIERCE_E_ARGUMENT (write is 0; chain, to_block or tail differs from the first
+ * part's; the part has begun already, or has a layer of another part).
  */
 
 /* Copies one layer out of the engine's memory. The layers come in ascending order, each once.
@@ -275,10 +296,11 @@ TIERCE_API TIERCE_MUSTUSE int tierce_store_begin(struct tierce_store **out,
 TIERCE_API TIERCE_MUSTUSE int tierce_store_layer(struct tierce_store *store, uint32_t layer);
 
 /*
- * Seals and publishes; frees `store`. Returns the blocks stored; 0 if a layer is missing, or if
- * parts are not through that end after this one, the last of which returns them. What lies behind a
- * chunk that another request is still storing is published when that one is, or dropped if it is
- * not (after timeout.pin at the latest); it is not counted here.
+ * Seals and publishes the chunks; frees `store`. Returns the number of blocks stored. In a shared
+ * write, the part that ends last returns it, and the others return 0. Returns 0 if a layer is
+ * missing. A chunk whose predecessor another request is still storing is published after the
+ * predecessor, or dropped if the predecessor is not published within timeout.pin; it is not counted
+ * in the result.
  */
 TIERCE_API int64_t tierce_store_end(struct tierce_store *store);
 
@@ -301,20 +323,22 @@ struct tierce_load;
 
 /*
  * Begins to load chain[from_block, to_block) into the engine's memory. Finds the chunks, takes over
- * the session's pins, and starts reading what is not in memory, two layers or more ahead of
- * the one that is asked for. from_block may lie inside a chunk: blocks before it are not written.
+ * the session's pins, and starts to read the chunks that are not in memory, two layers or more
+ * ahead of the requested layer. from_block may lie inside a chunk: blocks before it are not
+ * written.
  *
  * The caller then calls layer for every layer in ascending order, before the engine uses it, and
- * ends or aborts. Errors, *out untouched: TIERCE_E_ARGUMENT (as tierce_store_begin's),
- * -ENOMEM. Waits for no device, but for the header of a chunk on a slower tier that begins as a
- * missing one does, timeout.lookup at most.
+ * ends or aborts. Errors, *out untouched: TIERCE_E_ARGUMENT (as tierce_store_begin's), -ENOMEM.
+ * Blocks in two cases only, for at most timeout.lookup: to read the header of a chunk on a slower
+ * tier that begins like a missing chunk, and to query a remote store for chunks that no lookup has
+ * found before.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_load_begin(struct tierce_load **out, struct tierce_view *view,
                                                 const struct tierce_transfer_opts *opts);
 
-/* Waits until the layer's bytes are there (at most until the deadline), verifies them and writes
- * them to the engine's memory. Where memory.size cannot hold all chunks of the load at a time, the
- * first call writes the others too. Blocks that fail are remembered. Errors: TIERCE_E_ARGUMENT. */
+/* Blocks until the layer's bytes have been read (at most until the deadline), verifies them and
+ * writes them to the engine's memory. If memory.size cannot hold all chunks of the load at a time,
+ * the first call writes all layers. Blocks that fail are remembered. Errors: TIERCE_E_ARGUMENT. */
 TIERCE_API TIERCE_MUSTUSE int tierce_load_layer(struct tierce_load *load, uint32_t layer);
 
 /*

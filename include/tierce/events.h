@@ -11,7 +11,8 @@
 #include <tierce/why.h>
 
 /*
- * What comes to the tiers of an engine and what leaves them, for whoever keeps a directory of it.
+ * Events about chunks that tiers of an engine admit and evict, for programs that keep a directory
+ * of the engine's contents.
  *
  *     static void on_events(void *arg, const struct tierce_event_batch *batch)
  *     {
@@ -24,16 +25,16 @@
  *     rc = tierce_events_subscribe(&subscription, engine, &(struct tierce_events_opts){
  *             .size = sizeof(struct tierce_events_opts), .fn = on_events, .arg = directory});
  *
- * The events of all tiers are numbered in one sequence, without holes; those of one tier come in
- * the order in which they happened. The engine keeps the last events.ring of them. Who is slower
- * loses the oldest and is told so: `gap`, and the numbers jump.
+ * The events of all tiers have consecutive numbers in one sequence. The events of one tier come in
+ * the order in which they happened. The engine keeps the last events.ring events. A subscriber that
+ * falls behind loses the oldest ones; `gap` is set then, and the numbers skip.
  *
- * How a snapshot and the stream fit together: a snapshot tells chunks and a number. Everything up
- * to this number is in it; perhaps also what came later. So: empty the set, take the snapshot into
- * it, skip the events up to the number and apply those after it in order. An ADMIT of what is there
- * and an EVICT of what is not change nothing. After the last event the set is what the tiers hold.
+ * A snapshot consists of chunks and a number N. It contains the effect of every event up to N, and
+ * perhaps of later ones. To build a directory: empty the set, take the snapshot into it, skip
+ * events up to N, and apply the later ones in order. An ADMIT of a chunk in the set and an EVICT of
+ * a chunk outside it change nothing. After the last event the set equals the contents of the tiers.
  *
- * Caveat: an event tells what was. A chunk that is said to be there may have left.
+ * Caveat: an event describes the past. An admitted chunk may have been evicted since.
  */
 
 #ifdef __cplusplus
@@ -41,8 +42,8 @@ extern "C" {
 #endif
 
 enum tierce_event_kind {
-    TIERCE_EVENT_ADMIT = 1, /* it can be found in the tier from here on */
-    TIERCE_EVENT_EVICT = 2, /* it cannot any more, for whatever reason */
+    TIERCE_EVENT_ADMIT = 1, /* the chunk can be found in the tier from now on */
+    TIERCE_EVENT_EVICT = 2, /* the chunk can no longer be found, for any reason */
 };
 
 struct tierce_event {
@@ -68,7 +69,8 @@ struct tierce_event_batch {
     bool gap; /* events before the first one were lost; the first batch is no gap */
 };
 
-/* May block, which makes a gap likelier. May call everything of the engine but unsubscribe. */
+/* May block, which makes a gap more likely. May call any function of the engine except
+ * unsubscribe. */
 typedef void tierce_events_fn(void *arg, const struct tierce_event_batch *batch);
 
 struct tierce_events_opts {
@@ -82,22 +84,22 @@ struct tierce_events_opts {
 struct tierce_subscription;
 
 /*
- * From here on `fn` is called with batches, on a thread of the subscription, one at a time. What is
- * in the tiers already is told by a snapshot. Holds the engine open. [borrow] opts for the call.
- * Errors, *out untouched: TIERCE_E_ARGUMENT, TIERCE_E_CLOSED (the engine of another process),
- * -ENOMEM, negative errno (a thread cannot be started). Thread: any. Does not block.
+ * Calls `fn` with batches of events from now on, one at a time, on a thread of the subscription.
+ * Use a snapshot for chunks that the tiers already hold. Keeps the engine open. [borrow] opts for
+ * the call. Errors, *out untouched: TIERCE_E_ARGUMENT, TIERCE_E_CLOSED (the engine of another
+ * process), -ENOMEM, negative errno (a thread cannot be started). Thread: any. Does not block.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_events_subscribe(struct tierce_subscription **out,
                                                       struct tierce_engine *engine,
                                                       const struct tierce_events_opts *opts);
 
-/* Waits for a call of `fn` that runs; there is none after it. May close the engine. NULL is
+/* Waits for a running call of `fn`; `fn` is not called after that. May close the engine. NULL is
  * accepted. Thread: any but that of the subscription. */
 TIERCE_API void tierce_events_unsubscribe(struct tierce_subscription *subscription);
 
 /*
- * Calls `fn` with batches of ADMITs that together are what the tiers hold, from this thread, before
- * it returns. [out] *sequence: the number that the snapshot covers.
+ * Calls `fn` with batches of ADMIT events for all chunks in the tiers, on this thread, before it
+ * returns. [out] *sequence: the number that the snapshot covers.
  * Errors, *sequence untouched: TIERCE_E_CLOSED, -ENOMEM. Thread: any, that of the subscription too.
  * Does not block on a device.
  */

@@ -9,12 +9,12 @@
 #include <tierce/status.h>
 
 /*
- * Identity: which KV is interchangeable, and what a run of tokens is called.
+ * Identity: which KV is interchangeable, and the names of token runs.
  *
- * A *namespace* holds the constants that must be equal for KV to be interchangeable; its digest
- * stands in every chunk. A *chain* turns the tokens of one request into one 256-bit hash per
- * token block, each chained over the whole prefix. The hash of a chunk is the hash of its last
- * block. A *shard* names the part of a chunk that one rank holds.
+ * A *namespace* holds the constants that must be equal for KV to be interchangeable; every chunk
+ * contains its digest. A *chain* turns the tokens of one request into one 256-bit hash per token
+ * block, each chained over the whole prefix. The hash of a chunk is the hash of its last block. A
+ * *shard* names the part of a chunk that one rank holds.
  *
  *     struct tierce_chain *chain;
  *     rc = tierce_chain_create(&chain, &(struct tierce_chain_opts){
@@ -24,9 +24,9 @@
  *     const uint8_t *hash = tierce_chain_hash(chain, 7);      // 32 bytes, block 7
  *     tierce_chain_destroy(chain);
  *
- * Caveats: a chain object belongs to one thread at a time. Hashes do not hold the namespace: two
- * models give equal hashes for equal tokens and are told apart by the namespace digest, which is
- * compared in full on every read.
+ * Caveats: a chain object belongs to one thread at a time. Hashes do not include the namespace: two
+ * models give equal hashes for equal tokens. The namespace digest separates them; every read
+ * compares it in full.
  *
  * Formats, byte by byte: docs/format/key.md.
  */
@@ -37,7 +37,7 @@ extern "C" {
 
 #define TIERCE_HASH_BYTES 32
 
-/* The part of a chunk that one rank holds: {0, 1, 0, 1} where there is one rank. */
+/* The part of a chunk that one rank holds; {0, 1, 0, 1} if there is only one rank. */
 struct tierce_shard {
     uint16_t tp_rank;
     uint16_t tp_size;
@@ -45,19 +45,20 @@ struct tierce_shard {
     uint16_t pp_size;
 };
 
-/* How block hashes come to be. Values are written to disk: appended, never used again. */
+/* The algorithm of block hashes. Values are written to disk: new ones are appended, and none is
+ * reused. */
 enum tierce_chain_algo {
     /* SHA-256 over (tokens, extra, parent, lengths); the default. */
     TIERCE_CHAIN_SHA256 = 1,
-    /* XXH3-128 over the same bytes, in the first 16 bytes, the rest zero. Not collision
-     * resistant: only where one tenant is alone. */
+    /* XXH3-128 over the same bytes, in the first 16 bytes, the rest zero. Not collision resistant:
+     * use it only for a single tenant. */
     TIERCE_CHAIN_XXH3_128 = 2,
-    /* vLLM's sha256_cbor with its constant root: SHA-256 over canonical CBOR of
-     * [parent, [token...], extra]. Equal to what vLLM computes in every process. */
+    /* vLLM's sha256_cbor with its constant root: SHA-256 over canonical CBOR of [parent,
+     * [token...], extra]. vLLM computes the same hashes in every process. */
     TIERCE_CHAIN_VLLM_SHA256_CBOR = 3,
 };
 
-/* "sha256", "xxh3-128", "vllm-sha256-cbor"; NULL for a value that is none. Thread: any. */
+/* "sha256", "xxh3-128", "vllm-sha256-cbor"; NULL for other values. Thread: any. */
 TIERCE_API const char *tierce_chain_algo_name(enum tierce_chain_algo algo);
 
 /* *out = the algorithm of that name. Errors: TIERCE_E_CONFIG, *out untouched. Thread: any. */
@@ -77,7 +78,7 @@ struct tierce_namespace {
     const char *kv_dtype;       /* "bfloat16", "float32", "fp8_e4m3", ... */
     const char *quantization;   /* of the KV, scales included; "" for none */
     const char *layout;         /* the engine's memory layout: engine and version, attention
-                                   backend, ISA, axis order: what makes its bytes opaque to others */
+                                   backend, ISA, axis order */
     uint32_t layer_count;       /* 1 .. 4096 */
     const uint32_t *cell_bytes; /* [layer_count] bytes of one token block in one layer, of one
                                    shard; each 1 .. 1 GiB */
@@ -87,8 +88,8 @@ struct tierce_namespace {
 };
 
 /*
- * The canonical text of a namespace: one "name=value" line per field in a fixed order, ending in
- * a newline. The text is what is digested, stored on disk and compared field by field.
+ * The canonical text of a namespace: one "name=value" line per field in a fixed order, ending in a
+ * newline. This text is digested, stored on disk, and compared field by field.
  *
  * [out]    *text  NUL-terminated, heap; free with tierce_free. Untouched on failure.
  * Errors: TIERCE_E_ARGUMENT (a field breaks its bounds), -ENOMEM. Thread: any.
@@ -103,8 +104,8 @@ typedef void tierce_namespace_diff_fn(void *arg, const char *field, const char *
 
 /*
  * Compares two canonical texts field by field, calling `fn` (or NULL) for each that differs. The
- * texts may come from anywhere: beyond 8 MiB or 64 fields they are not such texts.
- * Returns the number of differences, or TIERCE_E_FORMAT if one is not such a text, or -ENOMEM.
+ * texts may come from untrusted sources. Returns the number of differences, TIERCE_E_FORMAT (a text
+ * is not canonical, or has more than 8 MiB or 64 fields), or -ENOMEM.
  * Thread: any.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_namespace_diff(const char *a, const char *b,
@@ -115,8 +116,8 @@ TIERCE_API void tierce_free(void *ptr);
 
 /* ---- weights fingerprint -------------------------------------------------------------------- */
 
-/* Progress of a long fingerprint: bytes read of those to be read, which leaves out what is
- * remembered. Called at most ten times a second and at the end, from the calling thread. */
+/* Progress of a long fingerprint: bytes read, and bytes to read in total; files found in the cache
+ * are not counted. Called at most ten times a second and at the end, on the calling thread. */
 typedef void tierce_fingerprint_progress_fn(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
 struct tierce_fingerprint_opts {
@@ -128,14 +129,14 @@ struct tierce_fingerprint_opts {
 
 /*
  * The fingerprint of the weights in a model folder: SHA-256 over the name, length and content of
- * config.json and of every *.safetensors file (and *.bin, *.pt, *.gguf where there is none),
- * sorted by name; written as 64 hex digits and a NUL. Links are followed, folders are not.
+ * config.json and of every *.safetensors file (and *.bin, *.pt, *.gguf where there is none), sorted
+ * by name; written as 64 hex digits and a NUL. Links are followed, folders are not.
  *
- * A file's content is read once and remembered in `cache_dir` by device, inode, size, mtime and
- * ctime in nanoseconds, unless it changed in the two seconds before; a damaged cache file is
- * ignored, and so, with a warning, is a folder that is not ours alone to write. Reads the whole
- * model the first time: half a second per GB and more. [borrow] everything for the call; `text`
- * is untouched on failure.
+ * A file's content is read once. Its digest is cached in `cache_dir` by device, inode, size, mtime
+ * and ctime in nanoseconds, unless the file changed within the last two seconds. A damaged cache
+ * file is ignored; so is a folder that other users can write, with a warning. Reads the whole model
+ * the first time: half a second per GB and more. [borrow] everything for the call; `text` is
+ * untouched on failure.
  * Errors: -ENOENT (no weight files), -EBUSY (a file changed while it was read: repeat), errno of
  * I/O, -ENOMEM, TIERCE_E_ARGUMENT, TIERCE_E_LIMIT (over 65536 files). Blocks. Thread: any.
  */
@@ -146,8 +147,8 @@ tierce_weights_fingerprint(char text[65], const char *model_dir,
 /* ---- chain ---------------------------------------------------------------------------------- */
 
 /*
- * What differs per request and still separates KV. Empty or NULL parts do not count. Every part
- * is bytes with a length, so that no two different requests can have equal roots.
+ * The properties of one request that separate its KV from that of others. Empty or NULL parts are
+ * ignored. Every part is hashed with its length, so different requests never have equal roots.
  */
 struct tierce_chain_root {
     size_t size;      /* sizeof(struct tierce_chain_root) */
@@ -178,8 +179,8 @@ TIERCE_API TIERCE_MUSTUSE int tierce_chain_create(struct tierce_chain **out,
 /* NULL is accepted. Thread: the owner. */
 TIERCE_API void tierce_chain_destroy(struct tierce_chain *chain);
 
-/* What belongs to the block a token run completes besides its tokens (multimodal digests and
- * offsets, prompt embeddings): opaque bytes of the blocks that have any. */
+/* Input of a block besides its tokens (multimodal digests and offsets, prompt embeddings), as
+ * opaque bytes. Only blocks that have such input need an entry. */
 struct tierce_chain_extra {
     uint64_t block;    /* index of the block in the chain; ascending in an array */
     const void *bytes; /* for VLLM_SHA256_CBOR: the CBOR item of the extra keys */
@@ -192,8 +193,8 @@ struct tierce_chain_extras {
 };
 
 /*
- * Appends tokens; every block that becomes full is hashed, the rest waits for the next call.
- * A token's value is its 32-bit pattern; VLLM_SHA256_CBOR takes it as an unsigned number.
+ * Appends tokens. Hashes every block that becomes full; the remaining tokens are kept for the next
+ * call. A token's value is its 32-bit pattern; VLLM_SHA256_CBOR takes it as an unsigned number.
  *
  * [in] extras  NULL or the extras of blocks that this call completes; others are ignored.
  * Returns the number of whole blocks in the chain. Errors: -ENOMEM, TIERCE_E_ARGUMENT (mixed with
@@ -204,10 +205,10 @@ TIERCE_API TIERCE_MUSTUSE int64_t tierce_chain_append(struct tierce_chain *chain
                                                       const struct tierce_chain_extras *extras);
 
 /*
- * Appends block hashes that the engine computed with the chain's algorithm: `count` times 32
- * bytes. If the chain has a root, each is folded with it (SHA-256 over root and hash), because
- * the engine does not know what the root holds. Appending the tokens to such a chain gives the
- * same hashes for VLLM_SHA256_CBOR only. Errors as above. Thread: the owner.
+ * Appends block hashes that the engine computed with the chain's algorithm: `count` times 32 bytes.
+ * If the chain has a root, each hash is folded with it (SHA-256 over root and hash), because the
+ * engine's hashes do not include the root. Appending the tokens to such a chain gives the same
+ * hashes for VLLM_SHA256_CBOR only. Errors as above. Thread: the owner.
  */
 TIERCE_API TIERCE_MUSTUSE int64_t tierce_chain_append_hashes(struct tierce_chain *chain,
                                                              const uint8_t *hashes, size_t count);
@@ -216,15 +217,15 @@ TIERCE_API TIERCE_MUSTUSE int64_t tierce_chain_append_hashes(struct tierce_chain
 TIERCE_API size_t tierce_chain_blocks(const struct tierce_chain *chain);
 
 /* The hash of block `index`: 32 bytes, [borrow until the next append, reset or destroy]. `index`
- * must be below tierce_chain_blocks. The hashes of the blocks behind it follow, 32 bytes each.
- * Thread: the owner. */
+ * must be below tierce_chain_blocks. The hashes of the following blocks come after it, 32 bytes
+ * each. Thread: the owner. */
 TIERCE_API const uint8_t *tierce_chain_hash(const struct tierce_chain *chain, size_t index);
 
 /* The parent of block 0: 32 bytes that stand for algorithm and root. For VLLM_SHA256_CBOR without
  * a root it is vLLM's NONE_HASH. Same lifetime. */
 TIERCE_API const uint8_t *tierce_chain_root_hash(const struct tierce_chain *chain);
 
-/* Forgets all blocks and waiting tokens but keeps root and memory. Thread: the owner. */
+/* Removes all blocks and pending tokens; keeps the root and the memory. Thread: the owner. */
 TIERCE_API void tierce_chain_reset(struct tierce_chain *chain);
 
 #ifdef __cplusplus

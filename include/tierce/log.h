@@ -5,12 +5,13 @@
 #include <tierce/status.h>
 
 /*
- * Logging and panics: the library never writes to a stream of the process on its own account.
+ * Logging and panics.
  *
  * Every message is an event with a fixed name and a logfmt tail ("path=/kv err=\"no space\"").
- * Without a callback, messages of level WARN and above go to stderr and the rest are dropped.
- * Repeated events are limited to a burst per name and second; what was dropped is said once the
- * burst is over.
+ * Without a callback, messages go to stderr, each after the time in UTC. The lowest level is
+ * log.level of the engine that was opened last; WARN before the first engine is opened. Repeated
+ * events are limited to a burst per name and second; one message after the burst reports the number
+ * of dropped events.
  */
 
 #ifdef __cplusplus

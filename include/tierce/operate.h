@@ -9,16 +9,16 @@
 #include <tierce/engine.h>
 
 /*
- * What an operator or a controller does to an engine that runs: modes, forgetting what is stored,
- * and moving it between tiers. `tierce ctl` does the same from outside, over the control socket.
+ * Control of a running engine by an operator or a controller: modes, clearing tiers, and moving
+ * chunks between tiers. `tierce ctl` does the same from another process, over the control socket.
  *
  *     rc = tierce_engine_set_mode(engine, TIERCE_MODE_FREEZE);
- *     ... measure hits that nothing changes ...
+ *     ... measure hits while the contents stay the same ...
  *     rc = tierce_engine_set_mode(engine, TIERCE_MODE_NORMAL);
  *     int64_t chunks = tierce_engine_clear(engine, 1u << TIERCE_ORIGIN_DISK, NULL);
  *
- * Caveats: engines of equal configuration are one engine, and so are their modes and contents. A
- * mode is for what begins from then on: a load or store that is under way ends as it began.
+ * Caveats: equal configurations share one engine, and so its mode and contents. A mode applies to
+ * operations that begin after the change; a load or store in progress ends as it began.
  *
  * Threads: any. Fork: as of engines, see engine.h.
  */
@@ -30,12 +30,12 @@ extern "C" {
 /* Values are stable. */
 enum tierce_mode {
     TIERCE_MODE_NORMAL = 0,
-    /* Lookups and loads answer from what is there; nothing is stored or promoted, and a prefetch
-     * looks into memory only. What a load reads
-     * from a slower tier still needs room in memory while the load lasts, and evicts for it. */
+    /* Lookups and loads serve stored chunks; nothing is stored or promoted, and a prefetch searches
+     * memory only. A load from a slower tier still needs memory while it lasts, and evicts chunks
+     * to get it. */
     TIERCE_MODE_FREEZE = 1,
-    /* Nothing is found and nothing is stored. A load gets only what its session has pinned before,
-     * because it was promised. */
+    /* Nothing is found and nothing is stored. A load gets only chunks that its session had already
+     * pinned, because a lookup promised them. */
     TIERCE_MODE_BYPASS = 2,
 };
 
@@ -47,23 +47,30 @@ TIERCE_API const char *tierce_mode_name(enum tierce_mode mode);
 TIERCE_API TIERCE_MUSTUSE int tierce_engine_set_mode(struct tierce_engine *engine,
                                                      enum tierce_mode mode);
 
+/* Sets the role of the process, which `tierce top` and /status show; "engine" by default. `role`: 1
+ * to 31 letters, digits, spaces, - and _. Errors: TIERCE_E_ARGUMENT, TIERCE_E_CLOSED (in a child).
+ * Does not block. */
+TIERCE_API TIERCE_MUSTUSE int tierce_engine_set_role(struct tierce_engine *engine,
+                                                     const char *role);
+
 /* Does not block. */
 TIERCE_API enum tierce_mode tierce_engine_mode(const struct tierce_engine *engine);
 
 /*
- * Forgets what the tiers hold: chunks that lie there and those that wait to be written. `tiers` is
- * a mask of 1u << enum tierce_origin, 0 for all but remote stores, which others share. With a view,
- * only what is of the view's namespace, in whatever shard. Stores and reads that began before
- * publish nothing any more, in any tier or namespace; those that begin meanwhile may or may not be
- * forgotten. Memory that is leased or pinned is free when its holders let go.
+ * Removes chunks from tiers: stored chunks and those that are queued to be written. `tiers` is a
+ * mask of 1u << enum tierce_origin; 0 means all except remote stores, which other engines share.
+ * With a view, only chunks of the view's namespace are removed, in all shards. Stores and reads in
+ * progress no longer publish anything, in any tier or namespace. Operations that begin during the
+ * call may or may not be affected. Leased and pinned memory becomes free when its holders release
+ * it.
  *
- * On disk, what is forgotten is not found again by this process, nor, once a flush has returned, by
- * another one.
+ * On disk, this process no longer finds removed chunks. Other processes no longer find them after
+ * the next flush has returned.
  *
- * Returns the chunks that left, of all tiers together, or an error: TIERCE_E_ARGUMENT (a bit that
- * is no tier's; a view of another engine), TIERCE_E_CLOSED, TIERCE_E_DEADLINE (after timeout.load),
- * or a tier's own, of which the others were cleared all the same. Blocks while stores that are
- * ending publish, and while indexes are walked, never on a device.
+ * Returns the number of chunks removed from all tiers together, or an error: TIERCE_E_ARGUMENT (a
+ * bit without a tier; a view of another engine), TIERCE_E_CLOSED, TIERCE_E_DEADLINE (after
+ * timeout.load), or an error of one tier; the other tiers are cleared even then. Blocks while
+ * ending stores publish and while it walks indexes, never on a device.
  */
 TIERCE_API TIERCE_MUSTUSE int64_t tierce_engine_clear(struct tierce_engine *engine, uint32_t tiers,
                                                       const struct tierce_view *view);
@@ -71,20 +78,20 @@ TIERCE_API TIERCE_MUSTUSE int64_t tierce_engine_clear(struct tierce_engine *engi
 struct tierce_copy_opts {
     size_t size; /* sizeof(struct tierce_copy_opts) */
     enum tierce_origin from, to;
-    bool move;           /* take out of `from` what `to` has then */
+    bool move;           /* remove from `from` the chunks that `to` then holds */
     uint32_t timeout_ms; /* 0: timeout.load */
 };
 
 /*
- * Brings to the tier `to` what the tier `from` has of chain[0, to_block), up to the first chunk
- * that neither has, or that does not come: whole chunks, and the tail as in tierce_lookup. One of
- * the two tiers is memory. Bytes are copied as they are; no tier compresses. What is moved to disk
- * is durable after a flush, as all that is written there; what disk.admit refuses is not copied.
- * Chunks that are leased or pinned in memory stay with their holders when they are moved.
+ * Copies the chunks of chain[0, to_block) from the tier `from` to the tier `to`: whole chunks, and
+ * the tail as in tierce_lookup. Stops at the first chunk that neither tier holds or that cannot be
+ * read. One of the two tiers must be memory. Bytes are copied unchanged; no tier compresses. Chunks
+ * on disk are durable after a flush. Chunks that disk.admit rejects are not copied. If a moved
+ * chunk is leased or pinned in memory, its holders keep it.
  *
- * Returns the leading blocks that `to` has in the end, which may be fewer than were asked for (0
- * in other modes than NORMAL), or an error: TIERCE_E_ARGUMENT (no such tiers; chain and to_block as
- * in tierce_lookup), TIERCE_E_CLOSED, -ENOMEM. Blocks up to the deadline.
+ * Returns the leading blocks that `to` holds in the end, which may be fewer than requested (0 in
+ * modes other than NORMAL), or an error: TIERCE_E_ARGUMENT (no such tiers; chain and to_block as in
+ * tierce_lookup), TIERCE_E_CLOSED, -ENOMEM. Blocks until the deadline at most.
  */
 TIERCE_API TIERCE_MUSTUSE int64_t tierce_copy(struct tierce_view *view,
                                               const struct tierce_chain *chain, uint64_t to_block,

@@ -10,9 +10,9 @@
 /*
  * An engine's paged KV memory, described as data.
  *
- * The engine keeps, per layer, an array of token blocks of equal size. Tierce moves whole blocks
- * as opaque bytes; what is inside them (axis order, packing) is part of the namespace's layout
- * text and never looked at. Block b of layer l lies at layers[l].base + b * block_stride.
+ * The engine keeps, per layer, an array of token blocks of equal size. Tierce moves whole blocks as
+ * opaque bytes. It never interprets them; their axis order and packing are part of the namespace's
+ * layout text. Block b of layer l lies at layers[l].base + b * block_stride.
  *
  *     struct tierce_paged_layer layers[2] = {
  *         {.base = k0, .block_stride = 131072, .block_bytes = 131072},
@@ -20,9 +20,8 @@
  *     struct tierce_paged paged = {.size = sizeof(paged), .layers = layers, .layer_count = 2,
  *                                  .block_count = 4096};
  *
- * Caveats: the memory belongs to the engine. Tierce reads it only inside a store call and writes
- * it only inside a load call, on the calling thread; it never keeps a transfer running behind the
- * caller's back.
+ * Caveats: the memory belongs to the engine. Tierce reads it only inside a store call and writes it
+ * only inside a load call, on the calling thread; no transfer continues after the call returns.
  */
 
 #ifdef __cplusplus
@@ -39,7 +38,7 @@ struct tierce_paged {
     size_t size;                             /* sizeof(struct tierce_paged) */
     const struct tierce_paged_layer *layers; /* [layer_count] */
     uint32_t layer_count;
-    uint32_t block_count; /* block ids from outside are checked against it */
+    uint32_t block_count; /* block ids must be below it; every call checks them */
 };
 
 #ifdef __cplusplus

@@ -8,15 +8,13 @@
 #include <tierce/status.h>
 
 /*
- * A remote store of your own, from a shared object.
+ * A remote store of your own, in a shared object.
  *
  *     remote.urls: "plugin:///usr/lib/tierce/mystore.so?connections=4&server=10.0.0.7"
  *
- * Tierce asks a store for named objects of opaque bytes, by plain calls that block until a
- * deadline. It makes a tier of it itself: names for chunks, a queue for what is written, deadlines,
- * a breaker, and the verification of every byte that comes back. So what is written here is a
- * client: a dozen functions, each of which may be as simple as it reads. examples/plugin_memory is
- * a whole one.
+ * A plug-in is a client of a store of named objects: a dozen functions that block until a deadline.
+ * Tierce makes a tier of it and adds the names of chunks, a write queue, deadlines, a breaker, and
+ * the verification of every byte read. A complete example is examples/plugin_memory.
  *
  *     static const struct tierce_plugin plugin = {
  *         .version = TIERCE_PLUGIN_VERSION, .size = sizeof(plugin), .open = ..., .get = ...};
@@ -28,71 +26,72 @@
  *
  *     cc -shared -fPIC -o mystore.so mystore.c
  *
- * It needs no library of Tierce. The file's path is absolute; the file and every folder above it
- * belong to root or to the user that runs Tierce, and nobody else may write them (a folder with the
- * sticky bit, as /tmp, may be). It runs inside the process and can do whatever that can: load only
- * what you trust as you trust Tierce.
+ * A plug-in links no library of Tierce. The path of the file must be absolute. The file and every
+ * folder above it must belong to root or to the user that runs Tierce, and no other user may have
+ * write permission (a folder with the sticky bit, such as /tmp, is allowed). The plug-in runs
+ * inside the process with all its rights: load only code that you trust as much as Tierce.
  *
- * What the functions must keep to:
+ * Rules for the functions:
  *
- * - An object is there whole or not at all: half of a put is never found, whatever happens to
- * either side, and a put of a name that is there replaces it at once. Several writers of one name
- * are allowed; the last one to finish wins.
- * - Connect when a call needs it, and again when a connection was lost. A store that is down is no
- *   error of open or link_open.
- * - Return by the deadline. What comes back later is thrown away, but the link is of no use until
- *   then, and the process cannot close the store.
- * - Do not send again what was sent and not answered.
+ * - An object exists whole or not at all: half of a put is never found, even after a crash of
+ *   either side. A put of an existing name replaces the object atomically. Several writers of one
+ *   name are allowed; the last one to finish wins.
+ * - Connect when a call needs a connection, and reconnect after a loss. open and link_open succeed
+ *   while the store is down.
+ * - Return by the deadline. A later result is discarded; until the function returns, the link
+ *   cannot be used and the process cannot close the store.
+ * - Do not repeat a request that was sent and not answered.
  * - Put no credentials into `why`.
  *
- * Threads: open, close, link_open and link_close are called by any thread, one at a time for each
- * store. A link is used by one thread at a time, several links of a store at the same time. No
- * function is called by two threads with one link. Nothing may run in threads of the plug-in's own
- * after close has returned: the object is unloaded then.
+ * Threads: any thread may call open, close, link_open and link_close; calls for one store never
+ * overlap. Calls with one link never overlap either; different links of a store are used at the
+ * same time. After close has returned, no thread of the plug-in may run: the object is unloaded
+ * then.
  *
- * Memory: what is passed to a function is the caller's and good until the function returns; what a
- * function returns by a pointer (a store, a link, a text) is the plug-in's.
+ * Memory: arguments belong to the caller and are valid until the function returns. Results that a
+ * function returns by pointer (a store, a link, a text) belong to the plug-in.
  *
  * Functions return 0, or
  *
- *     TIERCE_E_MISS      get: it is not there
- *     TIERCE_E_FULL      put: there is no room
- *     TIERCE_E_LIMIT     put: larger than the store takes
- *     TIERCE_E_REFUSED   the store does not take the credentials, or they may not do this
- *     TIERCE_E_DOWN      it cannot be reached
+ *     TIERCE_E_MISS      get: the object does not exist
+ *     TIERCE_E_FULL      put: the store has no room
+ *     TIERCE_E_LIMIT     put: the object is larger than the store accepts
+ *     TIERCE_E_REFUSED   the store rejects the credentials, or they do not permit the call
+ *     TIERCE_E_DOWN      the store cannot be reached
  *     TIERCE_E_DEADLINE  the deadline has passed
- *     TIERCE_E_FORMAT    it answers what cannot be understood, or an object is not as long as it
- *                        must be
- *     a negative errno   anything else
+ *     TIERCE_E_FORMAT    the store's answer is invalid, or an object has the wrong length
+ *     a negative errno   any other error
  *
- * Anything that is not 0 or a miss counts as a failure of the store; after some in a row it is left
- * alone for a while. What is none of these is taken for TIERCE_E_FORMAT.
+ * Every result except 0 and a miss counts as a failure of the store. After several failures in a
+ * row the store is not called for a while. Other values are treated as TIERCE_E_FORMAT.
  */
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Tierce loads what was made for its own version. A new function or another meaning is a new
- * version; this header says then which ones are still taken. */
+/* Tierce loads plug-ins of its own version only. A new function or a changed meaning gets a new
+ * version number; this header then lists the versions that are still accepted. */
 #define TIERCE_PLUGIN_VERSION 1u
 
-/* What a store can do beyond the least. */
-#define TIERCE_PLUGIN_RANGES    1u /* get takes any range; else it is asked for whole objects only */
-#define TIERCE_PLUGIN_LISTS     2u /* list is there */
-#define TIERCE_PLUGIN_NO_DELETE 8u /* it cannot delete: remove is not there */
+/* Optional abilities of a store. */
+#define TIERCE_PLUGIN_RANGES    1u /* get accepts any range, not only the whole object */
+#define TIERCE_PLUGIN_LISTS     2u /* list is not NULL */
+#define TIERCE_PLUGIN_NO_DELETE 8u /* the store cannot delete: remove is NULL */
 
 #define TIERCE_PLUGIN_NAME_MAX 512u
 #define TIERCE_PLUGIN_NEVER    UINT64_MAX
 
-/* The name of an object: 1 .. TIERCE_PLUGIN_NAME_MAX bytes without NUL. No path: it may hold
- * slashes, dots, spaces and anything else, which the plug-in maps to what its store takes. */
+/* The name of an object: 1 .. TIERCE_PLUGIN_NAME_MAX bytes without NUL. It is no path: it may
+ * contain slashes, dots, spaces and any other byte. The plug-in maps it to a name that its store
+ * accepts. */
 struct tierce_plugin_name {
     const char *text; /* not terminated */
     size_t bytes;
 };
 
-/* A parameter of the URL, decoded: all but `connections` and `read_only`, which are Tierce's. */
+/* A decoded parameter of the URL. Tierce uses `connections` and `read_only` itself and does not
+ * pass them. */
 struct tierce_plugin_param {
     const char *name, *value;
 };
@@ -101,57 +100,58 @@ struct tierce_plugin_opts {
     size_t size; /* sizeof(struct tierce_plugin_opts) */
     const struct tierce_plugin_param *params;
     size_t param_count;
-    uint32_t links; /* how many will be opened at most */
+    uint32_t links; /* maximum number of links */
 };
 
 /* One name of a page, for the call. */
 typedef void tierce_plugin_each_fn(void *arg, const struct tierce_plugin_name *name);
 
-/* Deadlines are nanoseconds of CLOCK_MONOTONIC, or TIERCE_PLUGIN_NEVER. All functions are there but
- * those that say when they are not. The table is constant. */
+/* Deadlines are nanoseconds of CLOCK_MONOTONIC, or TIERCE_PLUGIN_NEVER. A function may be NULL only
+ * where its comment says so. The table is constant. */
 struct tierce_plugin {
     uint32_t version; /* TIERCE_PLUGIN_VERSION */
     uint32_t size;    /* sizeof(struct tierce_plugin) */
     unsigned caps;    /* TIERCE_PLUGIN_RANGES | ... */
 
-    /* A store, which is not connected yet. A parameter that is not known must be refused, so that
-     * nobody believes in one that does nothing. On failure: a negative status, and `why` in words
-     * without credentials. */
+    /* Creates a store without connecting. An unknown parameter must be rejected, so that a misspelt
+     * one is noticed. On failure: returns a negative status, and sets `why` to a sentence without
+     * credentials. */
     int (*open)(void **store, const struct tierce_plugin_opts *opts, char *why, size_t why_room);
-    /* After all its links are closed. */
+    /* Called after all links of the store are closed. */
     void (*close)(void *store);
 
-    /* One connection, or whatever serves one call at a time. Not connected yet. */
+    /* Creates a link without connecting: a connection, or another object that serves one call at a
+     * time. */
     int (*link_open)(void **link, void *store);
     void (*link_close)(void *link);
 
-    /* *found: how many leading names are there. */
+    /* *found: the number of leading names that exist. */
     int (*exists)(void *link, const struct tierce_plugin_name *names, size_t count, size_t *found,
                   uint64_t deadline_ns);
     /* Bytes [offset, offset + length) of an object, length > 0. Without TIERCE_PLUGIN_RANGES:
-     * offset 0 and the whole object, whose length must be `length`. An object that ends before the
-     * range does, or that is not `length` long where it is read whole, is TIERCE_E_FORMAT; then,
-     * and on any failure, the memory may hold anything. */
+     * offset 0 and the whole object, whose length must be `length`. Returns TIERCE_E_FORMAT if the
+     * object ends before the range, or, when read whole, is not `length` bytes long. After any
+     * failure the contents of `memory` are undefined. */
     int (*get)(void *link, const struct tierce_plugin_name *name, void *memory, uint64_t offset,
                uint64_t length, uint64_t deadline_ns);
     /* length > 0. */
     int (*put)(void *link, const struct tierce_plugin_name *name, const void *memory,
                uint64_t length, uint64_t deadline_ns);
-    /* One that is not there is fine. NULL with TIERCE_PLUGIN_NO_DELETE. */
+    /* Removing a missing object succeeds. NULL with TIERCE_PLUGIN_NO_DELETE. */
     int (*remove)(void *link, const struct tierce_plugin_name *name, uint64_t deadline_ns);
     /* A page of the names that begin with `prefix` (0 bytes: all). *cursor is 0 for the first page,
-     * and 0 again after the last; a page may be empty. A name that is there all the time is told
-     * once at least. NULL without TIERCE_PLUGIN_LISTS. */
+     * and 0 again after the last; a page may be empty. A name that exists throughout the listing is
+     * reported at least once. NULL without TIERCE_PLUGIN_LISTS. */
     int (*list)(void *link, const struct tierce_plugin_name *prefix, uint64_t *cursor,
                 tierce_plugin_each_fn *each, void *arg, uint64_t deadline_ns);
-    /* Is the store there, and does it take the credentials? */
+    /* Checks that the store answers and accepts the credentials. */
     int (*ping)(void *link, uint64_t deadline_ns);
 
-    /* The last failure of a link in words, or "". Good until the link's next call. May be NULL. */
+    /* The last failure of a link in words, or "". Valid until the link's next call. May be NULL. */
     const char *(*why)(void *link);
 };
 
-/* What the shared object exports. Called once for each URL. */
+/* The symbol that the shared object exports. Called once for each URL. */
 TIERCE_API const struct tierce_plugin *tierce_plugin(void);
 
 #ifdef __cplusplus

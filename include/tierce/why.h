@@ -14,13 +14,12 @@
  *     struct tierce_miss miss = {.size = sizeof(miss)};
  *     rc = tierce_why(view, chain, 0, blocks, &miss);
  *     if (rc == 0 && miss.reason != TIERCE_MISS_NONE)
- *         printf("block %llu: %s\n", (unsigned long long)miss.block,
- * tierce_miss_text(miss.reason));
+ *         puts(tierce_miss_text(miss.reason));
  *
- * Caveats: an engine remembers the last misses.remembered chunks that left it, in this process;
- * what left before, or before the engine was opened, counts as never stored. The same tokens under
- * another salt, LoRA adapter or hash algorithm have other hashes, and no twin. What every reason
- * means and what is not known: docs/why.md.
+ * Caveats: an engine remembers, in its process, the last misses.remembered chunks that left it.
+ * Chunks that left earlier count as never stored. The same tokens under another salt, LoRA adapter
+ * or hash algorithm have other hashes, so they do not appear as a twin. docs/why.md describes every
+ * reason and the limits.
  */
 
 #ifdef __cplusplus
@@ -39,19 +38,21 @@ enum tierce_miss_reason {
 /* "never_stored"; "none" for 0. Thread: any. */
 TIERCE_API const char *tierce_miss_name(enum tierce_miss_reason reason);
 
-/* A phrase of which the chunk is the subject. Thread: any. */
+/* A sentence about the chunk ("it was evicted to make room"). Thread: any. */
 TIERCE_API const char *tierce_miss_text(enum tierce_miss_reason reason);
 
 struct tierce_miss {
     size_t size; /* [in] sizeof(struct tierce_miss) */
     enum tierce_miss_reason reason;
-    uint64_t block;                  /* of the chain: the first that is missing, at the begin of a
-                                        chunk or behind what another chunk has of it */
+    uint64_t block;                  /* index in the chain of the first missing block: the first of
+                                        a chunk, or the first after the blocks that another chunk
+                                        shares */
     uint8_t hash[TIERCE_HASH_BYTES]; /* of the missing chunk */
-    const char *tier;                /* that it left, that refused it, that was not asked, or NULL;
-                                        [borrow until the engine is closed], as all that is below */
-    const char *policy;              /* EVICTED, EXPIRED: by which; else NULL */
-    uint64_t when_s;                 /* wall clock: when it left or was refused; else 0 */
+    const char *tier;                /* the tier that evicted or rejected the chunk, or was not
+                                        searched, or NULL; [borrow until the engine is closed], like
+                                        all fields below */
+    const char *policy;              /* EVICTED, EXPIRED: the tier's policy; else NULL */
+    uint64_t when_s;                 /* wall clock: when the chunk left or was rejected; else 0 */
     int status;                      /* NOT_WRITTEN, TIER_DOWN, DEADLINE: of the tier; else 0 */
     /* NAMESPACE: canonical text of the other namespace, for tierce_namespace_diff with
      * tierce_view_namespace; NULL if the text is not known. */
@@ -61,7 +62,7 @@ struct tierce_miss {
 
 /*
  * Looks up chain[from_block, to_block) in all tiers as tierce_lookup does, pins nothing, counts
- * nothing, and says why the first missing chunk is missing. A chunk that is there and not worth
+ * nothing, and reports why the first missing chunk is missing. A stored chunk that is not worth
  * loading counts as missing (cost.check); an unfull tail that was never stored does not.
  *
  * Errors, *out zeroed but for size: TIERCE_E_ARGUMENT (as tierce_lookup's), TIERCE_E_CLOSED,

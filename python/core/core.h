@@ -11,10 +11,9 @@
 #include <tierce/tierce.h>
 
 /*
- * What the files of tierce._core share: its objects, and how Python's values become C's. core.c is
- * the module; each of the others holds the methods of one type, or of the two that copy.
- *
- * Thread: a function of this page is called with the GIL held.
+ * Shared by the files of tierce._core: its objects, and the conversion of Python values to C.
+ * core.c is the module; each other file holds the methods of one type, or of the two types that
+ * copy. Thread: functions of this header are called with the GIL held.
  */
 
 typedef struct {

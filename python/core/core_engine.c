@@ -77,6 +77,20 @@ static PyObject *engine_setting(PyObject *type, PyObject *args)
     return out;
 }
 
+static PyObject *engine_set_role(PyObject *self, PyObject *arg)
+{
+    EngineObject *e = (EngineObject *)self;
+    const char *role = tierce__core_text(arg);
+    if (role == NULL)
+        return NULL;
+    if (e->closed)
+        return tierce__core_raise_closed("engine");
+    int rc = tierce_engine_set_role(e->engine, role);
+    return rc < 0 ? tierce__core_raise(
+                        rc, "role must have 1 to 31 characters: letters, digits, spaces, - and _")
+                  : Py_NewRef(Py_None);
+}
+
 static PyObject *engine_open(PyObject *type, PyObject *args)
 {
     (void)type;
@@ -168,8 +182,8 @@ static PyObject *engine_param(PyObject *self, PyObject *arg)
     return PyUnicode_FromString(value);
 }
 
-/* What a namespace is made of. All of it must be said and nothing else: what is left out or
- * misspelt would make namespaces equal that are not. */
+/* The keys of a namespace. All of them are required and no others are accepted: a missing or
+ * misspelt key would make different namespaces equal. */
 static const char *const namespace_keys[] = {
     "weights",     "model",      "kv_dtype",     "quantization", "layout",
     "layer_count", "cell_bytes", "block_tokens", "chunk_blocks", "algo"};
@@ -291,6 +305,8 @@ static PyMethodDef engine_methods[] = {
      "flush(timeout_ms: int) -> bool\n\nTrue when all that was stored before is durable."},
     {"stats", engine_stats, METH_NOARGS, "stats() -> dict[str, int]"},
     {"param", engine_param, METH_O, "param(name: str) -> str\n\nThe effective configuration."},
+    {"set_role", engine_set_role, METH_O,
+     "set_role(role: str) -> None\n\nSets the role that `tierce top` shows for this process."},
     {"setting", engine_setting, METH_VARARGS | METH_STATIC,
      "setting(config_path: str | None, overrides: dict[str, str], name: str) -> str\n\n"
      "What a parameter would be in an engine that is opened so."},

@@ -125,8 +125,9 @@ static PyObject *view_lookup(PyObject *self, PyObject *const *args, Py_ssize_t n
     chain->readers--;
     if (rc < 0)
         return tierce__core_raise(rc, NULL);
-    return Py_BuildValue("(KK)", (unsigned long long)found.blocks,
-                         (unsigned long long)found.memory_blocks);
+    return Py_BuildValue("(KKO)", (unsigned long long)found.blocks,
+                         (unsigned long long)found.memory_blocks,
+                         found.pending ? Py_True : Py_False);
 }
 
 static PyObject *view_unpin(PyObject *self, PyObject *arg)

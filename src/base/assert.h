@@ -8,7 +8,7 @@
  * Three grades of assertion, all about our own mistakes and never about input, I/O or memory.
  *
  * TIERCE_ASSERT       always on: cheap and needed to keep a wrong byte from leaving.
- * TIERCE_DASSERT      in TIERCE_CHECKED builds only: what costs time on a hot path.
+ * TIERCE_DASSERT      in TIERCE_CHECKED builds only: checks that cost time on a hot path.
  * TIERCE_CHECK_MAGIC  at every entry that takes a handle: catches a stale or foreign pointer.
  */
 

@@ -5,11 +5,14 @@
 #include "base/config_parse.h"
 #include "base/config_private.h"
 #include "base/config_yaml.h"
+#include "base/log.h"
 #include "base/nearest.h"
+#include "base/url.h"
 
 #include <errno.h>
 #include <libfyaml.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define CONFIG_MAGIC   0x7c0f19e5u
 #define NAME_BYTES_MAX 128 /* longest dotted name that is looked at in a file */
@@ -32,7 +35,7 @@ struct tierce__config {
     struct value *values;
 };
 
-/* What a value of the type looks like, for messages. */
+/* The form of a value of the type, for messages. */
 static const char *type_help(enum tierce__param_type type)
 {
     static const char *const help[] = {
@@ -408,8 +411,8 @@ static int load_value(struct load *load, size_t row, struct fy_node *value, int 
     snprintf(where, sizeof(where), "%s:%d", load->shown, line);
     if (load->lines[row] != 0)
         return tierce__config_fail(load->error, TIERCE_E_CONFIG,
-                                   "%s: %s is set a second time; it stands in line %d already",
-                                   where, param->name, load->lines[row]);
+                                   "%s: %s is set twice, first in line %d", where, param->name,
+                                   load->lines[row]);
     rc = tierce__yaml_scalar(&text, value);
     if (rc == -EINVAL)
         return tierce__config_fail(load->error, TIERCE_E_CONFIG,
@@ -463,10 +466,9 @@ static int load_section(struct load *load, size_t section, const char *name, str
                         int line)
 {
     if (load->section_lines[section] != 0)
-        return tierce__config_fail(
-            load->error, TIERCE_E_CONFIG,
-            "%s:%d: \"%s\" stands a second time; it stands in line %d already", load->shown, line,
-            name, load->section_lines[section]);
+        return tierce__config_fail(load->error, TIERCE_E_CONFIG,
+                                   "%s:%d: \"%s\" is set twice, first in line %d", load->shown,
+                                   line, name, load->section_lines[section]);
     load->section_lines[section] = line;
     if (value == NULL || !fy_node_is_mapping(value))
         return tierce__config_fail(
@@ -539,6 +541,36 @@ static int load_yaml(struct tierce__config *config, const char *path, struct fy_
     return rc;
 }
 
+/* Whether a value from this file holds what is never shown. */
+static bool holds_secrets(const struct tierce__config *config, const char *path)
+{
+    static const char from[] = "file ";
+    for (size_t row = 0; row < config->count; row++) {
+        const struct value *value = &config->values[row];
+        if (config->table[row].type != TIERCE__PARAM_TEXT || value->source == NULL ||
+            strncmp(value->source, from, sizeof(from) - 1) != 0 ||
+            strncmp(value->source + sizeof(from) - 1, path, strlen(path)) != 0)
+            continue;
+        char *shown = tierce__url_show_all(value->text);
+        bool differs = shown != NULL && strcmp(shown, value->text) != 0;
+        tierce__free(shown);
+        if (differs)
+            return true;
+    }
+    return false;
+}
+
+static void warn_of_readers(const struct tierce__config *config, const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 && (st.st_mode & (S_IRGRP | S_IROTH)) != 0 &&
+        holds_secrets(config, path))
+        tierce__log(TIERCE_LOG_WARN, "config_file_readable",
+                    "path=\"%s\" mode=%04o hint=\"its group or other users can read the "
+                    "passwords in it: chmod go-r\"",
+                    path, (unsigned)st.st_mode & 07777u);
+}
+
 int tierce__config_load_file(struct tierce__config *config, const char *path,
                              struct tierce__config_error *error)
 {
@@ -548,6 +580,8 @@ int tierce__config_load_file(struct tierce__config *config, const char *path,
     if (rc == 0)
         rc = load_yaml(config, path, yaml.root, error);
     tierce__yaml_close(&yaml);
+    if (rc == 0)
+        warn_of_readers(config, path);
     return rc;
 }
 

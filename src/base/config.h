@@ -42,7 +42,8 @@ struct tierce__param {
 
 struct tierce__config;
 
-/* A message for people: what was wrong, where, and what would be right. Always NUL-terminated. */
+/* A message for people: the invalid value, its position, and the accepted values. Always
+ * NUL-terminated. */
 struct tierce__config_error {
     char text[512];
 };
@@ -54,11 +55,12 @@ TIERCE_MUSTUSE int tierce__config_create(struct tierce__config **out,
 void tierce__config_destroy(struct tierce__config *config);
 
 /*
- * Reads a YAML file, the environment (a NULL-terminated array as `environ`), or one name and
- * value. Environment names with the prefix that are not parameters are refused too, except those
- * listed in `ignore` (NULL-terminated, may be NULL; "PREFIX_X_*" covers all that begin so).
- * `source` says where a set value came from. Errors: TIERCE_E_CONFIG with `error` filled, negative
- * errno (file) likewise, -ENOMEM. What was read before the error stays.
+ * Reads a YAML file, the environment (a NULL-terminated array as `environ`), or one name and value.
+ * Environment names with the prefix that are not parameters are rejected too, except those listed
+ * in `ignore` (NULL-terminated, may be NULL; "PREFIX_X_*" covers all names with that beginning).
+ * `source` names the origin of a single value. Errors: TIERCE_E_CONFIG with `error` filled,
+ * negative errno (file) likewise, -ENOMEM. Values read before the error stay set. Logs
+ * config_file_readable if a file with passwords in URLs is readable for its group or others.
  */
 TIERCE_MUSTUSE int tierce__config_load_file(struct tierce__config *config, const char *path,
                                             struct tierce__config_error *error);
@@ -101,7 +103,7 @@ const char *tierce__config_canonical(const struct tierce__config *config, size_t
 const char *tierce__config_source(const struct tierce__config *config, size_t row);
 
 /* Writes the effective configuration as YAML that load_file reads back, each value with a comment
- * that says where it came from. What is secret in a URL is not written. */
+ * that names its origin. Secrets in URLs are omitted. */
 void tierce__config_print(const struct tierce__config *config, FILE *out);
 
 /* Writes the reference as a Markdown table: name, type, default, bounds, text. */

@@ -22,7 +22,7 @@ bool tierce__parse_duration(uint64_t *out, const char *text);
 /* Decimal digits only. */
 bool tierce__parse_count(uint64_t *out, const char *text);
 
-/* Billionths: "0.5" and "50%" are 500000000. What needs more than nine decimals is refused. */
+/* Billionths: "0.5" and "50%" are 500000000. Values with more than nine decimals are rejected. */
 #define TIERCE__SHARE_ONE 1000000000ULL
 bool tierce__parse_share(uint64_t *out, const char *text);
 
@@ -37,8 +37,8 @@ void tierce__format_share(char *text, size_t size, uint64_t billionths);
 /* Whether text[0 .. len) is well-formed UTF-8 without control characters (tab included). */
 bool tierce__text_is_clean(const char *text, size_t len);
 
-/* Copies `text` for a message: control characters and bytes outside ASCII that are not UTF-8
- * become '?', and what is longer than size - 1 is cut with "..." at its end. `size` >= 8. */
+/* Copies `text` for a message: control characters and bytes outside ASCII that are not UTF-8 become
+ * '?', and a text longer than size - 1 is cut and ends in "...". `size` >= 8. */
 void tierce__text_for_message(char *out, size_t size, const char *text);
 
 #endif

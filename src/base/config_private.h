@@ -5,8 +5,8 @@
 #include "base/config.h"
 
 /*
- * What config.c and config_print.c share. Numbers are kept as uint64_t in one unit per type:
- * bytes, milliseconds, billionths for shares, 0 or 1 for bools.
+ * Shared by config.c and config_print.c. Numbers are kept as uint64_t in one unit per type: bytes,
+ * milliseconds, billionths for shares, 0 or 1 for bools.
  */
 
 /* Canonical text of a number of the type; 32 bytes always suffice. */

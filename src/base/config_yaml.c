@@ -49,7 +49,8 @@ static int line_of(const char *text, size_t pos)
     return line;
 }
 
-/* What libfyaml is silent about (NUL, broken UTF-8) or needs quadratic time for (directives). */
+/* Rejects input that libfyaml accepts silently (NUL, invalid UTF-8) or parses in quadratic time
+ * (directives). */
 static int check_bytes(const char *shown, const char *text, size_t len,
                        struct tierce__config_error *error)
 {

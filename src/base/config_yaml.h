@@ -12,10 +12,10 @@ struct fy_diag;
 struct fy_node;
 
 /*
- * One YAML document of at most 256 KiB, read with suspicion: no NUL, well-formed UTF-8, no
- * directives, at most 64 levels, one document a file. Two things are left to whoever walks the
- * tree: to refuse aliases (fy_node_is_alias), which are not resolved, so that nothing can grow,
- * and to refuse duplicate keys, for which the parser needs quadratic time.
+ * One untrusted YAML document of at most 256 KiB: no NUL, well-formed UTF-8, no directives, at most
+ * 64 levels, one document a file. The code that walks the tree must reject aliases
+ * (fy_node_is_alias), which are not resolved, so that nothing can grow, and duplicate keys, for
+ * which the parser would need quadratic time.
  */
 
 #define TIERCE__YAML_BYTES_MAX (256u * 1024)

@@ -8,9 +8,9 @@
 #include <tierce/status.h>
 
 /*
- * What is due when: a binary heap of members embedded in what waits. A zeroed heap is empty, a
- * zeroed member is in none. Clock and unit are the owner's, the same for all members of a heap.
- * Thread: one at a time; the owner locks.
+ * A binary heap of deadlines. Its members are embedded in the objects that wait. A zeroed heap is
+ * empty; a zeroed member is in no heap. The owner chooses the clock and the unit, the same for all
+ * members of a heap. Thread: one at a time; the owner locks.
  */
 
 struct tierce__deadline {

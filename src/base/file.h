@@ -17,17 +17,16 @@ TIERCE_MUSTUSE int tierce__read_file(char **out, size_t *length, const char *pat
                                      size_t bytes_max);
 
 /*
- * A file that takes its place when it is whole. It is written under another name in the same folder
- * and renamed at the end; until then, and when something fails, what was there before stays there
- * with all its bytes.
+ * A file that replaces another one atomically. It is written under another name in the same folder
+ * and renamed at the end. Until then, and after a failure, the previous file stays unchanged.
  *
  *     rc = tierce__new_file_open(&new_file, path);
  *     fprintf(new_file.file, ...);
  *     rc = tierce__new_file_close(&new_file, true);
  *
- * A link stays, its target is replaced; so stay the permissions. What is no regular file (a device,
- * a pipe, what standard output is) is written directly, as no other can take its place. Thread:
- * any, one at a time for each.
+ * A symbolic link stays and its target is replaced; permissions stay too. A path that is no regular
+ * file (a device, a pipe, the file behind standard output) is written directly, because it cannot
+ * be replaced. Thread: any, one at a time for each.
  */
 struct tierce__new_file {
     FILE *file;          /* NULL: none is open */

@@ -119,7 +119,7 @@ bool tierce__json_quoted(struct tierce__json *json, struct tierce__text *out, bo
             return tierce__json_fail(json, "a text holds a control character");
         }
         *escaped = true;
-        /* Whatever is behind it, the line end aside, is part of the text. */
+        /* All further characters, except the line end, are part of the text. */
         at += at + 1 < json->end ? 2 : 1;
     }
     *out = (struct tierce__text){json->at, (size_t)(at - json->at)};
@@ -248,7 +248,7 @@ bool tierce__json_member(struct tierce__json *json, struct tierce__text *name)
         else if (length >= 0)
             *name = (struct tierce__text){json->name, (size_t)length};
         if (length < 0)
-            return tierce__json_fail(json, "a text has an escape that is none");
+            return tierce__json_fail(json, "a text has an invalid escape");
     }
     if (!take(json, ':'))
         return tierce__json_fail(json, "a colon is missing");
@@ -272,7 +272,7 @@ bool tierce__json_unescape(struct tierce__json *json, char *out, size_t *length,
     }
     ptrdiff_t used = unescape(out, raw.length, raw);
     if (used < 0)
-        return tierce__json_fail(json, "a text has an escape that is none");
+        return tierce__json_fail(json, "a text has an invalid escape");
     *length = (size_t)used;
     return true;
 }
@@ -285,7 +285,7 @@ bool tierce__json_text(struct tierce__json *json, char *out, size_t size, size_t
         return false;
     ptrdiff_t used = unescape(out, size - 1, raw);
     if (used == NO_ESCAPE)
-        return tierce__json_fail(json, "a text has an escape that is none");
+        return tierce__json_fail(json, "a text has an invalid escape");
     if (used == TOO_LONG)
         return tierce__json_fail(json, "is too long a text");
     if (memchr(out, '\0', (size_t)used) != NULL)
@@ -335,8 +335,8 @@ size_t tierce__json_ids(struct tierce__json *json, uint64_t *out, size_t room)
 {
     if (room == 0 || !tierce__json_id(json, &out[0]))
         return 0;
-    /* What most arrays have, numbers of up to seven digits with at most a space before them, in a
-     * loop without calls; what is written otherwise is left to the next call. */
+    /* The common case in a loop without calls: numbers of up to seven digits, with at most one
+     * space before each. Other forms are left to the next call. */
     const char *at = json->at;
     unsigned guess = 0;
     size_t count = 1;
@@ -555,7 +555,7 @@ bool tierce__json_skip(struct tierce__json *json)
         if (!tierce__json_quoted(json, &text, &ignored))
             return false;
         return !ignored || unescape(NULL, 0, text) >= 0 ||
-               tierce__json_fail(json, "a text has an escape that is none");
+               tierce__json_fail(json, "a text has an invalid escape");
     case '0':
         return take_decimal(json, &number);
     case 'n':

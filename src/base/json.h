@@ -37,7 +37,7 @@ struct tierce__json {
     const char *at;
     const char *start, *end;
     const char *why; /* NULL: nothing is wrong yet */
-    size_t column;   /* of what is wrong, from 1 */
+    size_t column;   /* of the error, from 1 */
     unsigned depth;
     char name[TIERCE__JSON_NAME_MAX]; /* of a member that is written with escapes */
 };
@@ -48,18 +48,18 @@ void tierce__json_start(struct tierce__json *json, const char *text, size_t leng
 bool tierce__json_object(struct tierce__json *json);
 bool tierce__json_array(struct tierce__json *json);
 
-/* The name of the next member, borrowed until the next call; false behind the last. What comes next
- * is its value, which must be taken. A name with escapes that is longer than 64 bytes is given as
- * it is written: nobody has such names. */
+/* The name of the next member, borrowed until the next call; false behind the last. The caller must
+ * then take the member's value. A name with escapes that is longer than 64 bytes is returned
+ * undecoded; such names do not occur. */
 bool tierce__json_member(struct tierce__json *json, struct tierce__text *name);
 
 /* Whether another element comes; it must be taken. */
 bool tierce__json_element(struct tierce__json *json);
 
-/* The first character of the next value: { [ " t f n, '0' for a number, 0 for what is none. */
+/* The first character of the next value: { [ " t f n, '0' for a number, 0 for anything else. */
 char tierce__json_kind(struct tierce__json *json);
 
-/* An integer. -2^63 .. 2^64 - 1; what is negative is given in two's complement. */
+/* An integer. -2^63 .. 2^64 - 1; negative numbers are returned in two's complement. */
 bool tierce__json_id(struct tierce__json *json, uint64_t *out);
 
 /* The integers of an array, as tierce__json_id takes them: at least one, which comes, and as many

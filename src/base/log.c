@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define BURST_PER_SECOND 20
 #define EVENT_SLOTS      64
@@ -33,8 +34,35 @@ static void write_to_stderr(void *arg, enum tierce_log_level level, const char *
                             const char *detail)
 {
     static const char *const names[] = {"debug", "info", "warn", "error"};
+    char stamp[TIERCE__LOG_STAMP_BYTES];
     (void)arg;
-    fprintf(stderr, "tierce level=%s event=%s %s\n", names[level], event, detail);
+    fprintf(stderr, "%s tierce level=%s event=%s %s\n", tierce__log_stamp(stamp), names[level],
+            event, detail);
+}
+
+const char *tierce__log_stamp(char stamp[TIERCE__LOG_STAMP_BYTES])
+{
+    struct timespec now;
+    struct tm parts;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &parts);
+    size_t bytes = strftime(stamp, TIERCE__LOG_STAMP_BYTES, "%Y-%m-%dT%H:%M:%S", &parts);
+    snprintf(stamp + bytes, TIERCE__LOG_STAMP_BYTES - bytes, ".%03ldZ", now.tv_nsec / 1000000);
+    return stamp;
+}
+
+void tierce__log_to_stderr(const char *who, const char *text)
+{
+    char stamp[TIERCE__LOG_STAMP_BYTES];
+    fprintf(stderr, "%s %s: %s\n", tierce__log_stamp(stamp), who, text);
+}
+
+void tierce__log_lowest(enum tierce_log_level lowest)
+{
+    pthread_mutex_lock(&mutex);
+    if (receiver == NULL)
+        lowest_level = lowest;
+    pthread_mutex_unlock(&mutex);
 }
 
 void tierce_set_log_fn(tierce_log_fn *fn, void *arg, enum tierce_log_level lowest)

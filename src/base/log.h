@@ -15,4 +15,16 @@
 void tierce__log(enum tierce_log_level level, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Sets the lowest level that is written to stderr. No effect with a callback (tierce_set_log_fn).
+ */
+void tierce__log_lowest(enum tierce_log_level lowest);
+
+/* Writes the time as log lines begin with it: UTC, "2026-11-23T09:45:01.123Z". Returns `stamp`. */
+#define TIERCE__LOG_STAMP_BYTES 32u
+const char *tierce__log_stamp(char stamp[TIERCE__LOG_STAMP_BYTES]);
+
+/* Writes a line of a daemon to stderr, whatever the log level: the time and "WHO: TEXT". One write
+ * call, so a reader gets the whole line. */
+void tierce__log_to_stderr(const char *who, const char *text);
+
 #endif

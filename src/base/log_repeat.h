@@ -8,15 +8,15 @@
 #include <stdint.h>
 
 /*
- * As tierce__log, for what may go on for hours: a disk that keeps failing, no descriptor left. The
- * same event with the same details passes once a minute; how often it was held back since is told
- * with the next one that passes ("repeated=12"). Details that differ each time (a count, a time)
- * defeat it. Thread: any.
+ * As tierce__log, for conditions that may last for hours: a failing disk, no free descriptor. The
+ * same event with the same details is logged once a minute; the next one logged adds the number of
+ * suppressed ones ("repeated=12"). Details that differ each time (a count, a time) defeat it.
+ * Thread: any.
  */
 void tierce__log_repeated(enum tierce_log_level level, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* What it remembers: the messages that passed last. */
+/* Bounds of the memory for recent messages. */
 #define TIERCE__LOG_REPEAT_SLOTS     32u
 #define TIERCE__LOG_REPEAT_PERIOD_NS (60ULL * 1000000000ULL)
 
@@ -26,8 +26,8 @@ struct tierce__log_repeat {
     uint32_t held;
 };
 
-/* Whether a message of that hash passes now; *held gets how many were held back since the last. The
- * one that passed longest ago is forgotten for a new one. */
+/* Whether a message of that hash is logged now; *held gets the number suppressed since the last
+ * one. A new message replaces the one logged longest ago. */
 bool tierce__log_repeat_pass(struct tierce__log_repeat table[TIERCE__LOG_REPEAT_SLOTS],
                              uint32_t *held, uint64_t hash, uint64_t now_ns);
 

@@ -4,8 +4,7 @@
 
 #include <stdbool.h>
 
-/* Whether a host, as somebody wrote it, is this machine alone: 127.x.y.z, ::1 or localhost.
- * Thread: any. */
+/* Whether a host name in user input is loopback: 127.x.y.z, ::1 or localhost. Thread: any. */
 bool tierce__is_loopback_host(const char *host);
 
 #endif

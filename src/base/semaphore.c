@@ -36,8 +36,8 @@ static void serve(struct tierce__semaphore *semaphore, struct tierce__list *serv
     }
 }
 
-/* Calls those who were served. Nobody else touches their nodes: leave looks at the queue, which
- * they are not in. */
+/* Calls the served waiters. No other thread touches their nodes: leave searches the queue, and they
+ * are no longer in it. */
 static void tell(struct tierce__list *served)
 {
     while (!tierce__list_empty(served)) {

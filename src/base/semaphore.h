@@ -11,9 +11,9 @@
 #include "base/lock.h"
 
 /*
- * A weighted semaphore: a number of units of which each who comes takes some, in the order of
- * coming. Nobody blocks: who cannot be served at once waits in the queue and is called back. A
- * large one at the head is not overtaken by small ones behind it, so that nobody starves.
+ * A weighted semaphore: a number of units. Callers take some of them in order of arrival. No call
+ * blocks: a caller that cannot be served at once waits in a queue and is called back. Small
+ * requests do not overtake a large one at the head, so no caller starves.
  *
  *     struct tierce__semaphore_waiter w = {.units = n, .granted = go_on, .arg = arg};
  *     if (tierce__semaphore_take(&semaphore, &w))
@@ -41,7 +41,7 @@ struct tierce__semaphore_waiter {
 };
 
 void tierce__semaphore_init(struct tierce__semaphore *semaphore, uint64_t capacity);
-/* Nobody waits, and all units are back (asserted). */
+/* No waiter is queued, and all units have been given back (asserted). */
 void tierce__semaphore_fini(struct tierce__semaphore *semaphore);
 
 /* True: the units are taken. False: the waiter is in the queue, and granted will be called. */

@@ -56,7 +56,7 @@ static bool is_host_char(char c, bool in_brackets)
            (in_brackets && (c == ':' || c == '%'));
 }
 
-/* What stands before "://", or 0. */
+/* The length of the text before "://", or 0. */
 static size_t scheme_bytes(const char *text)
 {
     size_t bytes = 0;
@@ -72,7 +72,7 @@ static const char *take_user(struct tierce__url *url, char *text)
     char *password = cut(text, ':');
     if (!tierce__url_decode(text, false) ||
         (password != NULL && !tierce__url_decode(password, false)))
-        return "user or password is not percent-encoded rightly";
+        return "invalid percent-encoding in the user or password";
     url->user = text;
     url->password = password;
     return NULL;
@@ -127,7 +127,7 @@ static const char *take_params(struct tierce__url *url, char *text)
         if (value == NULL || text[0] == '\0')
             return "a parameter is not name=value";
         if (!tierce__url_decode(text, false) || !tierce__url_decode(value, false))
-            return "a parameter is not percent-encoded rightly";
+            return "invalid percent-encoding in a parameter";
         if (url->param_count == TIERCE__URL_PARAMS_MAX)
             return "there are more than 32 parameters";
         url->params[url->param_count].name = text;
@@ -136,17 +136,18 @@ static const char *take_params(struct tierce__url *url, char *text)
     return NULL;
 }
 
-/* What is behind "://". */
+/* Parses the text after "://". */
 static const char *take_rest(struct tierce__url *url, char *text)
 {
     const char *wrong = take_params(url, cut(text, '?'));
     size_t bytes = strcspn(text, "/");
     url->path = text + bytes;
-    /* What is before the path moves to the left, over a byte of "://", so that both have an end. */
+    /* Moves the authority one byte to the left, over a byte of "://", so that both parts can be
+     * terminated. */
     char *authority = memmove(text - 1, text, bytes);
     authority[bytes] = '\0';
     if (wrong == NULL && !tierce__url_decode(text + bytes, false))
-        return "the path is not percent-encoded rightly";
+        return "invalid percent-encoding in the path";
     char *hosts = strrchr(authority, '@');
     if (hosts != NULL) {
         *hosts++ = '\0';
@@ -286,7 +287,7 @@ int tierce__url_param_number(const struct tierce__url *url, uint64_t *value,
 struct shown {
     char *text;
     size_t room, used;
-    bool as_it_is; /* what is no ASCII too */
+    bool as_it_is; /* bytes outside ASCII too */
 };
 
 static void show(struct shown *shown, const char *text, size_t bytes)
@@ -332,8 +333,8 @@ static void show_params(struct shown *shown, const char *text)
     }
 }
 
-/* What has no right form is shown too, and may hold a password that is not percent-encoded: all up
- * to the last '@' is user information, unless the store has no host at all. */
+/* Malformed URLs are shown too. They may hold a password that is not percent-encoded, so everything
+ * up to the last '@' counts as user information, unless the store has no host at all. */
 static void show_url(struct shown *shown, const char *url)
 {
     size_t scheme = scheme_bytes(url);

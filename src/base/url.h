@@ -9,12 +9,12 @@
 #include <tierce/status.h>
 
 /*
- * Where a server or a store is, as whom and how: the one place where a URL is cut into its pieces.
+ * Parses the URL of a server or a store. All URLs are parsed here.
  *
  *     scheme://user:password@host:port,[::1]:port/path?name=value&name=value
  *
- * User and password, path, names and values may be percent-encoded; an '@' in them must be. What
- * is wrong is told without repeating more of the text than the names of parameters.
+ * User and password, path, names and values may be percent-encoded; an '@' in them must be. Errors
+ * quote no part of the URL except names of parameters.
  *
  * Thread: any.
  */
@@ -75,8 +75,8 @@ TIERCE_MUSTUSE int tierce__url_param_number(const struct tierce__url *url, uint6
                                             const struct tierce__url_number *number,
                                             char why[TIERCE__URL_WHY_BYTES]);
 
-/* Percent-decodes in place; false, the text undefined, for what is no such text, for a NUL, and for
- * control characters unless they are taken. */
+/* Percent-decodes in place. False, with the text undefined, for invalid encoding, a NUL, or control
+ * characters unless they are accepted. */
 bool tierce__url_decode(char *text, bool takes_controls);
 
 /* A URL as it may be shown: without user information and secret parameters. */

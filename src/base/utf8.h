@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 /* Length of the UTF-8 sequence at p (1 .. 4) of `left` bytes (> 0), 0 if it is not one. Overlong
- * forms, surrogates and what lies beyond U+10FFFF are none. Thread: any. */
+ * forms, surrogates and code points above U+10FFFF are invalid. Thread: any. */
 size_t tierce__utf8_length(const uint8_t *p, size_t left);
 
 /* Whether the sequence of n bytes at p is a C0, DEL or C1 control character, or one of the two

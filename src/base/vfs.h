@@ -44,11 +44,20 @@ struct tierce__vfs_io {
 #define TIERCE__VFS_DIRECT                                                                         \
     2u /* O_DIRECT where the file system takes it, silently not elsewhere                          \
         */
-#define TIERCE__VFS_TRUNCATE 4u
-#define TIERCE__VFS_READONLY 8u
+#define TIERCE__VFS_TRUNCATE  4u
+#define TIERCE__VFS_READONLY  8u
+#define TIERCE__VFS_EXCLUSIVE 16u /* with CREATE: -EEXIST if the name exists */
 
 struct tierce__vfs_ops {
     const char *name;
+    /*
+     * Opens a folder and resolves all later names in it, even if the folder is renamed. Names are
+     * then relative; "." is the folder itself. No symbolic link in a name is followed (-ELOOP, or
+     * -ENOTDIR for a link in the middle). Without this call names are paths, and links are
+     * followed. Must be called while no file is open. A second call replaces the folder. Errors:
+     * negative errno.
+     */
+    TIERCE_MUSTUSE int (*enter)(struct tierce__vfs *vfs, const char *folder);
     /* Errors of all: negative errno, -ENOMEM; outputs untouched. To open what is no regular file
      * is -EINVAL, and logged. */
     TIERCE_MUSTUSE int (*open)(struct tierce__vfs *vfs, struct tierce__vfs_file **out,
@@ -88,6 +97,7 @@ struct tierce__vfs_ops {
 /* First member of every implementation. */
 struct tierce__vfs {
     const struct tierce__vfs_ops *ops;
+    int folder; /* descriptor of the entered folder, owned by the vfs; else AT_FDCWD */
 };
 
 /* At most `depth` transfers in flight; more wait inside. Errors: -ENOMEM, negative errno;

@@ -29,7 +29,7 @@ struct tierce__cut_effect {
     uint64_t new_length; /* of the file, by a truncation or an allocation */
     uint64_t offset;
     uint64_t length;
-    uint64_t old_bytes; /* bytes of `before`: what there was of the range */
+    uint64_t old_bytes; /* bytes of `before`: the previous contents of the range */
     uint8_t *before;
     uint8_t *after; /* writes */
 };
@@ -38,6 +38,7 @@ enum name_kind { NAME_CREATED, NAME_RENAMED, NAME_UNLINKED };
 
 struct name_change {
     struct tierce__list node;
+    int folder; /* the cut's */
     uint64_t number;
     enum name_kind kind;
     bool has_backup; /* `backup` is a link to what the change replaced */
@@ -48,6 +49,7 @@ struct name_change {
 
 struct tierce__cut {
     uint64_t clock;
+    int folder; /* that names are in; or AT_FDCWD */
     struct tierce__list files;
     struct tierce__list names; /* oldest first */
 };
@@ -57,9 +59,21 @@ int tierce__cut_create(struct tierce__cut **out)
     struct tierce__cut *cut = tierce__calloc(1, sizeof(*cut));
     if (cut == NULL)
         return -ENOMEM;
+    cut->folder = AT_FDCWD;
     tierce__list_init(&cut->files);
     tierce__list_init(&cut->names);
     *out = cut;
+    return 0;
+}
+
+int tierce__cut_enter(struct tierce__cut *cut, int folder)
+{
+    /* Names that were noted before keep the number. */
+    int fd = cut->folder == AT_FDCWD ? fcntl(folder, F_DUPFD_CLOEXEC, 0)
+                                     : dup3(folder, cut->folder, O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    cut->folder = fd;
     return 0;
 }
 
@@ -83,7 +97,7 @@ static void free_file(struct tierce__cut_file *file)
 static void free_name(struct name_change *n)
 {
     if (n->has_backup && n->backup != NULL)
-        unlink(n->backup);
+        (void)unlinkat(n->folder, n->backup, 0);
     tierce__list_remove(&n->node);
     tierce__free(n->path);
     tierce__free(n->from);
@@ -99,6 +113,8 @@ void tierce__cut_destroy(struct tierce__cut *cut)
         free_file(TIERCE__CONTAINER_OF(it, struct tierce__cut_file, node));
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &cut->names)
         free_name(TIERCE__CONTAINER_OF(it, struct name_change, node));
+    if (cut->folder != AT_FDCWD)
+        close(cut->folder);
     tierce__free(cut);
 }
 
@@ -109,6 +125,7 @@ static struct name_change *add_name(struct tierce__cut *cut, enum name_kind kind
     if (n == NULL)
         return NULL;
     n->kind = kind;
+    n->folder = cut->folder;
     n->number = ++cut->clock;
     tierce__list_init(&n->node);
     size_t room = strlen(path) + 32;
@@ -121,7 +138,7 @@ static struct name_change *add_name(struct tierce__cut *cut, enum name_kind kind
     }
     snprintf(n->backup, room, "%s.undo%llu", path, (unsigned long long)n->number);
     if (kind != NAME_CREATED)
-        n->has_backup = link(path, n->backup) == 0;
+        n->has_backup = linkat(n->folder, path, n->folder, n->backup, 0) == 0;
     tierce__list_push_back(&cut->names, &n->node);
     return n;
 }
@@ -130,13 +147,13 @@ struct tierce__cut_file *tierce__cut_open(struct tierce__cut *cut, const char *p
                                           bool truncate_)
 {
     struct stat st;
-    bool there = stat(path, &st) == 0;
+    bool there = fstatat(cut->folder, path, &st, 0) == 0;
     if (!there && !create)
         return NULL;
     struct tierce__cut_file *file = tierce__calloc(1, sizeof(*file));
     if (file == NULL)
         return NULL;
-    file->fd = open(path, O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0600);
+    file->fd = openat(cut->folder, path, O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0), 0600);
     file->open = true;
     tierce__list_init(&file->effects);
     tierce__list_push_back(&cut->files, &file->node);
@@ -283,6 +300,8 @@ void tierce__cut_cancel(struct tierce__cut *cut, uint64_t undo)
 static bool lies_in(const char *path, const char *folder)
 {
     size_t n = strlen(folder);
+    if (strcmp(folder, ".") == 0)
+        return strchr(path, '/') == NULL;
     return strncmp(path, folder, n) == 0 && path[n] == '/' && strchr(path + n + 1, '/') == NULL;
 }
 
@@ -350,16 +369,16 @@ static void undo_name(struct name_change *n)
     int rc = 0;
     switch (n->kind) {
     case NAME_CREATED:
-        rc = unlink(n->path);
+        rc = unlinkat(n->folder, n->path, 0);
         break;
     case NAME_RENAMED:
-        rc = rename(n->path, n->from);
+        rc = renameat(n->folder, n->path, n->folder, n->from);
         break;
     case NAME_UNLINKED:
         break;
     }
     if (n->has_backup) {
-        rc |= rename(n->backup, n->path);
+        rc |= renameat(n->folder, n->backup, n->folder, n->path);
         n->has_backup = false;
     }
     (void)rc; /* a change that failed half way has nothing to undo */

@@ -21,6 +21,10 @@ struct tierce__cut_effect;
 TIERCE_MUSTUSE int tierce__cut_create(struct tierce__cut **out); /* -ENOMEM */
 void tierce__cut_destroy(struct tierce__cut *cut);
 
+/* Resolves all later names in this folder; keeps a copy of the descriptor. Errors: negative
+ * errno. */
+TIERCE_MUSTUSE int tierce__cut_enter(struct tierce__cut *cut, int folder);
+
 /* A file is about to be opened; *created tells whether that will make it. Truncation by the open
  * counts as a change of length. NULL result: no memory. */
 struct tierce__cut_file *tierce__cut_open(struct tierce__cut *cut, const char *path, bool create,

@@ -8,6 +8,7 @@
 #include "base/vfs_cut.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,7 +29,7 @@ struct shadow {
     struct tierce__list node;
     struct tierce__cut_effect *effect;
     uint64_t due_ns;
-    int error; /* ready: what to answer instead of going to the disk */
+    int error; /* ready: the answer in place of a disk access */
     bool flip;
     uint64_t bit;
 };
@@ -54,7 +55,7 @@ struct fault {
     struct shadow shadows[SHADOW_MAX];
 };
 
-/* What the script wants of one operation. */
+/* The script's decision about one operation. */
 struct verdict {
     int error;
     uint64_t delay_ns;
@@ -123,7 +124,7 @@ static struct verdict enter(struct fault *f, enum tierce__fault_kind kind, bool 
     return v;
 }
 
-/* After a call: a cut in the meantime means that nobody may rely on it. */
+/* After a call: if the power was cut meanwhile, its result does not count. */
 static int leave(struct fault *f, int rc)
 {
     tierce__lock_take(&f->lock);
@@ -139,6 +140,17 @@ static void flip_bit(uint8_t *data, uint64_t length, uint64_t bit)
     data[bit / 8] ^= (uint8_t)(1u << (bit % 8));
 }
 
+static int enter_folder(struct tierce__vfs *vfs, const char *folder)
+{
+    struct fault *f = (struct fault *)vfs;
+    int rc = f->inner->ops->enter(f->inner, folder);
+    if (rc == 0 && f->cut != NULL)
+        rc = tierce__cut_enter(f->cut, f->inner->folder);
+    if (rc == 0)
+        vfs->folder = f->inner->folder;
+    return rc;
+}
+
 static int open_file(struct tierce__vfs *vfs, struct tierce__vfs_file **out, const char *path,
                      unsigned flags)
 {
@@ -152,6 +164,13 @@ static int open_file(struct tierce__vfs *vfs, struct tierce__vfs_file **out, con
         return -ENOMEM;
     bool tracked = f->cut != NULL && (flags & TIERCE__VFS_READONLY) == 0;
     int rc = 0;
+    if (tracked && (flags & TIERCE__VFS_EXCLUSIVE) != 0) {
+        if (faccessat(vfs->folder, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
+            tierce__free(file);
+            return -EEXIST;
+        }
+        flags &= ~TIERCE__VFS_EXCLUSIVE; /* to follow what happens to it, it is made first */
+    }
     if (tracked) {
         tierce__lock_take(&f->lock);
         file->cut = tierce__cut_open(f->cut, path, (flags & TIERCE__VFS_CREATE) != 0,
@@ -415,7 +434,7 @@ static void submit(struct tierce__vfs *vfs, struct tierce__vfs_io *io)
     s->flip = v.flip && !io->is_write;
     s->bit = v.bit;
     s->due_ns = v.hang ? TIERCE__DEADLINE_NEVER : tierce__now_ns() + v.delay_ns;
-    if (held) /* under the same lock as the count: whoever saw that can release this */
+    if (held) /* under the same lock as the count: a thread that saw the count can release this */
         tierce__list_push_back(&f->held, &s->node);
     tierce__lock_drop(&f->lock);
     if (!held)
@@ -502,6 +521,7 @@ static void destroy(struct tierce__vfs *vfs)
 
 static const struct tierce__vfs_ops fault_ops = {
     .name = "fault",
+    .enter = enter_folder,
     .open = open_file,
     .close = close_file,
     .read = read_file,
@@ -532,6 +552,7 @@ int tierce__vfs_fault_create(struct tierce__vfs **out, struct tierce__vfs *inner
         return rc;
     }
     f->base.ops = &fault_ops;
+    f->base.folder = inner->folder;
     f->inner = inner;
     tierce__lock_init(&f->lock, TIERCE__LOCK_FAULT);
     tierce__list_init(&f->held);

@@ -32,7 +32,7 @@ enum tierce__fault_kind {
     TIERCE__FAULT_KINDS,
     /* In a rule: any of the above; counted apart. */
     TIERCE__FAULT_ANY = TIERCE__FAULT_KINDS,
-    /* In a rule: what changes the disk (no read, no open of a file that is there). */
+    /* In a rule: every operation that changes the disk (no read, no open of an existing file). */
     TIERCE__FAULT_CHANGE,
     TIERCE__FAULT_COUNTERS,
 };
@@ -57,8 +57,8 @@ struct tierce__vfs_fault_rule {
 };
 
 /*
- * Wraps `inner` [transfer, on success only]. `power` turns on what a power cut needs: each write
- * then costs a read of what it replaces. Errors: -ENOMEM.
+ * Wraps `inner` [transfer, on success only]. `power` enables power cuts: each write then also reads
+ * the bytes that it replaces. Errors: -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__vfs_fault_create(struct tierce__vfs **out, struct tierce__vfs *inner,
                                             bool power);

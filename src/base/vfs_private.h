@@ -5,8 +5,8 @@
 #include "base/vfs.h"
 
 /*
- * What the two real implementations share: files, and the blocking calls on them. A descriptor is
- * all a file needs, so these work for any vfs whose files are made by tierce__files_open.
+ * Shared by the two real implementations: files, and blocking calls on them. A file needs only its
+ * descriptor, so these functions work for any vfs that opens files with tierce__files_open.
  */
 
 struct tierce__vfs_file {
@@ -14,6 +14,9 @@ struct tierce__vfs_file {
     bool direct; /* O_DIRECT is in force */
 };
 
+TIERCE_MUSTUSE int tierce__files_enter(struct tierce__vfs *vfs, const char *folder);
+/* Closes the entered folder; for destroy. */
+void tierce__files_leave(struct tierce__vfs *vfs);
 TIERCE_MUSTUSE int tierce__files_open(struct tierce__vfs *vfs, struct tierce__vfs_file **out,
                                       const char *path, unsigned flags);
 void tierce__files_close(struct tierce__vfs *vfs, struct tierce__vfs_file *file);
@@ -34,10 +37,11 @@ TIERCE_MUSTUSE int tierce__files_sync_folder(struct tierce__vfs *vfs, const char
 
 /* The rows of an ops table that the functions above fill. */
 #define TIERCE__FILES_OPS                                                                          \
-    .open = tierce__files_open, .close = tierce__files_close, .read = tierce__files_read,          \
-    .write = tierce__files_write, .sync = tierce__files_sync, .length = tierce__files_length,      \
-    .truncate = tierce__files_truncate, .allocate = tierce__files_allocate,                        \
-    .rename = tierce__files_rename, .unlink = tierce__files_unlink,                                \
-    .make_folder = tierce__files_make_folder, .sync_folder = tierce__files_sync_folder
+    .enter = tierce__files_enter, .open = tierce__files_open, .close = tierce__files_close,        \
+    .read = tierce__files_read, .write = tierce__files_write, .sync = tierce__files_sync,          \
+    .length = tierce__files_length, .truncate = tierce__files_truncate,                            \
+    .allocate = tierce__files_allocate, .rename = tierce__files_rename,                            \
+    .unlink = tierce__files_unlink, .make_folder = tierce__files_make_folder,                      \
+    .sync_folder = tierce__files_sync_folder
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/vfs_private.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 
 /*
@@ -161,6 +162,7 @@ static void destroy(struct tierce__vfs *vfs)
     tierce__lock_drop(&t->lock);
     for (unsigned i = 0; t->started && i < t->thread_count; i++)
         pthread_join(t->threads[i], NULL);
+    tierce__files_leave(vfs);
     tierce__cond_fini(&t->finished);
     tierce__cond_fini(&t->work);
     tierce__lock_fini(&t->lock);
@@ -185,6 +187,7 @@ int tierce__vfs_threads_create(struct tierce__vfs **out, unsigned thread_count)
     if (t == NULL)
         return -ENOMEM;
     t->base.ops = &threads_ops;
+    t->base.folder = AT_FDCWD;
     t->thread_count = thread_count;
     tierce__lock_init(&t->lock, TIERCE__LOCK_VFS);
     tierce__cond_init(&t->work);

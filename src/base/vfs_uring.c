@@ -8,6 +8,7 @@
 #include "base/vfs_private.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <liburing.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -48,7 +49,7 @@ struct uring {
     uint8_t *slices;      /* enum slice_state */
 };
 
-/* What this vfs keeps in a transfer's scratch. */
+/* This vfs's part of a transfer's scratch memory. */
 struct pending {
     struct tierce__list node;
     uint64_t moved;
@@ -252,7 +253,7 @@ static void use_memory(struct tierce__vfs *vfs, uint8_t *base, uint64_t bytes)
     if (u->slice_count > 0 || count == 0)
         return;
     if (count > SLICE_COUNT_MAX)
-        count = SLICE_COUNT_MAX; /* what lies beyond goes unregistered */
+        count = SLICE_COUNT_MAX; /* memory beyond it stays unregistered */
     u->slices = tierce__calloc(count, 1);
     if (u->slices == NULL)
         return;
@@ -277,6 +278,7 @@ static void destroy(struct tierce__vfs *vfs)
         io_uring_queue_exit(&u->ring);
     if (u->wake_fd >= 0)
         close(u->wake_fd);
+    tierce__files_leave(vfs);
     tierce__free(u->slices);
     tierce__free(u);
 }
@@ -319,6 +321,7 @@ int tierce__vfs_uring_create(struct tierce__vfs **out, unsigned depth)
     if (u == NULL)
         return -ENOMEM;
     u->base.ops = &uring_ops;
+    u->base.folder = AT_FDCWD;
     u->depth = depth;
     tierce__list_init(&u->waiting);
     int rc = 0;

@@ -224,8 +224,16 @@ bool tierce__chunk_has_magic(const uint8_t *object)
     return memcmp(object + AT_MAGIC, MAGIC, sizeof(MAGIC)) == 0;
 }
 
-/* Magic, version and the length of the header: what says whether the rest may be looked at. Each
- * number is read once, because another process may write to the object meanwhile. */
+unsigned tierce__chunk_magic_bytes(const uint8_t *object)
+{
+    unsigned right = 0;
+    for (size_t i = 0; i < sizeof(MAGIC); i++)
+        right += object[AT_MAGIC + i] == MAGIC[i];
+    return right;
+}
+
+/* Checks magic, version and the length of the header, before the rest is read. Each number is read
+ * once, because another process may write to the object meanwhile. */
 static int check_frame(struct tierce__chunk_info *out, const uint8_t *object, uint64_t available)
 {
     if (available < TIERCE__CHUNK_FIXED)

@@ -81,12 +81,14 @@ void tierce__chunk_begin_unpadded(uint8_t *object, const struct tierce__chunk_in
 uint64_t *tierce__chunk_sums(uint8_t *object, const struct tierce__geometry *geometry,
                              uint32_t layer);
 
-/* Computes the header's own sum; from here on the header must not change. header_bytes: of its
- * extent; what the header says itself is not believed. */
+/* Computes the header's own sum; from here on the header must not change. header_bytes: from its
+ * extent; the value in the header itself is not trusted. */
 void tierce__chunk_seal(uint8_t *object, uint64_t header_bytes);
 
 /* Whether the first 8 bytes are those of a chunk of any version. */
 bool tierce__chunk_has_magic(const uint8_t *object);
+/* Returns how many of the 8 magic bytes match. */
+unsigned tierce__chunk_magic_bytes(const uint8_t *object);
 
 /*
  * Parses the first `available` bytes of an object from anywhere: hostile bytes are safe. Checks
@@ -123,9 +125,9 @@ TIERCE_MUSTUSE int tierce__chunk_match(const uint8_t *object, const struct tierc
                                        const uint8_t *want_block_hashes);
 
 /*
- * The same for a chunk of which the first `blocks` blocks are wanted, at most its own: what comes
- * after them may be anything but must end with the chunk's hash, and want->hash is that of the
- * chunk itself. Returns 0 or TIERCE_E_IDENTITY.
+ * The same for a chunk whose first `blocks` blocks are wanted, at most its own number. The later
+ * blocks are not compared, but the last one must have the chunk's hash; want->hash is the chunk's
+ * hash. Returns 0 or TIERCE_E_IDENTITY.
  */
 TIERCE_MUSTUSE int tierce__chunk_match_first(const uint8_t *object,
                                              const struct tierce__chunk_info *got,

@@ -49,8 +49,9 @@ struct tierce__pool {
     uint32_t fresh;              /* [lock] buffers from here on were never used */
     uint32_t live;               /* [lock] */
 
-    /* Who waits for room. A turn is counted before it tries, and whoever frees looks at the count
-     * afterwards; between the two lies a lock that both take (this one, or the keeper's). */
+    /* Number of turns that wait for room. A turn is counted before it tries, and a releasing thread
+     * reads the count after its release. Both take a lock in between (this one, or the keeper's),
+     * so no waiter is missed. */
     _Atomic uint32_t waiting;
     struct tierce__list turns; /* [lock] the first tries */
     struct tierce__cond room;  /* [lock] */
@@ -89,7 +90,7 @@ static uint8_t *reserve_addresses(uint64_t bytes)
     return start + before;
 }
 
-/* A memfd of that length for ever: whoever maps it can rely on it. */
+/* A memfd of fixed length, so that processes that map it can rely on the length. */
 static int open_memfd(int *out, uint64_t bytes)
 {
     int fd = memfd_create("tierce-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -124,9 +125,9 @@ static int map_memory(struct tierce__pool *pool, bool huge)
 }
 
 /*
- * Only what nobody else wants: an engine that computes on this CPU must not wait for us. But the
- * kernel holds the lock of the process's mappings while it populates, and whoever gets no time then
- * would hold up every thread that maps or faults: for 0.7 s each beside eight busy processes.
+ * Uses idle CPU time only: an engine that computes on this CPU must not wait for us. But the kernel
+ * holds the lock of the process's mappings while it populates. A thread that gets no CPU time then
+ * would block every thread that maps or faults: for 0.7 s each beside eight busy processes.
  */
 static void wait_for_idle_time(void)
 {
@@ -138,8 +139,8 @@ static void wait_for_idle_time(void)
 }
 
 /*
- * Populating writes nothing: pages that somebody has filled already are left as they are. Where
- * the kernel cannot do it, pages are touched by their first user.
+ * Populating writes nothing: pages that are already filled stay unchanged. If the kernel cannot
+ * populate, the first user touches the pages.
  */
 static void *touch_pages(void *arg)
 {
@@ -271,7 +272,7 @@ void tierce__pool_destroy(struct tierce__pool *pool)
 
 /* ---- buffers --------------------------------------------------------------------------------- */
 
-/* A buffer object that nobody uses, or NULL. */
+/* An unused buffer object, or NULL. */
 static struct tierce__buf *find_unused(struct tierce__pool *pool)
 {
     tierce__lock_assert_held(&pool->lock);
@@ -308,6 +309,7 @@ int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out, uint
     buf->data = pool->base + offset;
     buf->bytes = bytes;
     buf->source = 0;
+    atomic_store_explicit(&buf->since, 0, memory_order_relaxed);
     atomic_store_explicit(&buf->kept, 0, memory_order_relaxed);
     atomic_store_explicit(&buf->awaited, false, memory_order_relaxed);
     atomic_store_explicit(&buf->refs, 1, memory_order_relaxed);

@@ -12,13 +12,13 @@
 #include <tierce/status.h>
 
 /*
- * The memory that chunks live in, and counted references to it.
+ * The memory that holds chunks, and counted references to it.
  *
  * One mapping of the cap's size, anonymous or a memfd, with transparent huge pages, touched in the
  * background so that no store pays for a page fault; ranges come from chunk/space.h. A buffer is a
- * range with a reference count. It is created with one reference; whoever wants to read or write it
- * later holds one of his own, and the range is free when the last is released. The bytes of all
- * live buffers, rounding included, never exceed the cap.
+ * range with a reference count. It is created with one reference. Each later reader or writer holds
+ * a reference, and the range becomes free when the last one is released. The bytes of all live
+ * buffers, rounding included, never exceed the cap.
  *
  *     struct tierce__buf *buf;
  *     rc = tierce__pool_alloc(pool, &buf, object_bytes);     // TIERCE_E_FULL: evict, or skip
@@ -32,7 +32,7 @@ struct tierce__pool;
  * reference. A cache line of its own, because `refs` is written by many threads. */
 struct tierce__buf {
     _Alignas(64) uint32_t magic;
-    uint32_t next_free; /* the pool's, while nobody uses the buffer */
+    uint32_t next_free; /* the pool's, while the buffer is unused */
     uint8_t *data;      /* 4096-byte aligned */
     uint64_t bytes;     /* as asked for */
     struct tierce__pool *pool;
@@ -43,19 +43,24 @@ struct tierce__buf {
     _Atomic uint32_t refs;
     /*
      * The keeper's note: 0, or its slot + 1. Set under the keeper's lock before it acquires a
-     * reference of its own, cleared under that lock before it releases it; so whoever leaves the
-     * keeper's reference as the last one sees it set.
+     * reference of its own, cleared under that lock before it releases it; so a release that leaves
+     * only the keeper's reference sees it set.
      */
     _Atomic uint32_t kept;
     /*
-     * Whether the keeper waits for the others to let go: its hook runs only then. Sequentially
-     * consistent together with `refs`: the keeper sets it and looks at `refs`, a release takes off
-     * `refs` and looks at it, so that at least one of the two sees the other. The keeper clears it.
+     * Whether the keeper waits for the release of the other references: its hook runs only then.
+     * Sequentially consistent together with `refs`: the keeper sets it and then reads `refs`; a
+     * release decrements `refs` and then reads it. So at least one of the two sees the other. The
+     * keeper clears it.
      */
     _Atomic bool awaited;
     /* Its maker's note, 0 at first: the slower tier its bytes were read from (a rung), so that what
      * proves wrong here can be taken out there too. Does not change once others see the buffer. */
     uint32_t source;
+    /* For named values; initially 0. The number of walks over names that had begun when the value
+     * became visible: a later walk reports it in its first pass (objects_scan.c). Sequentially
+     * consistent with the walk counter. */
+    _Atomic uint64_t since;
 };
 
 struct tierce__pool_opts {
@@ -76,16 +81,16 @@ TIERCE_MUSTUSE int tierce__pool_create(struct tierce__pool **out,
                                        const struct tierce__pool_opts *opts);
 
 /*
- * Ends the pool. Buffers still referenced are reported (event "pool_leak") and the mapping is
- * kept, because somebody may still write to it. NULL is accepted.
+ * Ends the pool. Buffers still referenced are reported (event "pool_leak") and the mapping is kept,
+ * because a holder may still write to it. NULL is accepted.
  */
 void tierce__pool_destroy(struct tierce__pool *pool);
 
 /*
  * A new buffer of `bytes` with one reference; its content is undefined.
  * Errors: TIERCE_E_FULL (no range or no buffer object free now), TIERCE_E_LIMIT (larger than the
- * pool), TIERCE_E_ARGUMENT (0 bytes). Where sizes differ, evicting `bytes` may free them in
- * several holes: evict and try again until it fits or nothing can be evicted.
+ * pool), TIERCE_E_ARGUMENT (0 bytes). If sizes differ, evicting `bytes` may leave several smaller
+ * holes: evict and retry until the buffer fits or nothing can be evicted.
  * Thread: any. Does not block, makes no system call, allocates nothing per call.
  */
 TIERCE_MUSTUSE int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out,
@@ -105,11 +110,11 @@ void tierce__buf_release(struct tierce__buf *buf);
 void tierce__bufs_release(struct tierce__buf *const *bufs, size_t count);
 
 /*
- * The keeper: the one tier that keeps references on buffers of the pool and evicts them.
- * Its hook runs after releases that may have left the keeper's references on buffers it awaits as
- * the only ones, in the releasing thread, under no lock of the pool. By then a buffer may be used
- * again, or be a new one: under its own lock the keeper looks at `kept` and at `refs`. If `refs` is
- * 1 there and the reference is its own, nobody else can get one but through the keeper.
+ * The keeper: the one tier that keeps references on buffers of the pool and evicts them. Its hook
+ * runs after releases that may have left the keeper's references on buffers it awaits as the only
+ * ones, in the releasing thread, under no lock of the pool. By then a buffer may be in use again,
+ * or be a new one, so the keeper checks `kept` and `refs` under its own lock. If `refs` is 1 there
+ * and the reference is its own, other threads can get one only from the keeper.
  */
 typedef void tierce__pool_idle_fn(void *arg, struct tierce__buf *const *bufs, size_t count);
 
@@ -122,9 +127,10 @@ TIERCE_MUSTUSE int tierce__pool_set_keeper(struct tierce__pool *pool, tierce__po
 void tierce__pool_clear_keeper(struct tierce__pool *pool);
 
 /*
- * Waiting for room. Those who wait stand in a queue, so that two who want much do not take it from
- * each other; only the first tries, when something has been freed since it tried last, or told of.
- * What its own thread frees meanwhile does not count: it is what it had.
+ * A turn waits for room. Turns form a queue, so that two large requests do not take memory from
+ * each other. Only the first turn tries, and only after another thread has freed memory, or
+ * announced it, since its last try. Memory that its own thread frees does not count, because the
+ * turn held it before.
  *
  *     struct tierce__pool_turn turn;
  *     tierce__pool_turn_begin(pool, &turn);
@@ -132,8 +138,8 @@ void tierce__pool_clear_keeper(struct tierce__pool *pool);
  *         done = ... try; give back what was got if it is not enough ...
  *     tierce__pool_turn_end(&turn);
  *
- * Thread: any; a turn belongs to the thread that began it, which holds nothing that others wait
- * for.
+ * Thread: any. A turn belongs to the thread that began it. That thread must hold nothing that other
+ * threads wait for.
  */
 struct tierce__pool_turn {
     struct tierce__pool *pool;
@@ -156,9 +162,10 @@ void tierce__pool_tell_room(struct tierce__pool *pool);
 void tierce__pool_mapping(const struct tierce__pool *pool, uint8_t **base, uint64_t *bytes);
 
 /*
- * The memfd of a shared pool, or -1. Offset 0 is the base of the mapping, its length that of the
- * mapping, and neither can be changed by whoever gets it: a buffer lies at data - base. Who maps it
- * may write anywhere in it. A child of fork does not have the mapping: it would write to ours.
+ * The memfd of a shared pool, or -1. Its offset 0 is the base of the mapping, so a buffer lies at
+ * data - base. Its length is that of the mapping, and a process that receives the memfd cannot
+ * change it. A process that maps it can write anywhere in it. A child of fork does not inherit the
+ * mapping, because it would write to the parent's memory.
  * [borrow until destroy]
  */
 int tierce__pool_fd(const struct tierce__pool *pool);
@@ -174,8 +181,8 @@ struct tierce__pool_stats {
 
 void tierce__pool_stats(struct tierce__pool *pool, struct tierce__pool_stats *out);
 
-/* References beside the keeper's, as the buffers are read one after the other: a walk over all that
- * were ever used at once. Thread: any; holds up nobody. */
+/* The number of references other than the keeper's. Reads all buffers ever used, one after the
+ * other, so the sum is not a snapshot. Thread: any; blocks no other thread. */
 uint64_t tierce__pool_leases(struct tierce__pool *pool);
 
 #endif

@@ -12,21 +12,21 @@
  * disk tier's data file come from the same code.
  *
  * The space is a set of free extents, always coalesced. A range is taken from the smallest extent
- * that holds it, the lowest of equals, and costs its bytes rounded up to 4096 and nothing else.
- * So a hole left by an object is found again by the next object of its size before any larger
- * extent is broken, and releasing an object of some size always makes room for one of that size.
- * Which ranges are taken is the whole state: an owner that knows his objects, and nothing else,
- * rebuilds it in any order with claim, even in a space that has grown or shrunk since.
+ * that holds it, the lowest of equals, and costs its bytes rounded up to 4096 and nothing else. So
+ * a hole left by an object is found again by the next object of its size before any larger extent
+ * is broken, and releasing an object of some size always makes room for one of that size. The set
+ * of taken ranges is the whole state: an owner that knows only its objects rebuilds it with claim,
+ * in any order, even in a space that has since grown or shrunk.
  *
  * Why no spans of size classes: chunks are large (hundreds of KiB to tens of MiB) and a process
  * sees few sizes, so spans that keep their remainder below an eighth would be as long as many
  * chunks each, would have to empty wholly before another size could use them, and could not be
- * found again from their objects alone after a restart. What mixed sizes cost is measured in
- * tests/prop/test_prop_space.c.
+ * found again from their objects alone after a restart. tests/prop/test_prop_space.c measures the
+ * cost of mixed sizes.
  *
  * Thread: one at a time; the owner locks. Does not block. Every call costs O(log n) in the number
- * of free extents. Bookkeeping: 40 bytes per free extent, of which there are never more than
- * live objects plus one.
+ * of free extents. Bookkeeping: 40 bytes per free extent, of which there are never more than live
+ * objects plus one.
  */
 
 struct tierce__space;
@@ -49,9 +49,9 @@ TIERCE_MUSTUSE int tierce__space_take(struct tierce__space *space, uint64_t *off
                                       uint64_t bytes);
 
 /*
- * Gives a range back that take or claim gave; the same `bytes`. Cannot fail. Panics on a range
- * that is free in part already, or not inside the space; the cutting in two of somebody else's
- * range cannot be seen.
+ * Frees a range from take or claim; `bytes` must be the same. Cannot fail. Panics on a range that
+ * is already partly free, or not inside the space; a range that lies inside another taken range is
+ * not detected.
  */
 void tierce__space_give(struct tierce__space *space, uint64_t offset, uint64_t bytes);
 

@@ -12,7 +12,7 @@
 /*
  * Calling a manager from the command line: `tierce storage`, `group`, `instance`, `cache`,
  * `account`, `cluster` are rows of one table (cmd_admin.c), the call is JSON over HTTP
- * (admin_call.c), and what comes back is a table or JSON (admin_print.c).
+ * (admin_call.c), and the result is printed as a table or JSON (admin_print.c).
  */
 
 struct tierce__admin_target {

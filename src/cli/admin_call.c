@@ -37,7 +37,8 @@ static int add_credentials(CURL *curl, const struct tierce__admin_target *target
     } else if (target->user != NULL) {
         const char *file = strchr(target->user, ':');
         if (file == NULL)
-            return tierce__cli_usage(command, "--user wants NAME:FILE, a file with the password");
+            return tierce__cli_usage(command,
+                                     "--user requires NAME:FILE, where FILE holds the password");
         status = read_secret(command, file + 1, secret);
         if (status != TIERCE__CLI_OK)
             return status;
@@ -48,7 +49,7 @@ static int add_credentials(CURL *curl, const struct tierce__admin_target *target
     return status;
 }
 
-/* What a reply's header says, unless it is OK. */
+/* The exit status for a reply's header: an error message if it is not OK. */
 static int read_status(const char *command, struct json_object *reply)
 {
     struct json_object *header, *status, *code, *message;
@@ -70,8 +71,8 @@ static int read_reply(const char *command, const char *url,
     long http = answer->status;
     if (http == 401 || http == 403)
         return tierce__cli_fail(command, "%s: %s; see --token-file and --user", url,
-                                http == 401 ? "who you are is to be shown"
-                                            : "only administrators may do this");
+                                http == 401 ? "authentication required"
+                                            : "permission denied: an administrator is required");
     *reply = answer->body != NULL ? json_tokener_parse(answer->body) : NULL;
     if (http != 200 || *reply == NULL)
         return tierce__cli_fail(command, "%s answered HTTP %ld, which no manager does", url, http);
@@ -113,8 +114,8 @@ int tierce__admin_call(const struct tierce__admin_target *target, const char *co
             status = read_reply(command, url, &answer, reply);
         else if (rc == -ECONNREFUSED)
             status = tierce__cli_fail(command,
-                                      "%s: nobody listens there; start a manager with `tierce "
-                                      "manager`, or name another with %s",
+                                      "%s: no manager listens there; start one with `tierce "
+                                      "manager`, or set another address with %s",
                                       url, is_meta ? "--meta-url" : "--url");
         else
             status = tierce__cli_fail(command, "%s: %s", url, why);

@@ -12,7 +12,7 @@ static bool is_plain(struct json_object *value)
            !json_object_is_type(value, json_type_array);
 }
 
-/* A value in a cell: what is nested as short JSON. */
+/* A value in a cell; nested values as short JSON. */
 static const char *cell(struct json_object *value)
 {
     return value == NULL ? ""

@@ -22,7 +22,7 @@
  * Missing a goal is no failure. Thread: the main one.
  */
 
-/* What a run may use. */
+/* The resources of a run. */
 struct tierce__bench {
     double seconds;        /* for each case, preparations aside */
     uint64_t memory_bytes; /* at most, roughly */
@@ -59,6 +59,14 @@ void tierce__bench_emit(const struct tierce__bench *bench, const struct tierce__
 /* Prints why the running benchmark cannot go on, by printf rules. Returns -ECANCELED. */
 int tierce__bench_fail(const struct tierce__bench *bench, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+struct tierce__connector;
+struct tierce__pool;
+
+/* Opens the connector of a URL, with buffers of the pool [borrow]. Returns 0, or
+ * tierce__bench_fail's error after it has printed why. */
+int tierce__bench_connector(const struct tierce__bench *bench, struct tierce__connector **out,
+                            const char *url, struct tierce__pool *pool);
 
 /* ---- measuring ------------------------------------------------------------------------------ */
 
@@ -101,7 +109,7 @@ bool tierce__bench_filled(const void *memory, uint64_t bytes, uint64_t stream);
 
 /* ---- the folder of the files ---------------------------------------------------------------- */
 
-/* Removes a folder and all in it. What cannot be removed stays. */
+/* Removes a folder and its contents, as far as possible. */
 void tierce__bench_remove(const char *path);
 
 /* While it lasts, a signal that ends the process removes the folder and all in it first. */

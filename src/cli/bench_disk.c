@@ -22,7 +22,7 @@
 
 #define WINDOWS       16u /* on disk: 4 GiB for each side */
 #define WINDOW_BYTES  (256ULL << 20)
-#define REQUEST_BYTES (32ULL << 20) /* of a store: what a step of an engine may compute */
+#define REQUEST_BYTES (32ULL << 20) /* of a store: roughly one engine step */
 #define DEPTH         16u
 #define FLUSH_MS      60000u
 
@@ -121,7 +121,7 @@ static int store_and_check(struct disk_case *c)
     for (uint32_t w = 0; rc >= 0 && w < WINDOWS; w++) {
         rc = run_load(c);
         if (rc >= 0 && !tierce__bench_filled(kv->memory, kv->bytes, kv->cell_bytes))
-            rc = tierce__bench_fail(kv->bench, "what was loaded is not what was stored");
+            rc = tierce__bench_fail(kv->bench, "the loaded bytes differ from the stored ones");
     }
     return rc < 0 ? (int)rc : 0;
 }
@@ -152,7 +152,7 @@ static int open_case(struct disk_case *c)
     tierce_engine_stats(c->kv.engine, &stats);
     if (stats.disk_cap_bytes == 0)
         return tierce__bench_fail(bench, "the store folder cannot be used");
-    /* What is in the bare file does not matter, so the engine's memory is its buffer too. */
+    /* The contents of the bare file do not matter, so the engine's memory serves as its buffer. */
     rc = tierce__bare_disk_open(&c->bare, c->bare_path, WINDOWS * window, c->kv.memory, window,
                                 DEPTH);
     return rc == 0 ? 0 : tierce__bench_fail(bench, "no bare loop: %s", tierce_strerror(rc));

@@ -40,7 +40,7 @@ static void *watch(void *arg)
     return NULL;
 }
 
-/* What would end the process; not what its starter has it ignore. */
+/* Signals that would end the process, except those that its parent set to be ignored. */
 static void choose_signals(sigset_t *signals)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};

@@ -5,9 +5,9 @@
 #include "cli/bench.h"
 
 /*
- * What benchmarks of stores and loads share: the paged memory of an inference engine, scattered,
- * and a view of an engine of ours. Chunks have 8 layers of 8 token blocks; the size of a cell gives
- * theirs. The token blocks are used in windows, so that data can be kept cold.
+ * Shared by benchmarks of stores and loads: scattered paged memory of an inference engine, and a
+ * view of our engine. Chunks have 8 layers of 8 token blocks; the cell size determines the chunk
+ * size. The token blocks are used in windows, so that data can be kept cold.
  */
 
 #define TIERCE__KV_LAYERS       8u

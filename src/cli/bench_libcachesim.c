@@ -12,7 +12,7 @@ struct tierce__libcachesim {
     struct tierce__bench_peer process;
 };
 
-/* Whatever the library prints goes to stderr; the answers have a descriptor of their own. */
+/* The library's output goes to stderr; the answers have their own descriptor. */
 static const char script[] =
     "import os, sys, time\n"
     "out = os.fdopen(os.dup(1), 'w', buffering=1)\n"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What it costs to know how much of a prompt of 32k tokens is held: keys for its blocks, then the
- * lookup of its 128 chunks in a full index. Every prompt is another one, so that the index is as
- * cold as it would be; tokens or hashes were just written, as an engine's would be.
+ * The cost of finding how much of a prompt of 32k tokens is held: keys for its blocks, then the
+ * lookup of its 128 chunks in a full index. Every prompt is different, so the index is as cold as
+ * in practice; tokens or hashes were just written, as an engine's would be.
  *
- * The limit of a case is the time asked for; its peer is the floor, the same number of probes into
- * a table that does nothing else. What pins and reasons cost is told beside a lookup without them:
- * of the part that begins with the hashes, one by one, and of the whole from the tokens, both.
+ * The limit of a case is the target time; its peer is the floor: the same number of probes into a
+ * bare table. The cost of pins and of reasons is shown beside a lookup without them: separately for
+ * the part that begins with the hashes, and together for the whole from the tokens.
  */
 #include "cli/bench.h"
 
@@ -284,8 +284,7 @@ static int64_t run_both(void *arg)
     return time_pins(arg, 1);
 }
 
-/* What a lookup costs that counts a reason, or holds what it finds, beside one that does
- * neither. */
+/* Compares a lookup that counts a reason, or pins the found chunks, with one that does neither. */
 static int run_beside(struct lookup *l, bool hashes_given, int64_t (*run)(void *arg),
                       const char *what)
 {
@@ -335,7 +334,7 @@ static int run_kind(struct lookup *l, const struct kind *kind)
 {
     l->kind = kind;
     int rc = fill_index(l);
-    /* Who computed the hashes that are given makes no difference. */
+    /* The origin of given hashes makes no difference. */
     if (rc == 0 && kind->algo == TIERCE_CHAIN_XXH3_128)
         rc = run_case(l, true, GIVEN_GOAL_US);
     if (rc == 0 && kind->algo == TIERCE_CHAIN_XXH3_128)

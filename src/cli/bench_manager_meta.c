@@ -384,7 +384,7 @@ static int memory_cases(struct meta_bench *m)
     return 0;
 }
 
-/* What a restart takes until the first blocks are found. */
+/* The time from a restart until the first blocks are found. */
 static int restart_case(struct meta_bench *m)
 {
     enum { MS_GOAL = 10000 };

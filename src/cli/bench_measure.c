@@ -8,11 +8,21 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "connector/connector.h"
 
 #define HUGE_PAGE   (2u << 20)
 #define ROUNDS_MIN  5u
 #define ROUNDS_MAX  20000u
 #define SAMPLES_MAX (ROUNDS_MAX * TIERCE__BENCH_SIDES_MAX)
+
+int tierce__bench_connector(const struct tierce__bench *bench, struct tierce__connector **out,
+                            const char *url, struct tierce__pool *pool)
+{
+    struct tierce__connector_opts opts = {.size = sizeof(opts), .pool = pool};
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+    int rc = tierce__connector_open(out, url, &opts, why);
+    return rc == 0 ? 0 : tierce__bench_fail(bench, "%s", why);
+}
 
 static int compare_doubles(const void *a, const void *b)
 {

@@ -19,10 +19,10 @@
 
 struct memory_case {
     struct tierce__kv kv;
-    uint8_t *flat; /* what plain copies go to and come from */
+    uint8_t *flat; /* source and destination of plain copies */
     tierce__plain_copy_fn *stream;
     struct tierce_chain *chain;           /* of the next store */
-    struct tierce_chain *stored[WINDOWS]; /* what loads find */
+    struct tierce_chain *stored[WINDOWS]; /* the stored chains, which loads find */
     uint32_t window;                      /* the next one */
     bool load;                            /* which way plain copies go */
 };
@@ -98,7 +98,8 @@ static int64_t run_load(void *arg)
     return load_window(c, next_window(c));
 }
 
-/* Stores every window, wipes the engine's memory and loads it back: what is measured works. */
+/* Stores every window, wipes the engine's memory and loads it back, to check that the measured
+ * calls work. */
 static int store_and_check(struct memory_case *c)
 {
     struct tierce__kv *kv = &c->kv;
@@ -117,7 +118,7 @@ static int store_and_check(struct memory_case *c)
     if (rc < 0)
         return (int)rc;
     if (!tierce__bench_filled(kv->memory, kv->bytes, kv->cell_bytes))
-        return tierce__bench_fail(kv->bench, "what was loaded is not what was stored");
+        return tierce__bench_fail(kv->bench, "the loaded bytes differ from the stored ones");
     return 0;
 }
 

@@ -210,7 +210,7 @@ struct side {
     bool is_put;
 };
 
-/* Objects do not change: what was put is deleted before the next round. */
+/* Objects are immutable, so they are deleted before the next round. */
 static int64_t run_side(void *arg)
 {
     const struct side *side = arg;
@@ -261,19 +261,19 @@ static void fill(const struct mooncake_bench *b, int byte)
         memset(b->bufs[i]->data, byte, b->object_bytes);
 }
 
-/* What one reads is what was written. */
+/* Checks that reads return the written bytes. */
 static int check_read(struct mooncake_bench *b, run_fn *run)
 {
     fill(b, 0);
     int64_t rc = run(b, TIERCE__CONNECTOR_GET, "kept");
     for (unsigned i = 0; rc >= 0 && i < b->depth; i++) {
         if (!is_right(b, b->bufs[i]))
-            rc = tierce__bench_fail(b->bench, "what was read is not what was written");
+            rc = tierce__bench_fail(b->bench, "the bytes read differ from those written");
     }
     return rc < 0 ? (int)rc : 0;
 }
 
-/* What one wrote the other one reads; the node reads its own. */
+/* Checks that each side reads the other's objects; the node reads its own. */
 static int check(struct mooncake_bench *b)
 {
     fill(b, BYTE);
@@ -338,14 +338,10 @@ static int start_peer(struct mooncake_bench *b)
 
 static int open_connector(struct mooncake_bench *b, struct tierce__connector **out, const char *url)
 {
-    char why[TIERCE__CONNECTOR_WHY_BYTES];
-    int rc =
-        tierce__connector_open(out, url,
-                               &(struct tierce__connector_opts){
-                                   .size = sizeof(struct tierce__connector_opts), .pool = b->pool},
-                               why);
+    int rc = tierce__bench_connector(b->bench, out, url, b->pool);
     if (rc < 0)
-        return tierce__bench_fail(b->bench, "%s", why);
+        return rc;
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
     struct slot slot = {.text = ""};
     submit(b, *out, &slot, TIERCE__CONNECTOR_PING, NULL);
     if (await(&slot) == 0)

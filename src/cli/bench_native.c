@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a question about 128 chunks in memory costs a program that maps a node's pool: a node in
- * this process, asked over its Unix socket by a chain that it knows. The limit of a case is a bare
- * round trip of the same bytes, both ways, between two threads over the same kind of socket.
+ * The cost of a request about 128 chunks in memory, for a program that maps a node's pool: a node
+ * in this process, queried over its Unix socket with a chain that it knows. The limit of a case is
+ * a bare round trip of the same bytes, both ways, between two threads over the same kind of socket.
  *
- * Who asks and who answers have a processor each, or share one, on both sides alike: left to the
- * scheduler, one side may be woken from another processor's sleep and the other one not, and the
- * ratio says nothing.
+ * Client and server each have a processor, or share one, in both measurements alike. If the
+ * scheduler placed them, one measurement might wake a sleeping processor and the other not, and the
+ * ratio would mean nothing.
  */
 #include "cli/bench.h"
 
@@ -260,7 +260,7 @@ static int introduce(struct native *n)
 
 /* ---- sides ----------------------------------------------------------------------------------- */
 
-/* Whoever answered before goes to sleep first, if he shares this processor. */
+/* Lets the previous server thread go to sleep first, if it shares this processor. */
 static uint64_t begin_clock(void)
 {
     sched_yield();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A disk tier that comes back: a journal of a million chunks is read into an index, the space of
- * each claimed, the policy told. The journal is as a killed process leaves it; the data file is
- * one hole, which nobody reads. The limit is a second for a million; the peer reads the journal's
- * bytes and does nothing with them. Both find it in the kernel's cache.
+ * Reopening a disk tier: reads a journal of a million chunks into an index, claims the space of
+ * each chunk, and inserts it into the policy. The journal is as a killed process leaves it; the
+ * data file is a single hole, which is not read. The limit is a second for a million; the peer only
+ * reads the journal's bytes. Both find it in the kernel's cache.
  */
 #include "cli/bench.h"
 
@@ -22,7 +22,7 @@
 #define CHUNKS_MAX      1000000u
 #define BYTES_PER_CHUNK 1024u      /* of memory, generously */
 #define OBJECT_BYTES    8192u      /* of the data file */
-#define CAP_PER_CHUNK   (1u << 18) /* what the tier reckons with */
+#define CAP_PER_CHUNK   (1u << 18) /* the tier's assumption */
 #define CHAIN_CHUNKS    128u       /* of a prompt: the first has no parent */
 #define NAMESPACE_TEXT  "tierce-namespace=1\n"
 
@@ -64,6 +64,8 @@ static int write_records(const struct open_case *c, struct tierce__journal *jour
 
 static int write_store(const struct open_case *c)
 {
+    /* The magic of its first chunk (docs/format/chunk.md) identifies a data file as a store's. */
+    static _Alignas(4096) const uint8_t head[4096] = "TIERCECK";
     struct tierce__vfs *vfs;
     struct tierce__vfs_file *data = NULL;
     struct tierce__journal journal = {0};
@@ -77,6 +79,8 @@ static int write_store(const struct open_case *c)
         rc = vfs->ops->open(vfs, &data, c->data, TIERCE__VFS_CREATE);
     if (rc == 0)
         rc = vfs->ops->truncate(vfs, data, (uint64_t)c->chunks * OBJECT_BYTES);
+    if (rc == 0)
+        rc = vfs->ops->write(vfs, data, head, sizeof(head), 0);
     if (rc == 0)
         rc = tierce__journal_start(&journal, c->journal, 1, c->chunks);
     if (rc == 0)
@@ -110,7 +114,7 @@ static int64_t run_open(void *arg)
         if (stats.durable_chunks != c->chunks)
             rc = tierce__bench_fail(c->bench, "chunks are missing");
         if (!tier->ops->close(tier, TIERCE__DEADLINE_NEVER))
-            return -EIO; /* what it borrowed is left behind with it */
+            return -EIO; /* memory that it borrowed is leaked with it */
     }
     tierce__namespaces_destroy(namespaces);
     return rc < 0 ? rc : ns;

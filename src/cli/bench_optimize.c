@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the optimizer does for each request of a trace: reading it here, replaying it in
- * bench_replay.c.
+ * The optimizer's work for each request of a trace: reading here, replaying in bench_replay.c.
  *
  * Reading: a Mooncake trace that lies in memory, parsed and put in order by the reader, against
- * finding its line ends by memchr after the same copy in blocks: what any reader of lines has to do
- * at least. The goal is 500 MB/s, whatever that limit is.
+ * finding its line ends by memchr after the same copy in blocks: the least work of any line reader.
+ * The goal is 500 MB/s, independent of that limit.
  */
 #include "cli/bench.h"
 

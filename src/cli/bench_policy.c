@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a policy costs: requests for 64-bit keys, through a map from keys to slots, into a cache
+ * The cost of a policy: requests for 64-bit keys, through a map from keys to slots, into a cache
  * that is full. A hit touches; a miss announces, evicts one entry and stores another. Keys are
- * drawn by a Zipf-like law (each octave of ranks as often as any other) from 16 times as many as
- * there is room for, so that a fifth to a quarter of the requests miss. Requests are known some way
- * ahead, as those of a trace or of a prompt's chunks are; that is what prefetching lives on.
+ * drawn by a Zipf-like law (each octave of ranks as often as any other) from 16 times as many keys
+ * as the cache holds, so that a fifth to a quarter of the requests miss. Requests are known some
+ * way ahead, like those of a trace or of a prompt's chunks, so that prefetching works.
  *
- * The limit of a case is the rate asked for. Its peer is the map alone, looking up the same keys.
+ * The limit of a case is the target rate. Its peer is the map alone, looking up the same keys.
  */
 #include "cli/bench.h"
 

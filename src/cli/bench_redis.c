@@ -7,19 +7,11 @@
  *
  * CPU is what this process spends, kernel included, and what the server spends is not.
  */
-#include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #ifdef TIERCE_HAVE_HIREDIS
 #include <hiredis.h>
@@ -28,16 +20,16 @@
 #include "base/clock.h"
 #include "chunk/pool.h"
 #include "cli/bench.h"
+#include "cli/bench_redis_server.h"
 #include "connector/connector.h"
 
-enum { OBJECTS = 4, START_MS = 10000, CALL_MS = 30000 };
+enum { OBJECTS = 4, CALL_MS = 30000 };
 
 #define ROUND_BYTES (64ULL << 20)
 
 struct redis_bench {
     const struct tierce__bench *bench;
-    pid_t server;
-    uint16_t port;
+    struct tierce__bench_redis_server server;
     uint64_t object_bytes;
     struct tierce__pool *pool;
     struct tierce__buf *buf;
@@ -55,83 +47,6 @@ struct redis_side {
     bool is_put;
     uint64_t cpu_ns, rounds;
 };
-
-/* ---- a server -------------------------------------------------------------------------------- */
-
-static uint16_t free_port(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool ok = fd >= 0 && bind(fd, (struct sockaddr *)&address, length) == 0 &&
-              getsockname(fd, (struct sockaddr *)&address, &length) == 0;
-    if (fd >= 0)
-        close(fd);
-    return ok ? ntohs(address.sin_port) : 0;
-}
-
-/* It ends with this process, whatever ends that. */
-static pid_t start_server(const char *dir, const char *port)
-{
-    pid_t parent = getpid(), pid = fork();
-    if (pid != 0)
-        return pid;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    dup2(null, 0);
-    dup2(null, 1);
-    dup2(null, 2);
-    if (getppid() == parent)
-        execlp("redis-server", "redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "",
-               "--appendonly", "no", "--dir", dir, "--daemonize", "no", (char *)NULL);
-    _exit(127);
-}
-
-static bool takes_connections(uint16_t port)
-{
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(port)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
-    if (fd >= 0)
-        close(fd);
-    return ok;
-}
-
-/* Before the connector is there, which leaves a server alone for a while that it did not find. */
-static int await_server(struct redis_bench *b)
-{
-    uint64_t end_ns = tierce__deadline_in_ms(START_MS);
-    while (!takes_connections(b->port)) {
-        if (waitpid(b->server, NULL, WNOHANG) == b->server) {
-            b->server = 0;
-            return tierce__bench_fail(b->bench, "redis-server is not there, or does not run");
-        }
-        if (tierce__now_ns() > end_ns)
-            return tierce__bench_fail(b->bench, "redis-server does not answer");
-        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000000}, NULL);
-    }
-    return 0;
-}
-
-static int run_server(struct redis_bench *b)
-{
-    char port[8];
-    b->port = free_port();
-    snprintf(port, sizeof(port), "%u", (unsigned)b->port);
-    b->server = start_server(b->bench->dir, port);
-    if (b->port == 0 || b->server < 0)
-        return tierce__bench_fail(b->bench, "no server can be started");
-    return await_server(b);
-}
-
-static void end_server(struct redis_bench *b)
-{
-    if (b->server <= 0)
-        return;
-    kill(b->server, SIGKILL);
-    waitpid(b->server, NULL, 0);
-}
 
 /* ---- the connector --------------------------------------------------------------------------- */
 
@@ -166,18 +81,14 @@ static int move_ours(struct redis_bench *b, bool is_put, const char *name)
 
 static int open_connector(struct redis_bench *b)
 {
-    char url[64], why[TIERCE__CONNECTOR_WHY_BYTES];
+    char url[64];
     int rc = tierce__pool_create(
         &b->pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
                                               .cap_bytes = 64u << 20});
     if (rc < 0)
         return rc;
-    snprintf(url, sizeof(url), "redis://127.0.0.1:%u?connections=2", (unsigned)b->port);
-    rc = tierce__connector_open(&b->connector, url,
-                                &(struct tierce__connector_opts){
-                                    .size = sizeof(struct tierce__connector_opts), .pool = b->pool},
-                                why);
-    return rc == 0 ? 0 : tierce__bench_fail(b->bench, "%s", why);
+    snprintf(url, sizeof(url), "redis://127.0.0.1:%u?connections=2", (unsigned)b->server.port);
+    return tierce__bench_connector(b->bench, &b->connector, url, b->pool);
 }
 
 /* ---- hiredis --------------------------------------------------------------------------------- */
@@ -204,7 +115,7 @@ static int move_hiredis(struct redis_bench *b, bool is_put, const char *name)
 
 static int open_hiredis(struct redis_bench *b)
 {
-    b->context = redisConnect("127.0.0.1", b->port);
+    b->context = redisConnect("127.0.0.1", b->server.port);
     return b->context != NULL && b->context->err == 0
                ? 0
                : tierce__bench_fail(b->bench, "hiredis cannot connect");
@@ -263,7 +174,7 @@ static int64_t run_side(void *arg)
     return (int64_t)(tierce__now_ns() - start_ns);
 }
 
-/* What one wrote the other one reads. */
+/* Checks that each side reads the other's values. */
 static int check_side(struct redis_bench *b, int (*move)(struct redis_bench *, bool, const char *),
                       uint64_t stream)
 {
@@ -275,7 +186,7 @@ static int check_side(struct redis_bench *b, int (*move)(struct redis_bench *, b
     if (rc < 0)
         return tierce__bench_fail(b->bench, "an object: %s", tierce_strerror(rc));
     if (!tierce__bench_filled(b->buf->data, b->object_bytes, stream))
-        return tierce__bench_fail(b->bench, "what was read is not what was written");
+        return tierce__bench_fail(b->bench, "the bytes read differ from those written");
     return 0;
 }
 
@@ -348,7 +259,7 @@ int tierce__bench_redis(const struct tierce__bench *bench)
 #else
     bool has_peer = false;
 #endif
-    int rc = run_server(&b);
+    int rc = tierce__bench_redis_start(&b.server, bench);
     if (rc == 0)
         rc = open_connector(&b);
     if (rc == 0)
@@ -360,6 +271,6 @@ int tierce__bench_redis(const struct tierce__bench *bench)
         (void)b.connector->ops->close(b.connector, tierce__deadline_in_ms(CALL_MS));
     tierce__pool_destroy(b.pool);
     sem_destroy(&b.done);
-    end_server(&b);
+    tierce__bench_redis_stop(&b.server);
     return rc;
 }

@@ -286,7 +286,7 @@ static int64_t run_recorded(void *arg)
     return rc < 0 ? rc : (int64_t)(tierce__now_ns() - start);
 }
 
-/* What a numbering and one cache hold, before they are given back. */
+/* The memory of a numbering and one cache. */
 static int measure_bytes(struct replay_case *c)
 {
     struct tierce__recording *recording;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Objects from and to S3 through the connector, eight in flight; against the same bytes by plain
- * libcurl, eight in flight, without signatures, parts, deadlines and checks of what comes, from and
- * into the same memory. Both sides talk to the same server in this process, which answers from
- * memory: what is compared is the client, not a store.
+ * libcurl, eight in flight, without signatures, parts, deadlines and checks of answers, from and
+ * into the same memory. Both sides use the same server in this process, which answers from memory:
+ * the benchmark compares clients, not stores.
  */
 #include <curl/curl.h>
 #include <errno.h>
@@ -154,7 +154,8 @@ static void begin_plain(struct s3_case *c, struct plain *plain)
     curl_multi_add_handle(c->multi, easy);
 }
 
-/* Those that are over; what they leave to do is begun. Returns how many are not followed. */
+/* Handles finished transfers and begins their successors. Returns the number without a
+ * successor. */
 static int end_plain(struct s3_case *c, uint32_t *left)
 {
     int over = 0, more;
@@ -238,7 +239,7 @@ static int check(struct s3_case *c)
 
 static int open_ours(struct s3_case *c)
 {
-    char url[128], why[TIERCE__CONNECTOR_WHY_BYTES];
+    char url[128];
     int rc = tierce__pool_create(
         &c->pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
                                               .cap_bytes = IN_FLIGHT * c->bytes + (1u << 20)});
@@ -248,11 +249,7 @@ static int open_ours(struct s3_case *c)
         return rc;
     snprintf(url, sizeof(url), "s3://key:secret@bucket?endpoint=http://127.0.0.1:%u",
              (unsigned)c->port);
-    return tierce__connector_open(
-        &c->connector, url,
-        &(struct tierce__connector_opts){.size = sizeof(struct tierce__connector_opts),
-                                         .pool = c->pool},
-        why);
+    return tierce__bench_connector(c->bench, &c->connector, url, c->pool);
 }
 
 static int open_plain(struct s3_case *c)
@@ -305,7 +302,7 @@ int tierce__bench_s3(const struct tierce__bench *bench)
         rc = open_ours(&c);
     if (rc == 0)
         rc = open_plain(&c);
-    if (rc != 0)
+    if (rc != 0 && rc != -ECANCELED) /* which has been told */
         rc = tierce__bench_fail(bench, "cannot begin: %s", tierce_strerror(rc));
     if (rc == 0)
         rc = check(&c);

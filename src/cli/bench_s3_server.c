@@ -93,7 +93,7 @@ static bool take_body(struct connection *c, size_t head_bytes)
             return false;
         left -= (uint64_t)n;
     }
-    c->have = 0; /* nobody sends a request before the last one is answered */
+    c->have = 0; /* clients send no request before the last one is answered */
     return true;
 }
 

@@ -8,9 +8,9 @@
 #include <tierce/status.h>
 
 /*
- * What a benchmark puts in place of S3: it answers every GET with a range of one object in memory,
- * takes every PUT and every part of an upload and forgets it, on loopback, with a thread for each
- * connection. It checks nothing.
+ * A benchmark's substitute for S3 on loopback, with a thread for each connection. It answers every
+ * GET with a range of one object in memory, and accepts and discards every PUT and every part of an
+ * upload. It checks nothing.
  */
 
 struct tierce__bench_s3;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/cli.h"
+#include "cli/man.h"
 #include "base/alloc.h"
 #include "base/config_parse.h"
 #include "base/file.h"
@@ -128,13 +129,14 @@ static void print_overview(FILE *out)
                  "A tiered KV-cache store for LLM engines.\n\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
-    fprintf(out,
-            "  %-10s %s\n\n"
-            "tierce help COMMAND and tierce COMMAND --help tell more; tierce --version prints "
-            "the version.\n"
-            "Exit status: 0 done, 1 failed or found what it looks for (damage, a difference), "
-            "2 wrong arguments.\n",
-            "help", "prints this, or the help of a command");
+    fprintf(
+        out,
+        "  %-10s %s\n\n"
+        "tierce help COMMAND and tierce COMMAND --help print the help of a command.\n"
+        "tierce help --man [COMMAND] prints a manual page; tierce --version prints the version.\n"
+        "Exit status: 0 success; 1 failure, or damage or a difference was found; 2 invalid "
+        "arguments.\n",
+        "help", "prints this, or the help of a command");
 }
 
 void tierce__cli_print_help(FILE *file, const char *const *help)
@@ -149,8 +151,22 @@ static void print_command_help(const struct tierce__command *command)
     tierce__cli_print_help(stdout, command->help);
 }
 
+/* `tierce help --man [COMMAND]`: `make install` writes its output as manual pages. */
+static int print_man(int argc, char **argv)
+{
+    const struct tierce__command *command = argc > 0 ? find_command(argv[0]) : NULL;
+    if (argc > 1)
+        return tierce__cli_usage("help", "--man takes at most one command");
+    if (argc > 0 && command == NULL)
+        return unknown_command(argv[0]);
+    tierce__man_print(stdout, command, commands, COMMAND_COUNT);
+    return TIERCE__CLI_OK;
+}
+
 static int run_help(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "--man") == 0)
+        return print_man(argc - 2, argv + 2);
     if (argc > 2)
         return tierce__cli_usage("help", "takes one command");
     if (argc == 1 || strcmp(argv[1], "help") == 0) {

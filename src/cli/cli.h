@@ -25,7 +25,7 @@ struct tierce__command {
     const char *name;
     const char *args;
     const char *summary;
-    const char *const *help; /* what comes after the usage line, in parts; ends with NULL */
+    const char *const *help; /* the help text after the usage line, in parts; ends with NULL */
     int (*run)(int argc, char **argv);
 };
 
@@ -53,8 +53,8 @@ int tierce__cli_fail(const char *command, const char *format, ...)
 /* Refuses an option; the nearest of `known` (ends with NULL) is named. Returns CLI_USAGE. */
 int tierce__cli_unknown_option(const char *command, const char *option, const char *const known[]);
 
-/* What getopt_long refuses where the short options begin with ':': `option` is what it returned,
- * `word` the argument that it was reading. Returns CLI_USAGE. */
+/* Reports an option that getopt_long rejected; the short options must begin with ':'. `option` is
+ * its result, `word` the argument that it was reading. Returns CLI_USAGE. */
 int tierce__cli_wrong_option(const char *command, int option, const char *word,
                              const struct option *options);
 
@@ -65,8 +65,8 @@ int tierce__cli_read_share(double *out, const char *command, const char *option,
 int tierce__cli_check_name(const char *command, const char *option,
                            const char *(*name_at)(size_t index), const char *value);
 
-/* What results call a trace: its file's name without folders and endings, "stdin" for "-"; a cell
- * of a CSV that a terminal may show. */
+/* The name of a trace in results: its file's name without folders and endings, "stdin" for "-";
+ * safe in a CSV cell and on a terminal. */
 #define TIERCE__CLI_TRACE_NAME_BYTES 256u
 void tierce__cli_trace_name(char out[TIERCE__CLI_TRACE_NAME_BYTES], const char *path);
 
@@ -77,11 +77,11 @@ void tierce__cli_trace_name(char out[TIERCE__CLI_TRACE_NAME_BYTES], const char *
  */
 TIERCE_MUSTUSE int tierce__cli_read_text(char **out, const char *path, size_t bytes_max);
 
-/* Puts '?' for what is not UTF-8 and for control characters but line feeds: what others have
- * written may go to a terminal. */
+/* Replaces invalid UTF-8, and control characters except line feeds, by '?', so that untrusted text
+ * can go to a terminal. */
 void tierce__cli_clean(char *text);
 
-/* What an error of tierce__cli_read_text says behind the name of the file. */
+/* The text of an error of tierce__cli_read_text, to follow the name of the file. */
 const char *tierce__cli_read_error(int rc);
 
 #endif

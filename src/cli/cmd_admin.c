@@ -24,7 +24,7 @@ const char *const tierce__cli_storage_help[] = {
     "  update JSON\n  enable NAME\n  disable NAME\n  remove NAME\n" OPTIONS,
     NULL};
 const char *const tierce__cli_group_help[] = {
-    "  show NAME\n  create JSON        an InstanceGroup\n"
+    "  list\n  show NAME\n  create JSON        an InstanceGroup\n"
     "  update JSON        with a version above the stored one\n  remove NAME\n" OPTIONS,
     NULL};
 const char *const tierce__cli_instance_help[] = {
@@ -50,7 +50,7 @@ const char *const tierce__cli_cluster_help[] = {
     "debug\n" OPTIONS,
     NULL};
 
-/* What stands behind a verb. */
+/* The arguments of a verb. */
 enum shape {
     NOTHING,
     NAME,     /* one text, as the field */
@@ -74,6 +74,7 @@ static const struct verb verbs[] = {
     {"storage", "enable", "enableStorage", "storage_unique_name", NAME, false},
     {"storage", "disable", "disableStorage", "storage_unique_name", NAME, false},
     {"storage", "remove", "removeStorage", "storage_unique_name", NAME, false},
+    {"group", "list", "listInstanceGroup", NULL, NOTHING, false},
     {"group", "show", "getInstanceGroup", "name", NAME, false},
     {"group", "create", "createInstanceGroup", "instance_group", MESSAGE, false},
     {"group", "update", "updateInstanceGroup", "instance_group", MESSAGE, false},
@@ -198,7 +199,7 @@ static int read_trim(const struct verb *verb, char **arguments, struct json_obje
         json_object_object_add(request, "begin_timestamp", json_object_new_int64(from));
         json_object_object_add(request, "end_timestamp", json_object_new_int64(to));
     } else {
-        return tierce__cli_usage(verb->command, "trim wants all, meta, or FROM-TO in seconds");
+        return tierce__cli_usage(verb->command, "trim requires all, meta, or FROM-TO in seconds");
     }
     return TIERCE__CLI_OK;
 }
@@ -264,7 +265,7 @@ static int make_request(const struct verb *verb, int count, char **arguments,
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-/* Takes options out of the arguments; what is left is counted in *count. */
+/* Removes options from the arguments; *count is the number of remaining ones. */
 static int read_options(const char *command, int argc, char **argv,
                         struct tierce__admin_target *target, char **left, int *count)
 {

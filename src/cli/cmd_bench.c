@@ -20,22 +20,21 @@
 #define MEMORY_MIN      (64ULL << 20)
 
 const char *const tierce__cli_bench_help[] = {
-    "Measures this machine beside its own limits and prints a line a case. The ratio is value to\n"
-    "limit, or limit to value where less is better: bigger is always better. The goal is the "
-    "ratio\n"
-    "asked for; missing it is no failure.\n\n"
+    "Measures Tierce against the limits of this machine and prints a line per case. The ratio is\n"
+    "value to limit, or limit to value if less is better: a higher ratio is always better. The\n"
+    "goal is the ratio that the project aims at; a lower one is not an error.\n\n"
     "  NAME           only these benchmarks (default: all)\n"
     "  --csv          bench,case,unit,value,limit,ratio,goal,peer,peer_value,\n"
     "                 value_min,value_max,limit_min,limit_max\n"
-    "  --list         names the benchmarks\n"
-    "  --seconds N    for each case, preparations aside (default 3)\n"
-    "  --memory SIZE  use about that much at most (default 5GiB, or half of what is free)\n"
-    "  --blocks N     of the manager's index (default 1000000, or what --memory allows)\n"
-    "  --dir DIR      where files go (default: a folder of its own in the current one)\n"
-    "  --trace FILE   what optimize replays (default: Mooncake's conversation trace below\n"
-    "                 TIERCE_TEST_DATA, or one that is made up)\n"
-    "  --python FILE  a Python that has the packages libcachesim, beside which optimize is\n"
-    "                 measured, and mooncake (default: python3)\n",
+    "  --list         lists the benchmarks\n"
+    "  --seconds N    time per case, without preparation (default 3)\n"
+    "  --memory SIZE  approximate limit of memory (default 5GiB, or half of the free memory)\n"
+    "  --blocks N     blocks in the manager's index (default 1000000, or as --memory allows)\n"
+    "  --dir DIR      folder for files (default: a new folder in the current one)\n"
+    "  --trace FILE   trace that optimize replays (default: Mooncake's conversation trace below\n"
+    "                 TIERCE_TEST_DATA, or a generated one)\n"
+    "  --python FILE  Python with the packages libcachesim (measured beside optimize) and\n"
+    "                 mooncake (default: python3)\n",
     NULL};
 
 static const struct entry {
@@ -277,7 +276,7 @@ static bool is_wanted(const struct arguments *a, const struct entry *entry)
     return a->name_count == 0;
 }
 
-/* Every benchmark runs, also after one that failed; none, when nobody can read the results. */
+/* Runs every benchmark, even after a failure; none if the results cannot be written. */
 static int run_all(struct arguments *a)
 {
     int status = TIERCE__CLI_OK;

@@ -8,11 +8,11 @@
 #include <string.h>
 
 const char *const tierce__cli_config_help[] = {
-    "Prints the configuration that an engine would run with, as YAML, and where each value comes\n"
-    "from. Values are taken from the defaults, then the file, then the environment, then the\n"
-    "arguments; a name that does not exist is refused.\n"
+    "Prints the configuration of an engine as YAML, with the source of each value. A value in the\n"
+    "file overrides the default, the environment overrides the file, and arguments override the\n"
+    "environment. Unknown names are rejected.\n"
     "\n"
-    "  --file FILE           the YAML file; without it the one that TIERCE_CONFIG names\n"
+    "  --file FILE           the YAML file; default: the file that TIERCE_CONFIG names\n"
     "  --PARAMETER=VALUE     one value, such as --memory.size=8GiB\n"
     "  --set PARAMETER=VALUE the same\n"
     "  --markdown            prints the reference of all parameters instead\n",
@@ -39,7 +39,7 @@ static const char reference_head[] =
     "`50%`, bools `true` or `false`.\n"
     "\n";
 
-/* What the arguments ask for. */
+/* The parsed arguments. */
 struct request {
     const char *file;
     bool markdown;
@@ -104,7 +104,7 @@ static int refuse(const char *arg)
     return tierce__cli_usage("config", "\"%s\" is not expected; a file is given by --file", shown);
 }
 
-/* First pass (config NULL): what is asked for. Second pass: the values, which come last. */
+/* First pass (config NULL): the request. Second pass: the values, which come last. */
 static int read_args(struct request *request, struct tierce_config *config, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {

@@ -1,25 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/config_parse.h"
 #include "cli/cli.h"
 #include "cli/process.h"
+#include "cli/progress.h"
 
+#include <json-c/json.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 const char *const tierce__cli_ctl_help[] = {
-    "Changes what a process that keeps a cache does.\n"
+    "Controls the cache of a running process.\n"
     "\n"
-    "  PID|SOCKET       the process: its id, or the path of its control socket\n"
+    "  PID|SOCKET       the process id, or the path of the control socket\n"
     "\n"
-    "  mode             says its mode\n"
-    "  mode normal      it stores, and answers from what is there\n"
-    "  mode freeze      it answers from what is there, and stores and promotes nothing\n"
-    "  mode bypass      it finds and stores nothing; what is there stays\n"
+    "  mode             prints the mode\n"
+    "  mode normal      finds and stores chunks\n"
+    "  mode freeze      finds stored chunks; stores and promotes none\n"
+    "  mode bypass      finds and stores nothing; stored chunks are kept\n"
     "\n"
-    "  clear            forgets all chunks, and says how many that were\n"
-    "    --tier NAME    only those of one tier, as `tierce top` names it\n"
-    "    --namespace HEX   only those of one namespace: its digest, or the beginning of it;\n"
-    "                   /status on the socket (`tierce top --json`) lists them\n",
+    "  clear            deletes all chunks, and prints their number\n"
+    "    --tier NAME    only in one tier, as `tierce top` names it\n"
+    "    --namespace HEX   only in one namespace: its digest, or the first digits of it;\n"
+    "                   `tierce top --json` lists the namespaces\n"
+    "\n"
+    "  backfill         sends the chunks on disk to the remote stores that lack them, and shows\n"
+    "                   the progress until it ends. A chunk that a store holds is not sent "
+    "again.\n"
+    "                   Ctrl-C ends the display; the backfill continues.\n"
+    "    --rate SIZE    bytes read per second; default 64MiB\n"
+    "  backfill show    shows the running backfill, or the result of the last one\n"
+    "  backfill stop    stops the running backfill\n",
     NULL,
 };
 
@@ -42,7 +54,7 @@ static int set_mode(const struct tierce__process *process, int argc, char **argv
     if (argc == 0)
         return ask(process, "/mode");
     if (argc > 1)
-        return tierce__cli_usage("ctl", "one mode");
+        return tierce__cli_usage("ctl", "mode takes one mode: normal, freeze or bypass");
     if (strcmp(argv[0], "normal") != 0 && strcmp(argv[0], "freeze") != 0 &&
         strcmp(argv[0], "bypass") != 0)
         return tierce__cli_usage("ctl", "a mode is normal, freeze or bypass, not '%.64s'", argv[0]);
@@ -69,7 +81,7 @@ static int clear(const struct tierce__process *process, int argc, char **argv)
         if (!is_tier && strcmp(argv[i], "--namespace") != 0)
             return tierce__cli_unknown_option("ctl", argv[i], known);
         if (i + 1 == argc || !is_plain(argv[i + 1]))
-            return tierce__cli_usage("ctl", "%s wants %s", argv[i],
+            return tierce__cli_usage("ctl", "%s requires %s", argv[i],
                                      is_tier ? "a tier's name" : "a digest in hex");
         if (given[is_tier])
             return tierce__cli_usage("ctl", "%s comes once", argv[i]);
@@ -81,22 +93,142 @@ static int clear(const struct tierce__process *process, int argc, char **argv)
     return ask(process, path);
 }
 
+/* ---- backfill ---- */
+
+#define LOOK_MS 500
+
+static uint64_t number(struct json_object *status, const char *name)
+{
+    struct json_object *value;
+    return json_object_object_get_ex(status, name, &value) ? (uint64_t)json_object_get_int64(value)
+                                                           : 0;
+}
+
+static const char *word(char out[64], struct json_object *status, const char *name)
+{
+    struct json_object *value = NULL;
+    (void)json_object_object_get_ex(status, name, &value);
+    const char *text = json_object_get_string(value);
+    tierce__text_for_message(out, 64, text != NULL ? text : "");
+    return out;
+}
+
+static int ask_backfill(struct json_object **status, const struct tierce__process *process,
+                        const char *path)
+{
+    char *text;
+    int rc = tierce__process_ask("ctl", process, path, "", false, &text);
+    if (rc != TIERCE__CLI_OK)
+        return rc;
+    *status = json_tokener_parse(text);
+    tierce__free(text);
+    return json_object_is_type(*status, json_type_object)
+               ? TIERCE__CLI_OK
+               : tierce__cli_fail("ctl", "%s: the process did not send a valid answer",
+                                  process->socket);
+}
+
+static int tell_backfill(struct json_object *status)
+{
+    char bytes[32], state[64], reason[64];
+    (void)word(state, status, "state");
+    (void)word(reason, status, "reason");
+    if (strcmp(state, "never") == 0)
+        return tierce__cli_fail("ctl", "no backfill was started in this process");
+    tierce__human_bytes(bytes, sizeof(bytes), number(status, "sent_bytes"));
+    printf("%s%s%s: %llu of %llu chunks, %llu sent (%s), %llu already stored, %llu rejected, "
+           "%llu unreadable, %.1f s\n",
+           state, reason[0] != '\0' ? ", " : "", reason, (unsigned long long)number(status, "seen"),
+           (unsigned long long)number(status, "chunks"), (unsigned long long)number(status, "sent"),
+           bytes, (unsigned long long)number(status, "there"),
+           (unsigned long long)number(status, "refused"),
+           (unsigned long long)number(status, "unreadable"), (double)number(status, "ms") / 1e3);
+    if (fflush(stdout) != 0)
+        return tierce__cli_fail("ctl", "cannot write to standard output");
+    return strcmp(state, "done") == 0 || strcmp(state, "running") == 0 ? TIERCE__CLI_OK
+                                                                       : TIERCE__CLI_FAILED;
+}
+
+/* Until it has ended. */
+static int follow_backfill(const struct tierce__process *process, struct json_object *status)
+{
+    struct tierce__progress progress;
+    struct timespec wait = {.tv_nsec = LOOK_MS * 1000000L};
+    char state[64];
+    int rc = TIERCE__CLI_OK;
+    tierce__progress_begin(&progress, "backfill", number(status, "chunks"));
+    progress.unit = "chunks";
+    while (rc == TIERCE__CLI_OK && strcmp(word(state, status, "state"), "running") == 0) {
+        uint64_t seen = number(status, "seen");
+        tierce__progress_add(&progress, seen > progress.done ? seen - progress.done : 0);
+        (void)nanosleep(&wait, NULL);
+        json_object_put(status);
+        status = NULL;
+        rc = ask_backfill(&status, process, "/backfill");
+    }
+    tierce__progress_end(&progress);
+    if (rc == TIERCE__CLI_OK)
+        rc = tell_backfill(status);
+    json_object_put(status);
+    return rc;
+}
+
+static int backfill(const struct tierce__process *process, int argc, char **argv)
+{
+    static const char *const known[] = {"--rate", NULL};
+    char path[128] = "/backfill?do=start";
+    const char *what = argc > 0 && argv[0][0] != '-' ? argv[0] : "start";
+    int rest = argc > 0 && argv[0][0] != '-';
+    bool starts = strcmp(what, "start") == 0, shows = strcmp(what, "show") == 0;
+    uint64_t rate;
+    if (!starts && !shows && strcmp(what, "stop") != 0)
+        return tierce__cli_usage("ctl", "backfill takes start, show or stop, not '%.64s'", what);
+    if (argc > rest && strcmp(argv[rest], "--rate") != 0)
+        return tierce__cli_unknown_option("ctl", argv[rest], known);
+    if (argc > rest && (!starts || argc != rest + 2 || !is_plain(argv[rest + 1]) ||
+                        !tierce__parse_size(&rate, argv[rest + 1]) || rate == 0))
+        return tierce__cli_usage(
+            "ctl", "--rate requires backfill start and a size above 0, such as 64MiB");
+    if (argc > rest)
+        snprintf(path, sizeof(path), "/backfill?do=start&rate=%s", argv[rest + 1]);
+    struct json_object *status = NULL;
+    int rc = ask_backfill(&status, process,
+                          starts  ? path
+                          : shows ? "/backfill"
+                                  : "/backfill?do=stop");
+    if (rc == TIERCE__CLI_OK)
+        return follow_backfill(process, status);
+    json_object_put(status);
+    return rc;
+}
+
+typedef int deed_fn(const struct tierce__process *process, int argc, char **argv);
+
+static deed_fn *find_deed(const char *name)
+{
+    return strcmp(name, "mode") == 0       ? set_mode
+           : strcmp(name, "clear") == 0    ? clear
+           : strcmp(name, "backfill") == 0 ? backfill
+                                           : NULL;
+}
+
 int tierce__cli_ctl(int argc, char **argv)
 {
     struct tierce__process *processes;
     size_t count;
-    if (argc < 3 || strcmp(argv[1], "mode") == 0 || strcmp(argv[1], "clear") == 0)
-        return tierce__cli_usage("ctl", "a process, and then what it shall do: mode or clear");
-    bool is_mode = strcmp(argv[2], "mode") == 0;
-    if (!is_mode && strcmp(argv[2], "clear") != 0)
-        return tierce__cli_usage("ctl", "it can do mode and clear, not '%.64s'", argv[2]);
+    if (argc < 3 || find_deed(argv[1]) != NULL)
+        return tierce__cli_usage("ctl", "takes a process, then mode, clear or backfill");
+    deed_fn *deed = find_deed(argv[2]);
+    if (deed == NULL)
+        return tierce__cli_usage("ctl", "takes mode, clear or backfill, not '%.64s'", argv[2]);
     int rc = tierce__processes_find("ctl", argv[1], &processes, &count);
     if (rc != TIERCE__CLI_OK)
         return rc;
     if (count > 1)
-        rc = tierce__cli_usage("ctl", "process %.20s has several engines: name a socket", argv[1]);
+        rc = tierce__cli_usage(
+            "ctl", "process %.20s has several engines: pass the path of a socket", argv[1]);
     else
-        rc = (is_mode ? set_mode : clear)(&processes[0], argc - 3, argv + 3);
+        rc = deed(&processes[0], argc - 3, argv + 3);
     tierce__free(processes);
     return rc;
 }

@@ -7,18 +7,20 @@
 #include <string.h>
 
 const char *const tierce__cli_doctor_help[] = {
-    "KV may be shared between two instances only if every field of their namespaces is equal.\n"
-    "A and B are each one of:\n"
+    "Two instances can share KV only if every field of their namespaces is equal. A and B are "
+    "each\n"
+    "one of:\n"
     "\n"
-    "  a store folder           its namespaces; of several, the best match is taken\n"
+    "  a store folder           its namespaces; if there are several, the best match is used\n"
     "  a namespace text         a file of STORE/ns\n"
     "  a description (YAML)     fields weights, model (a path, JSON text, or a mapping),\n"
     "                           kv_dtype, quantization, layout, layer_count, cell_bytes,\n"
-    "                           block_tokens, chunk_tokens, hash; those you know\n"
-    "  a configuration (YAML)   a file for `tierce config`, with `model:` if you like\n"
+    "                           block_tokens, chunk_tokens, hash; unknown ones may be left out\n"
+    "  a configuration (YAML)   a file for `tierce config`, optionally with `model:`\n"
     "\n"
-    "Exit status: 0 nothing that both sides tell keeps them apart, 1 they cannot share (or a side\n"
-    "cannot be read), 2 wrong arguments.\n",
+    "Exit status: 0 no field that both sides state differs, 1 they cannot share, or a side cannot "
+    "be\n"
+    "read, 2 invalid arguments.\n",
     NULL};
 
 #define VALUE_SHOWN 200

@@ -6,15 +6,16 @@
 #include <string.h>
 
 const char *const tierce__cli_inspect_help[] = {
-    "Says what a store folder (disk.path) holds: namespaces, shards, chunks, bytes and ages. It\n"
-    "changes nothing and takes no lock, so an engine may have the folder open.\n"
+    "Lists what a store folder (disk.path) holds: namespaces, shards, chunks, bytes and ages. It\n"
+    "changes nothing and takes no lock: an engine may have the folder open.\n"
     "\n"
-    "  --verify   reads every chunk and checks header, identity and each cell's sum; names those\n"
-    "             that are damaged. What an engine evicts meanwhile is no damage.\n"
-    "  --json     prints one JSON object; damaged chunks go to stderr then\n"
+    "  --verify   reads every chunk, verifies its header, identity and checksums, and lists "
+    "damaged\n"
+    "             chunks. A chunk that an engine evicts meanwhile is not reported.\n"
+    "  --json     prints one JSON object; damaged chunks are then listed on stderr\n"
     "\n"
-    "Exit status: 0 good, 1 the folder cannot be read, or its journal or a chunk is damaged,\n"
-    "2 wrong arguments.\n",
+    "Exit status: 0 no damage, 1 the folder cannot be read, or its journal or a chunk is damaged,\n"
+    "2 invalid arguments.\n",
     NULL};
 
 struct request {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/log.h"
+#include "base/notify.h"
 #include "cli/cli.h"
 #include "manager/config.h"
 #include "manager/manager.h"
@@ -18,24 +20,23 @@
 extern char **environ;
 
 const char *const tierce__cli_manager_help[] = {
-    "Governs storages, instance groups, instances and the places of their blocks, for Tair "
-    "KVCache\n"
-    "Manager's clients and our own: gRPC and HTTP. Without an argument it listens on loopback and\n"
-    "keeps everything in memory.\n"
+    "Manages storages, instance groups, instances and the locations of their blocks. It serves\n"
+    "Tierce's clients and those of Tair KVCache Manager over gRPC and HTTP. By default it listens\n"
+    "on loopback and keeps all state in memory.\n"
     "\n"
-    "  --config FILE       YAML; without it the file that TIERCE_MANAGER_CONFIG names\n"
-    "  --PARAMETER=VALUE   one of them, such as --listen.http_port=6382\n"
+    "  --config FILE       YAML; default: the file that TIERCE_MANAGER_CONFIG names\n"
+    "  --PARAMETER=VALUE   a parameter, such as --listen.http_port=6382\n"
     "  -c FILE             KVCM's configuration: lines of key = value\n"
     "  -l FILE             KVCM's configuration of logs\n"
-    "  -e, --env KEY=VALUE one of KVCM's keys (repeatable; of several the first counts)\n"
-    "  -d, --daemon        in the background\n"
-    "  --print-config      prints all parameters and where they come from, and ends\n"
-    "  --markdown          prints the reference of all parameters, and ends\n"
+    "  -e, --env KEY=VALUE one of KVCM's keys (repeatable; the first value of a key counts)\n"
+    "  -d, --daemon        runs in the background\n"
+    "  --print-config      prints all parameters with their sources, and exits\n"
+    "  --markdown          prints the reference of all parameters, and exits\n"
     "\n"
-    "SIGTERM or SIGINT end it: calls in progress are finished, the lease is given back. SIGHUP has "
+    "On SIGTERM or SIGINT it finishes calls in progress, releases the lease, and exits. On SIGHUP "
     "it\n"
-    "read tokens, certificates and keys again; where one of them is no good, all stay as they "
-    "were.\n",
+    "reads tokens, certificates, keys and quota.groups again; if one is invalid, it keeps the\n"
+    "previous ones.\n",
     NULL};
 
 static const char reference_head[] =
@@ -44,8 +45,8 @@ static const char reference_head[] =
     "This page is printed by `tierce manager --markdown`.\n"
     "\n"
     "Values come from the defaults, then a YAML file, then KVCM's configuration, then the\n"
-    "environment, then flags. A later source overrides an earlier one. A name that does not exist\n"
-    "is refused and the nearest one named; so is a value out of its bounds. `tierce manager\n"
+    "environment, then flags. A later source overrides an earlier one. An unknown name is\n"
+    "rejected with the nearest valid one, and so is a value out of its bounds. `tierce manager\n"
     "--print-config` prints the effective configuration and where each value comes from.\n"
     "\n"
     "- In YAML (`--config FILE`) a name is a nested mapping (`listen:` with `http_port: 6382` "
@@ -63,7 +64,7 @@ static const char reference_head[] =
     "(`250ms`, `5s`, `2min`; a bare number is milliseconds), bools `true` or `false`.\n"
     "\n";
 
-/* What ends a manager, as in the original; and SIGHUP. */
+/* Fills in the signals that end a manager (the same ones as in KVCM), and SIGHUP. */
 static void list_signals(sigset_t *signals)
 {
     static const int waited_for[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
@@ -72,23 +73,54 @@ static void list_signals(sigset_t *signals)
         sigaddset(signals, waited_for[i]);
 }
 
-/* In one piece: whoever waits for the line reads it whole. */
+/* Writes the line in one piece, so that a reader gets it whole. */
 static void tell_ports(const struct tierce__manager *manager, const char *host)
 {
     struct tierce__manager_ports ports;
-    char debug[32] = "";
+    char debug[32] = "", text[512];
     tierce__manager_ports(manager, &ports);
     if (ports.admin_grpc == 0)
         ports.admin_grpc = ports.meta_grpc;
     if (ports.debug_http != 0)
         snprintf(debug, sizeof(debug), ", debug HTTP %u", ports.debug_http);
-    fprintf(
-        stderr,
-        "tierce manager: listening on %s: gRPC %u, HTTP %u, administration gRPC %u, HTTP %u%s\n",
-        host, ports.meta_grpc, ports.meta_http, ports.admin_grpc, ports.admin_http, debug);
+    snprintf(text, sizeof(text),
+             "listening on %s: gRPC %u, HTTP %u, administration gRPC %u, HTTP %u%s", host,
+             ports.meta_grpc, ports.meta_http, ports.admin_grpc, ports.admin_http, debug);
+    tierce__log_to_stderr("tierce manager", text);
 }
 
-static int run(const struct tierce__manager_config *config)
+/* Logs each line of `warnings` (NULL or heap, cut into lines here). */
+static void log_warnings(char *warnings)
+{
+    char *rest = NULL;
+    if (warnings == NULL)
+        return;
+    for (char *line = strtok_r(warnings, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest))
+        tierce__log_to_stderr("tierce manager", line);
+}
+
+/* Handles SIGHUP: reads the configuration again, from the sources that were read at the start. */
+static void reload(struct tierce__manager *manager, int argc, char **argv)
+{
+    struct tierce__manager_config config = {0};
+    struct tierce__config_error error;
+    char *warnings = NULL, why[256] = "", text[320];
+    int rc = tierce__manager_config_load(&config, argc - 1, argv + 1, environ, &warnings, &error);
+    tierce__free(warnings); /* logged at the start */
+    if (rc < 0)
+        snprintf(why, sizeof(why), "%.250s", error.text);
+    else
+        rc = tierce__manager_reload(manager, &config, why);
+    if (rc < 0) {
+        snprintf(text, sizeof(text), "%s; the previous values stay in use",
+                 why[0] != '\0' ? why : tierce_strerror(rc));
+        tierce__log_to_stderr("tierce manager", text);
+    }
+    tierce__manager_config_clear(&config);
+}
+
+static int run(const struct tierce__manager_config *config, int argc, char **argv)
 {
     struct tierce__manager *manager;
     sigset_t signals;
@@ -105,10 +137,12 @@ static int run(const struct tierce__manager_config *config)
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "%s", why[0] != '\0' ? why : tierce_strerror(rc));
     tell_ports(manager, config->host);
+    tierce__notify("READY=1");
     while (sigwait(&signals, &got) != 0 || got == SIGHUP) {
-        if (got == SIGHUP && tierce__manager_reload(manager, why) < 0)
-            fprintf(stderr, "tierce manager: %s; all stays as it was\n", why);
+        if (got == SIGHUP)
+            reload(manager, argc, argv);
     }
+    tierce__notify("STOPPING=1");
     tierce__manager_stop(manager);
     return TIERCE__CLI_OK;
 }
@@ -120,8 +154,7 @@ int tierce__cli_manager(int argc, char **argv)
     char *warnings = NULL;
     int rc = tierce__manager_config_load(&config, argc - 1, argv + 1, environ, &warnings, &error);
     int status = TIERCE__CLI_OK;
-    if (warnings != NULL)
-        fputs(warnings, stderr);
+    log_warnings(warnings);
     tierce__free(warnings);
     if (rc < 0) {
         tierce__cli_fail(COMMAND, "%s", error.text);
@@ -144,7 +177,7 @@ int tierce__cli_manager(int argc, char **argv)
         tierce__config_print_markdown(tierce__manager_params(), TIERCE__MANAGER_PARAMS, stdout);
         break;
     case TIERCE__MANAGER_RUN:
-        status = run(&config);
+        status = run(&config, argc, argv);
         break;
     }
     tierce__manager_config_clear(&config);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/clock.h"
+#include "base/log.h"
+#include "base/notify.h"
 #include "cli/cli.h"
 #include "node/node.h"
-#include "node/notify.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -15,23 +16,21 @@
 extern char **environ;
 
 const char *const tierce__cli_node_help[] = {
-    "One cache for the programs of a host, in memory, on disk and in remote stores, for clients "
-    "of\n"
-    "Redis' protocol (redis-cli, LMCache's redis:// and resp://), of LMCache's (lm://), and, with\n"
-    "--listen.native=PATH, for engines that map its memory (node.socket). Without an argument it\n"
-    "serves the first two on loopback. docs/node.md tells how each of them is used.\n"
+    "Runs one cache for the programs of a host, in memory, on disk and in remote stores. It "
+    "serves\n"
+    "clients of Redis' protocol (redis-cli, LMCache's redis:// and resp://) and of LMCache's\n"
+    "protocol (lm://) on loopback by default. --listen.native=PATH also serves engines, which map\n"
+    "its memory (node.socket). docs/node.md describes each of them.\n"
     "\n"
-    "  --config FILE       YAML; without it the file that TIERCE_NODE_CONFIG names\n"
-    "  --PARAMETER=VALUE   one of them, such as --memory.size=8GiB or --listen.resp_port=6380\n"
-    "  --print-config      prints all parameters and where they come from, and ends\n"
-    "  --markdown          prints the reference of the node's parameters, and ends\n"
+    "  --config FILE       YAML; default: the file that TIERCE_NODE_CONFIG names\n"
+    "  --PARAMETER=VALUE   a parameter, such as --memory.size=8GiB or --listen.resp_port=6380\n"
+    "  --print-config      prints all parameters with their sources, and exits\n"
+    "  --markdown          prints the reference of the node's parameters, and exits\n"
     "\n"
-    "The parameters of the engine (docs/ref/config.md) stand beside the node's own "
-    "(docs/ref/node.md).\n"
-    "SIGTERM or SIGINT end it: requests in progress are finished, and what waits is written to "
-    "disk.\n"
-    "SIGHUP has it read tokens and certificates again; where one of them is no good, all stay as "
-    "they\nwere.\n",
+    "A node takes the engine's parameters (docs/ref/config.md) and its own (docs/ref/node.md).\n"
+    "On SIGTERM or SIGINT it finishes requests in progress, writes queued values to disk, and\n"
+    "exits. On SIGHUP it reads tokens and certificates again; if one is invalid, it keeps the\n"
+    "previous ones.\n",
     NULL};
 
 static const char reference_head[] =
@@ -60,22 +59,30 @@ static const char reference_head[] =
     "(`250ms`, `5s`, `2min`; a bare number is milliseconds), bools `true` or `false`.\n"
     "\n";
 
-/* In one piece: whoever waits for the line reads it whole. */
+/* Written in one piece, so that a waiting reader gets the whole line. */
 static void tell_ports(const struct tierce__node *node, const char *host, const char *native)
 {
     struct tierce__node_ports ports;
-    char resp[16] = "", lm[16] = "";
+    char resp[16] = "", lm[16] = "", text[512];
     tierce__node_ports(node, &ports);
     if (ports.resp != 0)
         snprintf(resp, sizeof(resp), " RESP %u,", ports.resp);
     if (ports.lm != 0)
         snprintf(lm, sizeof(lm), " lm %u,", ports.lm);
-    fprintf(stderr, "tierce node: listening on %s:%s%s HTTP 127.0.0.1 %u%s%s\n", host, resp, lm,
-            ports.http, native[0] != '\0' ? ", native " : "", native);
+    snprintf(text, sizeof(text), "listening on %s:%s%s HTTP 127.0.0.1 %u%s%s", host, resp, lm,
+             ports.http, native[0] != '\0' ? ", native " : "", native);
+    tierce__log_to_stderr("tierce node", text);
 }
 
-/* Until a signal says that it is to end; SIGHUP does not. The watchdog is told that all is well
- * only when it is. */
+static void tell_refusal(const char *why)
+{
+    char text[320];
+    snprintf(text, sizeof(text), "%s; the previous tokens and certificates stay in use", why);
+    tierce__log_to_stderr("tierce node", text);
+}
+
+/* Waits for a signal that ends the node; SIGHUP does not. The watchdog is notified only while the
+ * node is healthy. */
 static void wait_for_end(struct tierce__node *node, const sigset_t *signals)
 {
     uint64_t interval_ms = tierce__notify_watchdog_ms();
@@ -88,7 +95,7 @@ static void wait_for_end(struct tierce__node *node, const sigset_t *signals)
             return;
         if (got == SIGHUP) {
             if (tierce__node_reload(node, why) < 0)
-                fprintf(stderr, "tierce node: %s; all stays as it was\n", why);
+                tell_refusal(why);
         } else if (errno == EAGAIN && tierce__node_is_ready(node, why)) {
             tierce__notify("WATCHDOG=1");
         }
@@ -98,7 +105,7 @@ static void wait_for_end(struct tierce__node *node, const sigset_t *signals)
 static int run(const struct tierce__node_config *config)
 {
     struct tierce__node *node;
-    char why[TIERCE_CONFIG_ERROR_BYTES] = "";
+    char why[TIERCE_CONFIG_ERROR_BYTES] = "", text[TIERCE__NODE_TEXT_BYTES];
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGINT);
@@ -110,6 +117,8 @@ static int run(const struct tierce__node_config *config)
     int rc = tierce__node_start(&node, config, why);
     if (rc < 0)
         return tierce__cli_fail(COMMAND, "%s", why[0] != '\0' ? why : tierce_strerror(rc));
+    tierce__node_describe(node, text);
+    tierce__log_to_stderr("tierce node", text);
     tell_ports(node, config->host, config->native_path);
     tierce__notify("READY=1");
     wait_for_end(node, &signals);

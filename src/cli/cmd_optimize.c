@@ -5,6 +5,7 @@
 #include "cli/optimize_live.h"
 #include "cli/progress.h"
 #include "cli/trace.h"
+#include "optimizer/engine_cache.h"
 #include "optimizer/temporary.h"
 
 #include <errno.h>
@@ -41,8 +42,11 @@ const char *const tierce__cli_optimize_help[] = {
     "What goes in. TRACE may be - for standard input, and be compressed by gzip or zstd.\n"
     "  --format NAME     the trace's format, where it cannot be told from the trace\n"
     "  --bad-share SHARE more bad lines than this share, and more than ten, end the run (0.01)\n"
-    "  --live URL        shows LRU of what is being written: vLLM's KV events (tcp://, ipc://),\n"
-    "                    http://, a file; each --every TIME (1s, 10s where no terminal is)\n"
+    "  --live URL        shows what caches do of what is being written: vLLM's KV events (tcp://,\n"
+    "                    ipc://), http://, a file; once for each (--policy lru);\n"
+    "                    each --every TIME (1s, 10s where no terminal is)\n"
+    "  --fade TIME       what --live saw so long ago counts half (never, while it fits the "
+    "window)\n"
     "\n",
     "KVCM's caches:\n"
     "  --kvcm-mode 1|2|3 of kvcm-*: evict whole batches of all instances, whole batches of the "
@@ -102,7 +106,7 @@ static int keep_names(struct tierce__optimize_trace *out, const struct tierce__t
     return out->instances != NULL ? 0 : -ENOMEM;
 }
 
-/* What was read could not be kept. */
+/* Reports that the trace could not be recorded. */
 static int not_kept(const char *path, int rc)
 {
     if (rc != -ENOSPC && rc != -EDQUOT && rc != -EFBIG)
@@ -139,6 +143,7 @@ static int read_trace(struct tierce__optimize_trace *out, const struct tierce__o
     rc = record_all(out->recording, trace);
     out->bad_lines = tierce__trace_report(trace)->bad_lines;
     out->format = tierce__trace_report(trace)->format;
+    out->block_bytes = tierce__trace_report(trace)->block_bytes;
     tierce__trace_tell_faults(COMMAND, request->path, tierce__trace_report(trace));
     if (rc == 0)
         rc = keep_names(out, trace);
@@ -205,6 +210,25 @@ static int fit_sizes(struct tierce__optimize *request, const struct tierce__reco
     return status;
 }
 
+/* Marks what each engine would have held itself. */
+static int mark_engines(const struct tierce__optimize *request,
+                        struct tierce__optimize_trace *trace)
+{
+    struct tierce__recording *marked;
+    if (!request->sim.has_engine)
+        return TIERCE__CLI_OK;
+    if (tierce__recording_totals(trace->recording).internal_blocks > 0)
+        return tierce__cli_usage(COMMAND, "--engine-cache: %.300s says itself what the engine held",
+                                 request->path);
+    int rc = tierce__engine_cache_mark(&marked, trace->recording, request->sim.engine.amount,
+                                       request->in_bytes);
+    if (rc < 0)
+        return tierce__optimize_fail_replay("the engine's own cache", rc);
+    tierce__recording_destroy(trace->recording);
+    trace->recording = marked;
+    return TIERCE__CLI_OK;
+}
+
 static void tell_progress(void *arg, uint64_t done, uint64_t total)
 {
     struct tierce__progress *progress = arg;
@@ -232,7 +256,7 @@ int tierce__optimize_close(struct tierce__new_file *file, const char *path)
         return TIERCE__CLI_OK;
     return tierce__cli_fail(COMMAND, "%.300s: cannot be written to its end: %s%s", path,
                             tierce_strerror(rc),
-                            is_beside ? "; what was there before is left as it was" : "");
+                            is_beside ? "; the previous file is unchanged" : "");
 }
 
 static int write_csv(const struct tierce__optimize *request, const char *name,
@@ -275,7 +299,7 @@ static bool is_same_file(const char *a, const char *b)
                                  one.st_dev == other.st_dev && one.st_ino == other.st_ino);
 }
 
-/* Tries to open a file to be written. Whoever reads a pipe would see this end of it close. */
+/* Tries to open an output file, but not a pipe: its reader would see this end close. */
 static int try_output(const char *path)
 {
     struct tierce__new_file file;
@@ -298,7 +322,7 @@ static int check_output(const struct tierce__optimize *request, const char *path
     return try_output(path);
 }
 
-/* What cannot be written is told before the trace is read, and not after the replay. */
+/* Reports unwritable outputs before the trace is read, not after the replay. */
 static int check_outputs(const struct tierce__optimize *request)
 {
     const char *paths[OUTPUTS];
@@ -426,7 +450,7 @@ out:
     return status;
 }
 
-/* What else was asked for. */
+/* Runs the other requested evaluations. */
 static int run_beside(const struct tierce__optimize *request,
                       const struct tierce__optimize_trace *trace, const char *name)
 {
@@ -445,7 +469,7 @@ int tierce__cli_optimize(int argc, char **argv)
     struct tierce__optimize_trace trace = {0};
     char name[TIERCE__CLI_TRACE_NAME_BYTES];
     int status = tierce__optimize_read_args(&request, argc, argv);
-    if (status == TIERCE__CLI_OK && request.live != NULL)
+    if (status == TIERCE__CLI_OK && request.live_count > 0)
         return tierce__optimize_follow(&request);
     if (status == TIERCE__CLI_OK)
         status = check_outputs(&request);
@@ -456,9 +480,13 @@ int tierce__cli_optimize(int argc, char **argv)
     if (status == TIERCE__CLI_OK && request.kvcm_config_path != NULL) {
         status = tierce__optimize_run_config(&request, &trace, name);
     } else if (status == TIERCE__CLI_OK) {
+        if (request.block_bytes == 0)
+            request.block_bytes = trace.block_bytes;
         status = tierce__optimize_fit_money(&request.money, &request.block_bytes, &trace);
         if (status == TIERCE__CLI_OK)
             status = fit_sizes(&request, trace.recording);
+        if (status == TIERCE__CLI_OK)
+            status = mark_engines(&request, &trace);
         if (status == TIERCE__CLI_OK)
             status = tierce__optimize_check_groups(&request, &trace);
         if (status == TIERCE__CLI_OK)

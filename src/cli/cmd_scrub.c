@@ -9,16 +9,16 @@
 #include <string.h>
 
 const char *const tierce__cli_scrub_help[] = {
-    "Reads every chunk of a store folder (disk.path) again and checks header, identity and each\n"
-    "cell's sum, so that a disk that forgets is found before its chunks are wanted. It changes\n"
-    "nothing and takes no lock: an engine may have the folder open. A damaged chunk is a miss, "
-    "and\n"
-    "the engine that meets it takes it out.\n"
+    "Reads every chunk of a store folder (disk.path) again and verifies its header, identity and\n"
+    "checksums, so that a failing disk is found before its chunks are needed. It changes nothing\n"
+    "and takes no lock: an engine may have the folder open. A damaged chunk is a miss, and the\n"
+    "engine that reads it removes it.\n"
     "\n"
-    "  --rate SIZE   reads at most so much a second (100MiB); without it, all that the disk gives\n"
+    "  --rate SIZE   reads at most SIZE per second, such as 100MiB; default: no limit\n"
     "\n"
-    "Each damaged chunk is a line: its key, a tab, what is wrong. Exit status: 0 all good, 1 the\n"
-    "folder cannot be read or something is damaged, 2 wrong arguments.\n",
+    "Prints a line for each damaged chunk: its key, a tab, and the damage. Exit status: 0 no "
+    "damage,\n"
+    "1 damage, or the folder cannot be read, 2 invalid arguments.\n",
     NULL,
 };
 
@@ -35,7 +35,8 @@ static int read_args(struct request *request, int argc, char **argv)
             const char *text = argv[++i];
             if (text == NULL || !tierce__parse_size(&request->bytes_per_s, text) ||
                 request->bytes_per_s == 0)
-                return tierce__cli_usage("scrub", "--rate wants bytes a second, such as 100MiB");
+                return tierce__cli_usage("scrub",
+                                         "--rate requires bytes per second, such as 100MiB");
         } else if (argv[i][0] == '-') {
             return tierce__cli_unknown_option("scrub", argv[i], known);
         } else if (request->folder != NULL) {

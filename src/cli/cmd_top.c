@@ -19,14 +19,13 @@
  * what it was the time before. */
 
 const char *const tierce__cli_top_help[] = {
-    "Shows what the processes that keep a cache are doing: tiers, hits, rates. Without a name: "
-    "all\n"
-    "processes of this user. On a terminal the page is drawn anew each time; Ctrl-C ends.\n"
+    "Shows the processes that have a cache: tiers, hits, rates. Without an argument it shows all\n"
+    "processes of this user. On a terminal it refreshes the page until Ctrl-C.\n"
     "\n"
     "  PID|SOCKET       one process: its id, or the path of its control socket\n"
-    "  --interval SECONDS   between two looks; default 2\n"
-    "  --count N        looks, then ends; default: for ever on a terminal, else 1\n"
-    "  --json           what /status says, one line a process and look\n",
+    "  --interval SECONDS   time between two samples; default 2\n"
+    "  --count N        number of samples; default: no limit on a terminal, else 1\n"
+    "  --json           prints /status as JSON, one line per process and sample\n",
     NULL,
 };
 
@@ -37,7 +36,7 @@ struct options {
     bool json;
 };
 
-/* What a process said the time before. */
+/* The previous counters of a process. */
 struct look {
     struct json_object *status; /* or NULL */
     uint64_t at_ns;
@@ -99,25 +98,38 @@ static struct json_object *tier_of(struct json_object *status, size_t index)
                : NULL;
 }
 
-static void print_tier(struct json_object *tier, struct json_object *before, double seconds)
+/* The contents of a remote store are not known here. */
+static void print_held(struct json_object *tier)
 {
-    char name[32], used[32], cap[32], queued[32], read[32], put[32];
+    char used[32], cap[32];
+    if (json_object_get_boolean(member(tier, "shared"))) {
+        printf(" %9s %10s %10s %5s", "-", "-", "-", "-");
+        return;
+    }
     tierce__human_bytes(used, sizeof(used), (uint64_t)number(tier, "used_bytes"));
     tierce__human_bytes(cap, sizeof(cap), (uint64_t)number(tier, "cap_bytes"));
+    printf(" %9lld %10s %10s %4.0f%%", (long long)number(tier, "chunks"), used, cap,
+           share(number(tier, "used_bytes"), number(tier, "cap_bytes")));
+}
+
+static void print_tier(struct json_object *tier, struct json_object *before, double seconds)
+{
+    char name[32], queued[32], read[32], put[32], evicted[32] = "-";
     tierce__human_bytes(queued, sizeof(queued), (uint64_t)number(tier, "queued_bytes"));
     tierce__human_bytes(read, sizeof(read), (uint64_t)rate(tier, before, "read_bytes", seconds));
     tierce__human_bytes(put, sizeof(put), (uint64_t)rate(tier, before, "put_bytes", seconds));
-    printf("  %-8s %-7s %9lld %10s %10s %4.0f%% %10s %10s/s %10s/s %8.1f/s %7lld\n",
-           word(name, tier, "name"),
-           json_object_get_boolean(member(tier, "in_service")) ? "serves" : "LEFT",
-           (long long)number(tier, "chunks"), used, cap,
-           share(number(tier, "used_bytes"), number(tier, "cap_bytes")), queued, read, put,
-           rate(tier, before, "evicted_chunks", seconds), (long long)number(tier, "errors"));
+    if (!json_object_get_boolean(member(tier, "shared")))
+        snprintf(evicted, sizeof(evicted), "%.1f/s", rate(tier, before, "evicted_chunks", seconds));
+    printf("  %-8s %-7s", word(name, tier, "name"),
+           json_object_get_boolean(member(tier, "in_service")) ? "serves" : "LEFT");
+    print_held(tier);
+    printf(" %10s %10s/s %10s/s %10s %7lld\n", queued, read, put, evicted,
+           (long long)number(tier, "errors"));
 }
 
 static void print_process(const char *socket, struct json_object *status, const struct look *before)
 {
-    char uptime[32], mode[32];
+    char uptime[32], mode[32], role[32], state[32];
     struct json_object *stats = member(status, "stats"), *old = member(before->status, "stats");
     double uptime_s = (double)number(status, "uptime_ms") / 1e3;
     double seconds =
@@ -126,8 +138,10 @@ static void print_process(const char *socket, struct json_object *status, const 
     int64_t hit = number(stats, "lookup_hit_blocks") - number(old, "lookup_hit_blocks");
     tierce__human_seconds(uptime, sizeof(uptime), (uint64_t)uptime_s);
     bool stands_out = strcmp(word(mode, status, "mode"), "normal") != 0;
-    printf("process %lld  up %s  %s%s%s  %s\n", (long long)number(status, "pid"), uptime, socket,
-           stands_out ? "  mode " : "", stands_out ? mode : "",
+    bool is_ok = strcmp(word(state, status, "state"), "ok") == 0;
+    printf("%s %lld  up %s  %s%s%s%s%s  %s\n", word(role, status, "role"),
+           (long long)number(status, "pid"), uptime, socket, stands_out ? "  mode " : "",
+           stands_out ? mode : "", is_ok ? "" : "  STATE ", is_ok ? "" : state,
            before->status != NULL ? "" : "(rates since it began)");
     printf("  lookups %.1f/s  blocks asked %.0f/s  hit %.1f%% (since it began %.1f%%)  loaded "
            "%.0f/s  failed %lld  pins %lld\n",
@@ -165,7 +179,8 @@ static int show(const struct options *options, const struct tierce__process *pro
     if (options->json)
         fputs(text, stdout);
     else if (status == NULL)
-        rc = tierce__cli_fail("top", "%s: the answer is not one of Tierce", process->socket);
+        rc =
+            tierce__cli_fail("top", "%s: the process did not send a valid answer", process->socket);
     else
         print_process(process->socket, status, look);
     tierce__free(text);
@@ -216,7 +231,7 @@ static int take_number(const char *option, const char *text, double least, doubl
     char *rest;
     double value = text != NULL ? strtod(text, &rest) : 0;
     if (text == NULL || rest == text || *rest != '\0' || !(value >= least) || value > 86400)
-        return tierce__cli_usage("top", "%s wants a number from %g to 86400", option, least);
+        return tierce__cli_usage("top", "%s requires a number from %g to 86400", option, least);
     *out = value;
     return TIERCE__CLI_OK;
 }

@@ -12,18 +12,21 @@
 #include "optimizer/trace_write.h"
 
 const char *const tierce__cli_trace_help[] = {
-    "Looks at recorded workloads and converts them. FILE may be - for standard input, and gzip or\n"
-    "zstd; the format is told by its first lines. Requests come in the order of their times.\n\n"
-    "  stat FILE                       what it holds\n"
-    "  head FILE [-n N]                the first N requests (default 10), one a line\n"
-    "  convert FILE --to FORMAT        writes it in another format, and says what is lost\n"
+    "Summarises and converts recorded workloads. FILE may be - for standard input, and may be\n"
+    "compressed by gzip or zstd. The format is detected from the first lines. Requests are sorted\n"
+    "by time.\n\n"
+    "  stat FILE                       prints a summary\n"
+    "  head FILE [-n N]                prints the first N requests (default 10), one per line\n"
+    "  convert FILE --to FORMAT        writes it in another format, and lists lost information\n"
     "  sample FILE --rate R --by WHAT  writes a share R of it: whole sessions (session), or all\n"
     "                                  that begins with the same block (prefix-tree)\n\n"
     "  --format FORMAT   takes FILE for that format\n"
-    "  --to FORMAT       access, csv or mooncake (sample: by default FILE's, or else access)\n"
+    "  --to FORMAT       access, csv, kvcm-schema or mooncake (sample: by default FILE's, or else\n"
+    "                    access)\n"
     "  --renumber        writes blocks as numbers from 0, different in each instance\n"
-    "  --seed S          of the sample (default 0): the same seed takes the same ones\n"
-    "  --bad-share R     more bad lines than that share, and more than ten, end it (0.01)\n"
+    "  --seed S          seed of the sample (default 0); equal seeds select equal requests\n"
+    "  --bad-share R     fails if more than this share of lines, and more than ten, are bad "
+    "(0.01)\n"
     "  --window N        sorts within N requests (default 65536)\n"
     "  --line-size SIZE  a longer line is a bad one (default 64MiB)\n\n"
     "Formats:\n"
@@ -31,8 +34,9 @@ const char *const tierce__cli_trace_help[] = {
 #include "optimizer/trace_formats.def"
 #undef TIERCE_TRACE_FORMAT
     "\n"
-    "Exit status: 0 read to its end (bad lines are told), 1 it cannot be read, or too many lines\n"
-    "are bad, 2 wrong arguments.\n",
+    "Exit status: 0 success (bad lines are reported), 1 the file cannot be read, or too many "
+    "lines\n"
+    "are bad, 2 invalid arguments.\n",
     NULL};
 
 /* ---- arguments ------------------------------------------------------------------------------ */

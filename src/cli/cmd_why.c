@@ -12,25 +12,29 @@
 #include <sys/stat.h>
 
 const char *const tierce__cli_why_help[] = {
-    "Says why the KV of a prompt is not found: how much of it is there, which chunk is the first\n"
-    "that is missing, and why. A running process remembers what left it and when; a store folder\n"
-    "(disk.path) tells what it holds, also while a process has it open.\n"
+    "Explains why the KV of a prompt is not found: how much of it is stored, which chunk is the\n"
+    "first missing one, and why it is missing. A running process remembers evicted chunks and "
+    "when\n"
+    "they were evicted. A store folder (disk.path) shows its chunks only; a process may have it\n"
+    "open.\n"
     "\n"
-    "  DIR|PID|SOCKET       a store folder, a process, or its control socket; default: the only\n"
-    "                       process of this user that has one\n"
+    "  DIR|PID|SOCKET       a store folder, a process id, or the path of a control socket; "
+    "default:\n"
+    "                       the only process of this user that has a control socket\n"
     "  --tokens FILE        the prompt's token ids: a JSON array, or numbers between white space;\n"
     "                       \"-\" is standard input\n"
-    "  --hash DIGITS        instead of a prompt: the chunks whose hash begins so, and where they "
-    "are\n"
-    "  --namespace DIGEST   the namespace, or the beginning of its digest; needed where there are\n"
-    "                       several, which are then listed\n"
+    "  --hash DIGITS        instead of a prompt: the chunks whose hash begins with DIGITS, and\n"
+    "                       their tiers\n"
+    "  --namespace DIGEST   the digest of the namespace, or its first digits; required if there\n"
+    "                       are several (they are then listed)\n"
     "  --shard R/N[,R/N]    rank and size of tensor (and pipeline) parallelism; default: of a\n"
     "                       folder the only one there is, else 0/1\n"
     "  --salt TEXT          the request's cache salt\n"
     "  --lora HEX           digest of the LoRA adapter\n"
     "  --json               prints one JSON object\n"
     "\n"
-    "Exit status: 0 all of it is there, 1 something is missing or nobody could be asked, 2 wrong\n"
+    "Exit status: 0 all of the KV is stored, 1 a part is missing or no process answered, 2 "
+    "invalid\n"
     "arguments. The reasons: docs/why.md.\n",
     NULL,
 };
@@ -67,7 +71,7 @@ static int read_args(struct request *r, int argc, char **argv)
         while (o < OPTIONS && strcmp(argv[i], options[o].name) != 0)
             o++;
         if (o < OPTIONS && i + 1 == argc)
-            return tierce__cli_usage("why", "%s wants a value", argv[i]);
+            return tierce__cli_usage("why", "%s requires a value", argv[i]);
         if (o < OPTIONS)
             *options[o].value = argv[++i];
         else if (strcmp(argv[i], "--json") == 0)
@@ -94,15 +98,16 @@ static int check_args(struct request *r)
     if ((r->tokens_path == NULL) == (r->hash == NULL))
         return tierce__cli_usage("why", "--tokens FILE names the prompt, or --hash a chunk");
     if (r->hash != NULL && !tierce__hash_prefix(&r->prefix, r->hash))
-        return tierce__cli_usage("why", "--hash wants up to 64 digits of hex");
+        return tierce__cli_usage("why", "--hash requires 1 to 64 hex digits");
     if (r->prompt.ns != NULL && (!is_hex(r->prompt.ns) || strlen(r->prompt.ns) > 64))
-        return tierce__cli_usage("why", "--namespace wants a digest in hex, or its beginning");
+        return tierce__cli_usage("why",
+                                 "--namespace requires a digest in hex, or its first digits");
     if (r->shard != NULL && !tierce__prompt_shard(&r->prompt.shard, r->shard))
-        return tierce__cli_usage("why", "--shard wants RANK/SIZE, as 1/4 or 1/4,0/2");
+        return tierce__cli_usage("why", "--shard requires RANK/SIZE, such as 1/4 or 1/4,0/2");
     size_t bytes = r->lora != NULL ? strlen(r->lora) / 2 : 0;
     if (r->lora != NULL && (strlen(r->lora) % 2 != 0 || bytes > LORA_BYTES_MAX ||
                             !tierce__hex_decode(r->lora_bytes, bytes, r->lora)))
-        return tierce__cli_usage("why", "--lora wants a digest in hex");
+        return tierce__cli_usage("why", "--lora requires a digest in hex");
     r->prompt.root.lora = r->lora_bytes;
     r->prompt.root.lora_bytes = bytes;
     return TIERCE__CLI_OK;
@@ -175,7 +180,7 @@ static int show(const struct request *r, const char *json)
     const char *text = text_of(answer, "text"), *reason = text_of(answer, "reason");
     int status = TIERCE__CLI_OK;
     if (text == NULL || reason == NULL)
-        status = tierce__cli_fail("why", "the answer is not one of Tierce");
+        status = tierce__cli_fail("why", "the process did not send a valid answer");
     else if (r->json)
         fputs(json, stdout);
     else
@@ -221,7 +226,7 @@ static int ask_process(const struct request *r)
         }
         tierce__line_put_bytes(&path, "", 1);
         status = path.failed || path.bytes > 900
-                     ? tierce__cli_fail("why", "the salt is too long to be asked for")
+                     ? tierce__cli_fail("why", "--salt is too long")
                      : tierce__process_ask("why", processes, path.text,
                                            r->text != NULL ? r->text : "", false, &json);
     }

@@ -9,9 +9,9 @@
 #include <tierce/status.h>
 
 /*
- * What `tierce doctor` compares: sets of namespace fields. A store folder gives one complete set
- * for each of its namespaces; a description or a configuration gives one set that holds what the
- * file says and lacks what only the engine knows.
+ * Sets of namespace fields, which `tierce doctor` compares. A store folder gives one complete set
+ * for each of its namespaces. A description or a configuration gives one set with the fields in the
+ * file; fields that only the engine knows are missing.
  *
  * The number of blocks of a chunk is compared as "chunk_tokens", which every kind of source knows.
  */
@@ -61,7 +61,7 @@ TIERCE_MUSTUSE int tierce__doctor_put(struct tierce__doctor_set *set, const char
 TIERCE_MUSTUSE int tierce__doctor_read_yaml(struct tierce__doctor_set *set, const char *path,
                                             char why[TIERCE__DOCTOR_WHY_BYTES]);
 
-/* Receives one value that differs, by dotted path; NULL for what one side lacks. */
+/* Receives one value that differs, by dotted path; NULL if one side lacks the value. */
 typedef void tierce__doctor_diff_fn(void *arg, const char *path, const char *a, const char *b);
 
 /* A model's configuration as JSON text. An engine keeps more than the model's own file holds

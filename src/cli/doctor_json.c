@@ -14,7 +14,7 @@ struct diff {
     tierce__doctor_diff_fn *fn;
     void *arg;
     int count;
-    bool shared_only; /* what one side lacks is no difference */
+    bool shared_only; /* a value that one side lacks is no difference */
     bool failed;      /* no memory for a text */
 };
 

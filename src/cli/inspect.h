@@ -11,8 +11,8 @@
 #include "tier/disk_journal.h"
 
 /*
- * What `tierce inspect` knows of a store folder: sums for each namespace and shard, never a list of
- * chunks, so that memory does not grow with their number beyond what the scan itself needs.
+ * The totals of a store folder for `tierce inspect`, for each namespace and shard. There is no list
+ * of chunks, so that memory does not grow with their number beyond the needs of the scan.
  */
 
 struct tierce__inspect_sums {
@@ -40,7 +40,7 @@ struct tierce__inspect {
     size_t count;
     struct tierce__inspect_namespace *items; /* [count] by id */
     uint64_t data_bytes;                     /* length of the data file, 0 if there is none */
-    struct tierce__journal_reader journal;   /* what became of its pages */
+    struct tierce__journal_reader journal;   /* the state of its pages */
     uint64_t journal_lost;                   /* pages that were synced, gone from its end */
     uint64_t now_s;
 };
@@ -64,16 +64,15 @@ struct tierce__verify {
 
 /*
  * Reads and checks every chunk, printing each that is damaged to `report`: its key as text, a tab,
- * and what is wrong. It reads bytes_per_s at most, 0 for as fast as it can. Memory: one buffer as
- * large as the largest chunk. Errors: those of the scan, negative errno of the data file, -ENOMEM.
- * Blocks for as long as the disk, or the limit, needs.
+ * and the fault. It reads bytes_per_s at most, 0 for as fast as it can. Memory: one buffer as large
+ * as the largest chunk. Errors: those of the scan, negative errno of the data file, -ENOMEM. Blocks
+ * for as long as the disk, or the limit, needs.
  */
 TIERCE_MUSTUSE int tierce__inspect_verify(struct tierce__verify *out,
                                           const struct tierce__inspect *inspect,
                                           uint64_t bytes_per_s, FILE *report);
 
-/* Says of a folder that could not be scanned what is wrong and what would be right. Returns
- * TIERCE__CLI_FAILED. */
+/* Reports why a folder could not be scanned, and the remedy. Returns TIERCE__CLI_FAILED. */
 int tierce__inspect_explain(const char *command, const char *folder, int rc);
 
 /* Print what was found; `verify` may be NULL. json returns -ENOMEM. */

@@ -142,7 +142,7 @@ static void print_namespace(const struct tierce__inspect *inspect, uint32_t id, 
     tierce__human_bytes(bytes, sizeof(bytes), item->sums.bytes);
     fprintf(out, "\nnamespace %s\n", digest);
     if (text == NULL)
-        fprintf(out, "  (its text is not there: an engine writes it again when it stores)\n");
+        fprintf(out, "  (its text is missing: an engine writes it again when it stores)\n");
     model_name(value, text);
     print_line("model", value, out);
     short_field(value, text, "weights");

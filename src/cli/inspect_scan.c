@@ -91,7 +91,13 @@ static int read_journal(struct tierce__inspect *out, struct tierce__vfs *vfs, co
     int rc = vfs->ops->open(vfs, &file, path, TIERCE__VFS_READONLY);
     if (rc != 0)
         return rc;
-    rc = tierce__journal_read_file(&reader, vfs, file, ignore, NULL);
+    int64_t length = vfs->ops->length(vfs, file);
+    uint64_t capacity = 0;
+    rc = length < 0 ? (int)length
+                    : tierce__journal_probe(vfs, file, (uint64_t)length, TIERCE__JOURNAL_SCAN_SLOTS,
+                                            &capacity);
+    if (rc == 0)
+        rc = tierce__journal_read_file(&reader, vfs, file, ignore, NULL);
     vfs->ops->close(vfs, file);
     if (rc != 0)
         return rc;
@@ -105,7 +111,8 @@ uint64_t tierce__inspect_journal_damage(const struct tierce__inspect *inspect)
     return inspect->journal.missing + inspect->journal.damaged_records + inspect->journal_lost;
 }
 
-/* A page that another process is writing may look damaged for a moment: what does is read twice. */
+/* A page that another process is writing may look damaged for a moment, so damaged pages are read
+ * twice. */
 static int check_journal(struct tierce__inspect *inspect)
 {
     struct tierce__vfs *vfs = NULL;

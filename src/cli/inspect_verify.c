@@ -13,10 +13,10 @@
 #include <time.h>
 
 /*
- * Another process may evict and overwrite while the chunks are read. So what looks damaged is
- * noted, and judged only after a second look at the journal: what it still holds, in the same
- * place, was valid all the time it was read, and is read once more; what it does not hold any
- * more has vanished and is no damage.
+ * Another process may evict and overwrite while the chunks are read. So chunks that look damaged
+ * are noted, and judged only after the journal was read again. A chunk that the journal still holds
+ * at the same offset was valid all the time, and is read once more. A chunk that it no longer holds
+ * was evicted and is no damage.
  */
 
 #define WHY_BYTES 160
@@ -43,7 +43,7 @@ struct verify {
     uint64_t bytes_per_s; /* 0: no limit */
     uint64_t started_ns;
     FILE *report;
-    int status; /* what ended the scan early */
+    int status; /* the error that ended the scan early */
 };
 
 static int grow_buffer(struct verify *v, uint64_t bytes)
@@ -59,7 +59,7 @@ static int grow_buffer(struct verify *v, uint64_t bytes)
     return 0;
 }
 
-/* What in the header is not what the journal says; NULL: nothing. */
+/* The field of the header that differs from the journal; NULL: none. */
 static const char *compare_identity(const struct verify *v, const struct tierce__disk_entry *entry,
                                     const struct tierce__chunk_info *info)
 {
@@ -215,7 +215,7 @@ static int scan(struct verify *v, tierce__disk_visit_fn *visit)
     return rc;
 }
 
-/* The data file, past the page cache where that is possible: what is to be proven is the disk. */
+/* Opens the data file, bypassing the page cache if possible, because the disk is to be verified. */
 static int open_data(struct verify *v)
 {
     char *path = tierce__disk_data_path(v->inspect->path);

@@ -11,7 +11,7 @@
 
 #define FILE_BYTES_MAX (16u << 20)
 
-/* What is read where, for messages. */
+/* A configuration that is being read, and the current position for messages. */
 struct reader {
     struct tierce__kvcm_config config;
     char where[160]; /* "" or "instance_groups[0].instances[1]" */

@@ -5,9 +5,9 @@
 #include "optimizer/kvcm.h"
 
 /*
- * The configuration of KVCM's own optimizer, a JSON file. What it does not know is refused by name,
- * and so is what is missing. Capacities are blocks; where a group evicts by tiers, its capacity is
- * that of the first tier, the only one that KVCM evicts from.
+ * The configuration of KVCM's own optimizer, a JSON file. Errors name unknown fields and missing
+ * ones. Capacities are blocks; where a group evicts by tiers, its capacity is that of the first
+ * tier, the only one that KVCM evicts from.
  */
 
 struct tierce__kvcm_config_group {

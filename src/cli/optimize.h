@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 /*
- * What `tierce optimize` was asked for, and what it prints.
+ * The arguments of `tierce optimize`, and its output.
  *
  *     optimize_args.c     the command line
  *     optimize_kvcm.c     KVCM's configuration and its files
@@ -27,12 +27,15 @@
 enum {
     TIERCE__OPTIMIZE_LIST_MAX = 64, /* of one option */
     TIERCE__OPTIMIZE_POINTS = 16,   /* capacities, unless told otherwise */
+    TIERCE__OPTIMIZE_SOURCES_MAX = 64,
 };
 
 struct tierce__optimize {
     const char *path;
-    const char *live;   /* NULL, or what is followed; then there is no path */
+    const char *live[TIERCE__OPTIMIZE_SOURCES_MAX]; /* the followed sources; path is not set then */
+    size_t live_count;
     uint32_t every_ms;  /* between two lines or pages of it; 0: as is usual */
+    uint64_t fade_us;   /* after which a lookup of it counts half; 0: never */
     const char *format; /* of the trace; NULL: told from it */
     const char *csv;    /* NULL, a file, or "-" */
     const char *html;   /* NULL, a file, or "-"; so are the next two */
@@ -65,17 +68,18 @@ struct tierce__optimize {
     uint32_t threads;
 };
 
-/* What was read. */
+/* The result of reading the trace. */
 struct tierce__optimize_trace {
     struct tierce__recording *recording;
     char **instances; /* names by index */
     uint32_t instance_count;
     uint64_t bad_lines;
-    const char *format; /* name of the trace's */
+    uint64_t block_bytes; /* of each block, where the trace says it and all are equal; else 0 */
+    const char *format;   /* name of the trace's */
 };
 
-/* Fills the request, with what is usual where nothing is said. Returns an exit status; if it is
- * not TIERCE__CLI_OK, why was printed. Whatever it returns, the config is to be cleared. */
+/* Fills the request, with defaults for missing options. Returns an exit status; if it is not
+ * TIERCE__CLI_OK, the reason was printed. The caller must clear the config in every case. */
 int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **argv);
 
 /* Sizes with equal factors between them, from one that hardly holds a request to `most`, which
@@ -96,7 +100,7 @@ int tierce__optimize_run_config(const struct tierce__optimize *request,
 int tierce__optimize_write_kvcm(const struct tierce__optimize *request,
                                 const struct tierce__optimize_trace *trace);
 
-/* The page and the plots that the request names, of a sweep and what was found in it; `name` is the
+/* Writes the page and the plots that the request names, for a sweep and its findings; `name` is the
  * trace's. Returns an exit status. */
 int tierce__optimize_write_report(const struct tierce__optimize *request,
                                   const struct tierce__optimize_trace *trace, const char *name,
@@ -120,8 +124,8 @@ const char *tierce__optimize_order(const struct tierce__sweep_row *row);
 /* A capacity as it is read again: a number, whose unit the user knows. */
 void tierce__optimize_print_capacity(FILE *file, uint64_t capacity);
 
-/* A replay failed, of which `what` is the name: says why, and what a temporary file wants if that
- * is the reason. Returns TIERCE__CLI_FAILED. */
+/* Reports that the replay `what` failed, with the reason, and with the needs of a temporary file if
+ * that is the reason. Returns TIERCE__CLI_FAILED. */
 int tierce__optimize_fail_replay(const char *what, int rc);
 
 /* Columns that COLUMNS or the terminal say there are; 0: neither does. */

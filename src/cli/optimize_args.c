@@ -146,6 +146,7 @@ enum {
     OPTION_KVCM_CONFIG,
     OPTION_LIVE,
     OPTION_EVERY,
+    OPTION_FADE,
 };
 
 static int read_kvcm_option(struct tierce__kvcm_tuning *out, int option)
@@ -177,6 +178,15 @@ static int read_every(struct tierce__optimize *out, const char *text)
     return TIERCE__CLI_OK;
 }
 
+static int read_fade(struct tierce__optimize *out, const char *text)
+{
+    uint64_t ms;
+    if (!tierce__parse_duration(&ms, text) || ms == 0 || ms > INT64_MAX / 1000)
+        return tierce__cli_usage(COMMAND, "--fade takes a time like 10min; not \"%.60s\"", text);
+    out->fade_us = ms * 1000;
+    return TIERCE__CLI_OK;
+}
+
 static int read_option(struct tierce__optimize *out, int option)
 {
     uint64_t threads = 0;
@@ -196,8 +206,13 @@ static int read_option(struct tierce__optimize *out, int option)
         return tierce__cli_usage(COMMAND, "--block-bytes takes a size like 40MiB; not \"%.60s\"",
                                  optarg);
     case OPTION_LIVE:
-        out->live = optarg;
+        if (out->live_count == TIERCE__OPTIMIZE_SOURCES_MAX)
+            return tierce__cli_usage(COMMAND, "--live is given more than %d times",
+                                     TIERCE__OPTIMIZE_SOURCES_MAX);
+        out->live[out->live_count++] = optarg;
         return TIERCE__CLI_OK;
+    case OPTION_FADE:
+        return read_fade(out, optarg);
     case OPTION_EVERY:
         return read_every(out, optarg);
     case OPTION_CSV:
@@ -243,7 +258,7 @@ static int read_option(struct tierce__optimize *out, int option)
     }
 }
 
-/* What only some caches read is refused where none of them is there. */
+/* Rejects options that none of the chosen caches reads. */
 static int check_kvcm(const struct tierce__optimize *out)
 {
     const struct tierce__kvcm_tuning *k = &out->kvcm;
@@ -265,7 +280,7 @@ static int check_kvcm(const struct tierce__optimize *out)
     return TIERCE__CLI_OK;
 }
 
-/* What a planner wants to see who has said nothing. */
+/* Adds defaults for all options that were not given. */
 static int add_defaults(struct tierce__optimize *out)
 {
     static const char policies[] = "lru,leaf-lru,lfu,sieve,s3fifo,arc,belady";
@@ -323,7 +338,7 @@ static int read_config(struct tierce__optimize *out)
     if (tierce__optimize_asks_sim(&out->sim))
         return tierce__cli_usage(COMMAND,
                                  "--kvcm-config does not go with --life, --timeline, --tier, "
-                                 "--quota, --split, --budget and --scale");
+                                 "--quota, --split, --budget, --engine-cache and --scale");
     int rc = tierce__kvcm_config_read(&out->kvcm_config, out->kvcm_config_path, why);
     if (rc < 0)
         return tierce__cli_usage(COMMAND, "%.300s: %s", out->kvcm_config_path, why);
@@ -342,18 +357,25 @@ static bool asks_for_more(const struct tierce__optimize *out)
            out->money.rounds > 0 || tierce__optimize_asks_sim(&out->sim);
 }
 
-/* What is followed has no end: only what is known at any time can be shown. */
+/* A followed source has no end: only the hit rates of caches can be shown at any time. */
 static int read_live(struct tierce__optimize *out, int paths)
 {
-    bool lru =
-        out->cache_count == 0 || (out->cache_count == 1 && strcmp(out->caches[0].name, "lru") == 0);
-    bool rev =
-        out->order_count == 0 || (out->order_count == 1 && out->orders[0] == TIERCE__TOUCH_REV);
     if (paths > 0)
-        return tierce__cli_usage(COMMAND, "--live names what is read; there is no TRACE beside it");
-    if (!lru || !rev || out->ttl_count > 0 || asks_for_more(out))
-        return tierce__cli_usage(COMMAND, "--live shows lru and goes with --capacity, --match, "
-                                          "--block-bytes, --format, --bad-share and --every");
+        return tierce__cli_usage(COMMAND, "--live names the sources; give no TRACE with it");
+    if (asks_for_more(out))
+        return tierce__cli_usage(
+            COMMAND, "--live shows hit rates and goes with --policy, --order, --ttl, "
+                     "--capacity, --match, --block-bytes, --format, --bad-share, "
+                     "--every, --fade, --seed, --threads and --kvcm-mode, -batch, -used "
+                     "and -sample-rate");
+    for (size_t m = 0; m < out->match_count; m++) {
+        if (out->matches[m].kind == TIERCE__MATCH_STREAM && out->fade_us > 0)
+            return tierce__cli_usage(COMMAND,
+                                     "--fade does not go with --match stream: its hits are "
+                                     "not counted by request");
+    }
+    if (out->cache_count == 0 && tierce__cache_find(&out->caches[0], "lru") == 0)
+        out->cache_count = 1;
     return add_defaults(out);
 }
 
@@ -382,6 +404,7 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
         {"kvcm-config", required_argument, NULL, OPTION_KVCM_CONFIG},
         {"live", required_argument, NULL, OPTION_LIVE},
         {"every", required_argument, NULL, OPTION_EVERY},
+        {"fade", required_argument, NULL, OPTION_FADE},
         TIERCE__OPTIMIZE_MONEY_OPTIONS,
         TIERCE__OPTIMIZE_SIM_OPTIONS,
         {NULL, 0, NULL, 0},
@@ -395,10 +418,11 @@ int tierce__optimize_read_args(struct tierce__optimize *out, int argc, char **ar
                      : read_option(out, option);
     if (status != TIERCE__CLI_OK)
         return status;
-    if (out->live != NULL)
+    if (out->live_count > 0)
         return read_live(out, argc - optind);
-    if (out->every_ms > 0)
-        return tierce__cli_usage(COMMAND, "--every goes with --live");
+    if (out->every_ms > 0 || out->fade_us > 0)
+        return tierce__cli_usage(COMMAND, "%s goes with --live",
+                                 out->every_ms > 0 ? "--every" : "--fade");
     bool is_named = optind < argc && argv[optind][0] != '\0';
     if (!is_named && (optind < argc || out->kvcm_config_path == NULL))
         return tierce__cli_usage(COMMAND, "takes a trace: a file, or - for standard input");

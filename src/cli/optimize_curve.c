@@ -86,11 +86,6 @@ static bool wants_colour(FILE *file)
 
 /* ---- what is drawn --------------------------------------------------------------------------- */
 
-static double rate(const struct tierce__sweep_row *row)
-{
-    return row->blocks > 0 ? (double)row->hits / (double)row->blocks : 0;
-}
-
 static bool is_of(const struct tierce__sweep_row *row, const struct tierce__match *match)
 {
     return row->match.kind == match->kind && row->match.window == match->window;
@@ -145,7 +140,7 @@ static bool find_lines(struct drawing *d, const struct tierce__match *match)
         if (!is_of(row, match))
             continue;
         add_line(d, i);
-        best = fmax(best, rate(row));
+        best = fmax(best, tierce__sweep_rate(row));
         if (row->capacity != TIERCE__CAPACITY_UNLIMITED) {
             d->least = fmin(d->least, log((double)row->capacity));
             d->most = fmax(d->most, log((double)row->capacity));
@@ -169,17 +164,17 @@ static double rate_at(const struct drawing *d, const struct line *line, double a
         if (!tierce__sweep_same_line(row, &d->sweep->rows[line->first]))
             continue;
         if (row->cache->kind == TIERCE__CACHE_INFINITE)
-            return rate(row);
+            return tierce__sweep_rate(row);
         double x = log((double)row->capacity);
         if (row->capacity == TIERCE__CAPACITY_UNLIMITED)
             continue;
         if (x <= at + 1e-9 && x > below) {
             below = x;
-            low = rate(row);
+            low = tierce__sweep_rate(row);
         }
         if (x >= at - 1e-9 && x < above) {
             above = x;
-            high = rate(row);
+            high = tierce__sweep_rate(row);
         }
     }
     if (low < 0 || high < 0)

@@ -114,7 +114,7 @@ static int begin_members(struct members *m, const struct tierce__optimize_trace 
     return TIERCE__CLI_OK;
 }
 
-/* A group for each quota: what --group says, else the instance of that name. */
+/* A group for each quota: the members in --group, else the instance of that name. */
 static int list_quotas(struct members *m, const struct tierce__optimize *request,
                        const struct tierce__optimize_trace *trace)
 {
@@ -187,7 +187,7 @@ static void print_quotas(FILE *file, const struct tierce__optimize *request,
                 groups->left_out);
 }
 
-/* Columns of both tables; what one has not is empty. */
+/* Columns of both tables; a cell that one lacks is empty. */
 static const char csv_header[] =
     "trace,kind,group,policy,order,match,capacity,requests,blocks,hits,hit_rate,"
     "internal_blocks,internal_hits,hits_max,hits_bound\n";

@@ -155,7 +155,7 @@ int tierce__optimize_fit_money(struct tierce__optimize_money *money, uint64_t *b
     setup->block_bytes = *block_bytes;
     double bytes = tierce__block_bytes(setup);
     if (!(bytes >= 1 && bytes < 1e18))
-        return tierce__cli_usage(COMMAND, "a block of %g bytes is none", bytes);
+        return tierce__cli_usage(COMMAND, "a block cannot have %g bytes", bytes);
     *block_bytes = (uint64_t)bytes;
     if (money->speeds_path == NULL)
         return TIERCE__CLI_OK;

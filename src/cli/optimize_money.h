@@ -9,18 +9,18 @@
 #include <stdio.h>
 
 /*
- * Of `tierce optimize`: what hits are worth, and how far to trust them.
+ * Part of `tierce optimize`: the value of hits, and the confidence in them.
  *
- *     optimize_money.c          the options, what the trace says to them, running it
+ *     optimize_money.c          the options, their values from the trace, running it
  *     optimize_profile.c        --profile and --tier-speeds
  *     optimize_money_print.c    the tables and the columns of the CSV
- *     optimize_trust.c          what a row's number does not show
+ *     optimize_trust.c          the uncertainty of a row's number
  */
 
 struct tierce__optimize;
 struct tierce__optimize_trace;
 
-/* What was asked for. */
+/* The requested evaluation. */
 struct tierce__optimize_money {
     const char *model, *gpu, *tier;         /* as they were written; NULL */
     const char *profile_path, *speeds_path; /* NULL */
@@ -114,11 +114,11 @@ void tierce__optimize_print_columns(FILE *file, const struct tierce__optimize_fi
 void tierce__optimize_print_cells(FILE *file, const struct tierce__optimize_findings *findings,
                                   size_t row);
 
-/* The tables of money, if it is known, and what the numbers stand on. */
+/* Prints the tables of money, if known, and the assumptions of the numbers. */
 void tierce__optimize_print_money(FILE *file, const struct tierce__optimize_findings *findings,
                                   const struct tierce__sweep *sweep);
 
-/* Intervals, if there are any, and what the rates do not show. */
+/* Prints confidence intervals, if there are any, and the limits of the rates. */
 void tierce__optimize_print_trust(FILE *file, const struct tierce__optimize *request,
                                   const struct tierce__optimize_findings *findings,
                                   const struct tierce__sweep *sweep);

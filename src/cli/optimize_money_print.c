@@ -19,7 +19,7 @@ static void print_number(FILE *file, double value)
     if (isnan(value))
         fprintf(file, "%*s", CELL, "-");
     else if (isinf(value))
-        fprintf(file, "%*s", CELL, "free"); /* what is saved for nothing */
+        fprintf(file, "%*s", CELL, "free"); /* savings without cost */
     else
         fprintf(file, "%*.*f", CELL, fabs(value) < 10 ? 3 : fabs(value) < 1000 ? 2 : 0, value);
 }
@@ -137,8 +137,7 @@ static void print_first_line(FILE *file, const struct tierce__optimize_findings 
             continue;
         fprintf(file, "%*" PRIu64, LABEL, row->capacity);
         print_bytes(file, r->bytes);
-        fprintf(file, "%*.2f%%", CELL - 1,
-                row->blocks > 0 ? 100 * (double)row->hits / (double)row->blocks : 0);
+        fprintf(file, "%*.2f%%", CELL - 1, 100 * tierce__sweep_rate(row));
         print_number(file, r->gpus_saved);
         print_number(file, r->saved_per_hour);
         print_number(file, r->cost_per_hour);

@@ -71,9 +71,13 @@ void tierce__optimize_label(char out[TIERCE__OPTIMIZE_LABEL_BYTES],
 void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tierce__sweep *sweep,
                                 const struct tierce__optimize_findings *findings)
 {
+    /* Of one trace all rows or none. */
+    bool has_internal = sweep->row_count > 0 && sweep->rows[0].internal_blocks > 0;
     fputs(tierce__optimize_csv_header, file);
     if (findings != NULL)
         tierce__optimize_print_columns(file, findings);
+    if (has_internal)
+        fputs(",internal_blocks,internal_hits,store_hit_rate", file);
     fputc('\n', file);
     for (size_t i = 0; i < sweep->row_count; i++) {
         const struct tierce__sweep_row *row = &sweep->rows[i];
@@ -86,6 +90,9 @@ void tierce__optimize_print_csv(FILE *file, const char *trace, const struct tier
                 row->hits, rate(row->hits, row->blocks));
         if (findings != NULL)
             tierce__optimize_print_cells(file, findings, i);
+        if (has_internal)
+            fprintf(file, ",%" PRIu64 ",%" PRIu64 ",%.6f", row->internal_blocks, row->internal_hits,
+                    tierce__sweep_rate(row));
         fputc('\n', file);
     }
 }
@@ -124,7 +131,7 @@ static void print_line(FILE *file, const struct tierce__optimize *request,
         if (row == NULL)
             fprintf(file, "%*s", COLUMN, "-");
         else
-            fprintf(file, "%*.2f%%", COLUMN - 1, 100 * rate(row->hits, row->blocks));
+            fprintf(file, "%*.2f%%", COLUMN - 1, 100 * tierce__sweep_rate(row));
     }
     fputc('\n', file);
 }
@@ -184,6 +191,25 @@ static size_t choose_beside(FILE *file, size_t capacities)
     return (capacities + parts - 1) / parts;
 }
 
+/* Of what the rates are: an engine's own hits are no gain of a store. */
+static void print_title(FILE *file, const struct tierce__optimize *request,
+                        const struct tierce__recording_totals *totals,
+                        const struct tierce__match *match)
+{
+    char name[TIERCE__MATCH_TEXT_BYTES];
+    tierce__match_print(match, name);
+    fprintf(file, "\nhits by %s, ", name);
+    if (totals->internal_blocks > 0 || request->sim.has_engine)
+        fprintf(file,
+                "without the engine's own: of the %" PRIu64 " of %" PRIu64
+                " blocks looked up that the engine did not hold",
+                totals->read_blocks - totals->internal_blocks, totals->read_blocks);
+    else
+        fprintf(file, "with the engine's own%s, of the blocks looked up",
+                request->live_count == 0 ? " (--engine-cache SIZE leaves them out)" : "");
+    fprintf(file, ", in a cache of so many %s:\n", request->in_bytes ? "bytes" : "blocks");
+}
+
 void tierce__optimize_print_table(FILE *file, const struct tierce__optimize *request,
                                   const struct tierce__recording_totals *totals,
                                   const struct tierce__sweep *sweep)
@@ -200,10 +226,7 @@ void tierce__optimize_print_table(FILE *file, const struct tierce__optimize *req
             " of them different, the longest request %" PRIu32 "\n",
             totals->requests, time, totals->blocks, totals->distinct, totals->longest);
     for (size_t m = 0; m < request->match_count; m++) {
-        char match[TIERCE__MATCH_TEXT_BYTES];
-        tierce__match_print(&request->matches[m], match);
-        fprintf(file, "\nhits by %s, of the blocks looked up, in a cache of so many %s:\n", match,
-                request->in_bytes ? "bytes" : "blocks");
+        print_title(file, request, totals, &request->matches[m]);
         for (size_t at = 0; at < request->capacity_count; at += beside) {
             size_t left = request->capacity_count - at;
             if (at > 0)

@@ -16,7 +16,7 @@
 
 /* ---- --profile ------------------------------------------------------------------------------- */
 
-/* What is being read. */
+/* The file that is being read. */
 struct source {
     struct tierce__profiles *profiles;
     const char *path;

@@ -7,7 +7,7 @@
 
 enum { SLICES = 60 }; /* of time: as many as can still be told apart where lines cross */
 
-/* What the page shows besides the sweep and what was found in it. */
+/* The parts of the page besides the sweep and its findings. */
 struct extras {
     struct tierce__life life;
     struct tierce__timeline timeline;
@@ -27,7 +27,8 @@ static uint64_t choose_capacity(const struct tierce__optimize *request)
     return capacity;
 }
 
-/* What every cache can count: touches have no place in a request that is stored as a whole. */
+/* The matching that every cache can count: touches do not apply to a request that is stored as a
+ * whole. */
 static struct tierce__match choose_match(const struct tierce__optimize *request)
 {
     for (size_t i = 0; i < request->match_count; i++) {

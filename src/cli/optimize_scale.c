@@ -28,7 +28,7 @@ void tierce__optimize_print_budget(FILE *file, const struct tierce__optimize *re
         tierce__optimize_label(label, sweep, best);
         tierce__optimize_capacity(capacity, request, best->capacity);
         fprintf(file, "\nthe best within %s: %s at %s, with %.2f%%\n", budget, label, capacity,
-                best->blocks > 0 ? 100 * (double)best->hits / (double)best->blocks : 0);
+                100 * tierce__sweep_rate(best));
     }
 }
 

@@ -253,6 +253,9 @@ int tierce__optimize_read_sim(struct tierce__optimize_sim *out, int option, cons
     case TIERCE__OPTIMIZE_BUDGET:
         out->has_budget = true;
         return read_size(&out->budget, "--budget", value);
+    case TIERCE__OPTIMIZE_ENGINE_CACHE:
+        out->has_engine = true;
+        return read_size(&out->engine, "--engine-cache", value);
     case TIERCE__OPTIMIZE_TIER_CSV:
         out->tier_csv = value;
         return TIERCE__CLI_OK;
@@ -267,11 +270,11 @@ int tierce__optimize_read_sim(struct tierce__optimize_sim *out, int option, cons
 bool tierce__optimize_asks_sim(const struct tierce__optimize_sim *sim)
 {
     return sim->life || sim->timeline != NULL || sim->tier_count > 0 || sim->group_count > 0 ||
-           sim->quota_count > 0 || sim->has_split || sim->has_budget || sim->scale > 0 ||
-           sim->tier_csv != NULL || sim->group_csv != NULL;
+           sim->quota_count > 0 || sim->has_split || sim->has_budget || sim->has_engine ||
+           sim->scale > 0 || sim->tier_csv != NULL || sim->group_csv != NULL;
 }
 
-/* What each tier costs, if all say it. */
+/* The cost of each tier, if all have one. */
 static int find_costs(struct tierce__optimize_sim *sim, const struct tierce__optimize_money *money)
 {
     char why[TIERCE__PROFILE_WHY_BYTES];

@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 /*
- * Of `tierce optimize`: what is simulated beside the sweep, each only when it is asked for.
+ * Part of `tierce optimize`: simulations besides the sweep, each only on request.
  *
  *     optimize_sim.c       the options
  *     optimize_sizes.c     capacities, once the trace is read
@@ -53,10 +53,11 @@ struct tierce__optimize_sim {
     struct tierce__optimize_named groups[TIERCE__OPTIMIZE_GROUPS_MAX];
     struct tierce__optimize_named quotas[TIERCE__OPTIMIZE_GROUPS_MAX];
     size_t group_count, quota_count;
-    bool has_split, has_budget;
+    bool has_split, has_budget, has_engine;
     struct tierce__optimize_size split, budget;
-    double scale;                     /* 0: the whole trace */
-    const char *tier_csv, *group_csv; /* NULL, a file, or "-" */
+    struct tierce__optimize_size engine; /* of each engine's own cache */
+    double scale;                        /* 0: the whole trace */
+    const char *tier_csv, *group_csv;    /* NULL, a file, or "-" */
 };
 
 /* Rows of the options' table, and reading one of them. Return an exit status, as all below. */
@@ -74,6 +75,7 @@ enum {
     TIERCE__OPTIMIZE_SCALE,
     TIERCE__OPTIMIZE_TIER_CSV,
     TIERCE__OPTIMIZE_GROUP_CSV,
+    TIERCE__OPTIMIZE_ENGINE_CACHE,
     TIERCE__OPTIMIZE_SIM_END,
 };
 
@@ -88,12 +90,16 @@ enum {
         {"split", required_argument, NULL, TIERCE__OPTIMIZE_SPLIT},                                \
         {"budget", required_argument, NULL, TIERCE__OPTIMIZE_BUDGET},                              \
         {"tier-csv", required_argument, NULL, TIERCE__OPTIMIZE_TIER_CSV},                          \
+        {"engine-cache", required_argument, NULL, TIERCE__OPTIMIZE_ENGINE_CACHE},                  \
         {"group-csv", required_argument, NULL, TIERCE__OPTIMIZE_GROUP_CSV},                        \
     {                                                                                              \
         "scale", required_argument, NULL, TIERCE__OPTIMIZE_SCALE                                   \
     }
 
 #define TIERCE__OPTIMIZE_SIM_HELP                                                                  \
+    "  --engine-cache SIZE  what each engine keeps itself, in GPU memory: its hits are left "      \
+    "out,\n"                                                                                       \
+    "                    and what remains is what a store adds\n"                                  \
     "  --budget SIZE     the best policy and capacity that is not larger\n"                        \
     "  --life            how blocks live: reuse, time to next use, the hottest prefixes; and in\n" \
     "                    each cache, where --capacity names some\n"                                \
@@ -126,9 +132,9 @@ bool tierce__optimize_asks_sim(const struct tierce__optimize_sim *sim);
 int tierce__optimize_check_sim(struct tierce__optimize *request);
 
 /*
- * The trace is read: what was given in bytes becomes blocks, or, where only the trace says how
- * large blocks are, all is in bytes (request->in_bytes), which is also what is chosen for such a
- * trace if nothing is said. Then all sizes have the unit of capacities.
+ * Called after the trace is read. Converts sizes in bytes to blocks. If only the trace has block
+ * sizes, everything is in bytes instead (request->in_bytes); that is also the default for such a
+ * trace. Afterwards all sizes have the unit of capacities.
  */
 int tierce__optimize_fit_sizes(struct tierce__optimize *request,
                                const struct tierce__recording_totals *totals);
@@ -159,7 +165,7 @@ int tierce__optimize_run_groups(const struct tierce__optimize *request,
 void tierce__optimize_print_budget(FILE *file, const struct tierce__optimize *request,
                                    const struct tierce__sweep *sweep);
 
-/* The sweep over a part of the trace (scale.h), and what it was worth. */
+/* Runs the sweep over a part of the trace (scale.h), and reports its accuracy. */
 int tierce__optimize_run_scaled(const struct tierce__optimize *request,
                                 const struct tierce__recording *recording, const char *name,
                                 const struct tierce__sweep_opts *opts);

@@ -59,7 +59,7 @@ struct sized {
 };
 
 enum {
-    SIZES_MAX = TIERCE__OPTIMIZE_LIST_MAX + TIERCE__TIERS_MAX + TIERCE__OPTIMIZE_GROUPS_MAX + 2
+    SIZES_MAX = TIERCE__OPTIMIZE_LIST_MAX + TIERCE__TIERS_MAX + TIERCE__OPTIMIZE_GROUPS_MAX + 3
 };
 
 static size_t list_sizes(struct sized out[SIZES_MAX], struct tierce__optimize *request)
@@ -76,6 +76,8 @@ static size_t list_sizes(struct sized out[SIZES_MAX], struct tierce__optimize *r
         out[count++] = (struct sized){"--split", &sim->split};
     if (sim->has_budget)
         out[count++] = (struct sized){"--budget", &sim->budget};
+    if (sim->has_engine)
+        out[count++] = (struct sized){"--engine-cache", &sim->engine};
     return count;
 }
 

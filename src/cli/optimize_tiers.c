@@ -89,6 +89,25 @@ static void print_loads(FILE *file, const struct tierce__optimize *request,
     fputc('\n', file);
 }
 
+/* The queueing time of tiers that serve one operation at a time. */
+static void print_queues(FILE *file, const struct tierce__optimize *request,
+                         const struct tierce__tiers_result *result)
+{
+    for (size_t i = 0; i < result->tier_count; i++) {
+        const struct tierce__tier_result *t = &result->tiers[i];
+        char wait[32], most[32], left[32];
+        if (!(request->sim.tiers[i].write_bytes_per_s > 0))
+            continue;
+        tierce__optimize_time(wait, t->wait_s);
+        tierce__optimize_time(most, t->queue_max_s);
+        tierce__optimize_time(left, t->queue_s);
+        fprintf(file,
+                "%s does one thing at a time: %" PRIu64 " of %" PRIu64
+                " loads waited, %s in all; its queue was %s at most, %s at the end\n",
+                request->sim.tiers[i].name, t->waits, t->loads, wait, most, left);
+    }
+}
+
 /* ---- money ----------------------------------------------------------------------------------- */
 
 /* Dollars an hour. */
@@ -170,6 +189,7 @@ static void print_tiers(FILE *file, const struct tierce__optimize *request,
         fprintf(file, "%" PRIu64 " blocks were not stored: the first tier has no room for them\n",
                 result->not_stored);
     print_loads(file, request, tiers);
+    print_queues(file, request, result);
     print_money(file, request, result);
     if (!knows_bytes)
         fputs("--block-bytes SIZE or --model NAME gives bytes and times\n", file);
@@ -193,7 +213,12 @@ static void print_csv_tier(FILE *file, const struct tierce__tier_spec *spec,
     fprintf(file, ",%.6g,%.6g,%.6g,,,,,", t->read_s, t->write_s, t->worn);
 }
 
-/* What only all of them together have; times where the trace or the options give some. */
+static void print_csv_queue(FILE *file, const struct tierce__tier_result *t)
+{
+    fprintf(file, ",%" PRIu64 ",%.6g,%.6g,%.6g", t->waits, t->wait_s, t->queue_s, t->queue_max_s);
+}
+
+/* Columns of the total only; times if the trace or the options give any. */
 static void print_csv_all(FILE *file, const struct tierce__optimize *request,
                           struct tierce__tiers *tiers)
 {
@@ -225,7 +250,8 @@ static int write_csv(const struct tierce__optimize *request, struct tierce__tier
     fputs("trace,tier,policy,capacity,used,asked,hits,hit_rate,internal_hits,failed,loads,"
           "read_blocks,read_bytes,written_blocks,written_bytes,stored,promoted,demoted,refused,"
           "evicted,expired,reading_s,writing_s,worn,load_mean,load_p50,load_p90,load_p99,"
-          "not_stored,saved_per_hour,cost_per_hour,net_per_hour\n",
+          "not_stored,saved_per_hour,cost_per_hour,net_per_hour,waits,waiting_s,queue_s,"
+          "queue_max_s\n",
           file.file);
     bool has_money = count_money(&money, request, result);
     for (size_t i = 0; i <= result->tier_count; i++) {
@@ -241,6 +267,10 @@ static int write_csv(const struct tierce__optimize *request, struct tierce__tier
         else
             fprintf(file.file, ",%.6g,%.6g,%.6g", money.saved, money.cost,
                     money.saved - money.cost);
+        if (i < result->tier_count)
+            print_csv_queue(file.file, &result->tiers[i]);
+        else
+            fputs(",,,,", file.file);
         fputc('\n', file.file);
     }
     return tierce__optimize_close(&file, request->sim.tier_csv);

@@ -23,8 +23,11 @@ static void print_intervals(FILE *file, const struct tierce__optimize *request,
     if (trust->clusters < trust->sessions)
         fprintf(file, "sessions are drawn %" PRIu32 " at a time, always the same together\n",
                 trust->sessions / trust->clusters);
-    fprintf(file, "%s;\nwhat is drawn are their hits as they were\n%-24s%12s%10s%20s\n",
-            tierce__session_kind_text(trust->kind), "", "capacity", "hits", "interval");
+    bool has_internal = sweep->row_count > 0 && sweep->rows[0].internal_blocks > 0;
+    fprintf(file, "%s;\nwhat is drawn are their hits as they were%s\n%-24s%12s%10s%20s\n",
+            tierce__session_kind_text(trust->kind),
+            has_internal ? ", with those on blocks that the engine held itself" : "", "",
+            "capacity", "hits", "interval");
     for (size_t i = 0; i < sweep->row_count; i++) {
         const struct tierce__sweep_row *row = &sweep->rows[i];
         const struct tierce__trust_row *t = &trust->rows[i];

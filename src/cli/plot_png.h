@@ -4,9 +4,9 @@
 
 #include "optimizer/report.h"
 
-/* The plot of tierce__report_svg as PNG, two pixels for one, by cairo in a font that is installed.
- * What cannot be written is the file's to say (ferror). [borrow] the report for the call. Errors:
- * -ENOMEM. Threads: one at a time. */
+/* The plot of tierce__report_svg as PNG, two pixels for one, by cairo in an installed font. Write
+ * errors are reported by ferror(file). [borrow] the report for the call. Errors: -ENOMEM. Threads:
+ * one at a time. */
 TIERCE_MUSTUSE int tierce__plot_png(FILE *file, const struct tierce__report *report);
 
 #endif

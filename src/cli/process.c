@@ -97,11 +97,15 @@ int tierce__processes_find(const char *command, const char *who, struct tierce__
     if (status != TIERCE__CLI_OK || *count > 0)
         return status;
     if (who != NULL)
-        return tierce__cli_fail(command, "process %s has no control socket in %s", who, folder);
-    return tierce__cli_fail(command,
-                            "no process of this user has a control socket in %s; one with "
-                            "control.socket elsewhere is named by that path",
-                            folder);
+        return tierce__cli_fail(command,
+                                "process %s has no control socket in %s: check the process id, or "
+                                "pass the path of its control.socket",
+                                who, folder);
+    return tierce__cli_fail(
+        command,
+        "no process of this user has a control socket in %s; if control.socket is "
+        "elsewhere, pass its path",
+        folder);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
@@ -132,7 +136,8 @@ int tierce__process_ask(const char *command, const struct tierce__process *proce
     int rc = tierce__http_post(&answer, curl, url, body, PAGE_BYTES_MAX, why);
     curl_easy_cleanup(curl);
     if (rc < 0)
-        return say(command, is_quiet, process, rc == -ECONNREFUSED ? "nobody answers there" : why);
+        return say(command, is_quiet, process,
+                   rc == -ECONNREFUSED ? "no process answers on this socket" : why);
     int status = TIERCE__CLI_OK;
     if (answer.body != NULL)
         tierce__cli_clean(answer.body);

@@ -16,15 +16,15 @@ struct tierce__process {
 
 /*
  * The processes that `who` names: a socket's path, a process id, or NULL for all of this user's.
- * *out, heap, [*count], at least one. Returns an exit status; what was wrong has been said.
+ * *out, heap, [*count], at least one. Returns an exit status; errors have been printed.
  */
 TIERCE_MUSTUSE int tierce__processes_find(const char *command, const char *who,
                                           struct tierce__process **out, size_t *count);
 
 /*
  * The page `path` of a process ("/status"), with `body` as a POST, or NULL for a GET. *text, heap,
- * NUL-terminated, and clean (cli.h): whoever it is that answers. Returns an exit status; what was
- * wrong has been said, unless `is_quiet`.
+ * NUL-terminated, and cleaned (cli.h), because any process may answer. Returns an exit status;
+ * errors have been printed, unless `is_quiet`.
  */
 TIERCE_MUSTUSE int tierce__process_ask(const char *command, const struct tierce__process *process,
                                        const char *path, const char *body, bool is_quiet,

@@ -57,7 +57,7 @@ static void format_amount(char *text, size_t size, const struct tierce__progress
         snprintf(text, size, "%.3g million", (double)amount / 1e6);
 }
 
-/* What is known of the end is left out where nothing is. */
+/* Omits the estimate of the end if there is none. */
 static void format_line(char line[256], const struct tierce__progress *progress, double seconds)
 {
     char done[32], total[32], rate[32], left[32];

@@ -8,8 +8,8 @@
 
 /*
  * Progress on stderr, over bytes or over items: a bar where stderr is a terminal, else a line every
- * few seconds. Where the total is not known (0), only what is done and how fast. Nothing is printed
- * for work that is over before the first line is due.
+ * few seconds. If the total is unknown (0), it shows only the amount done and the rate. Work that
+ * ends before the first line is due prints nothing.
  */
 struct tierce__progress {
     const char *name; /* [borrow until end] what is being done */

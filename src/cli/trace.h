@@ -4,7 +4,7 @@
 
 #include "optimizer/trace.h"
 
-/* What `tierce trace` was asked for. Each function does one of its commands and returns an exit
+/* The arguments of `tierce trace`. Each function does one of its commands and returns an exit
  * status. */
 struct tierce__trace_run {
     const char *path;
@@ -27,7 +27,7 @@ int tierce__trace_sample(struct tierce__trace_run *run);
 void tierce__trace_tell_faults(const char *command, const char *path,
                                const struct tierce__trace_report *report);
 
-/* What the functions share: opening, what to say at the end, and failing. */
+/* Shared by the functions: opening, the final message, and failing. */
 int tierce__trace_run_open(struct tierce__trace_run *run, struct tierce__trace **out);
 int tierce__trace_run_close(struct tierce__trace_run *run, struct tierce__trace *trace, int rc);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tierce trace stat and head: what a trace holds. */
+/* tierce trace stat and head: the contents of a trace. */
 #include "cli/trace.h"
 
 #include <errno.h>
@@ -136,6 +136,9 @@ static void print_stat(const struct stat *stat, const struct tierce__trace_repor
     print_count("lines", report->lines);
     print_count("bad lines", report->bad_lines);
     print_count("skipped lines", report->skipped_lines);
+    print_count("joined lines", report->joined_lines);
+    print_count("notices", report->notices);
+    print_count("block bytes", report->block_bytes);
     print_count("out of order", report->reordered);
 }
 

@@ -11,7 +11,7 @@
 #include "optimizer/intern.h"
 #include "optimizer/trace_write.h"
 
-/* What a sample keeps, and of how many. */
+/* A sample: the kept groups and requests, and the number of requests read. */
 struct sample {
     struct tierce__intern *groups; /* sessions, or first blocks */
     uint32_t kept_groups;

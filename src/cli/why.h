@@ -7,7 +7,7 @@
 
 /*
  * Why a store folder does not hold a prompt, as JSON. A shard of size 0 is the only one that the
- * namespace has. Returns an exit status; what was wrong has been said. Blocks while the journal is
+ * namespace has. Returns an exit status; errors have been printed. Blocks while the journal is
  * read, twice.
  */
 TIERCE_MUSTUSE int tierce__why_folder(struct tierce__line *json, const char *folder,

@@ -91,7 +91,7 @@ static void conclude(struct tierce__answer *a, const struct wanted *w,
     uint32_t block = last_block(w, step, first), twin = w->twins[block];
     bool is_tail = block + 1 - first * step < step;
     if (twin == 0 && is_tail)
-        return; /* tails are stored only where somebody asks for it */
+        return; /* tails are stored only on request */
     a->miss.reason = twin > 0 ? TIERCE_MISS_NAMESPACE : TIERCE_MISS_NEVER_STORED;
     a->miss.block = a->held_blocks;
     memcpy(a->miss.hash, tierce_chain_hash(chain, block), TIERCE_HASH_BYTES);
@@ -145,11 +145,11 @@ static int search(struct tierce__answer *a, struct wanted *w, const struct tierc
     struct tierce_chain *chain;
     int rc = tierce__naming_of(&a->naming, a->ns_text);
     if (rc < 0)
-        return tierce__cli_fail("why",
-                                "%.300s: the text of that namespace is not there, so nobody knows "
-                                "how its tokens become keys; an engine writes it again when it "
-                                "stores",
-                                inspect->path);
+        return tierce__cli_fail(
+            "why",
+            "%.300s: the text of that namespace is missing, so its tokens cannot "
+            "be converted to keys; an engine writes it again when it stores",
+            inspect->path);
     rc = tierce__prompt_chain(&chain, prompt, &a->naming);
     if (rc < 0)
         return tierce__cli_fail("why", "%s", tierce_strerror(rc));

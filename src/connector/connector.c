@@ -28,7 +28,7 @@ static const struct scheme *find_scheme(const char *name)
     return NULL;
 }
 
-/* `name` NULL: the URL has none. What has a '+' is told in one for all. */
+/* `name` NULL: the URL has none. Schemes with a '+' share one message. */
 static int refuse_scheme(const char *name, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     size_t room = TIERCE__CONNECTOR_WHY_BYTES;

@@ -11,8 +11,8 @@
 #include <tierce/status.h>
 
 /*
- * The client of one kind of remote store. It keeps named objects of opaque bytes: what a name means
- * and whether the bytes are good is the business of who asks (tier/remote.h).
+ * The client of one kind of remote store. It stores named objects of opaque bytes. The caller
+ * (tier/remote.h) defines the meaning of names and verifies the bytes.
  *
  *     rc = tierce__connector_open(&connector, "redis://127.0.0.1:6379/0?ttl=24h", &opts, why);
  *     connector->ops->submit(connector, &req);      // answered by req.done
@@ -21,18 +21,18 @@
  * Everything is a request, as in tier/tier.h: submit() returns nothing and does not block; the
  * answer is done(req), exactly once, at the deadline at the latest, perhaps before submit returns,
  * perhaps from a thread of the connector, never under a lock of it. `done` must not block. The
- * request and its names are the caller's and stay until done. Where a call to the outside cannot be
- * ended at the deadline, it is left behind: the connector has a reference of its own on the buffer
- * until the call has come back, and touches nothing else of the request.
+ * request and its names are the caller's and stay until done. If an external call cannot be ended
+ * at the deadline, it is abandoned: the connector keeps its own reference on the buffer until the
+ * call returns, and touches nothing else of the request.
  *
- * An object is there whole or not at all: half of a PUT is never found, whatever happens to either
- * side, and a PUT of a name that is there replaces it at once. Several writers of one name are
- * allowed; the last one to finish wins. With TIERCE__CONNECTOR_NO_REPLACE it is the first one: a
- * PUT of a name that is there changes nothing and is answered 0, and what shall be replaced is
- * deleted before.
+ * An object exists whole or not at all: half of a PUT is never found, even after a crash of either
+ * side, and a PUT of an existing name replaces the object atomically. Several writers of one name
+ * are allowed; the last one to finish wins. With TIERCE__CONNECTOR_NO_REPLACE the first one wins: a
+ * PUT of an existing name changes nothing and is answered 0, and an object must be deleted before
+ * it is replaced.
  *
- * Connections are made when they are needed and made again when they were lost; what was sent and
- * not answered is not sent again. Credentials are never in `why`, in a log or in a metric.
+ * Connections are opened on demand and reopened after a loss. A request that was sent and not
+ * answered is not sent again. Credentials are never in `why`, in a log or in a metric.
  *
  * Thread: any.
  */
@@ -51,7 +51,8 @@ enum tierce__connector_op {
     TIERCE__CONNECTOR_PING,   /* is the store there, and does it take our credentials? */
 };
 
-/* What is served first where not all can be at once; equal ones in the order they came. */
+/* Priority of requests when not all can be served at once. Equal ones are served in order of
+ * arrival. */
 enum tierce__connector_urgency {
     TIERCE__CONNECTOR_PEEK, /* EXISTS, PING */
     TIERCE__CONNECTOR_PREFETCH,
@@ -62,8 +63,8 @@ enum tierce__connector_urgency {
 
 #define TIERCE__CONNECTOR_NAME_MAX 512u
 
-/* The name of an object: bytes without '\0', 1 .. TIERCE__CONNECTOR_NAME_MAX. Not a path: it may
- * hold slashes and dots, which the connector maps to what its store takes. */
+/* The name of an object: bytes without '\0', 1 .. TIERCE__CONNECTOR_NAME_MAX. It is no path: it may
+ * contain slashes and dots, which the connector maps to characters that its store accepts. */
 struct tierce__store_name {
     const char *text; /* not terminated */
     size_t bytes;
@@ -79,27 +80,29 @@ struct tierce__connector_req {
     tierce__connector_done_fn *done;
     void *arg; /* the caller's */
 
-    /* EXISTS: names[0 .. name_count), [out] found: the leading ones that are there. GET, PUT,
-     * DELETE: names[0]. LIST: names[0] is what names begin with, or no name. [borrow until done] */
+    /* EXISTS: names[0 .. name_count). [out] found: the number of leading names that exist for
+     * certain, with any status; 0 if none is known. TIERCE_E_DEADLINE with found > 0 is a partial
+     * answer: the names after these may or may not exist. GET, PUT, DELETE: names[0]. LIST:
+     * names[0] is a prefix, or there is no name. [borrow until done] */
     const struct tierce__store_name *names;
     size_t name_count;
     size_t found;
 
     /*
      * GET: bytes [offset, offset + length) of the object to buf->data + offset. Without
-     * TIERCE__CONNECTOR_RANGES: offset 0 and the whole object, whose length must be `length`. An
-     * object that ends before the range does, or that is not `length` long where it is read whole,
-     * is TIERCE_E_FORMAT, and what buf holds then is undefined; one that ends before the range
-     * begins may also be TIERCE_E_MISS. PUT: buf->data[0 .. length). `length` is never 0.
-     * The caller keeps its reference until done.
+     * TIERCE__CONNECTOR_RANGES: offset 0 and the whole object, whose length must be `length`. The
+     * status is TIERCE_E_FORMAT if the object ends before the range, or, when read whole, is not
+     * `length` bytes long; the contents of buf are then undefined. If it ends before the range
+     * begins, the status may also be TIERCE_E_MISS. PUT: buf->data[0 .. length). `length` is never
+     * 0. The caller keeps its reference until done.
      */
     struct tierce__buf *buf;
     uint64_t offset;
     uint64_t length;
 
     /* LIST: [in, out] cursor: 0 for the first page, 0 again after the last. `each` is called before
-     * done for each name of the page, under no lock. A name that is there all the time is told once
-     * at least; a page may be empty. */
+     * done for each name of the page, under no lock. A name that exists throughout is reported at
+     * least once; a page may be empty. */
     uint64_t cursor;
     tierce__connector_each_fn *each;
 
@@ -151,6 +154,9 @@ struct tierce__connector_ops {
 struct tierce__connector {
     const struct tierce__connector_ops *ops;
     unsigned caps; /* TIERCE__CONNECTOR_... of this store as it is configured */
+    /* Adjacent ranges of one object, requested together into one buffer, are read in one request of
+     * up to this many bytes; a shorter request costs as much. 0: each range is one request. */
+    uint64_t read_bytes;
 };
 
 struct tierce__connector_opts {

@@ -5,7 +5,8 @@
 #include "base/url.h"
 #include "connector/connector.h"
 
-/* What a connector is opened from. [borrow for the call] but opts->pool, as connector.h says. */
+/* The arguments for opening a connector. [borrow for the call], except opts->pool: see
+ * connector.h. */
 struct tierce__connector_source {
     const struct tierce__url *url;
     const char *text; /* the URL as it was given */
@@ -22,7 +23,7 @@ typedef int tierce__connector_open_fn(struct tierce__connector **out,
 #undef TIERCE_CONNECTOR
 
 /* Whether a request keeps the contract of connector.h: 0, TIERCE_E_ARGUMENT, TIERCE_E_LIMIT, or
- * TIERCE_E_UNSUPPORTED for what a connector with these caps has not. */
+ * TIERCE_E_UNSUPPORTED for an operation that these caps lack. */
 TIERCE_MUSTUSE int tierce__connector_check(const struct tierce__connector_req *req, unsigned caps);
 
 #endif

@@ -33,7 +33,7 @@ struct tierce__link {
 
 /* ---- statuses -------------------------------------------------------------------------------- */
 
-/* What an error of the file system means to whoever asked for an object. */
+/* The status of a request for an object after an error of the file system. */
 static int status_of(int rc)
 {
     switch (rc) {
@@ -46,7 +46,7 @@ static int status_of(int rc)
         return TIERCE_E_REFUSED;
     case -EFBIG:
         return TIERCE_E_LIMIT;
-    case -ENOENT: /* the root; objects are told apart before */
+    case -ENOENT: /* the root; a missing object was handled before */
     case -ENOTDIR:
     case -ESTALE:
     case -ENOTCONN:
@@ -75,6 +75,8 @@ static int ready(struct tierce__link *link)
         return 0;
     int rc = tierce__file_open_store(link->store, &link->levels);
     link->opens += rc == 0;
+    if (rc == TIERCE_E_FORMAT)
+        return fail(link, TIERCE__FILE_STORE " is not the mark of a store of this version", rc);
     return rc == 0 ? 0 : fail(link, "opening the store", rc);
 }
 
@@ -86,34 +88,36 @@ static int missing(struct tierce__link *link)
     return access(path, F_OK) == 0 ? TIERCE_E_MISS : fail(link, "the store", -errno);
 }
 
-static void path_of(const struct tierce__link *link, char *path,
-                    const struct tierce__store_name *name)
+/* Whether the object of a name is there: 0 and its path; or TIERCE_E_MISS, TIERCE_E_UNSUPPORTED
+ * where something of others is in its place, or why that is not known. */
+static int find(struct tierce__link *link, char *path, const struct tierce__store_name *name)
 {
-    tierce__file_path(path, link->store->root, link->levels, name);
+    const char *root = link->store->root;
+    tierce__file_path(path, root, link->levels, name);
+    int rc = tierce__file_look(root, path);
+    if (rc == -ENOENT)
+        return missing(link);
+    if (rc == TIERCE_E_UNSUPPORTED)
+        snprintf(link->why, sizeof(link->why), "%.200s: no file of this store, or behind a link",
+                 path + strlen(root));
+    return rc == 0 || rc == TIERCE_E_UNSUPPORTED ? rc : fail(link, "looking for an object", rc);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 static int file_exists(struct tierce__link *link, const struct tierce__store_name *names,
-                       size_t count, size_t *found, uint64_t deadline_ns)
+                       size_t count, _Atomic size_t *found, uint64_t deadline_ns)
 {
     char path[TIERCE__FILE_PATH_BYTES];
     int rc = ready(link);
-    size_t i = 0;
-    for (; i < count && rc == 0; i++) {
-        path_of(link, path, &names[i]);
-        if (access(path, F_OK) != 0)
-            rc = errno == ENOENT ? missing(link) : fail(link, "looking for an object", -errno);
-        else if (tierce__now_ns() >= deadline_ns)
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        rc = find(link, path, &names[i]);
+        if (rc == 0)
+            *found = i + 1;
+        if (rc == 0 && i + 1 < count && tierce__now_ns() >= deadline_ns)
             rc = TIERCE_E_DEADLINE;
     }
-    if (rc == TIERCE_E_MISS) {
-        i--;
-        rc = 0;
-    }
-    if (rc == 0)
-        *found = i;
-    return rc;
+    return rc == TIERCE_E_MISS || rc == TIERCE_E_UNSUPPORTED ? 0 : rc;
 }
 
 /* Writes down that an object was used, if that was not done a moment ago. */
@@ -145,9 +149,10 @@ static int file_get(struct tierce__link *link, const struct tierce__store_name *
     char path[TIERCE__FILE_PATH_BYTES];
     (void)deadline_ns; /* a read cannot be ended */
     int rc = ready(link);
+    if (rc == 0)
+        rc = find(link, path, name);
     if (rc != 0)
-        return rc;
-    path_of(link, path, name);
+        return rc == TIERCE_E_UNSUPPORTED ? TIERCE_E_MISS : rc;
     rc = read_range(link->store->vfs, path, memory, offset, length);
     if (rc == -ESTALE) /* NFS: another host has replaced it meanwhile */
         rc = read_range(link->store->vfs, path, memory, offset, length);
@@ -179,8 +184,8 @@ static int make_folders(const struct tierce__link *link, const char *path)
     return rc;
 }
 
-/* What is being written counts from before it is begun, so that several writers do not go beyond
- * the cap together; a sweep may count it once more, which the next one sets right. */
+/* Writes in progress are counted before they begin, so that several writers together do not exceed
+ * the cap. A sweep may count a write twice; the next sweep corrects that. */
 static uint64_t used_bytes(struct tierce__file_store *store)
 {
     uint64_t swept = atomic_load_explicit(&store->swept_bytes, memory_order_relaxed);
@@ -221,10 +226,11 @@ static int file_put(struct tierce__link *link, const struct tierce__store_name *
     uint64_t bytes = tierce__round_up(length, TIERCE__FILE_BLOCK_BYTES);
     int rc = ready(link);
     if (rc == 0)
+        rc = find(link, path, name);
+    if (rc == 0 || rc == TIERCE_E_MISS)
         rc = take_room(link, bytes);
     if (rc != 0)
         return rc;
-    path_of(link, path, name);
     rc = tierce__file_publish(store, path, memory, length, deadline_ns);
     if (rc == -ENOENT && missing(link) == TIERCE_E_MISS) {
         rc = make_folders(link, path);
@@ -247,15 +253,12 @@ static int file_remove(struct tierce__link *link, const struct tierce__store_nam
     char path[TIERCE__FILE_PATH_BYTES];
     (void)deadline_ns;
     int rc = ready(link);
-    if (rc != 0)
-        return rc;
-    path_of(link, path, name);
+    if (rc == 0)
+        rc = find(link, path, name);
+    if (rc != 0) /* a foreign file is never found, and stays */
+        return rc == TIERCE_E_MISS || rc == TIERCE_E_UNSUPPORTED ? 0 : rc;
     rc = link->store->vfs->ops->unlink(link->store->vfs, path);
-    if (rc == -ENOENT) {
-        rc = missing(link);
-        return rc == TIERCE_E_MISS ? 0 : rc;
-    }
-    return rc == 0 ? 0 : fail(link, "deleting an object", rc);
+    return rc == 0 || rc == -ENOENT ? 0 : fail(link, "deleting an object", rc);
 }
 
 /* ---- pages of names -------------------------------------------------------------------------- */
@@ -286,13 +289,14 @@ static int tell_name(void *arg, const char *path, const char *relative)
  * have no folder, 0 if it is there itself. */
 static uint64_t leaf_path(const struct tierce__link *link, char *path, uint64_t leaf)
 {
+    struct stat st;
     size_t used = (size_t)snprintf(path, TIERCE__FILE_PATH_BYTES, "%s", link->store->root);
     for (uint32_t i = 0; i < link->levels; i++) {
         uint32_t below = 8 * (link->levels - 1 - i);
         uint64_t leaves = 1ull << below; /* below that folder */
         used += (size_t)snprintf(path + used, TIERCE__FILE_PATH_BYTES - used, "/%02x",
                                  (unsigned)(leaf >> below & 0xff));
-        if (access(path, F_OK) != 0)
+        if (lstat(path, &st) != 0 || !S_ISDIR(st.st_mode))
             return leaves - (leaf & (leaves - 1));
     }
     return 0;
@@ -311,7 +315,7 @@ static int file_list(struct tierce__link *link, const struct tierce__store_name 
     while (rc == 0 && leaf < leaves && listing.count < PAGE_NAMES) {
         uint64_t gap = leaf_path(link, path, leaf);
         if (gap == 0)
-            rc = tierce__file_walk(path, tell_name, &listing);
+            rc = tierce__file_walk(path, 0, tell_name, &listing);
         if (rc == -ENOENT)
             rc = 0;
         leaf += gap > 0 ? gap : 1;

@@ -6,29 +6,29 @@
 #include "connector/connector.h"
 
 /*
- * Objects as files of a folder that any number of processes on any number of hosts share: NFS, a
+ * Objects as files in a folder that any number of processes on any number of hosts share: NFS, a
  * mount of 3FS, a local disk.
  *
  *     file:///mnt/shared/tierce?size=2TiB
  *
- * The folder is made if only it is missing, not what lies above: where a mount is missing, that
- * would hide it. Below it:
+ * The connector creates the folder but not its parents: creating them would hide a missing mount.
+ * Contents:
  *
- *     ~store          "tierce file store 1", and how many levels of folders there are
- *     ~claim          who swept last, and how many bytes there were then
+ *     ~store          "tierce file store 1", and the number of folder levels
+ *     ~claim          the process that swept last, and the number of bytes at that time
  *     3f/a0/NAME      an object; the folders are the first bytes of SHA-256 of its name in hex
- *     3f/a0/~tmp-...  one that is being written
+ *     3f/a0/~tmp-...  an object that is being written
  *
- * NAME is the object's, with each byte but letters, digits and "._=+,@-" (and a '.' that comes
- * first) as %XX. What is longer than 200 bytes continues in a folder, "BEGIN~/REST". An object is
- * written beside its place, synced, renamed, and the folder synced.
+ * NAME is the object's name, with each byte except letters, digits and "._=+,@-" (and a leading
+ * '.') as %XX. A name longer than 200 bytes continues in a folder, "BEGIN~/REST". An object is
+ * written beside its final path, synced and renamed, and then the folder is synced.
  *
- * With a cap, what was used longest ago goes when the cap comes near: down to nine tenths of it. A
- * use is written down as the file's time of access, to the minute. What this process writes counts
- * at once, what others wrote since the last sweep does not; a PUT beyond the cap is TIERCE_E_FULL
- * until a sweep has made room. Usually one process sweeps for all: whoever sees no other one's
- * claim for the interval. Several at once do no harm. Temporaries that nobody has written to for
- * an hour go with a sweep, cap or not.
+ * With a cap, a sweep deletes the least recently used objects when the total comes near the cap,
+ * down to nine tenths of it. A use sets the file's access time, to the minute. Bytes that this
+ * process writes count at once; bytes of other processes count after the next sweep. A PUT beyond
+ * the cap returns TIERCE_E_FULL until a sweep has made room. Usually one process sweeps for all:
+ * the first that sees no claim of another for the interval. Several sweeps at once do no harm. A
+ * sweep also deletes temporary files that were not written to for an hour, with or without a cap.
  *
  * Thread: any.
  */
@@ -41,7 +41,7 @@ struct tierce__file_opts {
     uint32_t links;          /* transfers at once; 0: 8 */
     uint64_t cap_bytes;      /* 0: none */
     uint64_t sweep_ms;       /* the interval; 0: five minutes */
-    uint64_t tmp_ms;         /* age at which a temporary is nobody's; 0: one hour */
+    uint64_t tmp_ms;         /* age at which a temporary file counts as abandoned; 0: one hour */
     struct tierce__vfs *vfs; /* [transfer, on an error too] whose blocking calls are used */
 };
 

@@ -65,7 +65,7 @@ void tierce__file_folder_of(char *folder, const char *path)
     folder[bytes] = '\0';
 }
 
-/* What does not read back as it is written is not ours. */
+/* A path that does not encode back to itself is not ours. */
 bool tierce__file_name(char *name, size_t *bytes, const char *relative)
 {
     char again[TIERCE__FILE_PATH_BYTES];
@@ -88,4 +88,23 @@ bool tierce__file_name(char *name, size_t *bytes, const char *relative)
     tierce__file_encode(again, &(struct tierce__store_name){.text = name, .bytes = used});
     *bytes = used;
     return used > 0 && strcmp(again, relative) == 0;
+}
+
+bool tierce__file_is_object(const char *relative, uint32_t levels)
+{
+    char name[TIERCE__CONNECTOR_NAME_MAX], path[TIERCE__FILE_PATH_BYTES];
+    size_t folders = (size_t)levels * 3;
+    struct tierce__store_name own = {.text = name};
+    if (strlen(relative) <= folders || !tierce__file_name(name, &own.bytes, relative + folders))
+        return false;
+    tierce__file_path(path, "", levels, &own);
+    return strcmp(path + 1, relative) == 0;
+}
+
+bool tierce__file_is_temporary(const char *base)
+{
+    size_t before = strlen(TIERCE__FILE_TMP);
+    return strncmp(base, TIERCE__FILE_TMP, before) == 0 &&
+           strspn(base + before, "0123456789abcdef") == TIERCE__FILE_TMP_DIGITS &&
+           base[before + TIERCE__FILE_TMP_DIGITS] == '\0';
 }

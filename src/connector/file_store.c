@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -22,9 +23,10 @@ static void make_tmp_path(struct tierce__file_store *store, char *path, const ch
     tierce__store_le64(bytes + sizeof(store->tmp_seed),
                        atomic_fetch_add_explicit(&store->tmp_count, 1, memory_order_relaxed));
     tierce__hex_encode(hex, bytes, sizeof(bytes));
+    TIERCE_ASSERT(strlen(hex) == TIERCE__FILE_TMP_DIGITS);
     snprintf(path, TIERCE__FILE_PATH_BYTES, "%.*s/%s%s",
-             (int)(TIERCE__FILE_PATH_BYTES - TIERCE__FILE_TMP_BYTES), folder, TIERCE__FILE_TMP,
-             hex);
+             (int)(TIERCE__FILE_PATH_BYTES - sizeof(TIERCE__FILE_TMP) - sizeof(hex)), folder,
+             TIERCE__FILE_TMP, hex);
 }
 
 /* A whole file that is on the device. */
@@ -63,14 +65,24 @@ int tierce__file_publish(struct tierce__file_store *store, const char *path, con
 
 /* ---- the mark -------------------------------------------------------------------------------- */
 
-static int read_mark(const struct tierce__file_store *store, uint32_t *levels)
+int tierce__file_read_own(const struct tierce__file_store *store, char **out, const char *name,
+                          size_t bytes_max)
 {
-    char path[TIERCE__FILE_PATH_BYTES], wanted[MARK_BYTES], *text = NULL;
+    char path[TIERCE__FILE_PATH_BYTES];
     size_t bytes = 0;
-    snprintf(path, sizeof(path), "%s/%s", store->root, TIERCE__FILE_STORE);
-    int rc = tierce__read_file(&text, &bytes, path, MARK_BYTES);
+    snprintf(path, sizeof(path), "%s/%s", store->root, name);
+    int rc = tierce__file_look(store->root, path);
+    if (rc == 0)
+        rc = tierce__read_file(out, &bytes, path, bytes_max);
+    return rc == TIERCE_E_UNSUPPORTED || rc == -EFBIG ? TIERCE_E_FORMAT : rc;
+}
+
+int tierce__file_read_mark(const struct tierce__file_store *store, uint32_t *levels)
+{
+    char wanted[MARK_BYTES], *text = NULL;
+    int rc = tierce__file_read_own(store, &text, TIERCE__FILE_STORE, MARK_BYTES);
     if (rc != 0)
-        return rc == -EFBIG ? TIERCE_E_FORMAT : rc;
+        return rc;
     rc = TIERCE_E_FORMAT;
     for (unsigned i = 1; i <= TIERCE__FILE_LEVELS_MAX; i++) {
         snprintf(wanted, sizeof(wanted), MARK_FORMAT, i);
@@ -115,9 +127,9 @@ static int make_mark(struct tierce__file_store *store)
 
 int tierce__file_open_store(struct tierce__file_store *store, uint32_t *levels)
 {
-    int rc = read_mark(store, levels);
+    int rc = tierce__file_read_mark(store, levels);
     if (rc != -ENOENT)
         return rc;
     rc = make_mark(store);
-    return rc == 0 ? read_mark(store, levels) : rc;
+    return rc == 0 ? tierce__file_read_mark(store, levels) : rc;
 }

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sweeping: temporaries of the dead go, and where there is a cap, what was used longest ago. It
- * takes two walks over the folder and no memory per file: the first one adds up how many bytes are
- * how old, the second removes what is older than needed. Ages are by the clock of whoever keeps the
- * files, taken from a file that was just written.
+ * Sweeping: deletes abandoned temporary files and, with a cap, the least recently used objects. It
+ * takes two walks over the folder and no memory per file: the first adds up bytes by age, the
+ * second deletes files above the computed age. Ages use the clock of the file server, taken from a
+ * file that was just written.
  */
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/log_repeat.h"
 #include "connector/file_private.h"
 
 #include <errno.h>
@@ -27,6 +28,7 @@
 
 struct sweep {
     struct tierce__file_store *store;
+    uint32_t levels;
     uint64_t now_ms; /* by the clock of the files */
     uint64_t bytes;  /* of objects */
     uint64_t by_age[AGES];
@@ -99,18 +101,18 @@ static int count_file(void *arg, const char *path, const char *relative)
 {
     struct sweep *sweep = arg;
     struct stat st;
-    (void)relative;
+    bool is_temporary = tierce__file_is_temporary(base_of(path));
+    if (!is_temporary && !tierce__file_is_object(relative, sweep->levels))
+        return 0;
     int there = look_at(sweep, path, &st);
     if (there <= 0)
         return there;
-    if (strncmp(base_of(path), TIERCE__FILE_TMP, strlen(TIERCE__FILE_TMP)) == 0) {
+    if (is_temporary) {
         if (age_ms(sweep, ms_of(&st.st_mtim)) >= sweep->store->tmp_ms)
             return remove_file(sweep, path);
         sweep->bytes += bytes_of(&st); /* it takes room as objects do */
         return 0;
     }
-    if (base_of(path)[0] == '~')
-        return 0;
     sweep->bytes += bytes_of(&st);
     sweep->by_age[age_index(age_ms(sweep, last_use_ms(&st)))] += bytes_of(&st);
     return 0;
@@ -120,12 +122,13 @@ static int evict_file(void *arg, const char *path, const char *relative)
 {
     struct sweep *sweep = arg;
     struct stat st;
-    (void)relative;
+    if (!tierce__file_is_object(relative, sweep->levels))
+        return 0;
     int there = look_at(sweep, path, &st);
     if (there <= 0)
         return there;
     uint32_t age = age_index(age_ms(sweep, last_use_ms(&st)));
-    if (base_of(path)[0] == '~' || age < sweep->old || (age == sweep->old && sweep->rest == 0))
+    if (age < sweep->old || (age == sweep->old && sweep->rest == 0))
         return 0;
     int rc = remove_file(sweep, path);
     if (rc == 0) {
@@ -167,21 +170,36 @@ static int write_claim(struct tierce__file_store *store, uint64_t bytes, uint64_
     return 0;
 }
 
-/* The claim as it is; "" for none. */
+static bool is_claim(const char *text)
+{
+    uint64_t bytes, count;
+    int end = 0;
+    return sscanf(text, "bytes %" SCNu64 " seed %*s count %" SCNu64 "%n", &bytes, &count, &end) ==
+               2 &&
+           strcmp(text + end, "\n") == 0;
+}
+
+/* The claim as it is; "" for none. A file of others that has its name stays, and nothing is swept:
+ * TIERCE_E_FORMAT. */
 static int read_claim(const struct tierce__file_store *store, char text[CLAIM_BYTES])
 {
-    char path[TIERCE__FILE_PATH_BYTES], *read = NULL;
-    size_t bytes = 0;
-    snprintf(path, sizeof(path), "%s/%s", store->root, TIERCE__FILE_CLAIM);
+    char *read = NULL;
     text[0] = '\0';
-    int rc = tierce__read_file(&read, &bytes, path, CLAIM_BYTES - 1);
+    int rc = tierce__file_read_own(store, &read, TIERCE__FILE_CLAIM, CLAIM_BYTES - 1);
+    if (rc == 0 && !is_claim(read))
+        rc = TIERCE_E_FORMAT;
     if (rc == 0)
         snprintf(text, CLAIM_BYTES, "%s", read);
     tierce__free(read);
-    return rc == -ENOENT || rc == -EFBIG ? 0 : rc;
+    if (rc == TIERCE_E_FORMAT)
+        tierce__log_repeated(TIERCE_LOG_WARN, "file_not_ours",
+                             "path=\"%s/" TIERCE__FILE_CLAIM "\" hint=\"nothing is evicted until "
+                             "this file is moved away: it is no claim of a sweep\"",
+                             store->root);
+    return rc == -ENOENT ? 0 : rc;
 }
 
-/* What somebody else counted. */
+/* Takes over the count of another process's sweep. */
 static void take_claim(struct tierce__file_store *store, const char *text)
 {
     uint64_t bytes = 0;
@@ -197,19 +215,20 @@ static int walk_and_evict(struct sweep *sweep)
 {
     struct tierce__file_store *store = sweep->store;
     uint64_t keep = store->cap_bytes - store->cap_bytes / 10;
-    int rc = tierce__file_walk(store->root, count_file, sweep);
+    int rc = tierce__file_walk(store->root, sweep->levels, count_file, sweep);
     if (rc != 0 || store->cap_bytes == 0 || sweep->bytes <= keep)
         return rc;
     choose_age(sweep, sweep->bytes - keep);
-    return tierce__file_walk(store->root, evict_file, sweep);
+    return tierce__file_walk(store->root, sweep->levels, evict_file, sweep);
 }
 
-static int sweep_store(struct tierce__file_store *store)
+static int sweep_store(struct tierce__file_store *store, uint32_t levels)
 {
     struct sweep *sweep = tierce__calloc(1, sizeof(*sweep));
     if (sweep == NULL)
         return -ENOMEM;
     sweep->store = store;
+    sweep->levels = levels;
     int64_t before = atomic_load_explicit(&store->written_bytes, memory_order_relaxed);
     uint64_t known = atomic_load_explicit(&store->swept_bytes, memory_order_relaxed);
     int rc = write_claim(store, known, &sweep->now_ms);
@@ -217,7 +236,7 @@ static int sweep_store(struct tierce__file_store *store)
         rc = walk_and_evict(sweep);
     if (rc == 0) {
         atomic_store_explicit(&store->swept_bytes, sweep->bytes, memory_order_relaxed);
-        /* What was written during the walk may have been counted or not: it counts. */
+        /* Bytes written during the walk stay counted: the walk may have missed them. */
         atomic_fetch_sub_explicit(&store->written_bytes, before, memory_order_relaxed);
         rc = write_claim(store, sweep->bytes, NULL);
     }
@@ -227,35 +246,27 @@ static int sweep_store(struct tierce__file_store *store)
 
 /* ---- the sweeper's thread -------------------------------------------------------------------- */
 
-/* Whether nobody else has claimed since the claim that is in `seen`, which it updates. */
-static bool is_free(struct tierce__file_store *store, char seen[CLAIM_BYTES])
+/* Whether no other process has claimed since the claim in `seen`, which it updates. */
+static bool is_free(struct tierce__file_store *store, char seen[CLAIM_BYTES],
+                    const char claim[CLAIM_BYTES])
 {
-    char text[CLAIM_BYTES];
-    if (read_claim(store, text) != 0)
-        return false;
-    if (strcmp(text, seen) == 0)
+    if (strcmp(claim, seen) == 0)
         return true;
-    take_claim(store, text);
-    memcpy(seen, text, CLAIM_BYTES);
+    take_claim(store, claim);
+    memcpy(seen, claim, CLAIM_BYTES);
     return false;
-}
-
-static bool is_missing(const struct tierce__file_store *store)
-{
-    char path[TIERCE__FILE_PATH_BYTES];
-    struct stat st;
-    snprintf(path, sizeof(path), "%s/%s", store->root, TIERCE__FILE_STORE);
-    return stat(path, &st) != 0;
 }
 
 /* One turn: sweeps if it is ours to do, or if it must be. */
 static void take_turn(struct tierce__file_store *store, char seen[CLAIM_BYTES], bool must)
 {
-    if (is_missing(store))
-        return; /* no object was ever kept, or the mount is not there */
-    if (!is_free(store, seen) && !must)
+    char claim[CLAIM_BYTES];
+    uint32_t levels;
+    if (tierce__file_read_mark(store, &levels) != 0 || read_claim(store, claim) != 0)
+        return; /* no object was ever kept, the mount is not there, or the folder is another's */
+    if (!is_free(store, seen, claim) && !must)
         return;
-    int rc = sweep_store(store);
+    int rc = sweep_store(store, levels);
     if (rc != 0 && rc != TIERCE_E_CLOSED)
         tierce__log(TIERCE_LOG_WARN, "file_sweep_failed", "root=\"%s\" err=\"%s\"", store->root,
                     tierce_strerror(rc));
@@ -263,7 +274,8 @@ static void take_turn(struct tierce__file_store *store, char seen[CLAIM_BYTES], 
         seen[0] = '\0';
 }
 
-/* Until the interval is over, or somebody kicks. Under the lock. Returns whether it was a kick. */
+/* Waits until the interval is over, or for a kick. Under the lock. Returns whether it was a
+ * kick. */
 static bool wait_turn(struct tierce__file_store *store, uint64_t turn_ns, uint64_t gap_ns)
 {
     bool in_time = true;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/log_repeat.h"
 #include "connector/file_private.h"
 
 #include <dirent.h>
@@ -6,9 +7,35 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DEPTH_MAX 16 /* levels, and the parts of the longest name */
+#define DEPTH_MAX 16u /* levels, and the parts of the longest name */
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+int tierce__file_look(const char *root, const char *path)
+{
+    char part[TIERCE__FILE_PATH_BYTES];
+    size_t used = strlen(root);
+    struct stat st;
+    memcpy(part, path, used + 1);
+    do {
+        size_t bytes = 1 + strcspn(path + used + 1, "/");
+        memcpy(part + used, path + used, bytes);
+        used += bytes;
+        part[used] = '\0';
+        if (lstat(part, &st) != 0)
+            return -errno;
+        if (path[used] == '/' ? !S_ISDIR(st.st_mode) : !S_ISREG(st.st_mode)) {
+            tierce__log_repeated(TIERCE_LOG_WARN, "file_not_ours", "path=\"%s\"", part);
+            return TIERCE_E_UNSUPPORTED;
+        }
+    } while (path[used] != '\0');
+    return 0;
+}
+
+/* ---- walking --------------------------------------------------------------------------------- */
 
 struct walk {
+    uint32_t levels;
     tierce__file_visit_fn *visit;
     void *arg;
     char path[TIERCE__FILE_PATH_BYTES];
@@ -23,8 +50,16 @@ static bool is_folder(const char *path, const struct dirent *entry)
     return lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+/* Whether a store makes folders of that name: of the fan-out, or of a long name's beginning. */
+static bool may_be_ours(const struct walk *walk, const char *name, size_t bytes, uint32_t depth)
+{
+    if (depth < walk->levels)
+        return bytes == 2 && strspn(name, "0123456789abcdef") == 2;
+    return name[bytes - 1] == '~';
+}
+
 /* The folder whose path has `used` bytes. */
-static int walk_folder(struct walk *walk, size_t used, int depth)
+static int walk_folder(struct walk *walk, size_t used, uint32_t depth)
 {
     DIR *folder = opendir(walk->path);
     if (folder == NULL)
@@ -45,7 +80,7 @@ static int walk_folder(struct walk *walk, size_t used, int depth)
         memcpy(walk->path + used + 1, entry->d_name, bytes + 1);
         if (!is_folder(walk->path, entry))
             rc = walk->visit(walk->arg, walk->path, walk->path + walk->begin);
-        else if (depth < DEPTH_MAX)
+        else if (depth < DEPTH_MAX && may_be_ours(walk, entry->d_name, bytes, depth))
             rc = walk_folder(walk, used + 1 + bytes, depth + 1);
         if (rc == -ENOENT)
             rc = 0; /* it went meanwhile */
@@ -55,9 +90,9 @@ static int walk_folder(struct walk *walk, size_t used, int depth)
     return rc;
 }
 
-int tierce__file_walk(const char *folder, tierce__file_visit_fn *visit, void *arg)
+int tierce__file_walk(const char *folder, uint32_t levels, tierce__file_visit_fn *visit, void *arg)
 {
-    struct walk walk = {.visit = visit, .arg = arg};
+    struct walk walk = {.levels = levels, .visit = visit, .arg = arg};
     size_t used = strlen(folder);
     if (used >= sizeof(walk.path))
         return -ENAMETOOLONG;

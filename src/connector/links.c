@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "connector/connector_private.h"
+#include "connector/links_private.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -14,31 +15,14 @@
 
 #define LINKS_MAGIC      0x3b1f70c4u
 #define LINKS_MIN        2u
-#define BYTES_KEPT       (1u << 20) /* larger copies go with their call */
-#define PAGE_FIRST       4096u
-#define PAGE_HEAD        2u /* the length before each name */
 #define STORE_NAME_BYTES 128u
 #define ABORT_MS         2000u
+#define GETS_BYTES       (4u << 20) /* of a link at a time, where there are several */
 
-/* The names of a page: a length of two bytes before each. */
-struct page {
-    char *bytes;
-    size_t used, size;
-    bool no_memory;
-};
-
-/* A call of a link, with copies of all it needs: its request may be answered before it is over. */
-struct call {
-    enum tierce__connector_op op;
-    uint64_t deadline_ns, offset, length;
-    struct tierce__buf *buf; /* a reference, or NULL */
-    struct tierce__store_name *names;
-    size_t name_count, name_room;
-    char *text; /* of the names */
-    size_t text_room;
-    size_t found;
-    uint64_t cursor;
-    struct page page;
+/* A request that a worker has taken. */
+struct slot {
+    struct tierce__links_call call;    /* the thread's alone */
+    struct tierce__connector_req *req; /* the call's, until it is answered; under the lock */
 };
 
 struct worker {
@@ -46,9 +30,8 @@ struct worker {
     struct tierce__link *link;
     pthread_t thread;
     struct tierce__cond wake;
-    struct call call; /* the thread's alone */
+    struct slot slots[TIERCE__LINKS_GETS];
     /* Under the lock. */
-    struct tierce__connector_req *req; /* the call's, until it is answered */
     bool takes_stores, is_idle, in_call, is_connected;
     uint64_t connects;
 };
@@ -118,102 +101,6 @@ static void set_why(struct links *links, const char *why)
     snprintf(links->why, sizeof(links->why), "%s: %s", links->store_name, why);
 }
 
-/* ---- copies ---------------------------------------------------------------------------------- */
-
-static int make_room(void **array, size_t *room, size_t wanted)
-{
-    if (*room >= wanted)
-        return 0;
-    void *grown = tierce__realloc(*array, wanted);
-    if (grown == NULL)
-        return -ENOMEM;
-    *array = grown;
-    *room = wanted;
-    return 0;
-}
-
-static int copy_names(struct call *call, const struct tierce__connector_req *req)
-{
-    size_t bytes = 0, names_bytes = req->name_count * sizeof(*req->names);
-    for (size_t i = 0; i < req->name_count; i++)
-        bytes += req->names[i].bytes;
-    void *names = call->names, *text = call->text;
-    int rc = make_room(&names, &call->name_room, names_bytes);
-    if (rc == 0)
-        rc = make_room(&text, &call->text_room, bytes);
-    call->names = names;
-    call->text = text;
-    char *at = call->text;
-    for (size_t i = 0; i < req->name_count && rc == 0; i++) {
-        call->names[i] = (struct tierce__store_name){.text = at, .bytes = req->names[i].bytes};
-        memcpy(at, req->names[i].text, req->names[i].bytes);
-        at += req->names[i].bytes;
-    }
-    call->name_count = req->name_count;
-    return rc;
-}
-
-static int prepare(struct call *call, const struct tierce__connector_req *req)
-{
-    call->op = req->op;
-    call->deadline_ns = req->deadline_ns;
-    call->offset = req->offset;
-    call->length = req->length;
-    call->cursor = req->cursor;
-    call->found = 0;
-    call->page.used = 0;
-    call->page.no_memory = false;
-    int rc = copy_names(call, req);
-    if (rc == 0 && (req->op == TIERCE__CONNECTOR_GET || req->op == TIERCE__CONNECTOR_PUT)) {
-        call->buf = req->buf;
-        tierce__buf_acquire(call->buf);
-    }
-    return rc;
-}
-
-static void free_copies(struct call *call)
-{
-    tierce__free(call->names);
-    tierce__free(call->text);
-    tierce__free(call->page.bytes);
-    call->names = NULL;
-    call->text = NULL;
-    call->page = (struct page){0};
-    call->name_room = call->text_room = 0;
-}
-
-/* ---- pages of names -------------------------------------------------------------------------- */
-
-static void collect(void *arg, const struct tierce__store_name *name)
-{
-    struct page *page = arg;
-    size_t wanted = page->used + PAGE_HEAD + name->bytes;
-    void *bytes = page->bytes;
-    if (name->bytes == 0 || name->bytes > TIERCE__CONNECTOR_NAME_MAX)
-        return; /* none of ours */
-    if (wanted > page->size &&
-        make_room(&bytes, &page->size, wanted > PAGE_FIRST ? 2 * wanted : PAGE_FIRST) != 0) {
-        page->no_memory = true;
-        return;
-    }
-    page->bytes = bytes;
-    uint16_t length = (uint16_t)name->bytes;
-    memcpy(page->bytes + page->used, &length, PAGE_HEAD);
-    memcpy(page->bytes + page->used + PAGE_HEAD, name->text, name->bytes);
-    page->used = wanted;
-}
-
-static void tell_page(const struct page *page, const struct tierce__connector_req *req)
-{
-    for (size_t at = 0; at < page->used;) {
-        uint16_t length;
-        memcpy(&length, page->bytes + at, PAGE_HEAD);
-        req->each(req->arg, &(struct tierce__store_name){.text = page->bytes + at + PAGE_HEAD,
-                                                         .bytes = length});
-        at += PAGE_HEAD + length;
-    }
-}
-
 /* ---- workers --------------------------------------------------------------------------------- */
 
 /* The most urgent request that this worker takes. Under the lock. */
@@ -231,60 +118,6 @@ static struct tierce__connector_req *next_req(struct links *links, const struct 
     return NULL;
 }
 
-/* As many names at a time as the link takes, up to the first that is not there. */
-static int ask_exists(const struct tierce__link_ops *ops, struct tierce__link *link,
-                      struct call *call)
-{
-    size_t most = ops->exists_max > 0 ? ops->exists_max : SIZE_MAX, some = 0, there = 0;
-    int rc = 0;
-    while (rc == 0 && there == some && call->found < call->name_count) {
-        some = (size_t)least(call->name_count - call->found, most);
-        there = 0;
-        rc = ops->exists(link, call->names + call->found, some, &there, call->deadline_ns);
-        TIERCE_ASSERT(there <= some);
-        call->found += rc == 0 ? there : 0;
-    }
-    return rc;
-}
-
-static int make_call(const struct links *links, struct tierce__link *link, struct call *call)
-{
-    static const struct tierce__store_name no_name = {.text = ""};
-    const struct tierce__link_ops *ops = links->link_ops;
-    const struct tierce__store_name *name = call->name_count > 0 ? call->names : &no_name;
-    uint64_t deadline_ns = call->deadline_ns;
-    switch (call->op) {
-    case TIERCE__CONNECTOR_EXISTS:
-        return ask_exists(ops, link, call);
-    case TIERCE__CONNECTOR_GET:
-        return ops->get(link, name, call->buf->data + call->offset, call->offset, call->length,
-                        deadline_ns);
-    case TIERCE__CONNECTOR_PUT:
-        return ops->put(link, name, call->buf->data, call->length, deadline_ns);
-    case TIERCE__CONNECTOR_DELETE:
-        return ops->remove(link, name, deadline_ns);
-    case TIERCE__CONNECTOR_LIST: {
-        int rc = ops->list(link, name, &call->cursor, collect, &call->page, deadline_ns);
-        return rc == 0 && call->page.no_memory ? -ENOMEM : rc;
-    }
-    case TIERCE__CONNECTOR_PING:
-    default:
-        return ops->ping(link, deadline_ns);
-    }
-}
-
-/* What the call has brought, for its request. Under no lock. */
-static void hand_over(struct call *call, struct tierce__connector_req *req, int rc)
-{
-    if (rc == 0) {
-        req->found = call->found;
-        req->cursor = call->cursor;
-        if (call->op == TIERCE__CONNECTOR_LIST)
-            tell_page(&call->page, req);
-    }
-    answer(req, rc);
-}
-
 /* After a call. Under the lock. */
 static void note_call(struct links *links, struct worker *worker, int rc)
 {
@@ -292,40 +125,150 @@ static void note_call(struct links *links, struct worker *worker, int rc)
     links->connects += connects - worker->connects;
     worker->connects = connects;
     worker->is_connected = links->link_ops->is_connected(worker->link);
-    worker->in_call = false;
     if (rc == 0 || rc == TIERCE_E_MISS)
         return;
     const char *why = links->link_ops->why(worker->link);
     set_why(links, why != NULL && why[0] != '\0' ? why : tierce_strerror(rc));
 }
 
-/* One request, taken with the lock held, which is held again at the end. */
-static void serve(struct links *links, struct worker *worker, struct tierce__connector_req *req)
+/* `answering` was one more for as long as done was called. */
+static void end_answer(struct links *links)
 {
-    struct call *call = &worker->call;
-    int rc = prepare(call, req);
-    if (rc == 0) {
-        worker->req = req;
-        worker->in_call = true;
-        tierce__lock_drop(&links->lock);
-        rc = make_call(links, worker->link, call);
-        tierce__lock_take(&links->lock);
-        note_call(links, worker, rc);
-        req = worker->req; /* NULL: it was answered at its deadline */
-        worker->req = NULL;
-    }
-    links->answering++;
-    tierce__lock_drop(&links->lock);
-    tierce__buf_release(call->buf);
-    call->buf = NULL;
-    if (req != NULL)
-        hand_over(call, req, rc);
-    if (call->page.size + call->name_room + call->text_room > BYTES_KEPT)
-        free_copies(call);
     tierce__lock_take(&links->lock);
     links->answering--;
     if (links->closing)
         tierce__cond_signal(&links->ended);
+    tierce__lock_drop(&links->lock);
+}
+
+/* A call has been made, the worker's last one for now or not. */
+static void end_call(struct links *links, struct worker *worker, struct slot *slot, int rc,
+                     bool is_last)
+{
+    tierce__lock_take(&links->lock);
+    note_call(links, worker, rc);
+    worker->in_call = !is_last;
+    struct tierce__connector_req *req = slot->req; /* NULL: it was answered at its deadline */
+    slot->req = NULL;
+    links->answering++;
+    tierce__lock_drop(&links->lock);
+    if (req != NULL) {
+        tierce__links_hand_over(&slot->call, req, rc);
+        tierce__links_call_end(&slot->call);
+        answer(req, rc);
+    } else {
+        tierce__links_call_end(&slot->call);
+    }
+    end_answer(links);
+}
+
+/* GETs that were taken and not asked for wait again, in front. */
+static void put_back(struct links *links, struct worker *worker, size_t first, size_t count)
+{
+    struct tierce__list cancelled;
+    tierce__list_init(&cancelled);
+    tierce__lock_take(&links->lock);
+    for (size_t i = count; i-- > first;) {
+        struct slot *slot = &worker->slots[i];
+        tierce__links_call_end(&slot->call);
+        if (slot->req != NULL && links->closing) {
+            tierce__list_push_front(&cancelled, &slot->req->node);
+        } else if (slot->req != NULL) {
+            tierce__list_push_front(&links->waiting[slot->req->urgency], &slot->req->node);
+            links->waiting_count++;
+        }
+        slot->req = NULL;
+    }
+    worker->in_call = false;
+    links->answering++;
+    tierce__lock_drop(&links->lock);
+    answer_all(&cancelled, TIERCE_E_CANCELLED);
+    end_answer(links);
+}
+
+/* Several GETs, of whose answers each is handed on as it comes. Where the connection fails only the
+ * one has failed whose answer was awaited. */
+static void make_gets(struct links *links, struct worker *worker, size_t count)
+{
+    const struct tierce__link_ops *ops = links->link_ops;
+    struct tierce__link_get gets[TIERCE__LINKS_GETS];
+    for (size_t i = 0; i < count; i++)
+        gets[i] = tierce__links_get_of(&worker->slots[i].call);
+    int rc = ops->send_gets(worker->link, gets, count, worker->slots[0].call.deadline_ns);
+    bool goes_on = rc == 0;
+    size_t done = 0;
+    do {
+        struct slot *slot = &worker->slots[done];
+        if (goes_on)
+            rc = ops->read_get(worker->link, &gets[done], slot->call.deadline_ns);
+        goes_on = goes_on && ops->is_connected(worker->link);
+        done++;
+        end_call(links, worker, slot, rc, done == count);
+    } while (goes_on && done < count);
+    if (done < count)
+        put_back(links, worker, done, count);
+}
+
+/* Under the lock. */
+static bool take_request(struct worker *worker, size_t i, struct tierce__connector_req *req)
+{
+    struct slot *slot = &worker->slots[i];
+    if (tierce__links_prepare(&slot->call, req) != 0)
+        return false;
+    slot->req = req;
+    return true;
+}
+
+/*
+ * Takes the GETs that wait behind the first one, as many as this link's share of the queue. Their
+ * bytes are bounded, because urgent requests wait behind them. The link without stores takes only
+ * one, so that a lookup soon finds it free. Under the lock. Returns how many there are.
+ */
+static size_t take_gets(struct links *links, struct worker *worker,
+                        const struct tierce__connector_req *first)
+{
+    struct tierce__list *list = &links->waiting[first->urgency];
+    uint64_t bytes = first->length;
+    size_t count = 1, share = 1 + links->waiting_count / links->worker_count;
+    if (links->link_ops->send_gets == NULL || first->op != TIERCE__CONNECTOR_GET ||
+        !worker->takes_stores)
+        return 1;
+    while (count < TIERCE__LINKS_GETS && count < share && !tierce__list_empty(list)) {
+        struct tierce__connector_req *next = req_of(list->next);
+        if (next->op != TIERCE__CONNECTOR_GET || bytes + next->length > GETS_BYTES ||
+            !take_request(worker, count, next))
+            break;
+        tierce__list_remove(&next->node);
+        links->waiting_count--;
+        bytes += next->length;
+        count++;
+    }
+    return count;
+}
+
+/* One request, or several, taken with the lock held, which is held again at the end. */
+static void serve(struct links *links, struct worker *worker, struct tierce__connector_req *req)
+{
+    struct slot *slot = &worker->slots[0];
+    if (!take_request(worker, 0, req)) {
+        links->answering++;
+        tierce__lock_drop(&links->lock);
+        tierce__links_call_end(&slot->call);
+        answer(req, -ENOMEM);
+        end_answer(links);
+        tierce__lock_take(&links->lock);
+        return;
+    }
+    size_t count = take_gets(links, worker, req);
+    worker->in_call = true;
+    tierce__lock_drop(&links->lock);
+    if (count > 1) {
+        make_gets(links, worker, count);
+    } else {
+        int rc = tierce__links_make_call(links->link_ops, worker->link, &slot->call);
+        end_call(links, worker, slot, rc, true);
+    }
+    tierce__lock_take(&links->lock);
 }
 
 static void destroy(struct links *links)
@@ -334,7 +277,8 @@ static void destroy(struct links *links)
         struct worker *worker = &links->workers[i];
         if (worker->link != NULL)
             links->link_ops->destroy(worker->link);
-        free_copies(&worker->call);
+        for (size_t j = 0; j < TIERCE__LINKS_GETS; j++)
+            tierce__links_call_fini(&worker->slots[j].call);
         tierce__cond_fini(&worker->wake);
     }
     links->link_ops->end(links->arg);
@@ -368,8 +312,8 @@ static void wake_one(struct links *links, enum tierce__connector_urgency urgency
     }
 }
 
-/* Whoever takes a request may not be whom it was for: the next one needs somebody too. Under the
- * lock. */
+/* The thread that takes a request may not be the one that was woken for it, so the next request
+ * needs a wake-up too. Under the lock. */
 static void wake_more(struct links *links)
 {
     for (unsigned i = 0; links->waiting_count > 0 && i < TIERCE__CONNECTOR_URGENCIES; i++) {
@@ -404,6 +348,29 @@ static void *work(void *arg)
 
 /* ---- the clock ------------------------------------------------------------------------------- */
 
+/* Moves the requests of a worker whose deadline is not after `now` to `out`. Under the lock.
+ * Returns whether there are any. *next: the first deadline of the others, or before. */
+static bool take_running(struct worker *worker, uint64_t now, struct tierce__list *out,
+                         uint64_t *next)
+{
+    bool any = false;
+    for (size_t i = 0; i < TIERCE__LINKS_GETS; i++) {
+        struct slot *slot = &worker->slots[i];
+        if (slot->req == NULL)
+            continue;
+        if (slot->req->deadline_ns > now) {
+            *next = least(*next, slot->req->deadline_ns);
+            continue;
+        }
+        if (slot->req->op == TIERCE__CONNECTOR_EXISTS)
+            slot->req->found = tierce__links_found(&slot->call);
+        tierce__list_push_back(out, &slot->req->node);
+        slot->req = NULL;
+        any = true;
+    }
+    return any;
+}
+
 /* Moves what is over to `expired`, and finds out when the next is. Under the lock. */
 static void expire(struct links *links, uint64_t now, struct tierce__list *expired)
 {
@@ -421,16 +388,8 @@ static void expire(struct links *links, uint64_t now, struct tierce__list *expir
         }
     }
     for (uint32_t i = 0; i < links->worker_count; i++) {
-        struct worker *worker = &links->workers[i];
-        if (worker->req == NULL)
-            continue;
-        if (worker->req->deadline_ns > now) {
-            next = least(next, worker->req->deadline_ns);
-            continue;
-        }
-        tierce__list_push_back(expired, &worker->req->node);
-        worker->req = NULL;
-        set_why(links, "no answer by the deadline");
+        if (take_running(&links->workers[i], now, expired, &next))
+            set_why(links, "no answer by the deadline");
     }
     links->clock_ns = next;
 }
@@ -499,6 +458,14 @@ static void get_why(struct tierce__connector *connector, char why[TIERCE__CONNEC
     tierce__lock_drop(&links->lock);
 }
 
+static bool has_request(const struct worker *worker)
+{
+    bool has = false;
+    for (size_t i = 0; i < TIERCE__LINKS_GETS; i++)
+        has |= worker->slots[i].req != NULL;
+    return has;
+}
+
 static void get_stats(struct tierce__connector *connector, struct tierce__connector_stats *out)
 {
     struct links *links = links_of(connector);
@@ -509,7 +476,7 @@ static void get_stats(struct tierce__connector *connector, struct tierce__connec
     for (uint32_t i = 0; i < links->worker_count; i++) {
         const struct worker *worker = &links->workers[i];
         stats.connections += worker->is_connected;
-        stats.requests_left_behind += worker->in_call && worker->req == NULL;
+        stats.requests_left_behind += worker->in_call && !has_request(worker);
     }
     tierce__lock_drop(&links->lock);
     *out = stats;
@@ -527,17 +494,6 @@ static void take_waiting(struct links *links, struct tierce__list *out)
         }
     }
     links->waiting_count = 0;
-}
-
-/* Everything that is under way. Under the lock. */
-static void take_running(struct links *links, struct tierce__list *out)
-{
-    for (uint32_t i = 0; i < links->worker_count; i++) {
-        struct worker *worker = &links->workers[i];
-        if (worker->req != NULL)
-            tierce__list_push_back(out, &worker->req->node);
-        worker->req = NULL;
-    }
 }
 
 /* Until all workers have ended; false: the deadline has passed, and those that are not calling done
@@ -567,7 +523,10 @@ static bool close_links(struct tierce__connector *connector, uint64_t deadline_n
 
     tierce__lock_take(&links->lock);
     bool all = await_workers(links, deadline_ns);
-    take_running(links, &cancelled);
+    for (uint32_t i = 0; i < links->worker_count; i++) {
+        uint64_t next = TIERCE__DEADLINE_NEVER;
+        (void)take_running(&links->workers[i], TIERCE__DEADLINE_NEVER, &cancelled, &next);
+    }
     links->clock_ends = true;
     tierce__cond_signal(&links->clock);
     tierce__lock_drop(&links->lock);
@@ -590,7 +549,7 @@ static bool close_links(struct tierce__connector *connector, uint64_t deadline_n
     return all;
 }
 
-/* Links and threads. What was made is ended by close_links. */
+/* Creates links and threads. On failure, close_links ends those that were created. */
 static int start(struct links *links, uint32_t count)
 {
     int rc = pthread_create(&links->clock_thread, NULL, watch_deadlines, links);

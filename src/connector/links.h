@@ -19,6 +19,14 @@
 
 struct tierce__link; /* of the implementation */
 
+/* One of several GETs. */
+struct tierce__link_get {
+    const struct tierce__store_name *name;
+    uint8_t *memory;
+    uint64_t offset, length;
+};
+#define TIERCE__LINKS_GETS 8u /* at most, of a link */
+
 struct tierce__link_ops {
     const char *scheme;
     unsigned caps;
@@ -29,11 +37,21 @@ struct tierce__link_ops {
 
     /* As the requests of connector.h, each until deadline_ns. Errors: statuses as there. All texts
      * and memory are the link's until the call returns, even where that is after the deadline. */
+    /* EXISTS: the link keeps *found at the number of leading names that exist for certain. At the
+     * deadline the request is answered with this number. It is 0 at the call. */
     int (*exists)(struct tierce__link *link, const struct tierce__store_name *names, size_t count,
-                  size_t *found, uint64_t deadline_ns);
+                  _Atomic size_t *found, uint64_t deadline_ns);
     size_t exists_max; /* names that exists takes at a time; 0: any number */
     int (*get)(struct tierce__link *link, const struct tierce__store_name *name, uint8_t *memory,
                uint64_t offset, uint64_t length, uint64_t deadline_ns);
+    /* Several GETs on their way at once, or NULL: sends the questions of all, count >= 2, and then
+     * reads their answers, each in its turn, as `get` does. An error of send_gets is the answer of
+     * the first; after it, and after an answer behind which is_connected is false, no more are
+     * read: the others are asked for again. */
+    int (*send_gets)(struct tierce__link *link, const struct tierce__link_get *gets, size_t count,
+                     uint64_t deadline_ns);
+    int (*read_get)(struct tierce__link *link, const struct tierce__link_get *get,
+                    uint64_t deadline_ns);
     int (*put)(struct tierce__link *link, const struct tierce__store_name *name,
                const uint8_t *memory, uint64_t length, uint64_t deadline_ns);
     /* NULL with TIERCE__CONNECTOR_NO_DELETE. */

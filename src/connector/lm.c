@@ -29,7 +29,7 @@
 #define FORMAT_BINARY  4 /* LMCache's MemoryFormat.BINARY: bytes, of shape [length, 0, 0, 0] */
 #define DTYPE_UINT8    6
 
-/* What the links share. */
+/* Shared by the links. */
 struct lm {
     struct tierce__peer_place place;
 };
@@ -66,23 +66,23 @@ static int read_answer(struct tierce__link *link, const uint8_t bytes[TIERCE__LM
 {
     struct tierce__lm_reply reply;
     if (tierce__lm_reply_decode(&reply, bytes) != 0 || reply.value_bytes != 0)
-        return tierce__peer_misunderstood(&link->peer, "an answer that is none of lm://");
+        return tierce__peer_misunderstood(&link->peer, "not an answer of lm://");
     *yes = reply.code == TIERCE__LM_SUCCESS;
     return 0;
 }
 
-static int receive_answers(struct tierce__link *link, size_t count, uint64_t deadline_ns)
+static int receive_answer(struct tierce__link *link, uint64_t deadline_ns)
 {
-    size_t got, bytes = count * TIERCE__LM_REPLY_BYTES;
-    struct iovec piece = {.iov_base = link->replies, .iov_len = bytes};
-    return tierce__peer_receive(&link->peer, &piece, 1, bytes, &got, deadline_ns);
+    size_t got;
+    struct iovec piece = {.iov_base = link->replies, .iov_len = TIERCE__LM_REPLY_BYTES};
+    return tierce__peer_receive(&link->peer, &piece, 1, TIERCE__LM_REPLY_BYTES, &got, deadline_ns);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* All answers are read, so that the connection stays in step. */
 static int lm_exists(struct tierce__link *link, const struct tierce__store_name *names,
-                     size_t count, size_t *found, uint64_t deadline_ns)
+                     size_t count, _Atomic size_t *found, uint64_t deadline_ns)
 {
     for (size_t i = 0; i < count; i++)
         make_request(link->requests[i], TIERCE__LM_EXIST, &names[i], 0);
@@ -90,21 +90,27 @@ static int lm_exists(struct tierce__link *link, const struct tierce__store_name 
     int rc = tierce__peer_begin(&link->peer, deadline_ns);
     if (rc == 0)
         rc = tierce__peer_send(&link->peer, &piece, 1, deadline_ns);
-    if (rc == 0)
-        rc = receive_answers(link, count, deadline_ns);
+    size_t bytes = count * TIERCE__LM_REPLY_BYTES, have = 0, got;
     bool yes = true;
-    *found = 0;
     for (size_t i = 0; i < count && rc == 0; i++) {
+        size_t end = (i + 1) * TIERCE__LM_REPLY_BYTES;
         bool there = false;
-        rc = read_answer(link, link->replies[i], &there);
+        if (have < end) {
+            piece = (struct iovec){.iov_base = link->replies[0] + have, .iov_len = bytes - have};
+            rc = tierce__peer_receive(&link->peer, &piece, 1, end - have, &got, deadline_ns);
+            have += rc == 0 ? got : 0;
+        }
+        if (rc == 0)
+            rc = read_answer(link, link->replies[i], &there);
         yes = yes && there;
         *found += yes;
     }
     return rc;
 }
 
-/* What came with the head is in its place; now the rest of the value. LMCache's server keeps a PUT
- * that was cut short as a value that it cannot send: it closes behind the head, each time. */
+/* Bytes that came with the head are already in the buffer; this reads the rest of the value.
+ * LMCache's server stores a truncated PUT as a value that it cannot send: it closes the connection
+ * after the head, each time. */
 static int receive_rest(struct tierce__link *link, uint8_t *memory, uint64_t length,
                         uint64_t deadline_ns)
 {
@@ -136,7 +142,7 @@ static int lm_get(struct tierce__link *link, const struct tierce__store_name *na
         return rc;
     uint64_t body = got - sizeof(head);
     if (tierce__lm_reply_decode(&reply, head) != 0)
-        return tierce__peer_misunderstood(&link->peer, "an answer that is none of lm://");
+        return tierce__peer_misunderstood(&link->peer, "not an answer of lm://");
     if (reply.code == TIERCE__LM_FAIL && reply.value_bytes == 0 && body == 0)
         return TIERCE_E_MISS;
     if (reply.code == TIERCE__LM_FAIL || reply.value_bytes != length)
@@ -163,7 +169,7 @@ static int lm_put(struct tierce__link *link, const struct tierce__store_name *na
     if (rc == 0)
         rc = tierce__peer_send(&link->peer, pieces, 3, deadline_ns);
     if (rc == 0)
-        rc = receive_answers(link, 1, deadline_ns);
+        rc = receive_answer(link, deadline_ns);
     if (rc == 0)
         rc = read_answer(link, link->replies[0], &there);
     if (rc != 0 || there)
@@ -182,12 +188,12 @@ static int lm_ping(struct tierce__link *link, uint64_t deadline_ns)
     if (rc == 0)
         rc = tierce__peer_send(&link->peer, &piece, 1, deadline_ns);
     if (rc == 0)
-        rc = receive_answers(link, 1, deadline_ns);
+        rc = receive_answer(link, deadline_ns);
     if (rc == 0)
         rc = read_answer(link, link->replies[0], &well);
     if (rc != 0 || well)
         return rc;
-    snprintf(link->peer.why, sizeof(link->peer.why), "the server says that it is not well");
+    snprintf(link->peer.why, sizeof(link->peer.why), "the server reports that it is not healthy");
     return TIERCE_E_DOWN;
 }
 

@@ -6,10 +6,10 @@
  *     memcached+unix:///path/of/socket
  *
  * An object is a head and parts no larger than the server's items (memcached_head.h). The parts of
- * a PUT are stored first, under keys of their own; its head replaces the one that was there in one
- * step, and whoever has replaced a head sees to its parts. They stay a moment for those who are
- * reading them; a reader that misses one looks whether there is another head by now. If not, the
- * server has evicted it: the head goes, so that nobody finds the object and the next PUT is sent.
+ * a PUT are stored first, under keys of their own; its head replaces the old one atomically, and
+ * the client that has replaced a head deletes the old parts. They stay for a while for readers. A
+ * reader that misses a part checks for a new head. Without one, the server has evicted the part:
+ * the reader deletes the head, so that the object is a miss and the next PUT is sent.
  */
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -35,7 +35,7 @@
 #define TTL_MS_MAX     (3650ull * 24 * 60 * 60 * 1000)
 #define SWAPS_MAX      1000u
 
-/* What the links share. */
+/* Shared by the links. */
 struct memcached {
     struct tierce__peer_place place;
     char prefix[TIERCE__MEMCACHED_PREFIX_BYTES + 1];
@@ -48,7 +48,7 @@ struct tierce__link {
     uint8_t found_bytes[TIERCE__MEMCACHED_HEAD_BYTES];
 };
 
-/* What lies under the key of a head. */
+/* The result of reading a head's key. */
 struct found {
     bool is_there;
     bool is_head; /* and one that can be understood; its name is in link->found_bytes */
@@ -121,7 +121,7 @@ static int read_word(struct tierce__link *link, enum tierce__memcached_kind *kin
     return 0;
 }
 
-/* What memcached says to storing an item. */
+/* The status of memcached's answer to a store command. */
 static int status_of(struct tierce__link *link, enum tierce__memcached_kind kind)
 {
     const struct tierce__memcached_line line = {.kind = kind, .name = ""};
@@ -163,8 +163,8 @@ static int ask_for_parts(struct tierce__link *link, const char *verb, unsigned s
     return tierce__memcached_send(&link->client, NULL, 0, deadline_ns);
 }
 
-/* Parts [0, count) of a head that is there no more: at once, or after a while, where somebody may
- * be reading them. Where that fails they stay until they are evicted; nobody finds them. */
+/* Deletes parts [0, count) of a head that was replaced or deleted: at once, or after a while if
+ * readers may use them. If that fails, they stay until they are evicted; no head refers to them. */
 static void drop_parts(struct tierce__link *link, const struct tierce__memcached_head *head,
                        uint32_t count, bool may_be_read, uint64_t deadline_ns)
 {
@@ -181,7 +181,7 @@ static void drop_parts(struct tierce__link *link, const struct tierce__memcached
     }
 }
 
-/* What a GET is about. */
+/* The part of an object that a GET reads. */
 struct range {
     uint8_t *memory;
     uint64_t offset, length;
@@ -284,7 +284,7 @@ static int swap(struct tierce__link *link, const struct tierce__memcached_key *k
             rc = read_word(link, &kind, deadline_ns);
         if (rc != 0)
             return rc;
-        /* Somebody else was quicker, or it was evicted. */
+        /* Another client was faster, or the item was evicted. */
         if (kind == TIERCE__MEMCACHED_EXISTS || kind == TIERCE__MEMCACHED_NOT_FOUND ||
             kind == TIERCE__MEMCACHED_NOT_STORED)
             continue;
@@ -303,11 +303,10 @@ static int begin(struct tierce__link *link, struct tierce__memcached_key *key,
 }
 
 static int memcached_exists(struct tierce__link *link, const struct tierce__store_name *names,
-                            size_t count, size_t *found, uint64_t deadline_ns)
+                            size_t count, _Atomic size_t *found, uint64_t deadline_ns)
 {
     struct tierce__memcached_key key;
     bool yes = true;
-    *found = 0;
     int rc = tierce__memcached_begin(&link->client, deadline_ns);
     for (size_t i = 0; i < count && rc == 0; i++) {
         tierce__memcached_head_key(&key, link->store->prefix, &names[i]);

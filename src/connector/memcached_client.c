@@ -79,7 +79,7 @@ int tierce__memcached_read(struct tierce__memcached *client, struct tierce__memc
             if (end > text && end[-1] == '\r' &&
                 tierce__memcached_parse(line, text, (size_t)(end - text) - 1) == 0)
                 return 0;
-            return tierce__peer_misunderstood(&client->peer, "an answer that is none of memcached");
+            return tierce__peer_misunderstood(&client->peer, "not an answer of memcached");
         }
         int rc = fill(client, deadline_ns);
         if (rc != 0)
@@ -106,7 +106,7 @@ static int throw_away(struct tierce__memcached *client, uint64_t count, uint64_t
     return rc;
 }
 
-/* What comes after the bytes goes where lines are looked for, so that one call brings both. */
+/* Bytes after the value go to the line buffer, so that one call reads both. */
 static int read_bytes(struct tierce__memcached *client, uint8_t *memory, uint64_t count,
                       uint64_t deadline_ns)
 {
@@ -181,7 +181,7 @@ static void take_stat(struct tierce__memcached *client, const struct tierce__mem
         client->item_bytes = value < ITEM_BYTES_MAX ? value : ITEM_BYTES_MAX;
 }
 
-/* Asked with each new connection: it may be a server that was started anew. */
+/* Queried for each new connection, because the server may have been restarted with another size. */
 static int ask_for_item_size(struct tierce__memcached *client, uint64_t deadline_ns)
 {
     struct tierce__memcached_line line;

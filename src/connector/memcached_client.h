@@ -6,14 +6,15 @@
 #include "wire/memcached.h"
 
 /*
- * One connection that speaks memcached's text protocol. Commands are gathered and sent together;
- * their answers are read one by one, values where they belong. Whoever does not read an answer to
- * its end leaves the connection out of step: then it is closed before the next request.
+ * One connection that speaks memcached's text protocol. Commands are gathered and sent together.
+ * Their answers are read one by one, values directly into the caller's memory. If a caller does not
+ * read an answer to its end, the connection is out of step and is closed before the next request.
  *
  * Statuses are those of connector.h. Thread: one at a time for each.
  */
 
-#define TIERCE__MEMCACHED_AT_ONCE 64u /* commands that may be gathered, and answers awaited */
+#define TIERCE__MEMCACHED_AT_ONCE                                                                  \
+    256u /* maximum of commands in one batch, and of pending answers */
 
 struct tierce__memcached {
     struct tierce__peer peer;

@@ -42,7 +42,7 @@
 #define REPLICA_GONE      -712
 #define TRANSFER_FAIL     -800 /* to -899 */
 
-/* What the links share. */
+/* Shared by the links. */
 struct mooncake {
     struct tierce__bridge *bridge;
     uint8_t *pool_base;
@@ -73,7 +73,7 @@ static void make_key(struct tierce__link *link, size_t i, const struct tierce__s
         (struct tierce__store_name){.text = text, .bytes = mooncake->prefix_bytes + name->bytes};
 }
 
-/* What an error of Mooncake means to whoever asked. */
+/* The status of a request after an error of Mooncake. */
 static int status_of(struct tierce__link *link, int64_t error)
 {
     snprintf(link->why, sizeof(link->why), "Mooncake's error %" PRId64, error);
@@ -109,7 +109,7 @@ static int call(struct tierce__link *link, struct tierce__bridge_ask *ask, int64
 }
 
 static int mooncake_exists(struct tierce__link *link, const struct tierce__store_name *names,
-                           size_t count, size_t *found, uint64_t deadline_ns)
+                           size_t count, _Atomic size_t *found, uint64_t deadline_ns)
 {
     int64_t result = 0;
     (void)deadline_ns; /* a call cannot be ended; one that hangs ends the bridge */
@@ -190,7 +190,7 @@ static int mooncake_remove(struct tierce__link *link, const struct tierce__store
 static int mooncake_ping(struct tierce__link *link, uint64_t deadline_ns)
 {
     static const struct tierce__store_name name = {.text = "ping", .bytes = 4};
-    size_t found;
+    _Atomic size_t found;
     return mooncake_exists(link, &name, 1, &found, deadline_ns);
 }
 
@@ -324,7 +324,7 @@ static const char *text_or(const struct tierce__url *url, const char *name, cons
     return value != NULL ? value : otherwise;
 }
 
-/* What the process is told, as "name=value". */
+/* The arguments of the process, as "name=value". */
 struct arguments {
     char texts[11][ARGUMENT_BYTES];
     const char *list[12];
@@ -383,8 +383,8 @@ static int create_mooncake(struct mooncake **out, const struct tierce__connector
     memcpy(mooncake->prefix, prefix, mooncake->prefix_bytes);
     mooncake->is_tcp = strcmp(text_or(url, "protocol", "tcp"), "tcp") == 0;
     make_arguments(arguments, url, numbers);
-    /* A call is one to the master and a transfer, each of which has that timeout; but where the
-     * master is gone, Mooncake looks for it for four seconds whatever it is told. */
+    /* A call consists of a request to the master and a transfer, each with that timeout. If the
+     * master is gone, Mooncake searches it for four seconds, independent of the timeout. */
     rc = tierce__bridge_create(
         &mooncake->bridge,
         &(struct tierce__bridge_opts){.python = text_or(url, "python", "python3"),

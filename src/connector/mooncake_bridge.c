@@ -93,7 +93,7 @@ static void close_fd(int *fd)
 
 /* ---- the process ----------------------------------------------------------------------------- */
 
-/* What is made for a process, and is the bridge's once it says hello. */
+/* Resources of a process that starts; the bridge takes them over when it says hello. */
 struct birth {
     int script, control[2];
     int (*seats)[2];
@@ -244,7 +244,8 @@ static int hear_hello(int control, char why[TIERCE__CONNECTOR_WHY_BYTES])
     bool ok = memcmp(hello.magic, "tierce-1", sizeof(hello.magic)) == 0 && hello.status <= 1 &&
               hello.text_bytes < sizeof(text);
     if (!ok || receive(control, text, hello.text_bytes, deadline_ns) != 0) {
-        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "what was started is no bridge");
+        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
+                 "the started process is no bridge: check the parameter python");
         return TIERCE_E_FORMAT;
     }
     if (hello.status == 0)

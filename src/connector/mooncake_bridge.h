@@ -6,14 +6,14 @@
 
 /*
  * A child process that is a client of Mooncake, in Python, where its library is
- * (mooncake_bridge.py). It maps the pool, so that Mooncake moves bytes into buffers and out of them
- * and only names and places go between the two. It has one socket for each seat, on which calls go
- * one after the other.
+ * (mooncake_bridge.py). It maps the pool, so Mooncake transfers bytes directly from and to buffers;
+ * only names and offsets pass between the two processes. Each seat has a socket, which carries one
+ * call at a time.
  *
- * The process is started by the first call, started again by a call after it has ended, and waits
- * longer each time where it ends soon. Whatever goes wrong on a socket ends it for all seats: a
- * call that fails here returns only when the process is dead and reaped, because until then it may
- * write into the pool.
+ * The first call starts the process. A later call restarts it after it has ended, with a growing
+ * delay if it ends soon each time. Any error on a socket ends the process for all seats. A failed
+ * call returns only after the process is dead and reaped, because until then it may write into the
+ * pool.
  *
  *     rc = tierce__bridge_call(bridge, seat, &ask, &result, why);
  *
@@ -25,7 +25,7 @@ struct tierce__bridge;
 struct tierce__bridge_opts {
     const char *python;              /* as execvp finds it */
     const char *const *arguments;    /* "name=value", up to NULL */
-    const char *log;                 /* a file for what the process prints, or NULL */
+    const char *log;                 /* a file for the output of the process, or NULL */
     const struct tierce__pool *pool; /* shared; [borrow until destroy] */
     uint32_t seats;                  /* 1 .. TIERCE__BRIDGE_SEATS_MAX */
     uint32_t call_ms;                /* a call that takes longer ends the process */
@@ -57,7 +57,7 @@ struct tierce__bridge_ask {
 };
 
 /*
- * Result: what is said above, or an error of Mooncake, below 0. Errors, `why` in words:
+ * Result: as described above, or an error of Mooncake, below 0. Errors, `why` in words:
  * TIERCE_E_DOWN, TIERCE_E_FORMAT, TIERCE_E_CLOSED (after an abort), -ENOMEM. May take as long as
  * the start of the process and opts->call_ms together.
  */
@@ -71,7 +71,7 @@ void tierce__bridge_end(struct tierce__bridge *bridge, uint32_t seat);
 /* Ends the process, so that all calls come back soon; there is none after it. */
 void tierce__bridge_abort(struct tierce__bridge *bridge);
 
-/* Of the seat's caller: has it a process, and how many has it had? */
+/* For the seat's caller: whether there is a process, and how many there have been. */
 bool tierce__bridge_is_up(const struct tierce__bridge *bridge, uint32_t seat);
 uint64_t tierce__bridge_starts(const struct tierce__bridge *bridge, uint32_t seat);
 

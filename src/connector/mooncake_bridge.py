@@ -150,7 +150,7 @@ class Bridge:
             head = receive(seat, ASK.size)
             magic, op, count, text_bytes, place, offset, length = ASK.unpack(head)
             if magic != MAGIC:
-                raise ValueError("a request that is none")
+                raise ValueError("invalid request")
             sizes = struct.unpack(f"<{count}H", receive(seat, 2 * count))
             text = receive(seat, text_bytes)
             names, at = [], 0

@@ -19,7 +19,7 @@ static bool is_unix_scheme(const char *scheme)
 static const char *find_wrong(const struct tierce__url *url, bool is_unix, uint16_t port)
 {
     if (url->user != NULL)
-        return "this protocol knows no users";
+        return "this protocol takes no user name";
     if (is_unix)
         return url->host_count == 0 && url->path[0] == '/' && url->path[1] != '\0'
                    ? NULL
@@ -27,7 +27,7 @@ static const char *find_wrong(const struct tierce__url *url, bool is_unix, uint1
     if (url->host_count != 1 || url->hosts[0].name[0] == '\0')
         return "one host is needed";
     if (url->path[0] != '\0' && strcmp(url->path, "/") != 0)
-        return "there is no path behind the host";
+        return "the URL takes no path after the host";
     return url->hosts[0].port == 0 && port == 0 ? "a port is needed" : NULL;
 }
 

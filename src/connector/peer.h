@@ -8,8 +8,8 @@
 #include "connector/connector.h"
 
 /*
- * A link's connection to its server: made when it is needed, closed when it is out of step, made
- * again afterwards. Every failure is a status of connector.h, is told in `why`, and closes the
+ * A link's connection to its server: opened on demand, closed when it is out of step, and opened
+ * again later. Every failure is a status of connector.h, is described in `why`, and closes the
  * connection. For protocols without TLS.
  *
  * Thread: one at a time for each.
@@ -20,8 +20,8 @@ struct tierce__peer_place {
     uint16_t port;
 };
 
-/* Where a URL says the server is: one host, or with a scheme that ends in "+unix" a path; no user.
- * `port` where it gives none, 0: it must. Errors: TIERCE_E_CONFIG. */
+/* The server address in a URL: one host, or a path if the scheme ends in "+unix"; no user. `port`
+ * is the default; 0: the URL must name a port. Errors: TIERCE_E_CONFIG. */
 TIERCE_MUSTUSE int tierce__peer_place_parse(struct tierce__peer_place *out,
                                             const struct tierce__url *url, uint16_t port,
                                             char why[TIERCE__CONNECTOR_WHY_BYTES]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * plugin:///path/to/lib.so?connections=8&...: a client in a shared object, which sees the public
- * <tierce/plugin.h> and nothing else. What it returns is looked at as what a network says.
+ * <tierce/plugin.h> and nothing else. Its results are checked like input from a network.
  */
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -31,7 +31,7 @@ _Static_assert(TIERCE_PLUGIN_NAME_MAX == TIERCE__CONNECTOR_NAME_MAX, "as the hea
 
 #define CAPS_ALL (TIERCE_PLUGIN_RANGES | TIERCE_PLUGIN_LISTS | TIERCE_PLUGIN_NO_DELETE)
 
-/* What the links share. */
+/* Shared by the links. */
 struct plugin {
     void *object; /* of dlopen */
     const struct tierce_plugin *table;
@@ -67,7 +67,7 @@ static bool is_status(int rc)
     }
 }
 
-/* After each call: what it returned, and its words. */
+/* After each call: converts its result, and fetches its error text. */
 static int ended(struct tierce__link *link, int rc)
 {
     const struct tierce_plugin *table = link->plugin->table;
@@ -90,7 +90,7 @@ static struct tierce_plugin_name public_name(const struct tierce__store_name *na
 }
 
 static int plugin_exists(struct tierce__link *link, const struct tierce__store_name *names,
-                         size_t count, size_t *found, uint64_t deadline_ns)
+                         size_t count, _Atomic size_t *found, uint64_t deadline_ns)
 {
     struct tierce_plugin_name public_names[NAMES_AT_ONCE];
     size_t there = 0;
@@ -238,7 +238,8 @@ static bool others_may_write(const struct stat *st)
     return !is_ours || ((st->st_mode & (S_IWGRP | S_IWOTH)) != 0 && !is_sticky);
 }
 
-/* What is wrong with a resolved path, or NULL: nobody else can put another file in its place. */
+/* Why a resolved path is not trusted: another user could replace the file. NULL if it is
+ * trusted. */
 static const char *distrust(char *path)
 {
     struct stat st;
@@ -253,7 +254,7 @@ static const char *distrust(char *path)
         if (stat(end == path ? "/" : path, &st) != 0)
             return tierce_strerror(-errno);
         if (others_may_write(&st))
-            return "lies in a folder that belongs to another user, or that others may write";
+            return "is in a folder that belongs to another user, or that other users can write";
     }
     return NULL;
 }

@@ -49,7 +49,8 @@ void tierce__s3_set_why(struct tierce__s3 *s3, const char *format, ...)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* What has been submitted becomes jobs. Returns when all must be over, or 0 while it is open. */
+/* Turns submitted requests into jobs. Returns the deadline for the end of all jobs, or 0 while the
+ * connector is open. */
 static uint64_t take_arrived(struct tierce__s3 *s3)
 {
     struct tierce__list arrived;
@@ -120,9 +121,14 @@ static void *work(void *arg)
             tierce__s3_jobs_cancel(s3, close_ns <= now);
         if (close_ns != 0 && !tierce__s3_has_jobs(s3))
             break;
+        int refused = tierce__s3_login_take(s3);
+        if (refused != 0)
+            tierce__s3_jobs_refuse(s3, refused);
         uint64_t next = retry(s3, now);
         tierce__s3_jobs_go_on(s3);
-        if (transfer_some(s3))
+        bool any = transfer_some(s3);
+        tierce__s3_join_deliver(s3);
+        if (any)
             continue;
         next = s3->look_ns < next ? s3->look_ns : next;
         next = close_ns != 0 && close_ns < next ? close_ns : next;
@@ -189,6 +195,7 @@ static void get_stats(struct tierce__connector *connector, struct tierce__connec
 
 static void destroy(struct tierce__s3 *s3)
 {
+    tierce__s3_login_stop(s3);
     tierce__s3_transfers_destroy(s3);
     if (s3->multi != NULL)
         curl_multi_cleanup(s3->multi);
@@ -234,6 +241,8 @@ static int start(struct tierce__s3 *s3)
             return -ENOMEM;
     }
     int rc = tierce__s3_transfers_create(s3);
+    if (rc == 0)
+        rc = tierce__s3_login_start(s3);
     return rc != 0 ? rc : -pthread_create(&s3->thread, NULL, work, s3);
 }
 
@@ -256,7 +265,10 @@ int tierce__s3_open(struct tierce__connector **out, const struct tierce__connect
     tierce__list_init(&s3->busy);
     for (unsigned i = 0; i < TIERCE__CONNECTOR_URGENCIES; i++)
         tierce__list_init(&s3->ready[i]);
+    for (unsigned i = 0; i < TIERCE__S3_BINS; i++)
+        tierce__list_init(&s3->bins[i]);
     int rc = tierce__s3_configure(&s3->config, source->url, why);
+    s3->base.read_bytes = s3->config.part_bytes;
     if (rc == 0)
         rc = start(s3);
     if (rc != 0) {

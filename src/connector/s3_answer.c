@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the answers of S3 mean. */
+/* Interprets the answers of S3. */
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "connector/s3_private.h"
@@ -24,6 +24,7 @@ static const char *call_name(enum tierce__s3_call call)
         [TIERCE__S3_COMPLETE] = "CompleteMultipartUpload",
         [TIERCE__S3_ABORT] = "AbortMultipartUpload",
         [TIERCE__S3_DELETE] = "DeleteObject",
+        [TIERCE__S3_DELETE_MANY] = "DeleteObjects",
         [TIERCE__S3_LIST] = "ListObjectsV2",
         [TIERCE__S3_PING] = "ListObjectsV2",
     };
@@ -50,7 +51,7 @@ static const struct meaning {
     {"TokenRefreshRequired", TIERCE_E_REFUSED, false, "the session token has expired"},
     {"RequestTimeTooSkewed", TIERCE_E_REFUSED, false,
      "this machine's clock is too far from the store's"},
-    {"AuthorizationHeaderMalformed", TIERCE_E_REFUSED, false, "is the region right?"},
+    {"AuthorizationHeaderMalformed", TIERCE_E_REFUSED, false, "the region may be wrong"},
     {"PermanentRedirect", TIERCE_E_DOWN, false, "the bucket is in another region, or elsewhere"},
     {"TemporaryRedirect", TIERCE_E_DOWN, false, "the bucket is in another region, or elsewhere"},
     {"IllegalLocationConstraintException", TIERCE_E_DOWN, false, "the bucket is elsewhere"},
@@ -88,8 +89,8 @@ static struct meaning meaning_of_number(long http)
     return (struct meaning){.status = http >= 500 ? TIERCE_E_DOWN : TIERCE_E_FORMAT};
 }
 
-/* The Code of an answer; "" for none. What else an answer says is never shown: it may repeat what
- * we sent. */
+/* The Code of an answer; "" for none. The rest of an answer is never shown, because it may repeat
+ * parts of our request. */
 static void read_error(char error[ERROR_BYTES], const struct tierce__s3_transfer *transfer)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.";
@@ -106,8 +107,8 @@ static void keep_name(char *name)
         name[0] = '\0';
 }
 
-/* Whose place is wrong is told ours, and where the store says that the bucket is. Nobody goes there
- * by himself: credentials are for the endpoint that was configured. */
+/* For a bucket in another region: names our region or endpoint, and the one in the store's answer.
+ * The redirection is not followed, because the credentials are for the configured endpoint. */
 static void tell_place(char text[PLACE_BYTES], const struct tierce__s3_transfer *transfer,
                        const char *error)
 {
@@ -215,6 +216,38 @@ static bool has_root(const struct tierce__s3_transfer *transfer, const char *roo
            found[0] != '\0';
 }
 
+/* All but an empty result and the names of what was deleted is a failure. */
+static bool note_deleted(void *arg, const char *path, const char *text, size_t bytes)
+{
+    bool *failed = arg;
+    (void)text;
+    (void)bytes;
+    *failed |= strcmp(path, "DeleteResult") != 0 && strncmp(path, "DeleteResult/Deleted/", 21) != 0;
+    return true;
+}
+
+/* TIERCE_E_FORMAT where one at least was not deleted, or 200 came with another answer: each is
+ * tried on its own then. */
+static int check_deletions(const struct tierce__s3_transfer *transfer)
+{
+    bool failed = false;
+    int rc = tierce__s3_xml_read(transfer->text, transfer->text_bytes, note_deleted, &failed);
+    return rc == 0 && !failed ? 0 : TIERCE_E_FORMAT;
+}
+
+/* The store has no DeleteObjects: these and all later keys are deleted one by one. */
+static int cannot_delete_many(const struct tierce__s3_transfer *transfer, bool *again)
+{
+    long http = transfer->http;
+    int status = refused(transfer, again);
+    if (http != 404 && http != 405 && http != 411 && http != 501 && status != TIERCE_E_FORMAT &&
+        status != TIERCE_E_LIMIT)
+        return status;
+    *again = false;
+    transfer->s3->deletes_alone = true;
+    return TIERCE_E_FORMAT;
+}
+
 static int check_answer(struct tierce__s3_transfer *transfer, bool *again)
 {
     switch (transfer->call) {
@@ -229,16 +262,17 @@ static int check_answer(struct tierce__s3_transfer *transfer, bool *again)
         }
         return has_root(transfer, "CompleteMultipartUploadResult/")
                    ? 0
-                   : misunderstood(transfer, "an answer that is none");
+                   : misunderstood(transfer, "invalid answer");
     case TIERCE__S3_BEGIN:
         return has_root(transfer, "InitiateMultipartUploadResult/")
                    ? 0
-                   : misunderstood(transfer, "an answer that is none");
+                   : misunderstood(transfer, "invalid answer");
+    case TIERCE__S3_DELETE_MANY:
+        return check_deletions(transfer);
     case TIERCE__S3_LIST:
     case TIERCE__S3_PING:
-        return has_root(transfer, "ListBucketResult/")
-                   ? 0
-                   : misunderstood(transfer, "an answer that is none");
+        return has_root(transfer, "ListBucketResult/") ? 0
+                                                       : misunderstood(transfer, "invalid answer");
     case TIERCE__S3_HEAD:
     case TIERCE__S3_PUT:
     case TIERCE__S3_ABORT:
@@ -259,6 +293,8 @@ int tierce__s3_answer(struct tierce__s3_transfer *transfer, CURLcode code, bool 
         return misunderstood(transfer, "an answer that is too long");
     if (code != CURLE_OK)
         return lost(transfer, code);
+    if ((transfer->http < 200 || transfer->http >= 300) && transfer->call == TIERCE__S3_DELETE_MANY)
+        return cannot_delete_many(transfer, again);
     if (transfer->http < 200 || transfer->http >= 300)
         return refused(transfer, again);
     return check_answer(transfer, again);

@@ -47,8 +47,8 @@ static bool take_secret(char *out, size_t room, const char *text)
     return true;
 }
 
-static bool take_all(struct tierce__s3_credentials *out, const char *access, const char *secret,
-                     const char *token)
+bool tierce__s3_take_credentials(struct tierce__s3_credentials *out, const char *access,
+                                 const char *secret, const char *token)
 {
     return take_secret(out->access_key, sizeof(out->access_key), access) &&
            take_secret(out->secret_key, sizeof(out->secret_key), secret) &&
@@ -56,44 +56,14 @@ static bool take_all(struct tierce__s3_credentials *out, const char *access, con
            access[0] != '\0' && secret[0] != '\0';
 }
 
-/* Cuts blanks at both ends. */
-static char *trim(char *text)
-{
-    text += strspn(text, " \t\r");
-    size_t bytes = strlen(text);
-    while (bytes > 0 && strchr(" \t\r", text[bytes - 1]) != NULL)
-        text[--bytes] = '\0';
-    return text;
-}
-
 /* The three values of a profile; false if it has no keys. Changes the text. */
 static bool find_profile(struct tierce__s3_credentials *out, char *text, const char *profile)
 {
-    const char *values[3] = {NULL, NULL, NULL};
     static const char *const names[] = {"aws_access_key_id", "aws_secret_access_key",
                                         "aws_session_token"};
-    bool inside = false;
-    for (char *line = text, *next; line != NULL; line = next) {
-        next = strchr(line, '\n');
-        if (next != NULL)
-            *next++ = '\0';
-        line = trim(line);
-        size_t bytes = strlen(line);
-        if (line[0] == '[' && line[bytes - 1] == ']') {
-            line[bytes - 1] = '\0';
-            inside = strcmp(trim(line + 1), profile) == 0;
-            continue;
-        }
-        char *value = strchr(line, '=');
-        if (!inside || line[0] == '#' || line[0] == ';' || value == NULL)
-            continue;
-        *value++ = '\0';
-        for (size_t i = 0; i < 3; i++) {
-            if (strcmp(trim(line), names[i]) == 0)
-                values[i] = trim(value);
-        }
-    }
-    return values[0] != NULL && values[1] != NULL && take_all(out, values[0], values[1], values[2]);
+    const char *values[3] = {NULL, NULL, NULL};
+    return tierce__aws_section(text, profile, names, values, 3) && values[0] != NULL &&
+           values[1] != NULL && tierce__s3_take_credentials(out, values[0], values[1], values[2]);
 }
 
 /* Errors: TIERCE_E_CONFIG, -ENOMEM. */
@@ -123,45 +93,87 @@ static int read_credentials(struct tierce__s3_credentials *out, const char *path
 /* The file that is named, or the one that everybody uses. */
 static int find_file(struct tierce__s3_config *config, const struct tierce__url *url)
 {
-    const char *path = tierce__url_param(url, "credentials_file"), *home = environment("HOME");
+    const char *path = tierce__url_param(url, "credentials_file");
     const char *profile = tierce__url_param(url, "profile");
     if (profile == NULL)
         profile = environment("AWS_PROFILE");
     snprintf(config->profile, sizeof(config->profile), "%s", profile != NULL ? profile : "default");
-    if (path == NULL)
-        path = environment("AWS_SHARED_CREDENTIALS_FILE");
     config->credentials_file =
         path != NULL ? tierce__strdup(path)
-                     : tierce__join_path(home != NULL ? home : "/", ".aws/credentials");
+                     : tierce__aws_path("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials");
     return config->credentials_file != NULL ? 0 : -ENOMEM;
 }
 
+/* Reads the credentials file, then the profile in the configuration file. */
+static int read_files(struct tierce__s3_config *config, char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    char other[TIERCE__CONNECTOR_WHY_BYTES], section[80];
+    int rc = read_credentials(&config->credentials, config->credentials_file, config->profile, why);
+    if (rc != TIERCE_E_CONFIG)
+        return rc;
+    char *path = tierce__aws_path("AWS_CONFIG_FILE", ".aws/config");
+    if (path == NULL)
+        return -ENOMEM;
+    bool is_default = strcmp(config->profile, "default") == 0;
+    snprintf(section, sizeof(section), "%s%s", is_default ? "" : "profile ", config->profile);
+    if (read_credentials(&config->credentials, path, section, other) == 0)
+        rc = 0;
+    tierce__free(path);
+    return rc;
+}
+
+/* The credentials of an instance are fetched at once: only the answer shows whether the service
+ * exists. */
+static int ask_machine(struct tierce__s3_config *config, char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    char text[TIERCE__CONNECTOR_WHY_BYTES];
+    int rc = tierce__aws_login_find(&config->login, TIERCE__AWS_MACHINE, NULL, config->region, why);
+    if (rc != 0 || (config->login != NULL && !tierce__aws_login_is_instance(config->login)))
+        return rc;
+    if (config->login != NULL &&
+        tierce__aws_login_fetch(config->login, &config->credentials, &config->expires_s, text) == 0)
+        return 0;
+    tierce__aws_login_free(config->login);
+    config->login = NULL;
+    return refuse(why,
+                  "S3 credentials: none found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a "
+                  "web identity, a profile with keys or SSO, a container's credentials, "
+                  "an EC2 instance's role, or ACCESS_KEY:SECRET_KEY@ in the URL");
+}
+
+/* Searches in the order of AWS's SDKs. */
 static int take_credentials(struct tierce__s3_config *config, const struct tierce__url *url,
                             char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     struct tierce__s3_credentials *out = &config->credentials;
     const char *access = environment("AWS_ACCESS_KEY_ID");
     const char *secret = environment("AWS_SECRET_ACCESS_KEY");
-    const char *file = tierce__url_param(url, "credentials_file");
-    const char *profile = tierce__url_param(url, "profile");
+    bool is_named = tierce__url_param(url, "credentials_file") != NULL ||
+                    tierce__url_param(url, "profile") != NULL;
     if (url->user != NULL) {
-        return url->password != NULL && take_all(out, url->user, url->password, NULL)
+        return url->password != NULL &&
+                       tierce__s3_take_credentials(out, url->user, url->password, NULL)
                    ? 0
-                   : refuse(why, "URL: S3 wants ACCESS_KEY:SECRET_KEY before the '@'");
+                   : refuse(why, "URL: S3 requires ACCESS_KEY:SECRET_KEY before the '@'");
     }
-    if (file == NULL && profile == NULL && access != NULL && secret != NULL) {
-        return take_all(out, access, secret, environment("AWS_SESSION_TOKEN"))
+    if (!is_named && access != NULL && secret != NULL) {
+        return tierce__s3_take_credentials(out, access, secret, environment("AWS_SESSION_TOKEN"))
                    ? 0
                    : refuse(why, "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_SESSION_TOKEN "
                                  "cannot be used");
     }
+    bool has_file = tierce__url_param(url, "credentials_file") != NULL;
     int rc = find_file(config, url);
-    if (rc == 0)
-        rc = read_credentials(out, config->credentials_file, config->profile, why);
-    if (rc == TIERCE_E_CONFIG && file == NULL && profile == NULL)
-        return refuse(why, "S3 credentials: neither AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-                           "nor a file of credentials, nor ACCESS_KEY:SECRET_KEY@ in the URL");
-    return rc;
+    if (rc == 0 && !is_named)
+        rc =
+            tierce__aws_login_find(&config->login, TIERCE__AWS_IDENTITY, NULL, config->region, why);
+    if (rc == 0 && config->login == NULL && !has_file)
+        rc = tierce__aws_login_find(&config->login, TIERCE__AWS_IDENTITY, config->profile,
+                                    config->region, why);
+    if (rc != 0 || config->login != NULL)
+        return rc;
+    rc = read_files(config, why);
+    return rc == TIERCE_E_CONFIG && !is_named ? ask_machine(config, why) : rc;
 }
 
 bool tierce__s3_renew_credentials(struct tierce__s3_config *config)
@@ -169,7 +181,7 @@ bool tierce__s3_renew_credentials(struct tierce__s3_config *config)
     char why[TIERCE__CONNECTOR_WHY_BYTES];
     struct tierce__s3_credentials *now = NULL;
     bool changed = false;
-    if (config->credentials_file != NULL)
+    if (config->credentials_file != NULL && config->login == NULL)
         now = tierce__calloc(1, sizeof(*now));
     if (now != NULL && read_credentials(now, config->credentials_file, config->profile, why) == 0) {
         changed = memcmp(now, &config->credentials, sizeof(*now)) != 0;
@@ -214,7 +226,7 @@ static void format_host(char *out, size_t room, const char *bucket,
              in_brackets ? "[" : "", host->name, in_brackets ? "]" : "", port);
 }
 
-/* `endpoint`: what was given, or Amazon's own. */
+/* `endpoint`: the given one, or Amazon's. */
 static int take_endpoint(struct tierce__s3_config *config, const struct tierce__url *url,
                          const struct tierce__url *endpoint, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
@@ -258,7 +270,7 @@ static int take_region(struct tierce__s3_config *config, const struct tierce__ur
     if (bytes == 0 || bytes > TIERCE__S3_REGION_MAX ||
         strspn(region, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") !=
             bytes)
-        return refuse(why, "the region of S3 is none");
+        return refuse(why, "the region of S3 is invalid: letters, digits, -, _ and . are accepted");
     snprintf(config->region, sizeof(config->region), "%s", region);
     return 0;
 }
@@ -354,6 +366,7 @@ int tierce__s3_configure(struct tierce__s3_config *config, const struct tierce__
 void tierce__s3_config_clear(struct tierce__s3_config *config)
 {
     tierce__free(config->ca_file);
+    tierce__aws_login_free(config->login);
     tierce__free(config->credentials_file);
     explicit_bzero(config, sizeof(*config));
 }

@@ -34,23 +34,26 @@ static struct tierce__s3_job *job_of(struct tierce__list *node)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void answer(struct tierce__s3_job *job, int status)
+void tierce__s3_job_answer(struct tierce__s3_job *job, int status)
 {
     struct tierce__connector_req *req = job->req;
     if (req == NULL)
         return;
     job->req = NULL;
-    if (status == 0 && req->op == TIERCE__CONNECTOR_EXISTS)
-        req->found = job->missing < req->name_count ? (size_t)job->missing : req->name_count;
+    if (req->op == TIERCE__CONNECTOR_EXISTS)
+        req->found = (size_t)job->certain;
     req->status = status;
     req->done(req);
 }
 
-static void free_job(struct tierce__s3_job *job)
+void tierce__s3_job_free(struct tierce__s3_job *job)
 {
     TIERCE_ASSERT(job->req == NULL && job->in_flight == 0);
     tierce__list_remove(&job->node);
+    tierce__list_remove(&job->bin);
+    tierce__list_remove(&job->ride);
     tierce__free(job->etags);
+    tierce__free(job->there);
     tierce__free(job);
 }
 
@@ -99,11 +102,11 @@ static void finish(struct tierce__s3 *s3, struct tierce__s3_job *job)
         status = TIERCE_E_FORMAT;
     }
     bool is_upload = job->step == TIERCE__S3_PARTS || job->step == TIERCE__S3_COMPLETING;
-    answer(job, status);
+    tierce__s3_job_answer(job, status);
     if (is_upload && status != 0)
         begin_abort(s3, job);
     else
-        free_job(job);
+        tierce__s3_job_free(job);
 }
 
 /* Nothing of the step is under way, and nothing is left to do of it. */
@@ -223,7 +226,7 @@ static int end_page(struct tierce__s3 *s3, struct tierce__s3_job *job,
     uint64_t cursor = 0;
     int rc = tierce__s3_xml_read(transfer->text, transfer->text_bytes, read_page_head, &page);
     if (rc != 0 || page.is_more != (page.token[0] != '\0')) {
-        tierce__s3_set_why(s3, "ListObjectsV2: an answer that is none");
+        tierce__s3_set_why(s3, "ListObjectsV2: invalid answer");
         return TIERCE_E_FORMAT;
     }
     if (page.is_more)
@@ -261,7 +264,7 @@ static uint64_t cut(const struct tierce__s3 *s3, const struct tierce__s3_job *jo
     return from;
 }
 
-/* What CompleteMultipartUpload sends. */
+/* Builds the body of CompleteMultipartUpload. */
 static int make_list_of_parts(struct tierce__s3_transfer *transfer,
                               const struct tierce__s3_job *job)
 {
@@ -303,6 +306,7 @@ static enum tierce__s3_call call_of(const struct tierce__s3_job *job)
         return TIERCE__S3_COMPLETE;
     case TIERCE__S3_ABORTING:
         return TIERCE__S3_ABORT;
+    case TIERCE__S3_DRAINING:
     case TIERCE__S3_WHOLE:
     default:
         return of_ops[job->req->op];
@@ -347,11 +351,22 @@ static int fill(struct tierce__s3_transfer *transfer, struct tierce__s3_job *job
     case TIERCE__S3_BEGIN:
     case TIERCE__S3_ABORT:
     case TIERCE__S3_DELETE:
+    case TIERCE__S3_DELETE_MANY:
     default:
         break;
     }
     memcpy(transfer->key, job->key, sizeof(job->key));
     return 0;
+}
+
+/* A name exists: extends the known leading names. */
+static void note_there(struct tierce__s3_job *job, uint64_t item)
+{
+    if (job->there == NULL)
+        return;
+    job->there[item] = 1;
+    while (job->certain < job->name_count && job->there[job->certain] != 0)
+        job->certain++;
 }
 
 /* Names that are known to be there need not be asked for. */
@@ -364,16 +379,31 @@ static void skip_known(const struct tierce__s3 *s3, struct tierce__s3_job *job)
         tierce__s3_key(key, s3->config.prefix, name_of(job, job->next));
         if (tierce__s3_known(s3, key) == 0)
             return;
+        note_there(job, job->next);
     }
+}
+
+static void count_begun(struct tierce__s3 *s3, struct tierce__s3_job *job)
+{
+    if (!job->has_begun)
+        atomic_fetch_sub_explicit(&s3->waiting, 1, memory_order_relaxed);
+    job->has_begun = true;
+}
+
+void tierce__s3_job_is_begun(struct tierce__s3 *s3, struct tierce__s3_job *job)
+{
+    count_begun(s3, job);
+    job->next = job->count;
+    tierce__list_remove(&job->node);
+    tierce__list_push_back(&s3->busy, &job->node);
 }
 
 /* Begins the next item of a job that is ready. */
 static void begin_item(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
     uint64_t at = 0;
-    if (!job->has_begun)
-        atomic_fetch_sub_explicit(&s3->waiting, 1, memory_order_relaxed);
-    job->has_begun = true;
+    count_begun(s3, job);
+    tierce__list_remove(&job->bin);
     skip_known(s3, job);
     if (job->next >= job->count) {
         tierce__list_remove(&job->node);
@@ -395,9 +425,10 @@ static void begin_item(struct tierce__s3 *s3, struct tierce__s3_job *job)
         tierce__list_push_back(&s3->busy, &job->node);
     }
     int rc = fill(transfer, job);
-    if (rc == 0)
+    if (rc == 0) {
+        tierce__s3_join(transfer);
         tierce__s3_transfer_begin(transfer);
-    else
+    } else
         tierce__s3_job_note(transfer, rc);
 }
 
@@ -414,7 +445,7 @@ static struct tierce__s3_job *next_ready(struct tierce__s3 *s3)
 
 void tierce__s3_jobs_go_on(struct tierce__s3 *s3)
 {
-    while (s3->free_count > 0) {
+    while (s3->free_count > 0 && s3->is_logged_in) {
         struct tierce__s3_job *job = next_ready(s3);
         if (job == NULL)
             return;
@@ -438,14 +469,19 @@ static int note_head(struct tierce__s3_job *job, const struct tierce__s3_transfe
                      int status)
 {
     tierce__s3_learn(transfer->s3, transfer->key, status == 0 ? transfer->object_bytes : 0);
-    if (status != TIERCE_E_MISS)
-        return status;
-    job->missing = transfer->item < job->missing ? transfer->item : job->missing;
-    job->count = job->count < job->missing ? job->count : job->missing;
-    return 0;
+    if (status == 0)
+        note_there(job, transfer->item);
+    if (status == TIERCE_E_MISS) {
+        job->missing = transfer->item < job->missing ? transfer->item : job->missing;
+        job->count = job->count < job->missing ? job->count : job->missing;
+        status = 0;
+    }
+    if (status == 0 && job->certain == job->missing) /* later names do not matter */
+        tierce__s3_job_answer(job, 0);
+    return status;
 }
 
-/* What an item has brought, for its job. Returns its status, which may be another one now. */
+/* Records the result of an item in its job. Returns the item's status, which may have changed. */
 static int note(struct tierce__s3_job *job, const struct tierce__s3_transfer *transfer, int status)
 {
     struct tierce__s3 *s3 = transfer->s3;
@@ -481,6 +517,7 @@ static int note(struct tierce__s3_job *job, const struct tierce__s3_transfer *tr
         return status == 0 ? end_page(s3, job, transfer) : status;
     case TIERCE__S3_PING:
     case TIERCE__S3_ABORT:
+    case TIERCE__S3_DELETE_MANY:
     default:
         return status;
     }
@@ -490,6 +527,8 @@ void tierce__s3_job_note(struct tierce__s3_transfer *transfer, int status)
 {
     struct tierce__s3 *s3 = transfer->s3;
     struct tierce__s3_job *job = transfer->job;
+    if (tierce__s3_join_end(transfer, status))
+        return;
     status = note(job, transfer, status);
     if (job->status == 0)
         job->status = status;
@@ -500,7 +539,7 @@ void tierce__s3_job_note(struct tierce__s3_transfer *transfer, int status)
 
 /* ---- a new job ------------------------------------------------------------------------------- */
 
-/* What there is to do. Errors: what the request is answered. */
+/* Plans the HTTP requests of a job. Errors: the status for the request. */
 static int plan(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
     const struct tierce__connector_req *req = job->req;
@@ -509,8 +548,9 @@ static int plan(struct tierce__s3 *s3, struct tierce__s3_job *job)
     job->count = 1;
     switch (req->op) {
     case TIERCE__CONNECTOR_EXISTS:
-        job->count = req->name_count;
-        return 0;
+        job->count = job->name_count = req->name_count;
+        job->there = tierce__calloc(req->name_count + 1, sizeof(*job->there));
+        return job->there != NULL ? 0 : -ENOMEM;
     case TIERCE__CONNECTOR_GET: {
         tierce__s3_key(job->key, s3->config.prefix, &req->names[0]);
         uint64_t known = tierce__s3_known(s3, job->key);
@@ -552,17 +592,33 @@ void tierce__s3_job_begin(struct tierce__s3 *s3, struct tierce__connector_req *r
     job->urgency = req->urgency;
     job->deadline_ns = req->deadline_ns;
     job->missing = UINT64_MAX;
+    tierce__list_init(&job->bin);
+    tierce__list_init(&job->ride);
     tierce__list_push_back(&s3->ready[job->urgency], &job->node);
     s3->look_ns = job->deadline_ns < s3->look_ns ? job->deadline_ns : s3->look_ns;
     int rc = plan(s3, job);
-    if (rc == 0)
+    if (rc == 0) {
+        tierce__s3_join_await(s3, job);
         return;
+    }
     atomic_fetch_sub_explicit(&s3->waiting, 1, memory_order_relaxed);
-    answer(job, rc);
-    free_job(job);
+    tierce__s3_job_answer(job, rc);
+    tierce__s3_job_free(job);
 }
 
 /* ---- deadlines and the end ------------------------------------------------------------------- */
+
+/* Answers a job while its requests are in progress. Removing them from curl would close their
+ * connections, and reconnecting would make the next lookups late too. */
+static void drain(struct tierce__s3 *s3, struct tierce__s3_job *job, int status)
+{
+    tierce__s3_job_answer(job, status);
+    job->step = TIERCE__S3_DRAINING;
+    job->count = job->next < job->count ? job->next : job->count;
+    job->deadline_ns = tierce__deadline_in_ms(TIERCE__S3_DRAIN_MS);
+    tierce__list_remove(&job->node);
+    tierce__list_push_back(&s3->busy, &job->node);
+}
 
 /* Ends a job before it is done. */
 static void give_up(struct tierce__s3 *s3, struct tierce__s3_job *job, int status, bool may_abort)
@@ -570,32 +626,49 @@ static void give_up(struct tierce__s3 *s3, struct tierce__s3_job *job, int statu
     bool is_beginning = job->step == TIERCE__S3_BEGINNING && job->in_flight > 0;
     bool is_upload = job->token[0] != '\0' && job->step != TIERCE__S3_WHOLE;
     bool was_answered = job->req == NULL;
-    if (!job->has_begun)
-        atomic_fetch_sub_explicit(&s3->waiting, 1, memory_order_relaxed);
-    job->has_begun = true;
+    count_begun(s3, job);
+    if (job->transfer != NULL) {
+        tierce__s3_join_part(job->transfer);
+        if (was_answered)
+            return;
+    }
+    if (job->there != NULL && job->in_flight > 0 && may_abort && !was_answered) {
+        drain(s3, job, status);
+        return;
+    }
     if (is_beginning && may_abort && !was_answered) {
         /* The upload's id is still to come; then it is aborted. */
         job->deadline_ns = tierce__deadline_in_ms(TIERCE__S3_ABORT_MS);
-        answer(job, status);
+        tierce__s3_job_answer(job, status);
         return;
     }
     stop_transfers(s3, job);
-    answer(job, status);
+    tierce__s3_job_answer(job, status);
     if (is_upload && may_abort && !was_answered)
         begin_abort(s3, job);
     else
-        free_job(job);
+        tierce__s3_job_free(job);
 }
 
-static void expire_list(struct tierce__s3 *s3, struct tierce__list *list, uint64_t now)
+/* The first job of a list whose deadline has passed. */
+static struct tierce__s3_job *find_late(const struct tierce__list *list, uint64_t now)
 {
-    TIERCE__LIST_FOR_EACH_SAFE (node, after, list) {
-        struct tierce__s3_job *job = job_of(node);
-        if (job->deadline_ns <= now) {
+    TIERCE__LIST_FOR_EACH (node, list) {
+        if (job_of(node)->deadline_ns <= now)
+            return job_of(node);
+    }
+    return NULL;
+}
+
+/* Ending a job may move other jobs between lists, so each step searches the list from its start.
+ */
+static void expire_list(struct tierce__s3 *s3, const struct tierce__list *list, uint64_t now)
+{
+    for (struct tierce__s3_job *job; (job = find_late(list, now)) != NULL;) {
+        if (job->req != NULL)
             tierce__s3_set_why(s3, job->has_begun ? "no answer by the deadline"
                                                   : "all connections were busy until the deadline");
-            give_up(s3, job, TIERCE_E_DEADLINE, true);
-        }
+        give_up(s3, job, TIERCE_E_DEADLINE, true);
     }
 }
 
@@ -620,13 +693,27 @@ void tierce__s3_jobs_expire(struct tierce__s3 *s3, uint64_t now)
         s3->look_ns = next_deadline(&s3->ready[i], s3->look_ns);
 }
 
-static void cancel_list(struct tierce__s3 *s3, struct tierce__list *list, bool all)
+void tierce__s3_jobs_refuse(struct tierce__s3 *s3, int status)
 {
-    TIERCE__LIST_FOR_EACH_SAFE (node, after, list) {
-        struct tierce__s3_job *job = job_of(node);
-        if (all || !job->has_begun)
-            give_up(s3, job, TIERCE_E_CANCELLED, false);
+    for (unsigned i = 0; i < TIERCE__CONNECTOR_URGENCIES; i++) {
+        while (!tierce__list_empty(&s3->ready[i]))
+            give_up(s3, job_of(s3->ready[i].next), status, false);
     }
+}
+
+static struct tierce__s3_job *find_cancelled(const struct tierce__list *list, bool all)
+{
+    TIERCE__LIST_FOR_EACH (node, list) {
+        if (all || !job_of(node)->has_begun)
+            return job_of(node);
+    }
+    return NULL;
+}
+
+static void cancel_list(struct tierce__s3 *s3, const struct tierce__list *list, bool all)
+{
+    for (struct tierce__s3_job *job; (job = find_cancelled(list, all)) != NULL;)
+        give_up(s3, job, TIERCE_E_CANCELLED, false);
 }
 
 void tierce__s3_jobs_cancel(struct tierce__s3 *s3, bool all)

@@ -98,7 +98,7 @@ static bool decode_short(char *name, size_t *bytes, const char *key)
     return tierce__file_name(name, bytes, path);
 }
 
-/* What stands behind the prefix. */
+/* Encodes the part of a key after the prefix. */
 static size_t encode(char out[TIERCE__FILE_NAME_BYTES], const struct tierce__store_name *name)
 {
     size_t bytes = encode_short(out, name);
@@ -114,7 +114,7 @@ void tierce__s3_key(char key[TIERCE__S3_KEY_BYTES], const char *prefix,
     TIERCE_ASSERT((size_t)bytes < TIERCE__S3_KEY_BYTES);
 }
 
-/* What does not read back as it is written is not ours. */
+/* A key that does not encode back to itself is not ours. */
 bool tierce__s3_name(char *name, size_t *bytes, const char *prefix, const char *key)
 {
     char again[TIERCE__FILE_NAME_BYTES];

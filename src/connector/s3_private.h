@@ -8,22 +8,14 @@
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "connector/aws_login.h"
 #include "connector/connector_private.h"
 
 /* ---- where and as whom (s3_config.c) ---- */
 
 #define TIERCE__S3_CONNECTIONS_MAX 256u
 #define TIERCE__S3_PREFIX_MAX      256u
-#define TIERCE__S3_ACCESS_MAX      128u
-#define TIERCE__S3_SECRET_MAX      256u
-#define TIERCE__S3_TOKEN_MAX       8192u
 #define TIERCE__S3_REGION_MAX      64u
-
-struct tierce__s3_credentials {
-    char access_key[TIERCE__S3_ACCESS_MAX + 1];
-    char secret_key[TIERCE__S3_SECRET_MAX + 1];
-    char token[TIERCE__S3_TOKEN_MAX + 1]; /* "" for none */
-};
 
 struct tierce__s3_config {
     char origin[320]; /* "https://bucket.s3.eu-central-1.amazonaws.com" */
@@ -35,13 +27,15 @@ struct tierce__s3_config {
     char *credentials_file; /* owned; NULL: they came from the URL or the environment */
     char profile[65];
     struct tierce__s3_credentials credentials;
+    struct tierce__aws_login *login; /* owned; NULL: the credentials do not expire */
+    uint64_t expires_s;              /* end of the fetched credentials; 0: never */
     uint64_t connections, part_bytes, retries, connect_ms, remember_ms;
     bool is_plain;      /* http:// */
     bool signs_payload; /* bodies are hashed too */
 };
 
-/* Errors, `why` in words without credentials: TIERCE_E_CONFIG, -ENOMEM. What *config holds then is
- * for tierce__s3_config_clear too. */
+/* Errors, with `why` set without credentials: TIERCE_E_CONFIG, -ENOMEM; the caller must pass
+ * *config to tierce__s3_config_clear even then. */
 TIERCE_MUSTUSE int tierce__s3_configure(struct tierce__s3_config *config,
                                         const struct tierce__url *url,
                                         char why[TIERCE__CONNECTOR_WHY_BYTES]);
@@ -66,8 +60,8 @@ void tierce__s3_key(char key[TIERCE__S3_KEY_BYTES], const char *prefix,
 /* The name of a key; false if no object is called so. `name` has TIERCE__CONNECTOR_NAME_MAX. */
 bool tierce__s3_name(char *name, size_t *bytes, const char *prefix, const char *key);
 
-/* What keys of names that begin with `begins` begin with, of those that are written plainly or of
- * those in base64url. False: none does. */
+/* The common beginning of the keys of all names that begin with `begins`: of plainly written names,
+ * or of those in base64url. False: there are none. */
 bool tierce__s3_key_prefix(char key[TIERCE__S3_KEY_BYTES], const char *prefix,
                            const struct tierce__store_name *begins, bool of_long_ones);
 
@@ -84,11 +78,12 @@ size_t tierce__s3_encode(char *out, size_t room, const char *text, bool keeps_sl
 #define TIERCE__S3_TOKEN_BYTES 1025u /* of uploads and of pages */
 #define TIERCE__S3_MARKS       64u
 #define TIERCE__S3_SIZES       16384u
+#define TIERCE__S3_BINS        256u
 
 struct tierce__s3;
 struct tierce__s3_job;
 
-/* What one HTTP request is for. */
+/* The purpose of an HTTP request. */
 enum tierce__s3_call {
     TIERCE__S3_HEAD,
     TIERCE__S3_GET,
@@ -98,6 +93,7 @@ enum tierce__s3_call {
     TIERCE__S3_COMPLETE,
     TIERCE__S3_ABORT,
     TIERCE__S3_DELETE,
+    TIERCE__S3_DELETE_MANY, /* DeleteObjects */
     TIERCE__S3_LIST,
     TIERCE__S3_PING,
 };
@@ -107,6 +103,7 @@ struct tierce__s3_transfer {
     struct tierce__s3 *s3;
     CURL *easy;
     struct tierce__s3_job *job; /* NULL: free */
+    struct tierce__list riders; /* of a joined transfer: its unanswered jobs (s3_join.c) */
     enum tierce__s3_call call;
     uint64_t item;                  /* of its job: which name, which piece */
     char key[TIERCE__S3_KEY_BYTES]; /* of the object; LIST: what keys begin with */
@@ -129,7 +126,7 @@ struct tierce__s3_transfer {
 
     /* The answer. */
     long http;
-    bool is_wrong; /* what comes is not what was asked for: no more of it is taken */
+    bool is_wrong; /* the answer is not the requested one: the rest is not read */
     bool no_memory;
     char etag[TIERCE__S3_ETAG_BYTES];
     char bucket_region[TIERCE__S3_REGION_MAX + 1]; /* that the answer names, or "" */
@@ -137,7 +134,7 @@ struct tierce__s3_transfer {
     uint64_t range_first, range_last;
     uint64_t object_bytes; /* of the whole object; 0: not told */
     int64_t date_s;        /* 0: not told */
-    char *text;            /* what was answered and is no object */
+    char *text;            /* the body of an answer that is no object */
     size_t text_bytes, text_room;
     char error[CURL_ERROR_SIZE];
 };
@@ -148,6 +145,7 @@ enum tierce__s3_step {
     TIERCE__S3_PARTS,
     TIERCE__S3_COMPLETING,
     TIERCE__S3_ABORTING, /* after the answer */
+    TIERCE__S3_DRAINING, /* answered; its transfers continue, to keep their connections */
 };
 
 /* A request of the connector. */
@@ -160,9 +158,12 @@ struct tierce__s3_job {
     bool has_begun;
     uint64_t next, count; /* items of this step */
     uint32_t in_flight;
-    uint64_t missing;  /* EXISTS: the first name that is not there */
-    int status;        /* the first failure */
-    uint32_t restarts; /* GET: pieces of two versions */
+    uint64_t missing;    /* EXISTS: the first absent name */
+    uint64_t name_count; /* EXISTS */
+    uint64_t certain;    /* EXISTS: leading names known to exist */
+    uint8_t *there;      /* EXISTS: for each name, whether it is known to exist */
+    int status;          /* the first failure */
+    uint32_t restarts;   /* GET: pieces of two versions */
     bool has_version;
     bool is_mixed;
     uint64_t version; /* hash of the pieces' ETag */
@@ -170,9 +171,14 @@ struct tierce__s3_job {
     char token[TIERCE__S3_TOKEN_BYTES];   /* of the upload; LIST: of the page; "" for none */
     char (*etags)[TIERCE__S3_ETAG_BYTES]; /* of the parts */
     bool of_long_ones;                    /* LIST */
+
+    /* GET of one piece, DELETE (s3_join.c). */
+    struct tierce__list bin, ride; /* in `bins` while it waits; among the riders of its transfer */
+    struct tierce__s3_transfer *transfer; /* its own, or the joined one; NULL: none */
+    bool is_alone;                        /* must not be joined again */
 };
 
-/* Where a listing goes on. */
+/* The position where a listing continues. */
 struct tierce__s3_mark {
     uint64_t cursor; /* 0: free */
     bool of_long_ones;
@@ -189,6 +195,7 @@ struct tierce__s3 {
 
     /* The thread's alone. */
     struct tierce__list ready[TIERCE__CONNECTOR_URGENCIES], busy;
+    struct tierce__list bins[TIERCE__S3_BINS]; /* GETs that may be joined, by buffer and offset */
     struct tierce__s3_transfer *transfers;
     uint32_t free_count;
     uint64_t look_ns; /* no deadline is before it */
@@ -199,6 +206,10 @@ struct tierce__s3 {
         uint64_t name; /* its hash; 0: none */
         uint64_t bytes, at_ns;
     } * sizes; /* of objects that were there; NULL: not kept */
+
+    bool deletes_alone;             /* the store has no DeleteObjects */
+    bool is_logged_in;              /* credentials are available */
+    struct tierce__s3_login *login; /* NULL: credentials do not expire */
 
     _Atomic uint64_t waiting, connections, connects;
     struct tierce__lock lock;
@@ -214,14 +225,31 @@ struct tierce__s3 {
 void tierce__s3_set_why(struct tierce__s3 *s3, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* ---- s3_login.c: on the connector's thread, or while it does not run ---- */
+
+/* Starts the thread that renews credentials, if they expire. Errors: -ENOMEM, -EAGAIN (no thread).
+ */
+TIERCE_MUSTUSE int tierce__s3_login_start(struct tierce__s3 *s3);
+/* Stops that thread. */
+void tierce__s3_login_stop(struct tierce__s3 *s3);
+/* Takes new credentials, if available. Returns 0 if credentials are available or being fetched;
+ * else the error of the last fetch: TIERCE_E_REFUSED, TIERCE_E_DOWN, -ENOMEM. */
+int tierce__s3_login_take(struct tierce__s3 *s3);
+/* Call when the store rejected the credentials: requests new ones, unless these are new. Returns
+ * false if no others will come. */
+bool tierce__s3_login_ask(struct tierce__s3 *s3);
+
 /* ---- s3_job.c: thread of the connector ---- */
 
 #define TIERCE__S3_ABORT_MS 10000u /* for an upload that is given up, after the answer */
+#define TIERCE__S3_DRAIN_MS 5000u  /* for lookups answered after their deadline */
 
 /* A request becomes a job, or is answered. */
 void tierce__s3_job_begin(struct tierce__s3 *s3, struct tierce__connector_req *req);
 /* Begins what there are connections for. */
 void tierce__s3_jobs_go_on(struct tierce__s3 *s3);
+/* Answers all jobs that have not begun with `status`. */
+void tierce__s3_jobs_refuse(struct tierce__s3 *s3, int status);
 /* A transfer of it is over. */
 void tierce__s3_job_note(struct tierce__s3_transfer *transfer, int status);
 /* Answers those whose time is over, and finds out when the next one's is. */
@@ -230,10 +258,29 @@ void tierce__s3_jobs_expire(struct tierce__s3 *s3, uint64_t now);
 void tierce__s3_jobs_cancel(struct tierce__s3 *s3, bool all);
 bool tierce__s3_has_jobs(const struct tierce__s3 *s3);
 
+/* For s3_join.c: a waiting job begins, is answered, is freed. */
+void tierce__s3_job_is_begun(struct tierce__s3 *s3, struct tierce__s3_job *job);
+void tierce__s3_job_answer(struct tierce__s3_job *job, int status);
+void tierce__s3_job_free(struct tierce__s3_job *job);
+
+/* ---- s3_join.c: thread of the connector ---- */
+
+/* Registers a new job. A GET of one piece may be joined while it is in `bins`. */
+void tierce__s3_join_await(struct tierce__s3 *s3, struct tierce__s3_job *job);
+/* Call before a transfer begins: joins waiting jobs for adjacent ranges to it. */
+void tierce__s3_join(struct tierce__s3_transfer *transfer);
+/* Answers the jobs whose ranges have arrived. */
+void tierce__s3_join_deliver(struct tierce__s3 *s3);
+/* Splits a joined transfer: each unanswered job gets a request of its own. */
+void tierce__s3_join_part(struct tierce__s3_transfer *transfer);
+/* Call when a transfer has ended. Returns true if it was joined and has been split; it is free
+ * then. */
+bool tierce__s3_join_end(struct tierce__s3_transfer *transfer, int status);
+
 /* ---- s3_transfer.c: thread of the connector ---- */
 
-/* Begins a request whose job, call, item, key, body or range are filled in. Its end is told by
- * tierce__s3_job_note, perhaps before this returns. */
+/* Begins a request whose job, call, item, key, body or range are filled in. tierce__s3_job_note
+ * reports its end, perhaps before this returns. */
 void tierce__s3_transfer_begin(struct tierce__s3_transfer *transfer);
 /* curl is done with it. */
 void tierce__s3_transfer_end(struct tierce__s3_transfer *transfer, CURLcode code);
@@ -245,11 +292,11 @@ void tierce__s3_transfers_destroy(struct tierce__s3 *s3);
 
 /* ---- s3_answer.c ---- */
 
-/* What an answer means: 0, a status of connector.h; *again: the store asks to come back later. Sets
- * why. */
+/* The status of an answer: 0, or a status of connector.h. Sets *again if the store asks for a retry
+ * later. Sets why. */
 int tierce__s3_answer(struct tierce__s3_transfer *transfer, CURLcode code, bool *again);
 
-/* What is remembered of an object's size; `bytes` 0: it is not there. */
+/* Remembers the size of an object; `bytes` 0: it does not exist. */
 void tierce__s3_learn(struct tierce__s3 *s3, const char *key, uint64_t bytes);
 /* 0: not known. */
 uint64_t tierce__s3_known(const struct tierce__s3 *s3, const char *key);

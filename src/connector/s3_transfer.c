@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@
 #define BUFFER_BYTES   (256L << 10)
 #define BACKOFF_MS     100u
 #define BACKOFF_MS_MAX 5000u
+#define RENEW_MS       500u
 #define SKEW_S_MIN     240 /* S3 forgives 15 minutes */
 #define SILENCE_S      30L
 #define KEEP_ALIVE_S   30L
@@ -121,7 +123,7 @@ static bool take_header(char *value, size_t room, const char *line, size_t bytes
     return true;
 }
 
-/* What an ETag may have where it is sent back in XML. */
+/* Whether an ETag has only characters that can be sent back in XML. */
 static bool is_etag(const char *text)
 {
     for (const char *at = text; *at != '\0'; at++) {
@@ -186,6 +188,7 @@ static const char *method_of(enum tierce__s3_call call)
         return "PUT";
     case TIERCE__S3_BEGIN:
     case TIERCE__S3_COMPLETE:
+    case TIERCE__S3_DELETE_MANY:
         return "POST";
     case TIERCE__S3_DELETE:
     case TIERCE__S3_ABORT:
@@ -200,7 +203,7 @@ static const char *method_of(enum tierce__s3_call call)
 
 static bool is_of_bucket(enum tierce__s3_call call)
 {
-    return call == TIERCE__S3_LIST || call == TIERCE__S3_PING;
+    return call == TIERCE__S3_LIST || call == TIERCE__S3_PING || call == TIERCE__S3_DELETE_MANY;
 }
 
 /* Path and query, each with its end; sorted by name, as signatures want it. */
@@ -225,6 +228,8 @@ static void make_target(const struct tierce__s3_transfer *transfer, char *path, 
                  text);
     else if (transfer->call == TIERCE__S3_PING)
         snprintf(query, room, "list-type=2&max-keys=1&prefix=%s", text);
+    else if (transfer->call == TIERCE__S3_DELETE_MANY)
+        snprintf(query, room, "delete=");
     else if (transfer->call == TIERCE__S3_BEGIN)
         snprintf(query, room, "uploads=");
     else if (transfer->call == TIERCE__S3_PART)
@@ -242,6 +247,19 @@ static bool add_header(struct tierce__s3_transfer *transfer, const char *name, c
     explicit_bzero(line, sizeof(line));
     transfer->headers = list != NULL ? list : transfer->headers;
     return list != NULL;
+}
+
+/* DeleteObjects requires a checksum of the list. */
+static bool add_sum(struct tierce__s3_transfer *transfer)
+{
+    uint8_t sum[EVP_MAX_MD_SIZE];
+    char text[2 * EVP_MAX_MD_SIZE];
+    unsigned bytes = 0;
+    if (EVP_Digest(transfer->body, transfer->body_bytes, sum, &bytes, EVP_md5(), NULL) != 1)
+        return add_header(transfer, "Content-MD5", ""); /* the store rejects this */
+    EVP_EncodeBlock((uint8_t *)text, sum, (int)bytes);
+    return add_header(transfer, "Content-MD5", text) &&
+           add_header(transfer, "Content-Type", "application/xml");
 }
 
 /* Headers, signed at the store's time. */
@@ -277,6 +295,8 @@ static bool make_headers(struct tierce__s3_transfer *transfer, const char *path,
                  transfer->offset + transfer->wanted - 1);
         ok = add_header(transfer, "Range", range);
     }
+    if (ok && transfer->call == TIERCE__S3_DELETE_MANY)
+        ok = add_sum(transfer);
     /* Nothing is asked before a body is sent: that costs a round trip. */
     return ok && add_header(transfer, "Expect", "");
 }
@@ -327,7 +347,7 @@ static bool set_options(struct tierce__s3_transfer *transfer)
     curl_easy_setopt(easy, CURLOPT_FRESH_CONNECT, transfer->takes_fresh ? 1L : 0L);
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, KEEP_ALIVE_S);
-    /* Who gives up while a name is looked up does not wait for the thread that does it. */
+    /* A cancelled transfer does not wait for the thread that resolves its host name. */
     curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
     curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, BUFFER_BYTES);
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_body);
@@ -385,7 +405,7 @@ static void stop(struct tierce__s3_transfer *transfer)
 void tierce__s3_transfer_free(struct tierce__s3_transfer *transfer)
 {
     struct tierce__s3 *s3 = transfer->s3;
-    TIERCE_ASSERT(transfer->job != NULL);
+    TIERCE_ASSERT(transfer->job != NULL && tierce__list_empty(&transfer->riders));
     stop(transfer);
     forget_answer(transfer);
     tierce__free(transfer->own_body);
@@ -422,9 +442,21 @@ static bool correct_clock(struct tierce__s3_transfer *transfer)
     return true;
 }
 
+/* New credentials are being fetched: retries a little later. */
+static bool await_credentials(struct tierce__s3_transfer *transfer)
+{
+    uint64_t again_ns = tierce__deadline_in_ms(RENEW_MS);
+    if (transfer->renewed_credentials || again_ns >= transfer->job->deadline_ns ||
+        !tierce__s3_login_ask(transfer->s3))
+        return false;
+    transfer->renewed_credentials = true;
+    transfer->again_ns = again_ns;
+    return true;
+}
+
 static bool renew_credentials(struct tierce__s3_transfer *transfer)
 {
-    if (transfer->renewed_credentials)
+    if (transfer->renewed_credentials || transfer->s3->login != NULL)
         return false;
     transfer->renewed_credentials = true;
     return tierce__s3_renew_credentials(&transfer->s3->config);
@@ -482,6 +514,8 @@ void tierce__s3_transfer_end(struct tierce__s3_transfer *transfer, CURLcode code
     int status = tierce__s3_answer(transfer, code, &again);
     if (status == TIERCE_E_REFUSED && (correct_clock(transfer) || renew_credentials(transfer)))
         tierce__s3_transfer_begin(transfer);
+    else if (status == TIERCE_E_REFUSED && await_credentials(transfer))
+        return;
     else if (!again || !put_off(transfer))
         tierce__s3_job_note(transfer, status);
 }
@@ -494,6 +528,7 @@ int tierce__s3_transfers_create(struct tierce__s3 *s3)
         return -ENOMEM;
     for (uint32_t i = 0; i < count; i++) {
         s3->transfers[i].s3 = s3;
+        tierce__list_init(&s3->transfers[i].riders);
         s3->transfers[i].easy = curl_easy_init();
         if (s3->transfers[i].easy == NULL)
             return -ENOMEM;

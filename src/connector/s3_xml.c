@@ -73,7 +73,7 @@ static bool take_number(uint32_t *out, const char *text, size_t bytes)
     return code > 0 && code < 0x80;
 }
 
-/* What stands between '&' and ';': ASCII, of which all that we look for is made. */
+/* Decodes the text between '&' and ';'. It must be ASCII, like all text that we search for. */
 static bool take_entity(char *out, const char *name, size_t bytes)
 {
     static const struct {

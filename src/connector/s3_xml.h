@@ -8,16 +8,16 @@
 #include <tierce/status.h>
 
 /*
- * The answers of S3 in XML: elements and texts. Attributes, and what stands outside of the root
- * element, are passed over, names have no namespace; document types, CDATA, comments between
- * elements and characters by number beyond ASCII, which S3 does not send, are refused. Hostile
- * bytes cost nothing but TIERCE_E_FORMAT.
+ * The answers of S3 in XML: elements and texts. Attributes and content outside the root element are
+ * ignored; names have no namespace. Document types, CDATA, comments between elements and numeric
+ * characters beyond ASCII, which S3 does not send, are rejected. Hostile bytes yield
+ * TIERCE_E_FORMAT and nothing worse.
  *
  * Nothing here allocates. Thread: any.
  */
 
 #define TIERCE__S3_XML_DEPTH_MAX 8u
-#define TIERCE__S3_XML_TEXT_MAX  4096u /* of one element, once its entities are replaced */
+#define TIERCE__S3_XML_TEXT_MAX  8192u /* of one element, once its entities are replaced */
 
 /* An element without elements in it: its path, "ListBucketResult/Contents/Key", and its text, which
  * ends with NUL. [borrow for the call] False ends the reading. */

@@ -21,7 +21,7 @@
 #define TIERCE__SIGV4_HASH_BYTES 65u
 #define TIERCE__SIGV4_UNSIGNED   "UNSIGNED-PAYLOAD"
 
-/* Who signs, and for what. */
+/* The credentials, region and service of a signature. */
 struct tierce__sigv4_signer {
     const char *access_key, *secret_key;
     const char *region, *service;

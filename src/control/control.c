@@ -22,7 +22,7 @@
 struct door {
     struct tierce__control *control;
     struct MHD_Daemon *daemon;
-    bool is_public; /* whoever is on the machine may come */
+    bool is_public; /* open to every user of the machine */
 };
 
 struct tierce__control {
@@ -66,7 +66,7 @@ bool tierce__control_only(const struct tierce__control_query *query, const char 
 
 /* ---- one call -------------------------------------------------------------------------------- */
 
-/* What is kept between the parts in which a request comes. */
+/* The state between the parts of a request. */
 struct call {
     struct tierce__line body;
     bool too_large;
@@ -99,7 +99,8 @@ static void refuse(struct tierce__control_answer *answer, unsigned status, const
     tierce__line_put(&answer->body, text);
 }
 
-/* A page in a browser may be made to ask a name that leads here; it then says that name. */
+/* A page in a browser may use a name that resolves to this address (DNS rebinding); the Host header
+ * then has that name. */
 static bool host_is_local(struct MHD_Connection *connection)
 {
     static const char *const names[] = {"127.0.0.1", "localhost", "[::1]"};
@@ -110,7 +111,7 @@ static bool host_is_local(struct MHD_Connection *connection)
         if (strncmp(host, names[i], n) == 0 && (host[n] == '\0' || host[n] == ':'))
             return true;
     }
-    return host == NULL; /* HTTP/1.0: no browser */
+    return host == NULL; /* HTTP/1.0 without Host: not a browser */
 }
 
 static bool may_enter(const struct door *door, struct MHD_Connection *connection)
@@ -170,7 +171,7 @@ static enum MHD_Result on_call(void *arg, struct MHD_Connection *connection, con
         return call != NULL ? MHD_YES : MHD_NO;
     }
     if (*bytes > 0) {
-        /* Nothing that is public takes a body, and whoever is on the machine could send one. */
+        /* No public page accepts a body, because every user of the machine could send one. */
         const struct door *door = arg;
         size_t most = door->is_public ? 0 : BODY_BYTES_MAX - call->body.bytes;
         call->too_large = call->too_large || *bytes > most;
@@ -200,7 +201,7 @@ static void on_completed(void *arg, struct MHD_Connection *connection, void **ke
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-/* `fd` is libmicrohttpd's afterwards; closed on failure. */
+/* libmicrohttpd owns `fd` afterwards; on failure it is closed. */
 static int open_door(struct door *door, int fd)
 {
     /* clang-format off */

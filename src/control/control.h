@@ -10,8 +10,8 @@
 #include <tierce/status.h>
 
 /*
- * How a running process is asked: HTTP over a Unix socket that only its own user can use, and, if
- * it is switched on, over a loopback port that shows some of the same pages to everybody on the
+ * The control interface of a running process: HTTP over a Unix socket that only its own user can
+ * use and, if enabled, over a loopback port that serves the public pages to every user of the
  * machine. By libmicrohttpd.
  *
  *     struct tierce__control_opts opts = {.size = sizeof(opts), .socket = "auto", .routes = routes,
@@ -33,18 +33,18 @@ struct tierce__control_query {
 /* The value of "?name=", [borrow for the call], or NULL. */
 const char *tierce__control_arg(const struct tierce__control_query *query, const char *name);
 
-/* Whether the query names nothing but some of `names` (NULL at the end), each once and with a
- * value: for pages where a word that is not understood must not mean "all". */
+/* Returns whether the query has only arguments from `names` (NULL at the end), each at most once
+ * and with a value: for pages where an unknown argument must not mean "all". */
 bool tierce__control_only(const struct tierce__control_query *query, const char *const *names);
 
 struct tierce__control_answer {
-    unsigned status;          /* 200 to begin with */
-    const char *type;         /* "text/plain; charset=utf-8" to begin with; constant storage */
-    struct tierce__line body; /* empty to begin with; a failed one becomes 500 */
+    unsigned status;          /* initially 200 */
+    const char *type;         /* initially "text/plain; charset=utf-8"; constant storage */
+    struct tierce__line body; /* initially empty; a failed body becomes 500 */
 };
 
-/* On a thread of the control, one at a time of each listener. May block for as long as a person
- * waits. */
+/* Called on a thread of the control interface, one call at a time per listener. May block for
+ * seconds. */
 typedef void tierce__control_fn(void *arg, const struct tierce__control_query *query,
                                 struct tierce__control_answer *answer);
 
@@ -66,30 +66,30 @@ struct tierce__control_opts {
 };
 
 /*
- * Errors, *out untouched, `why` in words: -EADDRINUSE (somebody answers there), another negative
- * errno, TIERCE_E_ARGUMENT (a path too long for a socket), -ENOMEM. A socket that nobody answers on
- * is taken over; what is not a socket is left alone. Thread: any. Does not block.
+ * Errors, *out untouched, `why` in words: -EADDRINUSE (another process listens there), another
+ * negative errno, TIERCE_E_ARGUMENT (a path too long for a socket), -ENOMEM. A stale socket is
+ * replaced; other files are never changed. Thread: any. Does not block.
  */
 TIERCE_MUSTUSE int tierce__control_start(struct tierce__control **out,
                                          const struct tierce__control_opts *opts, char why[256]);
 
-/* Answers what is under way, and removes the socket. NULL is accepted. */
+/* Answers the calls in progress, and removes the socket. NULL is accepted. */
 void tierce__control_stop(struct tierce__control *control);
 
-/* What it listens on: "" without a socket, [borrow until stop]. */
+/* The path of the socket; "" if there is none. [borrow until stop] */
 const char *tierce__control_socket(const struct tierce__control *control);
 
 /*
- * Where the sockets of this user's processes are: $XDG_RUNTIME_DIR/tierce, or /tmp/tierce-UID. It
- * need not be there. Thread: any.
+ * The folder of the sockets of this user's processes: $XDG_RUNTIME_DIR/tierce, or /tmp/tierce-UID.
+ * It may not exist. Thread: any.
  */
 #define TIERCE__CONTROL_PATH_BYTES 108u /* of a sockaddr_un */
 TIERCE_MUSTUSE int tierce__control_folder(char path[TIERCE__CONTROL_PATH_BYTES]);
 
 /*
- * Whether it is there and this user's alone: anybody can make a folder of that name in /tmp, and
- * what listens there would be told prompts. Errors, `why` in words: -ENOENT, -EACCES, another
- * negative errno. Thread: any.
+ * Checks that the folder exists and belongs to this user alone: any user can create a folder of
+ * that name in /tmp, and a process that listens there would receive prompts. Errors, `why` in
+ * words: -ENOENT, -EACCES, another negative errno. Thread: any.
  */
 TIERCE_MUSTUSE int tierce__control_folder_is_ours(const char *path, char why[256]);
 

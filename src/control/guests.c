@@ -67,7 +67,7 @@ bool tierce__user_is(uid_t user, const char *name)
     return name[0] != '\0' && find_user(&named, name) && named == user;
 }
 
-/* The name of up to `bytes` at `at`, without spaces around it. */
+/* Returns the name in the `bytes` at `at`, without surrounding spaces. */
 static int add_user(struct tierce__guests *guests, const char *at, size_t bytes, char why[256])
 {
     char name[NAME_BYTES];
@@ -129,7 +129,7 @@ int tierce__guests_open(const struct tierce__guests *guests, const char *path, c
 
 /* ---- the door ---- */
 
-/* Whether the process at the other end was in a group when it connected. */
+/* Returns whether the peer was a member of a group when it connected. */
 static bool is_member(int fd, const struct ucred *peer, gid_t group)
 {
     socklen_t bytes = 0; /* how many there are */

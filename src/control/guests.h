@@ -9,8 +9,8 @@
 #include <tierce/status.h>
 
 /*
- * Who may use a Unix socket besides the user who made it and root: users, and the members of a
- * group, by the kernel's word for who is at the other end.
+ * Access to a Unix socket for other users than its owner and root: listed users and the members of
+ * a group, by the peer credentials from the kernel.
  *
  *     rc = tierce__guests_init(&guests, "alice,1007", "engines", why);
  *     rc = tierce__guests_open(&guests, path, why);   // after bind: the file's group and mode
@@ -29,21 +29,21 @@ struct tierce__guests {
     bool has_group;
 };
 
-/* users: names or numbers with commas between; group: one; "": none. Errors, *out undefined, and
- * `why` says which of them it is: TIERCE_E_ARGUMENT. */
+/* users: names or numbers separated by commas; group: a name or number; "": none. Errors, *out
+ * undefined, `why` names the invalid one: TIERCE_E_ARGUMENT. */
 TIERCE_MUSTUSE int tierce__guests_init(struct tierce__guests *out, const char *users,
                                        const char *group, char why[256]);
 
-/* Lets them reach a socket's file that only its user could: mode 0666 if there are users, who are
- * told apart at the door; 0660 and the group's if there is only that. Errors, the file as it was or
- * with less than that: negative errno. */
+/* Gives them access to a socket's file: mode 0666 if users are listed, who are checked after
+ * accept; mode 0660 and the group if there is only a group. Errors, the file unchanged or with
+ * fewer permissions: negative errno. */
 TIERCE_MUSTUSE int tierce__guests_open(const struct tierce__guests *guests, const char *path,
                                        char why[256]);
 
-/* Whether the other end is a process of this user, of root, or of one of them. */
+/* Returns whether the peer is a process of this user, of root, or of a listed user or group. */
 bool tierce__guests_let_in(const struct tierce__guests *guests, int fd);
 
-/* Whether a user is that of a name or number. Names are looked up now. */
+/* Returns whether a user has that name or number. Names are resolved now. */
 bool tierce__user_is(uid_t user, const char *name);
 
 #endif

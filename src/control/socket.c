@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "control/socket.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,9 +12,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
-#define BACKLOG 256 /* who comes to a full one without waiting is turned away */
+#define BACKLOG 256 /* a non-blocking connect to a full queue fails */
 
 int tierce__control_folder(char path[TIERCE__CONTROL_PATH_BYTES])
 {
@@ -47,21 +51,8 @@ static int make_folder(const char *path, char why[256])
     return tierce__control_folder_is_ours(path, why);
 }
 
-int tierce__control_auto_path(char path[TIERCE__CONTROL_PATH_BYTES], char why[256])
-{
-    static _Atomic unsigned made; /* a process may have several engines */
-    char folder[TIERCE__CONTROL_PATH_BYTES];
-    int rc = tierce__control_folder(folder);
-    if (rc == 0)
-        rc = make_folder(folder, why);
-    if (rc < 0)
-        return rc;
-    int n = snprintf(path, TIERCE__CONTROL_PATH_BYTES, "%s/%ld-%u.sock", folder, (long)getpid(),
-                     atomic_fetch_add(&made, 1));
-    return n < (int)TIERCE__CONTROL_PATH_BYTES ? 0 : TIERCE_E_ARGUMENT;
-}
-
-/* What is left of a process that ended without removing it: a socket that refuses. */
+/* Returns whether the socket is stale: its process ended without removing it, so it refuses
+ * connections. */
 static bool is_stale(const struct sockaddr_un *address)
 {
     struct stat info;
@@ -74,6 +65,60 @@ static bool is_stale(const struct sockaddr_un *address)
                    errno == ECONNREFUSED;
     close(fd);
     return refused;
+}
+
+/* Whether auto_path creates such a name, and either its process has ended or its socket is old
+ * enough that its owner must have called listen. */
+static bool is_left_over(int folder, const char *name)
+{
+    enum { YOUNG_S = 10 }; /* more than the time between bind and listen */
+    struct stat info;
+    struct timespec now;
+    long pid;
+    unsigned number;
+    int end = 0;
+    if (sscanf(name, "%ld-%u.sock%n", &pid, &number, &end) != 2 || end == 0 || name[end] != '\0')
+        return false;
+    if (fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISSOCK(info.st_mode) ||
+        info.st_uid != geteuid() || clock_gettime(CLOCK_REALTIME, &now) < 0)
+        return false;
+    bool ended = pid > 0 && kill((pid_t)pid, 0) < 0 && errno == ESRCH;
+    return ended || info.st_mtim.tv_sec + YOUNG_S < now.tv_sec;
+}
+
+/* Removes the sockets of killed processes. */
+static void remove_stale(const char *path)
+{
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *dir = folder >= 0 ? fdopendir(folder) : NULL;
+    if (dir == NULL) {
+        if (folder >= 0)
+            close(folder);
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        int n = snprintf(address.sun_path, sizeof(address.sun_path), "%s/%s", path, entry->d_name);
+        if (n < (int)sizeof(address.sun_path) && is_left_over(folder, entry->d_name) &&
+            is_stale(&address))
+            (void)unlinkat(folder, entry->d_name, 0);
+    }
+    (void)closedir(dir);
+}
+
+int tierce__control_auto_path(char path[TIERCE__CONTROL_PATH_BYTES], char why[256])
+{
+    static _Atomic unsigned made; /* a process may have several engines */
+    char folder[TIERCE__CONTROL_PATH_BYTES];
+    int rc = tierce__control_folder(folder);
+    if (rc == 0)
+        rc = make_folder(folder, why);
+    if (rc < 0)
+        return rc;
+    remove_stale(folder);
+    int n = snprintf(path, TIERCE__CONTROL_PATH_BYTES, "%s/%ld-%u.sock", folder, (long)getpid(),
+                     atomic_fetch_add(&made, 1));
+    return n < (int)TIERCE__CONTROL_PATH_BYTES ? 0 : TIERCE_E_ARGUMENT;
 }
 
 static int bind_socket(int fd, const struct sockaddr_un *address)

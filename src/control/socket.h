@@ -6,22 +6,22 @@
 
 #include "control/control.h"
 
-/* The Unix socket of a process: where it lies, whose it is, and who may talk to it. */
+/* The Unix socket of a process: its path, its owner and its permitted peers. */
 
 /*
- * Listens on `path` with mode 0600. A socket there that nobody answers on is replaced. The fd is
- * the caller's. Errors: as tierce__control_start's.
+ * Listens on `path` with mode 0600. A stale socket is replaced. The caller owns the fd. Errors: as
+ * tierce__control_start.
  */
 TIERCE_MUSTUSE int tierce__control_listen(int *fd, const char *path, char why[256]);
 
-/* A free name in tierce__control_folder, which is made 0700 and must be this user's alone. */
+/* A free name in tierce__control_folder, which is created with mode 0700 and must belong to this
+ * user alone. Removes sockets with such names on which no process listens. */
 TIERCE_MUSTUSE int tierce__control_auto_path(char path[TIERCE__CONTROL_PATH_BYTES], char why[256]);
 
-/* The process at the other end, its user and its group, by the kernel's word; false: it cannot be
- * told. */
+/* Reads the peer's process, user and group from the kernel; false: unknown. */
 bool tierce__control_peer(int fd, struct ucred *out);
 
-/* Whether that is a process of this user or of root. */
+/* Returns whether the peer is a process of this user or of root. */
 bool tierce__control_peer_is_ours(int fd);
 
 #endif

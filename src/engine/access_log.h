@@ -17,10 +17,10 @@
  *     tierce__access_end(log, &line, tiers, tier_count);      // or tierce__access_drop
  *     tierce__access_close(log);
  *
- * Lines go through a bounded buffer to a thread that writes them. Nothing here waits for a device
- * but open and close; what does not fit, and what cannot be written, is dropped and counted. When
- * the file has grown to half of bytes_max it is renamed to PATH.1, whose lines are lost, and begun
- * anew, so that both together never exceed bytes_max.
+ * Lines go through a bounded buffer to a thread that writes them. Only open and close wait for a
+ * device. Lines that do not fit or cannot be written are dropped and counted. When the file has
+ * grown to half of bytes_max, it is renamed to PATH.1, whose old lines are lost, and a new file
+ * begins; so both together never exceed bytes_max.
  *
  * Threads: any; a line belongs to one at a time.
  */
@@ -50,8 +50,8 @@ struct tierce__access_line {
     size_t length, room;
 };
 
-/* Begins a line with the time of now. [borrow for the call] what. With log NULL, or where there is
- * no memory, the line is none, and what follows does nothing. */
+/* Begins a line with the present time. [borrow for the call] what. If log is NULL, or without
+ * memory, the line is empty, and later calls for it do nothing. */
 void tierce__access_begin(struct tierce__access_log *log, struct tierce__access_line *line,
                           const char *op, const struct tierce__access_what *what);
 

@@ -7,10 +7,10 @@
 #include <stdint.h>
 
 /*
- * Stops asking a tier that keeps failing. Closed: every request passes. After `errors_max`
- * failures in a row it opens: nothing passes for retry_ms; then one request at a time passes as a
- * probe (half open), and its result closes the breaker or opens it anew. Which requests may be
- * probes, and which answers are results, is the caller's choice (health.c).
+ * Stops requests to a tier that keeps failing. Closed: every request passes. After `errors_max`
+ * consecutive failures it opens: no request passes for retry_ms. Then one request at a time passes
+ * as a probe (half open), and its result closes the breaker or opens it again. The caller chooses
+ * which requests may be probes, and which answers are results (health.c).
  *
  * Thread: any. The fields are relaxed atomics: a request more or less at the edge does no harm.
  */

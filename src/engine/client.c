@@ -24,7 +24,7 @@
 #define LATE_MAX 3u
 
 struct tierce__connection {
-    struct tierce__list node; /* under CLIENT, while nobody uses it */
+    struct tierce__list node; /* under CLIENT, while it is unused */
     int fd;
     enum tierce__native_op late; /* 0, or what it was asked and has not answered in time */
     uint64_t late_until_ns;      /* given up then; 0: it has just become late */
@@ -61,6 +61,7 @@ struct tierce__client {
     struct tierce__peer *peer; /* or NULL; holds a reference */
     bool connecting;
     bool warned; /* that it is not there, since it was last */
+    bool missed; /* the node was lost or not found: its return is logged */
     uint64_t retry_at_ns;
 };
 
@@ -113,12 +114,12 @@ static int hear(struct tierce__connection *c, enum tierce__native_op op,
         return (int32_t)status;
     if (rc == 0)
         rc = tierce__native_unpack_answer(answer, op, c->body, bytes);
-    if (rc < 0) /* what may come yet must not be taken for the answer to something else */
+    if (rc < 0) /* a late answer must not be taken for the answer to another request */
         cut(c);
     return rc;
 }
 
-/* What ends what a question begins, or 0. */
+/* The operation that ends what `op` begins, or 0. */
 static enum tierce__native_op end_of(enum tierce__native_op op)
 {
     return op == TIERCE__NATIVE_STORE_BEGIN      ? TIERCE__NATIVE_STORE_END
@@ -127,8 +128,8 @@ static enum tierce__native_op end_of(enum tierce__native_op op)
                                                  : 0;
 }
 
-/* One question and its answer. One that begins something and is not answered in time leaves the
- * connection `late`: what it begins must be ended. */
+/* Sends a request and receives its answer. If a request that begins an operation is not answered in
+ * time, the connection is `late`: the operation must be ended. */
 static int exchange(struct tierce__connection *c, enum tierce__native_op op,
                     const union tierce__native_request *question,
                     union tierce__native_answer *answer, int *passed, uint64_t deadline_ns)
@@ -138,7 +139,8 @@ static int exchange(struct tierce__connection *c, enum tierce__native_op op,
         return rc; /* nothing has been said */
     rc = tierce__client_send(c->fd, c->frame.bytes, c->frame.used, deadline_ns);
     if (rc == TIERCE_E_CLOSED && op == TIERCE__NATIVE_HELLO)
-        return hear(c, op, answer, passed, deadline_ns); /* who is refused is told before he asks */
+        return hear(c, op, answer, passed, deadline_ns); /* a node rejects a client before its first
+                                                            request */
     if (rc < 0) {
         cut(c);
         return rc;
@@ -185,7 +187,7 @@ static int connect_as(struct tierce__connection **out, const struct tierce__clie
 
 /* ---- a peer ---- */
 
-/* The pool behind a descriptor whose length nobody can change: or an access could end the
+/* Maps the pool. The descriptor must have a fixed length; otherwise an access could kill the
  * process. */
 static int map_pool(uint8_t **out, int fd, uint64_t bytes)
 {
@@ -283,15 +285,17 @@ uint8_t *tierce__peer_memory(const struct tierce__peer *peer, uint64_t offset, u
     return offset <= all && bytes <= all - offset ? peer->memory + offset : NULL;
 }
 
-/* It has closed our connections; whoever uses it may go on with its memory. */
+/* The peer has closed our connections. Its users may continue with its memory. */
 static void lose_peer(struct tierce__peer *peer)
 {
     struct tierce__client *client = peer->client;
     tierce__lock_take(&client->lock);
     bool first = !peer->gone, current = client->peer == peer;
     peer->gone = true;
-    if (current)
+    if (current) {
         client->peer = NULL;
+        client->missed = true;
+    }
     tierce__cond_broadcast(&client->changed);
     tierce__lock_drop(&client->lock);
     if (first)
@@ -379,7 +383,9 @@ static struct tierce__peer *connect_peer(struct tierce__client *client, uint64_t
     client->connecting = false;
     client->retry_at_ns = tierce__deadline_in_ms(RETRY_MS);
     bool warn = rc < 0 && !client->warned;
+    bool is_back = rc == 0 && client->missed;
     client->warned = rc < 0;
+    client->missed = rc < 0;
     if (rc == 0) {
         client->peer = peer;
         peer->refs++;
@@ -387,6 +393,8 @@ static struct tierce__peer *connect_peer(struct tierce__client *client, uint64_t
     tierce__lock_drop(&client->lock);
     if (rc == 0)
         tierce__count(client->engine, TIERCE__STAT_node_connects, 1);
+    if (is_back)
+        tierce__log(TIERCE_LOG_WARN, "node_in_service", "socket=\"%s\"", client->path);
     if (warn)
         tierce__log(TIERCE_LOG_WARN, "node_not_there",
                     "socket=\"%s\" reason=\"%s\" consequence=\"nothing is found or stored\"",
@@ -461,7 +469,7 @@ static void return_connection(struct tierce__peer *peer, struct tierce__connecti
         close_connection(c);
 }
 
-/* What the way a question went says of the peer. */
+/* Updates the peer's state from the result of a request. */
 static void note(struct tierce__peer *peer, int rc)
 {
     tierce__lock_take(&peer->client->lock);

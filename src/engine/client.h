@@ -6,9 +6,9 @@
 #include "wire/native.h"
 
 /*
- * An engine that has no tiers of its own and asks a node (node.socket): its connections, the
- * mapping of the node's pool, and what the node has been told. What is asked is in client_ask.c and
- * client_transfer.c.
+ * The client of an engine without tiers, which uses a node (node.socket): its connections, the
+ * mapping of the node's pool, and the objects that the node knows. The requests are in client_ask.c
+ * and client_transfer.c.
  *
  *     struct tierce__peer *peer = tierce__client_peer(engine->client);   // NULL: a miss
  *     struct tierce__asking asking;
@@ -17,15 +17,15 @@
  *     tierce__peer_done(&asking);
  *     tierce__peer_release(peer);
  *
- * A *peer* is a node from our first connection to it until it is gone; the one that comes after it
- * is another peer, which knows nothing of what was asked of this one. Its mapping stays until the
- * last reference is released: whoever copies from a node that has died copies what was there, and
- * verifies it as ever.
+ * A *peer* is a node from our first connection to it until it is gone. The next node is another
+ * peer and knows nothing of earlier requests. The mapping of a peer stays until the last reference
+ * is released: a copy from a dead node's pool reads the bytes left there and verifies them as
+ * usual.
  *
  *     none ──a call, at most one a second──> connected ──it closes our first connection──> gone
  *
- * The first connection of a peer is asked nothing, so that no late answer ends it: with it we are
- * the same client.
+ * The first connection of a peer carries no requests, so that no late answer closes it: it keeps
+ * this process the same client.
  *
  * Locks: CLIENT, under which nothing waits. Thread: any.
  */
@@ -67,7 +67,7 @@ uint64_t tierce__peer_number(const struct tierce__peer *peer);
 /* Memory of the pool, or NULL if it is not all inside. */
 uint8_t *tierce__peer_memory(const struct tierce__peer *peer, uint64_t offset, uint64_t bytes);
 
-/* A question that was answered. The answer borrows memory of a connection, which is nobody else's
+/* An answered request. The answer borrows memory of a connection, which is reserved for this caller
  * until done. */
 struct tierce__asking {
     struct tierce__peer *peer;
@@ -106,9 +106,9 @@ struct tierce__owed {
 uint64_t tierce__peer_end(struct tierce__peer *peer, struct tierce__owed *owed,
                           const union tierce__native_request *question);
 
-/* ---- client_ask.c: what the calls of the same names in include/tierce do ------------------- */
+/* ---- client_ask.c: counterparts of the calls of the same names in include/tierce ----------- */
 
-/* What a view needs besides: the names of its namespace, and which peer knows it. */
+/* A client's part of a view: the names of its namespace, and the peer that knows the view. */
 struct tierce__client_view;
 
 TIERCE_MUSTUSE int tierce__client_view_open(struct tierce_view *view,
@@ -120,16 +120,16 @@ void tierce__client_view_close(struct tierce_view *view);
 struct tierce__peer *tierce__client_view_peer(const struct tierce_view *view, uint64_t *number,
                                               uint64_t deadline_ns);
 
-/* Asks a question whose `slot` is to be filled with what the peer lacks of the chain, of which it
- * then has all blocks. */
+/* Sends a request whose `slot` is filled with the blocks of the chain that the peer lacks;
+ * afterwards the peer has the whole chain. */
 TIERCE_MUSTUSE int tierce__client_ask_chain(struct tierce__asking *asking,
                                             struct tierce__peer *peer, enum tierce__native_op op,
                                             union tierce__native_request *question,
                                             struct tierce__native_chain *slot,
                                             const struct tierce_chain *chain, uint64_t deadline_ns);
 
-/* A status as a call tells it: what breaks its contract, or 0 for what is a miss. Forgets the view
- * where the peer does not know it. */
+/* A node's status as the result of a call: an error for a broken contract, 0 for a miss. Forgets
+ * the view's number if the peer does not know it. */
 int tierce__client_miss(const struct tierce_view *view, int status);
 
 TIERCE_MUSTUSE int tierce__client_lookup(struct tierce_view *view, const struct tierce_chain *chain,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an engine without tiers asks its node: views, lookups, pins. A node that is not there, is
- * late or does not know is a miss.
+ * Requests of an engine without tiers to its node: views, lookups, pins. An absent or late node, or
+ * one that does not know the view, is a miss.
  */
 #include <errno.h>
 #include <string.h>
@@ -69,7 +69,7 @@ static uint64_t soon(const struct tierce_view *view)
     return tierce__deadline_in_ms(view->engine->settings.lookup_ms);
 }
 
-/* What the view is, in a question; cell_bytes: room for all layers. */
+/* Describes the view in a request; cell_bytes: room for all layers. */
 static void describe(union tierce__native_request *out, const struct tierce_view *view,
                      uint8_t *cell_bytes)
 {
@@ -190,7 +190,7 @@ int tierce__client_miss(const struct tierce_view *view, int status)
 
 /* ---- chains ---- */
 
-/* What the peer lacks of a chain. `again`: it has forgotten what it had. */
+/* The part of a chain that the peer lacks. `again`: the peer has lost the blocks that it had. */
 static void describe_chain(struct tierce__native_chain *out, const struct tierce__peer *peer,
                            const struct tierce_chain *chain, bool again)
 {
@@ -246,6 +246,9 @@ static int find(struct tierce_view *view, enum tierce__native_op op,
     union tierce__native_request question = {.lookup = *what};
     question.lookup.view = number;
     struct tierce__asking asking;
+    /* The node answers at its deadline; the answer needs a little more time to arrive. */
+    if ((what->flags & TIERCE_LOOKUP_NO_WAIT) == 0)
+        deadline_ns += what->wait_ms * TIERCE__MS_NS;
     int rc = tierce__client_ask_chain(&asking, peer, op, &question, &question.lookup.chain, chain,
                                       deadline_ns);
     if (rc == 0) {
@@ -254,6 +257,7 @@ static int find(struct tierce_view *view, enum tierce__native_op op,
         out->blocks = found->blocks < to ? found->blocks : to;
         out->memory_blocks =
             found->memory_blocks < out->blocks ? found->memory_blocks : out->blocks;
+        out->pending = found->pending != 0;
         tierce__peer_done(&asking);
     }
     tierce__peer_release(peer);
@@ -268,7 +272,7 @@ static int check_chain(const struct tierce_view *view, const struct tierce_chain
     return ok ? 0 : TIERCE_E_ARGUMENT;
 }
 
-/* What the engine holds itself counts as found, also where there is no node: whole chunks of it. */
+/* Whole chunks that the engine holds itself count as found, even without a node. */
 static void add_own(const struct tierce_view *view, uint64_t from_block, uint64_t to_block,
                     struct tierce_found *out)
 {
@@ -298,6 +302,12 @@ static void count_lookup(const struct tierce_view *view, uint64_t from, uint64_t
     tierce__count(engine, TIERCE__STAT_lookup_memory_blocks, beyond(found->memory_blocks, from));
 }
 
+static uint32_t wait_ms(const struct tierce_view *view, const struct tierce_lookup_opts *opts)
+{
+    uint32_t ms = view->engine->settings.lookup_ms;
+    return opts->wait_ms > 0 && opts->wait_ms < ms ? opts->wait_ms : ms;
+}
+
 int tierce__client_lookup(struct tierce_view *view, const struct tierce_chain *chain,
                           uint64_t to_block, const struct tierce_lookup_opts *opts,
                           struct tierce_found *out)
@@ -316,6 +326,7 @@ int tierce__client_lookup(struct tierce_view *view, const struct tierce_chain *c
                                              .flags = opts->flags,
                                              .tiers = opts->tiers,
                                              .pin_ms = opts->pin_ms,
+                                             .wait_ms = wait_ms(view, opts),
                                              .tag = opts->tag != NULL ? opts->tag : ""};
         rc = find(view, TIERCE__NATIVE_LOOKUP, chain, &what, &found);
     }
@@ -323,7 +334,8 @@ int tierce__client_lookup(struct tierce_view *view, const struct tierce_chain *c
         return rc;
     add_own(view, opts->from_block, to_block, &found);
     *out = found;
-    count_lookup(view, opts->from_block, to_block, out);
+    if (!found.pending || (opts->flags & TIERCE_LOOKUP_AGAIN) == 0)
+        count_lookup(view, opts->from_block, to_block, out);
     return 0;
 }
 

@@ -111,13 +111,13 @@ static void poll_once(struct tierce_prefetch *p, uint32_t wait_ms)
         take_come(p, &asking.answer.prefetch_poll);
         tierce__peer_done(&asking);
     } else if (rc != TIERCE_E_DEADLINE && rc != -ENOMEM) {
-        p->result.final = p->result.cancelled = true; /* nobody goes on with it */
+        p->result.final = p->result.cancelled = true; /* no node continues it */
     }
     if (!p->result.final && is_late(p, grace_ns))
         p->result.final = p->result.late = true;
 }
 
-/* In pieces: the node lets nobody wait longer for one answer. */
+/* Waits in pieces: the node limits the wait for one answer. */
 bool tierce__client_prefetch_poll(struct tierce_prefetch *p, uint32_t wait_ms)
 {
     uint64_t until_ns = tierce__deadline_in_ms(wait_ms), now_ns = tierce__now_ns();

@@ -14,7 +14,8 @@
 #include "engine/client_socket.h"
 #include "wire/stream.h"
 
-/* Every open socket + 1, for a child of fork. What finds no place stays open in children. */
+/* Every open socket + 1, for a child of fork. A socket beyond the array's size stays open in
+ * children. */
 static _Atomic int sockets[256];
 
 static void remember(int fd)

@@ -15,9 +15,9 @@
  * is good for nothing after any of them. Thread: a socket belongs to one at a time.
  */
 
-/* A connection to the Unix socket `path` of our user, of root, or of the one of that name or number
- * ("": of nobody else). Returns the descriptor. Does not wait: -EAGAIN where the other side does
- * not accept. Errors: -EACCES (the file is not open to us), -EPERM (it is of another user). */
+/* Connects to the Unix socket `path`, which must belong to our user, to root, or to `user` (a name
+ * or number; "": no other user). Returns the descriptor. Does not wait: -EAGAIN if the other side
+ * does not accept. Errors: -EACCES (the file is not open to us), -EPERM (it is of another user). */
 TIERCE_MUSTUSE int tierce__client_connect(const char *path, const char *user);
 
 void tierce__client_disconnect(int fd);

@@ -77,7 +77,8 @@ static struct tierce__client_store *make_store(struct tierce_view *view, struct 
         tierce__calloc(1, sizeof(*store) + count * sizeof(struct tierce__room));
     struct tierce__owed *owed = tierce__calloc(1, sizeof(*owed));
     if (store == NULL || owed == NULL) {
-        /* Without memory for a note the end is told once: the next best is the node's deadline. */
+        /* Without memory for a note, the end is sent only once; if it is lost, the node's deadline
+         * ends the store. */
         union tierce__native_request end = {.store_end = {.store = given->store}};
         (void)tierce__peer_tell(peer, TIERCE__NATIVE_STORE_END, &end,
                                 tierce__deadline_in_ms(GRACE_MS));
@@ -185,7 +186,7 @@ static enum tierce__lent_kind kind_of(uint8_t kind)
                                           : TIERCE__LENT_FULL;
 }
 
-/* Where a chunk lies, and where it is from; what is not within the pool has failed. */
+/* Sets the address and the origin of a chunk; a chunk outside the pool has failed. */
 static void place(const struct tierce__client_load *load, struct tierce__lent *lent,
                   uint64_t offset, uint32_t origin)
 {
@@ -252,7 +253,7 @@ static int copy_hashes(struct tierce__client_load *load, const struct tierce_cha
     return 0;
 }
 
-/* What the node lends; a load without a peer where that is nothing. */
+/* Asks the node to lend chunks; if it lends none, the load has no peer. */
 static int ask_loan(struct tierce__client_load *load, struct tierce_view *view,
                     const struct tierce_transfer_opts *opts)
 {
@@ -268,14 +269,17 @@ static int ask_loan(struct tierce__client_load *load, struct tierce_view *view,
     tierce__list_init(&load->owed->node);
     load->owed->op = TIERCE__NATIVE_LOAD_END;
     uint32_t timeout_ms = opts->timeout_ms > 0 ? opts->timeout_ms : view->engine->settings.load_ms;
+    uint32_t wait_ms = view->engine->settings.lookup_ms;
     union tierce__native_request question = {.load_begin = {.view = number,
                                                             .session = opts->session,
                                                             .from_block = opts->from_block,
                                                             .to_block = opts->to_block,
                                                             .timeout_ms = timeout_ms,
-                                                            .tiers = opts->tiers}};
+                                                            .tiers = opts->tiers,
+                                                            .wait_ms = wait_ms}};
     struct tierce__asking asking;
     uint64_t asked_ns = tierce__now_ns();
+    deadline_ns += wait_ms * TIERCE__MS_NS; /* the node may wait as long for remote stores */
     int rc = tierce__client_ask_chain(&asking, peer, TIERCE__NATIVE_LOAD_BEGIN, &question,
                                       &question.load_begin.chain, opts->chain, deadline_ns);
     load->deadline_ns = deadline_in(view, (uint64_t)timeout_ms + GRACE_MS);
@@ -335,7 +339,7 @@ static bool any_coming(const struct tierce__client_load *load)
     return false;
 }
 
-/* What has not come fails; states: of each chunk, or NULL. */
+/* Marks chunks that were not read as failed; states: of each chunk, or NULL. */
 static void take_states(struct tierce__client_load *load, const uint8_t *states)
 {
     for (size_t i = 0; i < load->count; i++) {

@@ -6,11 +6,10 @@
 #include "engine/reserve.h"
 
 /*
- * What reserve.h and loan.h are for tiers of this process, for those of a node: memory of its pool
- * that is lent for a store or a load. A node that is not there is nothing to store, and nothing
- * that is lent.
+ * The counterpart of reserve.h and loan.h for the tiers of a node, which lends memory of its pool
+ * for a store or a load. If no node answers, there is nothing to store, and nothing is lent.
  *
- * Thread: a store and a load belong to one at a time.
+ * Thread: a store and a load belong to one thread at a time.
  */
 
 struct tierce__client_store;
@@ -44,22 +43,23 @@ const uint8_t *tierce__client_load_hashes(const struct tierce__client_load *load
 /* Ends it: nothing is lent any more. */
 void tierce__client_load_give_back(struct tierce__client_load *load);
 
-/* Waits until a layer of the view's part has come of what has not failed, or the deadline. */
+/* Waits until a layer of the view's part is in memory for all chunks that have not failed, or until
+ * the deadline. */
 void tierce__client_load_ahead(struct tierce__client_load *load, uint32_t layer);
 
-/* Whether the node may have given what it lent to others meanwhile: what was read before the answer
- * was no is what was lent. */
+/* Whether the node may have reused the lent memory meanwhile. False: all bytes read before this
+ * call are those that were lent. */
 bool tierce__client_load_is_over(const struct tierce__client_load *load);
 
 /* Whether it has of chunk i. */
 bool tierce__client_load_is_here(const struct tierce__client_load *load, size_t i);
 
-/* As tierce__loan_is_too_large and _take. What was taken is returned by the next take, or the end.
- */
+/* As tierce__loan_is_too_large and _take. Chunks that were taken are returned by the next take, or
+ * by the end. */
 bool tierce__client_load_is_too_large(const struct tierce__client_load *load);
 TIERCE_MUSTUSE bool tierce__client_load_take(struct tierce__client_load *load, size_t i);
 
-/* What was lent is not the chunk that is wanted, or a cell of it does not verify. */
+/* Reports that the lent bytes are not the wanted chunk, or that a cell does not verify. */
 void tierce__client_load_refuse(struct tierce__client_load *load, size_t i);
 void tierce__client_load_spoil(struct tierce__client_load *load, size_t i);
 

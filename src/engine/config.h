@@ -13,7 +13,7 @@
  * The engine's parameters (params.def) and how its own code reads them: by row, with the row's
  * type. Reading with another type than the row's is a mistake of ours and panics.
  *
- * Thread: any, while nobody sets.
+ * Thread: any, while no thread sets a value.
  */
 
 enum tierce__engine_param {
@@ -35,7 +35,7 @@ bool tierce__engine_bool(const struct tierce_config *config, enum tierce__engine
 const char *tierce__engine_text(const struct tierce_config *config,
                                 enum tierce__engine_param param);
 
-/* Where the value comes from: "default", or as messages tell it. [borrow until the next set] */
+/* The origin of the value: "default", or as in messages. [borrow until the next set] */
 const char *tierce__engine_source(const struct tierce_config *config,
                                   enum tierce__engine_param param);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies and moves of a prompt between memory and a slower tier, for a controller. Down: what
- * memory has is leased and put, a few chunks at a time, and what found the tier's queue full again.
- * Up: a prefetch. Once the other tier has it, a chunk that moves is taken out of its source, the
- * last one first, so that at no time a suffix is there without its prefix.
+ * Copies and moves of a prompt between memory and a slower tier, for a controller. Down: leases
+ * chunks in memory and puts a few of them at a time; it repeats those that found the tier's queue
+ * full. Up: a prefetch. Once the other tier has the chunks, a move removes them from the source,
+ * the last one first, so that there is never a suffix without its prefix.
  */
 #include <errno.h>
 
@@ -143,7 +143,7 @@ static int64_t copy_up(struct copy *copy)
     uint64_t now = tierce__now_ns();
     uint64_t left_ns = copy->deadline_ns > now ? copy->deadline_ns - now : 0;
     rc = tierce_prefetch_wait(prefetch, (uint32_t)(left_ns / TIERCE__MS_NS));
-    (void)rc; /* what has come by now has come */
+    (void)rc; /* the progress so far counts */
     (void)tierce_prefetch_poll(prefetch, &result);
     tierce_prefetch_end(prefetch);
     size_t chunks = 0;
@@ -155,8 +155,9 @@ static int64_t copy_up(struct copy *copy)
 
 /* ---- both ---- */
 
-/* Takes out of the source what the other tier has. What is in memory is leased meanwhile, so that
- * it is not evicted just then. Returns the leading chunks that are there in the end. */
+/* Removes from the source the chunks that the other tier has. Chunks in memory are leased
+ * meanwhile, so that they are not evicted. Returns the leading chunks that the target holds in the
+ * end. */
 static size_t remove_source(struct copy *copy, size_t count)
 {
     struct tierce__buf **leases = tierce__calloc(count + 1, sizeof(*leases));

@@ -8,7 +8,7 @@
 
 /* A prompt counts half as much once so many seconds of computing have followed. */
 #define HALF_LIFE_S 10.0
-/* Numbers older than this are measured anew. */
+/* Older measurements are repeated. */
 #define KNOWN_S 10u
 
 /* ---- how fast the engine computes ---------------------------------------------------------- */
@@ -122,7 +122,7 @@ bool tierce__cost_pays(struct tierce_view *view, size_t rung, uint64_t bytes, ui
     return tierce__cost_worth(tiers, &(uint8_t){1}, 1, bytes, tokens, prefill_of(view)) == 1;
 }
 
-/* Whether a tier's numbers are old; of several who ask at once, one is told so. */
+/* Whether a tier's measurements are old; returns true to only one of several concurrent callers. */
 static bool is_time_to_measure(struct tierce__rung *rung, const struct tierce__speed *speed)
 {
     uint64_t now_ns = tierce__now_ns(), tried_ns = atomic_load(&rung->measure_tried_ns);

@@ -9,17 +9,18 @@
 #include "base/lock.h"
 
 /*
- * Never slower than computing: what a load from slow tiers would take, beside what the inference
- * engine would take to compute the same tokens. Both are measured: the reading of the tiers
- * (health.h), and the computing by what tierce_view_computed is told.
+ * Never slower than computing: compares the time to load from slow tiers with the time in which the
+ * inference engine computes the same tokens. Both are measured: reads of the tiers by health.h, and
+ * computing by the reports to tierce_view_computed.
  *
  *     load(n)    = the slowest of the tiers that hold the first n chunks,
  *                  each its latency + its bytes / its bandwidth
  *     compute(n) = tokens of the first n chunks / prefill speed
  *
- * A lookup promises the n for which compute(n) - load(n) is largest. What memory holds costs
- * nothing here. Where a number is not known, everything is worth loading. What is not worth it is
- * read all the same once in a while, with nobody waiting: what is never read is never measured.
+ * A lookup promises the n for which compute(n) - load(n) is largest. Chunks in memory cost nothing.
+ * While a number is unknown, everything is worth loading. Chunks that are not worth loading are
+ * still read once in a while, in the background, because a tier that is never read is never
+ * measured.
  */
 
 struct tierce_view;
@@ -50,8 +51,8 @@ size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *
                           size_t count, uint64_t chunk_bytes, uint64_t chunk_tokens,
                           double prefill_speed);
 
-/* The same for a view, with what was measured and what the configuration says instead. Thread: any.
- * Does not block. */
+/* The same for a view, with measured speeds, or those that the configuration sets instead. Thread:
+ * any. Does not block. */
 size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count);
 
 /* Measures a rung by a chunk that was not worth loading, unless its numbers are new. Thread: any.

@@ -19,7 +19,7 @@ struct entry {
 
 _Static_assert(sizeof(struct entry) == 16, "four entries are one cache line");
 
-/* Newest first; what is empty is behind what is not. */
+/* Newest first; empty entries come last. */
 struct set {
     struct entry ways[WAYS];
 };

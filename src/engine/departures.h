@@ -8,11 +8,11 @@
 #include <tierce/status.h>
 
 /*
- * What left the tiers last, and what they did not take: for each chunk the last of it, 16 bytes, in
- * a table that does not grow. The oldest of a set of four is overwritten.
+ * Chunks that recently left the tiers or were rejected: the last event of each chunk, 16 bytes, in
+ * a table of fixed size. A new event overwrites the oldest of a set of four.
  *
- * Chunks are named by the spread of their key: of 2^32 that are asked for, one may be taken for
- * another, and is told a wrong reason.
+ * Chunks are identified by a hash of their key: one query in 2^32 may match another chunk and
+ * report a wrong reason.
  *
  * Thread: any; one lock of class DEPARTURES inside, held for a cache line. A table that is NULL
  * remembers nothing.
@@ -22,7 +22,7 @@ struct tierce__departures;
 
 struct tierce__departure {
     uint32_t when_s; /* wall clock */
-    int16_t status;  /* of what was refused; else 0 */
+    int16_t status;  /* of a rejection; else 0 */
     uint8_t rung;
     uint8_t reason; /* enum tierce_miss_reason, not NONE */
 };
@@ -32,8 +32,8 @@ TIERCE_MUSTUSE int tierce__departures_create(struct tierce__departures **out, ui
 void tierce__departures_destroy(struct tierce__departures *table);
 
 /*
- * Notes that a chunk left or was refused, in place of what was known of it. But where a slower rung
- * has refused it, that stays: a faster one that evicts it later only does what it is for.
+ * Notes that a chunk left or was rejected, and replaces the earlier event of the chunk. A rejection
+ * by a slower rung stays, though: a later eviction from a faster rung is normal.
  */
 void tierce__departures_note(struct tierce__departures *table, uint64_t spread,
                              const struct tierce__departure *departure);

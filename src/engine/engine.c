@@ -14,6 +14,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/backfill.h"
 #include "engine/client.h"
 #include "engine/client_socket.h"
 #include "engine/remotes.h"
@@ -38,8 +39,8 @@ static struct tierce__cond registry_changed;
 static struct tierce__list registry;
 static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
 
-/* How many forks lie between the first engine's process and this one: what getpid would tell, were
- * it not a system call on every path. Written by the only thread of a new child. */
+/* The number of forks between the first engine's process and this one. getpid would show a fork
+ * too, but costs a system call on every path. Written by the only thread of a new child. */
 static uint32_t generation;
 
 static void empty_registry(void)
@@ -116,6 +117,11 @@ static void watch_rung(void *arg, const struct tierce__tier_event *event)
 {
     const struct tierce__rung *rung = arg;
     size_t index = (size_t)(rung - rung->engine->rungs);
+    if (tierce__smalls_is_page(event->key)) { /* pages are internal to smalls */
+        if (!event->admitted)
+            tierce__smalls_page_left(rung->engine->smalls, event->key);
+        return;
+    }
     tierce__why_note(rung->engine, index, event);
     tierce__events_tell(rung->engine->events, index, event);
 }
@@ -161,15 +167,18 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
     if (rc == 0)
         tierce__engine_add_rung(engine, tier, TIERCE_ORIGIN_MEMORY,
                                 policy_of(config, TIERCE__ENGINE_MEMORY_POLICY)->name, 0);
-    return rc;
+    return rc == 0
+               ? tierce__smalls_create(&engine->smalls, tier, engine->pool, &engine->object_walks)
+               : rc;
 }
 
-/* A disk that cannot be used leaves the engine on memory. */
-static void open_disk(struct tierce_engine *engine, const struct tierce_config *config)
+/* If the disk cannot be used, the engine runs on memory, or does not open if it is strict. */
+static int open_disk(struct tierce_engine *engine, const struct tierce_config *config,
+                     char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     const char *path = tierce__engine_text(config, TIERCE__ENGINE_DISK_PATH);
     if (path[0] == '\0')
-        return;
+        return 0;
     uint64_t queue = tierce__engine_number(config, TIERCE__ENGINE_DISK_QUEUE);
     struct tierce__disk_opts opts = {
         .size = sizeof(opts),
@@ -193,12 +202,18 @@ static void open_disk(struct tierce_engine *engine, const struct tierce_config *
     if (status == 0) {
         tierce__engine_add_rung(engine, tier, TIERCE_ORIGIN_DISK, opts.policy->name,
                                 tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_DISK_WINDOW));
-        return;
+        return 0;
+    }
+    if (tierce__engine_bool(config, TIERCE__ENGINE_STRICT)) {
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "disk.path: %.200s cannot be used: %s", path,
+                 tierce_strerror(status));
+        return status;
     }
     tierce__count(engine, TIERCE__STAT_disk_open_status, status);
     tierce__log(TIERCE_LOG_ERROR, "store_folder_refused",
                 "path=\"%s\" reason=\"%s\" consequence=\"chunks are kept in memory only\"", path,
                 tierce_strerror(status));
+    return 0;
 }
 
 /* An access log that cannot be written leaves the engine without one. */
@@ -211,7 +226,7 @@ static void open_access_log(struct tierce_engine *engine, const struct tierce_co
                                  tierce__engine_number(config, TIERCE__ENGINE_ACCESS_LOG_SIZE));
     if (rc < 0)
         tierce__log(TIERCE_LOG_WARN, "access_log_refused",
-                    "path=\"%s\" reason=\"%s\" consequence=\"there is none\"", path,
+                    "path=\"%s\" reason=\"%s\" consequence=\"no access log is written\"", path,
                     tierce_strerror(rc));
 }
 
@@ -281,12 +296,13 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
     s->cost_check = tierce__engine_bool(config, TIERCE__ENGINE_COST_CHECK);
     s->cost_read_bytes_per_s = tierce__engine_number(config, TIERCE__ENGINE_COST_READ);
     s->cost_prefill = tierce__engine_number(config, TIERCE__ENGINE_COST_PREFILL);
+    s->has_disk = tierce__engine_text(config, TIERCE__ENGINE_DISK_PATH)[0] != '\0';
     s->siblings = tierce__engine_bool(config, TIERCE__ENGINE_CHUNK_SIBLINGS);
     s->recompute_all =
         strcmp(tierce__engine_text(config, TIERCE__ENGINE_BREAKER_FALLBACK), "recompute") == 0;
 }
 
-/* What a node has and its clients do not. */
+/* Parameters of a node that its clients may not set. */
 static bool is_of_node(const char *name)
 {
     static const char *const prefixes[] = {"memory.",  "disk.", "remote.",    "prefetch.",
@@ -306,12 +322,28 @@ static int check_client(const struct tierce_config *config, char why[TIERCE_CONF
         if (!is_of_node(name) || strcmp(source, "default") == 0)
             continue;
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
-                 "%s: with node.socket it is the node that has memory and tiers; set it there, not "
-                 "here (%.128s)",
+                 "%s: with node.socket the node has memory and tiers; set it in the node's "
+                 "configuration, not here (%.128s)",
                  name, source);
         return TIERCE_E_CONFIG;
     }
     return 0;
+}
+
+/* Connects. An engine that is not strict connects later if no node answers now. */
+static int meet_node(struct tierce_engine *engine, const struct tierce_config *config,
+                     char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    struct tierce__peer *peer =
+        tierce__client_peer(engine->client, tierce__deadline_in_ms(engine->settings.lookup_ms));
+    bool is_there = peer != NULL;
+    tierce__peer_release(peer);
+    if (is_there || !tierce__engine_bool(config, TIERCE__ENGINE_STRICT))
+        return 0;
+    snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
+             "node.socket: no node answers on %.150s within timeout.lookup",
+             tierce__engine_text(config, TIERCE__ENGINE_NODE_SOCKET));
+    return TIERCE_E_DOWN;
 }
 
 /* Of an engine that asks a node. That is connected by the first who asks. */
@@ -328,10 +360,7 @@ static int open_client(struct tierce_engine *engine, const struct tierce_config 
                 .path = tierce__engine_text(config, TIERCE__ENGINE_NODE_SOCKET),
                 .user = tierce__engine_text(config, TIERCE__ENGINE_NODE_USER),
                 .engine_name = tierce__engine_text(config, TIERCE__ENGINE_NODE_ENGINE)});
-    if (rc == 0)
-        tierce__peer_release(tierce__client_peer(
-            engine->client, tierce__deadline_in_ms(engine->settings.lookup_ms)));
-    return rc;
+    return rc == 0 ? meet_node(engine, config, why) : rc;
 }
 
 static int open_parts(struct tierce_engine *engine, const struct tierce_config *config,
@@ -350,7 +379,7 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
     if (rc == 0)
         rc = open_memory(engine, config, why);
     if (rc == 0)
-        open_disk(engine, config);
+        rc = open_disk(engine, config, why);
     if (rc == 0)
         rc = tierce__remotes_open(engine, config, why);
     if (rc == 0)
@@ -367,6 +396,7 @@ static bool close_parts(struct tierce_engine *engine)
 {
     tierce__control_stop(engine->control);
     engine->control = NULL;
+    tierce__backfill_fini(engine);
     if (engine->keeper_runs) {
         tierce__lock_take(&engine->lock);
         engine->closing = true;
@@ -387,11 +417,13 @@ static bool close_parts(struct tierce_engine *engine)
         tierce__health_fini(&engine->rungs[--engine->rung_count].health);
     }
     TIERCE_ASSERT(tierce__list_empty(&engine->unattended)); /* close answers every request */
+    tierce__asks_fini(&engine->asks);
     tierce__fetches_fini(&engine->fetches);
     tierce__storing_fini(&engine->storing);
     tierce__object_names_fini(&engine->object_names);
     tierce__prefetches_fini(&engine->prefetches);
     tierce__client_close(engine->client);
+    tierce__smalls_destroy(engine->smalls);
     tierce__pool_destroy(engine->pool);
     tierce__events_destroy(engine->events);
     tierce__departures_destroy(engine->departures);
@@ -425,6 +457,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     engine->disk_path = disk_path;
     tierce__list_init(&engine->registry_node);
     tierce__fetches_init(&engine->fetches);
+    tierce__asks_init(&engine->asks);
     tierce__storing_init(&engine->storing);
     tierce__joints_init(&engine->joints);
     tierce__object_names_init(&engine->object_names);
@@ -435,6 +468,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     for (size_t i = 0; i < TIERCE__SESSION_BINS; i++)
         tierce__list_init(&engine->sessions[i]);
     read_settings(&engine->settings, config);
+    snprintf(engine->role, sizeof(engine->role), "engine");
     atomic_init(&engine->mode, tierce__mode_find(tierce__engine_text(config, TIERCE__ENGINE_MODE)));
     tierce__prefetches_init(&engine->prefetches, engine->settings.prefetch_bytes_max);
     return engine;
@@ -459,9 +493,9 @@ static struct tierce_engine *find_engine(const char *identity, const char *disk_
 }
 
 /*
- * Waits until there is an engine to share (*out, one reference more) or room for a new one (NULL):
- * whoever comes second waits for the first one's, and nobody opens a folder that is about to be
- * given back, unless the deadline of that has passed. Under the lock.
+ * Waits until there is an engine to share (*out, with one more reference) or room for a new one
+ * (NULL). A second opener waits for the first one's engine. A folder is not opened while another
+ * engine is closing it, unless the deadline of that close has passed. Under the lock.
  */
 static int find_place(struct tierce_engine **out, const char *identity, const char *disk_path,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
@@ -540,11 +574,42 @@ static int open_new(struct tierce_engine *engine, const struct tierce_config *co
     return rc;
 }
 
+/* The configuration takes no other names. */
+static enum tierce_log_level log_level(const struct tierce_config *config)
+{
+    static const char *const names[] = {"debug", "info", "warn", "error"};
+    size_t level = 0;
+    while (strcmp(names[level], tierce__engine_text(config, TIERCE__ENGINE_LOG_LEVEL)) != 0)
+        level++;
+    return (enum tierce_log_level)level;
+}
+
+uint32_t tierce__rungs_of(const struct tierce_engine *engine, uint32_t tiers)
+{
+    uint32_t rungs = 0;
+    for (size_t rung = 0; rung < engine->rung_count; rung++) {
+        if (tiers == 0 || (tiers & 1u << engine->rungs[rung].origin) != 0)
+            rungs |= 1u << rung;
+    }
+    return rungs;
+}
+
+uint32_t tierce__rungs_local(const struct tierce_engine *engine)
+{
+    uint32_t rungs = 0;
+    for (size_t rung = 0; rung < engine->rung_count; rung++) {
+        if (!engine->rungs[rung].health.shared)
+            rungs |= 1u << rung;
+    }
+    return rungs;
+}
+
 int tierce_engine_open(struct tierce_engine **out, const struct tierce_config *config,
                        char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     pthread_once(&registry_once, init_registry);
     why[0] = '\0';
+    tierce__log_lowest(log_level(config));
     struct tierce_engine *engine = NULL, *made = NULL;
     char *identity = describe_config(config);
     char *disk_path = canonical_path(tierce__engine_text(config, TIERCE__ENGINE_DISK_PATH));
@@ -614,6 +679,7 @@ static void add_disk_stats(const struct tierce__rung *rung, struct tierce_engine
     out->disk_dropped_puts = (int64_t)s.dropped_puts;
     out->disk_written_bytes_today = (int64_t)s.written_bytes_today;
     out->disk_in_service_now = tierce__health_serves(&rung->health);
+    out->disk_full_now = s.full || s.rejects;
 }
 
 static void add_remote_stats(const struct tierce__rung *rung, struct tierce_engine_stats *out)
@@ -665,6 +731,7 @@ void tierce_engine_stats(struct tierce_engine *engine, struct tierce_engine_stat
         else
             add_remote_stats(&engine->rungs[i], out);
     }
+    out->memory_only_now = engine->settings.has_disk && !out->disk_in_service_now;
     tierce__lock_take(&engine->lock);
     out->mode_now = tierce__engine_mode(engine);
     out->pinned_bytes_now = (int64_t)engine->pinned_bytes;

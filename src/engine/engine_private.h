@@ -12,7 +12,9 @@
 #include "base/semaphore.h"
 #include "chunk/header.h"
 #include "chunk/pool.h"
+#include "engine/smalls.h"
 #include "engine/access_log.h"
+#include "engine/asks.h"
 #include "engine/cost.h"
 #include "engine/health.h"
 #include "engine/fetch.h"
@@ -22,8 +24,8 @@
 #include "tier/tier.h"
 
 /*
- * What the files of the engine share. The story of a store is in store.c, of a load in load.c, of
- * a lookup in lookup.c; storage.c drives the tiers below them; fetch.c reads chunks from them;
+ * Shared by the files of the engine. The story of a store is in store.c, of a load in load.c, of a
+ * lookup in lookup.c; storage.c drives the tiers below them; fetch.c reads chunks from them;
  * sessions.c keeps the pins.
  *
  * Lock order: base/locks.def. No tier is called with a lock of the engine held.
@@ -51,6 +53,17 @@ enum tierce__stat {
 };
 
 /* The engine's parameters as plain values. */
+/* See backfill.h. Under ENGINE, except the counters, which are relaxed atomics. */
+struct tierce__backfill {
+    pthread_t thread;
+    bool has_thread; /* not yet joined */
+    bool is_running, has_failed;
+    bool stops, stops_for_good;
+    const char *reason; /* constant storage; NULL before the first */
+    uint64_t bytes_per_s, began_ns, ended_ns, chunks;
+    _Atomic uint64_t seen, sent, sent_bytes, there, refused, unreadable;
+};
+
 struct tierce__settings {
     uint64_t memory_bytes;
     uint64_t pin_bytes_max;
@@ -66,6 +79,7 @@ struct tierce__settings {
     uint64_t cost_read_bytes_per_s; /* of slow tiers; 0: as measured */
     uint64_t cost_prefill;          /* tokens a second; 0: as measured */
     bool siblings;
+    bool has_disk;      /* disk.path is set */
     bool recompute_all; /* while a tier is left alone, the others are not asked either */
 };
 
@@ -76,21 +90,21 @@ struct tierce__rung {
     struct tierce__tier *tier;
     struct tierce__health health;
     _Atomic uint64_t measure_tried_ns; /* cost.c */
-    enum tierce_origin origin;         /* what a block loaded from it is reported as */
+    enum tierce_origin origin;         /* the origin of blocks loaded from it */
     uint64_t window_bytes;             /* that a prefetch asks of it ahead */
 };
 
 /* The prefetches of an engine whose handles have not been given back. */
 struct tierce__prefetches {
-    struct tierce__lock lock; /* PREFETCH: the list, and what changes in a prefetch */
+    struct tierce__lock lock; /* PREFETCH: the list, and the mutable state of prefetches */
     struct tierce__list list;
     struct tierce__semaphore memory; /* bytes that are being read and not published yet */
 };
 
-/* An engine is in the registry from before it has its folder until after it has let go of it. */
+/* An engine is in the registry from before it opens its folder until after it has closed it. */
 enum tierce__engine_state { TIERCE__ENGINE_OPENING, TIERCE__ENGINE_OPEN, TIERCE__ENGINE_CLOSING };
 
-/* What a session has done with its chain; id 0: none. */
+/* A session's use of its chain; id 0: none. */
 struct tierce__use {
     const struct tierce_view *view;
     uint64_t id;
@@ -113,7 +127,7 @@ struct tierce_engine {
     uint64_t opened_ns;
     struct tierce__control *control; /* or NULL */
     struct tierce__settings settings;
-    _Atomic int mode; /* enum tierce_mode; relaxed: for what begins from then on */
+    _Atomic int mode; /* enum tierce_mode; relaxed: applies to operations that begin later */
 
     struct tierce__access_log *access_log; /* or NULL */
     struct tierce__departures *departures; /* or NULL */
@@ -121,12 +135,14 @@ struct tierce_engine {
     struct tierce__namespaces *namespaces;
     struct tierce__lmcache_names *lmcache_names; /* for a store in LMCache's layout, or NULL */
     struct tierce__pool *pool;
+    struct tierce__smalls *smalls; /* small named values in memory; NULL without tiers */
     struct tierce__client
         *client; /* instead of tiers and a pool: asks a node (client.h); or NULL */
     struct tierce__rung rungs[TIERCE__TIERS_MAX];
     size_t rung_count;
 
     struct tierce__fetches fetches;
+    struct tierce__asks asks;
     struct tierce__storing storing;
     struct tierce__joints {
         struct tierce__lock lock; /* JOINT */
@@ -134,23 +150,26 @@ struct tierce_engine {
         struct tierce__list list;
     } joints; /* joint.h */
     struct tierce__object_names object_names;
+    _Atomic uint64_t object_walks; /* walks over names begun so far (objects_scan.c) */
+    struct tierce__backfill backfill;
     struct tierce__prefetches prefetches;
     /* Threads of tiers that call a tier from an answer: closing waits for them, because the one
      * who waited for that call's own answer may be closing the engine already. */
     _Atomic uint32_t calling;
-    /* Loans that do not fit into memory, until they have returned their last chunk, and that do not
-     * wait for memory themselves: what they hold is given back chunk by chunk. */
+    /* The number of loans that do not fit into memory and pass through it: they do not wait for
+     * memory themselves, and release it chunk by chunk until the last one. */
     _Atomic uint32_t passing;
 
     struct tierce__lock lock; /* ENGINE: everything below */
+    char role[32];            /* role of the process (tierce_engine_set_role) */
     struct tierce__cond changed;
     struct tierce__list views;
     struct tierce__list sessions[TIERCE__SESSION_BINS];
     uint64_t pinned_bytes;
     uint64_t session_count;
     struct tierce__use uses[TIERCE__USE_SETS][TIERCE__USE_WAYS]; /* the last first */
-    struct tierce__list unattended; /* requests nobody waits for that are not done: queued PUTs
-                                       and DELETEs, the oldest first */
+    struct tierce__list unattended; /* background requests in progress: queued PUTs and DELETEs, the
+                                       oldest first */
     uint64_t unattended_made;       /* numbers them */
     int put_error;                  /* the first failure of a PUT that no flush has told yet */
     bool closing;
@@ -168,8 +187,8 @@ struct tierce__shape {
     struct tierce__extent extent;
     uint64_t *layer_offset; /* [layer_count + 1] in the object */
     /*
-     * The object cut into segments at layer ends rounded up to 4096: what is read in one request.
-     * A segment is one layer or, where layers are small, as many as make a useful transfer.
+     * The object divided into segments at layer ends, rounded up to 4096. A segment is read in one
+     * request. It is one layer, or several small ones that make a useful transfer.
      */
     uint32_t segment_count;
     uint64_t *segment_end;   /* [segment_count] in the object; the last is the object's end */
@@ -188,7 +207,7 @@ struct tierce_view {
     struct tierce__key key; /* template: namespace and shard */
     uint32_t *cell_bytes;
     struct tierce__shape full;          /* of the whole chunk */
-    struct tierce_part part;            /* what loads and stores of the view move */
+    struct tierce_part part;            /* the layers that loads and stores of the view move */
     struct tierce__client_view *remote; /* of a client of a node */
     struct tierce__prefill prefill;
     struct tierce__lmcache_form
@@ -252,9 +271,9 @@ uint64_t tierce__keys_blocks(const struct tierce__keys *keys, const struct tierc
                              size_t chunks, uint64_t to_block);
 
 /*
- * What the header of chunk `index` of a sequence must say, besides when it was created: a store
- * writes it, a load compares with it. [in] hashes: of all blocks of the sequence from 0 on; root:
- * the parent of block 0.
+ * The required contents of the header of chunk `index` of a sequence, except its creation time: a
+ * store writes them, a load compares them. [in] hashes: of all blocks of the sequence from 0 on;
+ * root: the parent of block 0.
  */
 void tierce__view_chunk_info(struct tierce__chunk_info *info, const struct tierce_view *view,
                              const struct tierce__shape *shape, size_t index, const uint8_t *hashes,
@@ -272,7 +291,7 @@ void tierce__view_place_info(struct tierce__chunk_info *info, const struct tierc
                              const struct tierce__shape *shape, size_t index, const uint8_t *hashes,
                              const uint8_t *root);
 
-/* What is indexed beside a chunk's bytes. */
+/* A chunk's entry in the indexes. */
 struct tierce__storage_chunk {
     struct tierce__key key;
     struct tierce__key parent;
@@ -292,12 +311,18 @@ void tierce__view_describe(struct tierce__storage_chunk *out, const struct tierc
 TIERCE_MUSTUSE int tierce__transfer_check(const struct tierce_view *view,
                                           const struct tierce_transfer_opts *opts);
 
+/* A bit for each rung that a mask of 1u << enum tierce_origin names; all for 0. */
+uint32_t tierce__rungs_of(const struct tierce_engine *engine, uint32_t tiers);
+
+/* A bit for each rung that answers a lookup without a network. */
+uint32_t tierce__rungs_local(const struct tierce_engine *engine);
+
 /* ---- storage.c ---- */
 
 /*
  * The longest prefix of keys that some tier holds, found as a waterfall: each tier is asked only
- * for what the faster ones lack. places[i] (or NULL) = rung of key i. Waits for tiers that do not
- * answer at once, timeout.lookup at most over all of them.
+ * for what the faster ones lack, but remote stores all at the same time (asks.h). places[i] (or
+ * NULL) = rung of key i. Waits for remote stores, timeout.lookup at most over all of them.
  */
 size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__key *keys,
                             size_t count, size_t rung_limit, uint8_t *places);
@@ -306,15 +331,34 @@ size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__k
 struct tierce__unasked {
     size_t rung;
     int status;
+    bool pending; /* a query is in progress: the next search may find more */
 };
 
-/* A bit for each rung that a mask of 1u << enum tierce_origin names; all for 0. */
-uint32_t tierce__rungs_of(const struct tierce_engine *engine, uint32_t tiers);
-
-/* The same over `rungs`, a bit for each, and what could not be asked. */
+/* The same over `rungs`, a bit for each; also returns those that could not be queried. */
 size_t tierce__storage_search(struct tierce_engine *engine, uint32_t rungs,
                               const struct tierce__key *keys, size_t count, uint8_t *places,
                               struct tierce__unasked *unasked);
+
+/* The same, with options. */
+struct tierce__search {
+    uint32_t rungs; /* a bit for each that is searched */
+    /* Limit of the wait for remote stores. If it has passed, the search does not wait, but still
+     * queries them for the next search. */
+    uint64_t deadline_ns;
+    bool asks_anew;    /* ignore remembered answers: for named values, which others may replace */
+    bool believes_old; /* use remembered hits that have expired: for loads */
+    uint8_t *places;   /* [count], or NULL */
+    struct tierce__unasked unasked; /* [out] */
+};
+size_t tierce__storage_search_until(struct tierce_engine *engine, struct tierce__search *search,
+                                    const struct tierce__key *keys, size_t count);
+
+/* Returns how many leading keys a remote rung holds according to remembered answers. *status: 0 if
+ * the next key is remembered as absent; TIERCE_E_DEADLINE if it is not remembered; or the reason
+ * why the rung is not queried. */
+size_t tierce__storage_recall(struct tierce_engine *engine, size_t rung,
+                              const struct tierce__key *keys, size_t count,
+                              enum tierce__tier_recall recall, int *status);
 
 /* How many leading keys one durable tier holds durably. */
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
@@ -329,7 +373,7 @@ size_t tierce__storage_siblings(struct tierce_engine *engine, size_t rung,
                                 struct tierce__sibling *siblings, const struct tierce__key *first,
                                 uint64_t deadline_ns);
 
-/* Memory for what is in no tier, evicting by policy; or NULL. Does not wait. */
+/* A buffer that is in no tier, evicting by policy; or NULL. Does not wait. */
 struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes);
 
 /* Whether some tier holds this one chunk. */
@@ -368,9 +412,9 @@ TIERCE_MUSTUSE int tierce__storage_replace(struct tierce_engine *engine,
                                            struct tierce__buf *buf);
 
 /*
- * What a store writes to the slower tiers, and the keys of its request, which are put in order
- * there when the last of it has been answered. Begin leaves zeroes where there is no slower tier,
- * or no memory.
+ * A store's writes to the slower tiers, and the keys of its request, which are touched there in
+ * order after the last write was answered. Begin leaves zeroes if there is no slower tier, or no
+ * memory.
  */
 struct tierce__written;
 struct tierce__writes {
@@ -380,9 +424,9 @@ void tierce__storage_begin_writes(struct tierce_engine *engine, struct tierce__w
                                   const struct tierce__key *keys, size_t count);
 void tierce__storage_end_writes(struct tierce_engine *engine, struct tierce__writes *writes);
 
-/* Hands a sealed chunk to the queue of every slower tier of `rungs` (a bit for each) that is in
- * service. Best effort: what a tier does not take is in its own counters, and is stored anew when
- * it is missed. */
+/* Gives a sealed chunk to the queue of every slower tier of `rungs` (a bit for each) that is in
+ * service. Best effort: a tier counts chunks that it rejects, and they are stored again after a
+ * miss. */
 void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
                            struct tierce__writes *writes, const struct tierce__storage_chunk *chunk,
                            struct tierce__buf *buf);
@@ -392,27 +436,39 @@ void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
 void tierce__storage_quarantine(struct tierce_engine *engine, size_t rung,
                                 const struct tierce__key *key, int why);
 
-/* Deletes a chunk from a tier; nobody waits for it. */
+/* Deletes a chunk from a tier in the background. */
 void tierce__storage_drop(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
                           enum tierce__tier_left left);
 
-/* Fills the PUT of a sealed chunk; the caller adds done, arg and what else differs. [borrow until
- * done] chunk, buf. */
+/* Fills the PUT of a sealed chunk; the caller adds done, arg and other fields. [borrow until done]
+ * chunk, buf. */
 void tierce__storage_fill_put(struct tierce__tier_req *req,
                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
+
+/* Puts a sealed chunk into a rung and blocks for the answer, for at most the rung's deadline. */
+TIERCE_MUSTUSE int tierce__storage_put(struct tierce_engine *engine, size_t rung,
+                                       const struct tierce__storage_chunk *chunk,
+                                       struct tierce__buf *buf);
 
 /* Forgets a chunk of a rung; one that is not there is fine. */
 void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
                             const struct tierce__key *key);
 
-/* Makes durable what a rung was asked for before, where it can. Waits. */
-TIERCE_MUSTUSE int tierce__storage_sync(struct tierce_engine *engine, size_t rung,
-                                        uint64_t deadline_ns);
+/* Makes durable that what was removed from a rung before is gone, where the rung is durable; chunks
+ * that were put there may stay undurable. Waits. */
+TIERCE_MUSTUSE int tierce__storage_settle(struct tierce_engine *engine, size_t rung,
+                                          uint64_t deadline_ns);
 
 /* Forgets a chunk of a rung, so that it is not there again whatever ends the process; also of one
  * that is left alone. Returns 1 if it was there, 0 if not, or why it cannot be promised. Waits. */
 TIERCE_MUSTUSE int tierce__storage_remove(struct tierce_engine *engine, size_t rung,
                                           const struct tierce__key *key, uint64_t deadline_ns);
+
+/* The same without a sync. *unsettled is set if the chunk could reappear after a crash before the
+ * next sync. */
+TIERCE_MUSTUSE int tierce__storage_take_out(struct tierce_engine *engine, size_t rung,
+                                            const struct tierce__key *key, uint64_t deadline_ns,
+                                            bool *unsettled);
 
 /* Reads the beginning of a chunk of a slower rung, as much as the buffer holds. Waits. */
 TIERCE_MUSTUSE int tierce__storage_read_head(struct tierce_engine *engine, size_t rung,
@@ -438,13 +494,12 @@ TIERCE_MUSTUSE bool tierce__storage_submit(struct tierce_engine *engine, size_t 
 void tierce__storage_note(struct tierce_engine *engine, size_t rung,
                           const struct tierce__tier_req *req);
 
-/* Tries a tier that is out of service, if it is time, with a read that nobody waits for: of a chunk
- * that it has held, or else of the one that is asked for. */
+/* Probes a tier that is out of service, if it is time, with a background read: of a chunk that it
+ * has held, or else of the given one. */
 void tierce__storage_try(struct tierce_engine *engine, size_t rung,
                          const struct tierce__key *asked);
 
-/* Reads the first `bytes` of a chunk, for what the answer tells of the tier: nobody waits for
- * it. */
+/* Reads the first `bytes` of a chunk in the background, to measure the tier. */
 void tierce__storage_sample(struct tierce_engine *engine, size_t rung,
                             const struct tierce__key *key, uint64_t bytes);
 
@@ -482,7 +537,7 @@ void tierce__stores_expire(struct tierce_engine *engine);
 
 /* ---- sessions.c ---- */
 
-/* A session that nobody else knows of, with room for `count` buffers, ended by session_free; NULL:
+/* A session that no other thread knows, with room for `count` buffers, ended by session_free; NULL:
  * no memory. */
 struct tierce__session *tierce__session_alloc(struct tierce_view *view, uint64_t id, size_t count);
 
@@ -524,9 +579,10 @@ size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct t
                            size_t count);
 
 /*
- * Notes that a lookup found more than `chunks` and left that to the inference engine, because it is
- * sooner computed. What a store is offered from there on is new to memory, whatever slower tiers
- * have: tierce__session_promised returns the number, SIZE_MAX where no lookup left anything.
+ * Notes that a lookup found more than `chunks`, but left the rest to the inference engine, which
+ * computes it faster. Chunks that a store offers from there on are new to memory, even if slower
+ * tiers hold them: tierce__session_promised returns the number, SIZE_MAX if no lookup left
+ * anything.
  */
 void tierce__session_leave(struct tierce_view *view, uint64_t id, size_t chunks);
 size_t tierce__session_promised(struct tierce_view *view, uint64_t id);

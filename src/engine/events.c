@@ -105,7 +105,7 @@ static void write_record(struct record *out, size_t rung, const struct tierce__t
         memcpy(out->parent, event->parent, sizeof(out->parent));
 }
 
-/* Wakes whoever has a batch full, or has just got its first event. */
+/* Wakes subscribers with a full batch, or with their first event. */
 static void wake_subscribers(struct tierce__events *events)
 {
     TIERCE__LIST_FOR_EACH (it, &events->subscriptions) {
@@ -119,9 +119,9 @@ static void wake_subscribers(struct tierce__events *events)
 }
 
 /*
- * The tier's lock is held. Whoever subscribes and then takes a snapshot takes that lock later, and
- * finds there what was not told for lack of a subscriber; or has taken it before, and then the
- * count is seen here.
+ * The tier's lock is held. A subscriber that takes a snapshot takes this lock after it has
+ * subscribed. If it takes the lock later, its snapshot contains changes that were not reported for
+ * lack of a subscriber. If it took the lock earlier, the count is visible here.
  */
 void tierce__events_tell(struct tierce__events *events, size_t rung,
                          const struct tierce__tier_event *event)
@@ -323,6 +323,8 @@ static void take_scanned(void *arg, const struct tierce__tier_event *event)
 {
     struct scan *scan = arg;
     TIERCE_ASSERT(scan->count < SCAN_PLACES);
+    if (tierce__smalls_is_page(event->key))
+        return;
     write_record(&scan->records[scan->count++], scan->rung, event);
 }
 
@@ -343,8 +345,8 @@ static void scan_rung(struct tierce_engine *engine, struct scan *scan, tierce_ev
 }
 
 /*
- * The number is taken first. What was told up to it happened under a tier's lock that this thread
- * takes later, so the scan sees it; what is told after it is applied again by the caller.
+ * The number is taken first. Changes up to that number happened under a tier's lock that this
+ * thread takes later, so the scan sees them. The caller applies later changes again.
  */
 int tierce_events_snapshot(struct tierce_subscription *subscription, uint64_t *sequence,
                            tierce_events_fn *fn, void *arg)

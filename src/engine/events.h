@@ -7,8 +7,8 @@
 #include "tier/tier.h"
 
 /*
- * The stream of events of an engine: a ring that the tiers' watchers fill, and readers of their own
- * pace. Nothing is kept while nobody is subscribed.
+ * The stream of events of an engine: a ring that the tiers' watchers fill; each reader has its own
+ * pace. Without subscribers no events are kept.
  *
  * Thread: any; one lock of class EVENTS inside, held for a few records at a time.
  */

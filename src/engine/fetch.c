@@ -119,8 +119,8 @@ static void free_fetch(struct tierce__fetch *fetch)
     tierce__free(fetch);
 }
 
-/* Whether nobody needs the fetch any more: it cannot be found from here on, and is to be freed
- * once the lock is gone. Under the lock. */
+/* Whether the fetch is no longer needed: then it can no longer be found, and the caller frees it
+ * after dropping the lock. Under the lock. */
 static bool is_over(struct tierce__fetch *fetch)
 {
     if (fetch->reading > 0 || !tierce__list_empty(&fetch->seats))
@@ -229,8 +229,8 @@ static uint64_t latest_deadline(const struct tierce__fetch *fetch)
     return latest;
 }
 
-/* Whether the segment is the caller's to submit: nobody has asked for it, or it came too late for
- * those who did and somebody has more time. Under the lock. */
+/* Whether the caller must submit the segment: it was not requested yet, or its request was late and
+ * a waiter has a later deadline. Under the lock. */
 static bool claim(struct tierce__fetch *fetch, struct segment *segment)
 {
     uint64_t deadline_ns = latest_deadline(fetch);
@@ -245,7 +245,7 @@ static bool claim(struct tierce__fetch *fetch, struct segment *segment)
     return true;
 }
 
-/* Nothing of the fetch is used, and nobody joins it. Under the lock. */
+/* Fails the fetch: its bytes are not used, and it cannot be joined. Under the lock. */
 static void fail(struct tierce__fetch *fetch, int status)
 {
     tierce__list_remove(&fetch->node);
@@ -255,9 +255,9 @@ static void fail(struct tierce__fetch *fetch, int status)
 }
 
 /*
- * Moves the seats that wait for the end of the reading to `told`, if it has come for them: all is
- * here, the fetch has failed, or a segment is late, which means that nobody has more time. Returns
- * the status to tell them. Under the lock.
+ * Moves the seats that wait for the end of the reading to `told`, if it has ended for them: all
+ * segments have been read, the fetch has failed, or a segment is late and no seat has a later
+ * deadline. Returns the status to report to them. Under the lock.
  */
 static int settle(struct tierce__fetch *fetch, struct tierce__list *told)
 {
@@ -354,6 +354,16 @@ static void ask_all(struct tierce__fetch *fetch, bool ahead)
         ask(fetch, i, ahead);
 }
 
+/* A segment, and the following ones that the tier reads in the same request. */
+static void ask_from(struct tierce__fetch *fetch, uint32_t index, uint64_t read_bytes)
+{
+    uint64_t bytes = fetch->segments[index].req.length;
+    ask(fetch, index, false);
+    while (++index < fetch->segment_count &&
+           (bytes += fetch->segments[index].req.length) <= read_bytes)
+        ask(fetch, index, false);
+}
+
 void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t index)
 {
     struct tierce__fetch *fetch = seat->fetch;
@@ -362,7 +372,7 @@ void tierce__fetch_ask(struct tierce__fetch_seat *seat, uint32_t index)
     if ((tier->ops->caps & TIERCE__TIER_WHOLE) != 0)
         ask_all(fetch, false);
     else
-        ask(fetch, index, false);
+        ask_from(fetch, index, tier->ops->read_bytes);
 }
 
 void tierce__fetch_read_all(struct tierce__fetch_seat *seat, tierce__fetch_settled_fn *settled,
@@ -424,7 +434,8 @@ void tierce__fetch_refuse(struct tierce__fetch_seat *seat, int why)
         tierce__storage_quarantine(fetch->engine, fetch->rung, &fetch->key, why);
 }
 
-/* It is found until its ban has begun, so that nobody reads the chunk anew in between. */
+/* The fetch can be found until its ban has begun, so that the chunk is not read again in
+ * between. */
 void tierce__fetch_spoil(struct tierce__fetch_seat *seat)
 {
     struct tierce__fetch *fetch = seat->fetch;

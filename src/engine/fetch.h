@@ -45,7 +45,7 @@ struct tierce__fetch;
 
 #define TIERCE__FETCH_BINS 256u
 
-/* The fetches of an engine that may be joined, and what must not be promoted. */
+/* The fetches of an engine that may be joined, and chunks that must not be promoted. */
 struct tierce__fetches {
     struct tierce__lock lock; /* FETCH: the bins, the bans and all that changes in a fetch */
     struct tierce__list bins[TIERCE__FETCH_BINS];
@@ -72,7 +72,7 @@ struct tierce__fetch_seat {
     size_t rung;                      /* where the bytes come from */
     struct tierce__list node;         /* among the seats */
 
-    /* Of read_all, and not the owner's to touch. */
+    /* Used by read_all; the owner must not touch it. */
     tierce__fetch_settled_fn *settled;
     void *arg;
     bool called;
@@ -114,30 +114,30 @@ bool tierce__fetch_wait(struct tierce__fetch_seat *seat, uint32_t segment);
 /* Bytes that were asked for and have not come. Does not lock. */
 uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_seat *seat);
 
-/* The header is not that of the chunk: takes the chunk out of service and fails the fetch. Of
- * several who find it, one does it. */
+/* The header is not that of the chunk: takes the chunk out of service and fails the fetch. Only the
+ * first of several calls has an effect. */
 void tierce__fetch_refuse(struct tierce__fetch_seat *seat, int why);
 
 /* A cell does not verify: takes the chunk out of service, of memory too if it was promoted. The
  * other cells are as good as they are, so the fetch goes on. */
 void tierce__fetch_spoil(struct tierce__fetch_seat *seat);
 
-/* Keeps the chunk in memory if all its segments are here and nothing is wrong with it. Of several
- * who call, one does it. */
+/* Keeps the chunk in memory if all its segments have been read without a fault. Only the first of
+ * several calls has an effect. */
 void tierce__fetch_promote(struct tierce__fetch_seat *seat,
                            const struct tierce__storage_chunk *record);
 
-/* From here until the end of the ban nothing that is read of the chunk in this rung is kept in
- * memory: who reads other cells of it would not see what is wrong. `ban` NULL: only of what is
- * being read. */
+/* From now until the end of the ban, bytes of the chunk that were read from this rung are not kept
+ * in memory, because readers of other cells would not notice the fault. `ban` NULL: affects only
+ * reads in progress. */
 void tierce__fetch_ban_begin(struct tierce_engine *engine, struct tierce__fetch_ban *ban,
                              size_t rung, const struct tierce__key *key);
 void tierce__fetch_ban_end(struct tierce_engine *engine, struct tierce__fetch_ban *ban);
 
 /*
- * Leaves; a seat that is not taken is fine. The last to leave ends the fetch, as soon as the
- * device has let go of the buffer. False: `settled` of read_all has been or is about to be called,
- * and the seat's memory must stay until it has been. True: it will not be.
+ * Leaves the fetch; an unused seat is accepted. The last one to leave ends the fetch, as soon as
+ * the device has released the buffer. False: `settled` of read_all has been or is about to be
+ * called, and the seat's memory must stay until it has been. True: it will not be.
  */
 bool tierce__fetch_leave(struct tierce__fetch_seat *seat);
 

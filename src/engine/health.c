@@ -104,18 +104,18 @@ void tierce__health_speed(struct tierce__health *health, struct tierce__speed *o
 bool tierce__health_pass(struct tierce__health *health, struct tierce__tier_req *req)
 {
     uint64_t now_ns = tierce__now_ns();
+    req->begun_ns = now_ns;
     if (!reaches_device(req))
         return tierce__breaker_closed(&health->breaker);
     if (!tierce__breaker_pass(&health->breaker, now_ns))
         return false;
-    req->begun_ns = now_ns;
     if (req->op == TIERCE__TIER_GET)
         begin_reading(health, now_ns);
     return true;
 }
 
-/* Whether nothing was heard since a request began that has run into its deadline. Under the
- * lock. */
+/* Whether the tier has answered nothing since the begin of a request that reached its deadline.
+ * Under the lock. */
 static bool hangs(const struct tierce__health *health, const struct tierce__tier_req *req,
                   uint64_t now_ns)
 {
@@ -134,10 +134,10 @@ static bool note_outcome(struct tierce__health *health, const struct tierce__tie
     bool too_many = limits->window_errors_max > 0 &&
                     (failures >= limits->window_errors_max || hangs(health, req, now_ns));
     if (too_many)
-        health->failures = 0; /* judged: once it is back it begins anew */
+        health->failures = 0; /* the verdict is given: counting restarts when the tier is back */
     if (req->status != TIERCE_E_DEADLINE)
         health->heard_ns = now_ns;
-    /* What could not be read is in the tier's index, and better than nothing to try it with. */
+    /* An unreadable chunk is in the tier's index, and is better than none for a probe. */
     bool may_be_there = req->op == TIERCE__TIER_GET && !health->has_proven;
     if (!failed || may_be_there) {
         health->proven = req->keys[0];
@@ -147,16 +147,49 @@ static bool note_outcome(struct tierce__health *health, const struct tierce__tie
     return too_many;
 }
 
+bool tierce__health_is_unanswered(const struct tierce__health *health,
+                                  const struct tierce__tier_req *req)
+{
+    uint64_t patience_ns = health->limits.hang_ms * TIERCE__MS_NS;
+    return health->shared && req->op == TIERCE__TIER_LOOKUP && req->status == TIERCE_E_DEADLINE &&
+           (req->found > 0 || req->deadline_ns < req->begun_ns + patience_ns);
+}
+
+/* Whether a remote tier hangs; its requests leave the process. */
+static bool note_lookup(struct tierce__health *health, const struct tierce__tier_req *req,
+                        uint64_t now_ns)
+{
+    bool is_answer = req->status != TIERCE_E_DEADLINE || req->found > 0;
+    tierce__lock_take(&health->lock);
+    bool too_long = health->limits.window_errors_max > 0 && hangs(health, req, now_ns);
+    if (is_answer)
+        health->heard_ns = now_ns;
+    tierce__lock_drop(&health->lock);
+    return too_long && !is_answer;
+}
+
 /* A lookup that ran into its deadline tells of the tier, one that was answered does not. */
 static enum tierce__health_change note_index(struct tierce__health *health,
                                              const struct tierce__tier_req *req)
 {
+    uint64_t now_ns = tierce__now_ns();
+    bool asks_outside = health->shared && req->op == TIERCE__TIER_LOOKUP && req->key_count > 0;
     bool failed = tierce__health_is_fault(req->status);
-    if (!failed && health->shared && req->op == TIERCE__TIER_LOOKUP && req->key_count > 0)
-        (void)tierce__breaker_note(&health->breaker, true, tierce__now_ns());
+    bool hangs_now = asks_outside && note_lookup(health, req, now_ns);
+    if (asks_outside && tierce__health_is_unanswered(health, req)) {
+        if (req->found == 0)
+            return TIERCE__HEALTH_SAME;
+        failed = false;
+    }
+    if (!failed && asks_outside)
+        (void)tierce__breaker_note(&health->breaker, true, now_ns);
     if (!failed)
         return TIERCE__HEALTH_SAME;
-    bool lost = tierce__breaker_note(&health->breaker, false, tierce__now_ns());
+    bool lost = hangs_now && tierce__breaker_closed(&health->breaker);
+    if (lost)
+        tierce__breaker_trip(&health->breaker, now_ns);
+    else
+        lost = tierce__breaker_note(&health->breaker, false, now_ns);
     return lost ? TIERCE__HEALTH_LOST : TIERCE__HEALTH_SAME;
 }
 

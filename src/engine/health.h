@@ -23,7 +23,8 @@
  *
  * Only reads, writes and pings reach a device. Lookups, deletions and flushes of nothing come from
  * an index in memory: they must neither end a row of failures nor an outage. Lookups of a shared
- * tier ask outside, and end a row.
+ * tier ask outside, and end a row. A late lookup is a failure only if its time limit was at least
+ * hang_ms: a shorter limit says nothing about the store.
  *
  * Thread: any.
  */
@@ -55,8 +56,8 @@ struct tierce__health {
     struct tierce__lock lock;  /* HEALTH: below */
     uint64_t failures;         /* a bit for each of the last answers, the newest lowest */
     uint64_t heard_ns;         /* when it last answered of itself */
-    struct tierce__key proven; /* a chunk that was read or written, or ought to have been read: what
-                                  a probe asks for */
+    struct tierce__key proven; /* a chunk that was read or written, or should have been readable:
+                                  probes read it */
     bool has_proven;
     uint32_t reading; /* reads under way */
     uint64_t busy_since_ns;
@@ -70,6 +71,11 @@ void tierce__health_fini(struct tierce__health *health);
 
 /* Whether an answer is a failure of the tier itself, as opposed to an honest no. */
 bool tierce__health_is_fault(int status);
+
+/* Whether the request is a lookup that a remote store answered only in part, or did not answer
+ * within a limit shorter than hang_ms. Such a lookup is not a failure. */
+bool tierce__health_is_unanswered(const struct tierce__health *health,
+                                  const struct tierce__tier_req *req);
 
 /* Whether the request may be made now. If so it must be made, and its answer be noted. */
 TIERCE_MUSTUSE bool tierce__health_pass(struct tierce__health *health,

@@ -54,8 +54,8 @@ void tierce__joints_fini(struct tierce__joints *joints)
 
 /* ---- what follows from a change of state ---- */
 
-/* Drops the lock, and does what nobody else is left to do: ends the reservation, frees the joint.
- * Returns the blocks that were published. */
+/* Drops the lock. The last user also ends the reservation and frees the joint. Returns the number
+ * of published blocks. */
 static int64_t drop_lock(struct tierce__joints *joints, struct tierce__joint *joint)
 {
     bool idle = joint->ended == joint->joined && joint->busy == 0;
@@ -122,23 +122,32 @@ static struct tierce__key place_of(const struct tierce_view *view,
     return place;
 }
 
+static bool is_same_space(const struct tierce__key *a, const struct tierce__key *b)
+{
+    return a->ns == b->ns && memcmp(&a->shard, &b->shard, sizeof(a->shard)) == 0;
+}
+
 /* Under the lock. */
 static struct tierce__joint *find(struct tierce__joints *joints, const struct tierce__key *place,
                                   uint64_t write)
 {
     TIERCE__LIST_FOR_EACH (it, &joints->list) {
         struct tierce__joint *joint = TIERCE__CONTAINER_OF(it, struct tierce__joint, node);
-        if (joint->write == write && joint->place.ns == place->ns &&
-            memcmp(&joint->place.shard, &place->shard, sizeof(place->shard)) == 0)
+        if (joint->write == write && is_same_space(&joint->place, place))
             return joint;
     }
     return NULL;
 }
 
+static bool has_bit(const uint64_t *words, uint32_t i)
+{
+    return (words[i / 64] & UINT64_C(1) << (i % 64)) != 0;
+}
+
 static bool take_bits(uint64_t *words, uint32_t first, uint32_t count)
 {
     for (uint32_t i = first; i < first + count; i++) {
-        if ((words[i / 64] & UINT64_C(1) << (i % 64)) != 0)
+        if (has_bit(words, i))
             return false;
     }
     for (uint32_t i = first; i < first + count; i++)
@@ -177,6 +186,36 @@ static int make(struct tierce__joints *joints, struct tierce__joint *joint,
     return rc;
 }
 
+/* A writer's stores are numbered in the order in which its parts begin them, and the numbers wrap.
+ */
+static bool is_earlier(uint64_t write, uint64_t than)
+{
+    return write >> 32 == than >> 32 && (int32_t)((uint32_t)than - (uint32_t)write) > 0;
+}
+
+/* A part that begins a store will not begin the writer's earlier ones any more: it had no
+ * connection or no memory when they came. They would hold their chunks until timeout.pin. */
+static void give_up_missed(struct tierce__joints *joints, const struct tierce__key *place,
+                           uint32_t part, uint64_t write)
+{
+    for (;;) {
+        tierce__lock_take(&joints->lock);
+        struct tierce__joint *missed = NULL;
+        TIERCE__LIST_FOR_EACH (it, &joints->list) {
+            struct tierce__joint *joint = TIERCE__CONTAINER_OF(it, struct tierce__joint, node);
+            if (!joint->given_up && is_earlier(joint->write, write) &&
+                is_same_space(&joint->place, place) && !has_bit(joint->parts, part))
+                missed = joint;
+        }
+        if (missed == NULL) {
+            tierce__lock_drop(&joints->lock);
+            return;
+        }
+        give_up(joints, missed);
+        (void)drop_lock(joints, missed);
+    }
+}
+
 static struct tierce__joint *create(struct tierce_view *view, const struct tierce_part *part,
                                     uint64_t write, const struct tierce__reserve_what *what)
 {
@@ -200,6 +239,7 @@ static int begin_joint(struct tierce__share *share, struct tierce_view *view,
 {
     struct tierce__joints *joints = &view->engine->joints;
     struct tierce__key place = place_of(view, what);
+    give_up_missed(joints, &place, part->index, write);
     tierce__lock_take(&joints->lock);
     struct tierce__joint *joint = find(joints, &place, write);
     bool first = joint == NULL;

@@ -5,24 +5,24 @@
 #include "engine/reserve.h"
 
 /*
- * A store of several parts: the stores of the parts, tied by a number, share one reservation. The
- * first that comes makes it, the others join, the last that ends publishes.
+ * A shared write: the stores of several parts, linked by a number, share one reservation. The first
+ * store creates it, the others join, and the last one to end publishes.
  *
  *     begun ──all parts have joined and ended──> published
- *       └──one is not complete, or the deadline──> given up; its rooms stay until all that joined
- *                                                  have ended
+ *       └──one is not complete, or begins a later store of the writer instead, or the deadline──>
+ *          given up; its rooms stay until all that joined have ended
  *
- * Whoever joins what has been given up, or what had nothing to store, has nothing to store. A store
- * of the only part is a reservation of its own.
+ * Joining an aborted or empty write yields an empty write. A store of the only part is a
+ * reservation of its own.
  *
- * Thread: any; a share belongs to one at a time, but for give_up. Locks: JOINT, around the list and
- * the states; nothing is reserved or published under it.
+ * Thread: any; a share belongs to one thread at a time, except for give_up. Locks: JOINT, around
+ * the list and the states; nothing is reserved or published under it.
  */
 
 struct tierce__joint;
 struct tierce__joints;
 
-/* What one part has of a store. */
+/* One part's share of a shared write. */
 struct tierce__share {
     struct tierce__joint *joint; /* NULL: a store of one part */
     struct tierce__reservation *reservation;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Load: chunks become the engine's paged KV. What is there is lent by the tiers (loan.h); each
- * header is checked once, and layer by layer is written with the sums riding on the copy
- * (scatter.h); the end reports block by block.
+ * Load: chunks become the engine's paged KV. The tiers lend the chunks (loan.h). Each header is
+ * checked once; each layer is written and verified in one pass (scatter.h); the end reports each
+ * block.
  *
- * What fails before the cells fails the whole chunk. A cell that does not verify fails its block
- * alone. What proves wrong is taken out of its tier.
+ * An error before the cells fails the whole chunk. A cell that does not verify fails only its
+ * block. Wrong chunks are removed from their tier.
  *
  * A load that is larger than the memory that can be had for it goes through it chunk by chunk
  * (load_through): all layers of one, then its memory is the next one's.
@@ -40,7 +40,7 @@ static void free_load(struct tierce_load *load)
     tierce__free(load);
 }
 
-/* What was lent is scattered. Errors: as of scatter_init. */
+/* Prepares to scatter the lent chunks. Errors: as of scatter_init. */
 static int begin_scatter(struct tierce_load *load, const struct tierce_transfer_opts *opts)
 {
     size_t count, hash_count;
@@ -169,7 +169,7 @@ static bool is_over(const struct tierce_load *load)
     return load->remote != NULL && tierce__client_load_is_over(load->remote);
 }
 
-/* A node is told with the next one that is taken. */
+/* A node gets the chunk back with the request for the next one. */
 static void give_back(struct tierce_load *load, size_t i)
 {
     if (load->remote == NULL)
@@ -203,8 +203,8 @@ static void move_layer(struct tierce_load *load, size_t i, uint32_t layer)
         spoil(load, i);
 }
 
-/* What another chunk may have taken the place of while it was read counts for nothing, though it
- * has verified: a sum is of one moment, and a copy of another. */
+/* If other chunks may have overwritten the memory during the load, all chunks fail, even verified
+ * ones: the sum and the copy may have read different bytes. */
 static void fail_if_over(struct tierce_load *load)
 {
     for (size_t i = 0; is_over(load) && i < load->scatter.count; i++)

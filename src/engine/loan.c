@@ -33,6 +33,7 @@ struct tierce__loan {
     struct tierce_view *view;
     struct tierce_part part;
     uint64_t deadline_ns;
+    uint64_t soon_ns; /* until then begin may wait */
     uint64_t session;
     enum tierce_mode mode; /* in which it began */
     uint32_t rungs;        /* a bit for each that it may read from; none in bypass */
@@ -88,7 +89,7 @@ static void describe(const struct tierce__loan *loan, size_t i,
     record->key = *key_of(loan, i); /* a sibling's is another */
 }
 
-/* What others see of a chunk whose memory has come or gone. */
+/* Updates the caller's view of a chunk after its memory was taken or released. */
 static inline void show(struct tierce__loan *loan, size_t i)
 {
     const struct tierce__buf *buf = loan->bufs[i];
@@ -259,7 +260,8 @@ static void join_fetch(struct tierce__loan *loan, size_t i)
     show(loan, i);
 }
 
-/* No memory could be had: the chunk waits for what those before it let go of, if it can be read. */
+/* There is no memory: the chunk, if it can be read, waits for memory that earlier chunks
+ * release. */
 static void put_off(struct tierce__loan *loan, size_t i)
 {
     struct chunk *chunk = &loan->chunks[i];
@@ -276,16 +278,14 @@ static bool use_sibling(struct tierce__loan *loan, size_t i, struct tierce__sess
 {
     struct tierce__lent *lent = &loan->lent[i];
     struct tierce__sibling_hit hit;
-    uint64_t soon_ns = tierce__deadline_in_ms(loan->engine->settings.lookup_ms);
-    struct tierce__sibling_want want = {
-        .index = lent->index,
-        .from = lent->from,
-        .to = lent->to,
-        .hashes = loan->hashes,
-        .root = loan->root,
-        .rungs = rungs,
-        .pinned = session,
-        .deadline_ns = soon_ns < loan->deadline_ns ? soon_ns : loan->deadline_ns};
+    struct tierce__sibling_want want = {.index = lent->index,
+                                        .from = lent->from,
+                                        .to = lent->to,
+                                        .hashes = loan->hashes,
+                                        .root = loan->root,
+                                        .rungs = rungs,
+                                        .pinned = session,
+                                        .deadline_ns = loan->soon_ns};
     tierce__sibling_find(loan->view, &hit, &want);
     if (hit.blocks < blocks_min ||
         tierce__shape_init(&loan->sibling_shape, loan->view, hit.block_count) < 0) {
@@ -313,8 +313,8 @@ static size_t take_all_pinned(struct tierce__loan *loan, struct tierce__session 
     return n;
 }
 
-/* What memory holds of the first `count` chunks, before anything is reserved for the others,
- * because to reserve is to evict, and must not hit what is wanted. */
+/* Leases those of the first `count` chunks that are in memory. This comes before room is reserved
+ * for the others, because a reservation evicts and must not evict wanted chunks. */
 static void lease_chunks(struct tierce__loan *loan, size_t count, struct tierce__session *session)
 {
     size_t next = 0;
@@ -355,7 +355,8 @@ static void place_chunks(struct tierce__loan *loan, size_t count, struct tierce_
     if (count < loan->count && use_sibling(loan, count, session, loan->rungs, 1))
         count++;
     else if (count > 0 && loan->bufs[last] == NULL)
-        /* What was pinned before the chunk itself came to a slower tier: it is there for sure. */
+        /* A sibling was pinned before a slower tier got the chunk itself: only the sibling is
+         * certain to be available. */
         (void)use_sibling(loan, last, session, 0, loan->lent[last].to);
     for (size_t i = 0; i < count; i++) {
         struct chunk *chunk = &loan->chunks[i];
@@ -426,12 +427,12 @@ static struct tierce__session *pins_of(struct tierce__loan *loan,
                             : tierce__session_take(loan->view, what->session);
 }
 
-/* How many leading chunks are somewhere, from the first on that is wanted: what comes before it is
- * the inference engine's own and need not be held. places[i]: in which rung, unless it is
- * leased. */
+/* The number of leading chunks that some tier holds, from the first wanted one on; the inference
+ * engine holds the chunks before it. places[i]: the rung, unless the chunk is leased. */
 static size_t find(struct tierce__loan *loan, size_t first, uint8_t *places)
 {
-    struct tierce__unasked unasked;
+    struct tierce__search search = {
+        .rungs = loan->rungs, .deadline_ns = loan->soon_ns, .believes_old = true};
     if (first >= loan->keys.count || loan->mode == TIERCE_MODE_BYPASS)
         return 0;
     size_t count = loan->keys.count - first, leased = 0;
@@ -442,9 +443,9 @@ static size_t find(struct tierce__loan *loan, size_t first, uint8_t *places)
     }
     if (leased == count)
         return count;
-    return leased + tierce__storage_search(loan->engine, loan->rungs,
-                                           loan->keys.keys + first + leased, count - leased,
-                                           places + leased, &unasked);
+    search.places = places + leased;
+    return leased + tierce__storage_search_until(loan->engine, &search,
+                                                 loan->keys.keys + first + leased, count - leased);
 }
 
 static int plan(struct tierce__loan *loan, const struct tierce__loan_what *what)
@@ -490,6 +491,11 @@ int tierce__loan_begin(struct tierce__loan **out, struct tierce_view *view,
     loan->block_count = (size_t)(what->to_block - what->from_block);
     loan->deadline_ns = tierce__deadline_in_ms(
         what->timeout_ms > 0 ? what->timeout_ms : view->engine->settings.load_ms);
+    uint32_t soon_ms = view->engine->settings.lookup_ms;
+    loan->soon_ns = tierce__deadline_in_ms(
+        what->wait_ms > 0 && what->wait_ms < soon_ms ? what->wait_ms : soon_ms);
+    if (loan->soon_ns > loan->deadline_ns)
+        loan->soon_ns = loan->deadline_ns;
     int rc = plan(loan, what);
     if (rc < 0) {
         free_loan(loan);
@@ -526,7 +532,7 @@ static bool wait_for(struct tierce__loan *loan, size_t i, uint32_t layer)
         return false;
     if (layer > first)
         return true;
-    /* What came with the layers before it is the header, and where the layer begins. */
+    /* The segments of earlier layers contain the header and the beginning of this layer. */
     uint32_t before = first > 0 ? shape->layer_segment[first - 1] : 0;
     return (last == 0 || tierce__fetch_wait(seat, 0)) &&
            (before == 0 || before == last || tierce__fetch_wait(seat, before));
@@ -567,7 +573,7 @@ void tierce__loan_refuse(struct tierce__loan *loan, size_t i, int why)
         tierce__storage_quarantine(loan->engine, 0, key_of(loan, i), why);
 }
 
-/* What came into memory from a slower tier may be as bad there. */
+/* If a chunk in memory came from a slower tier, the copy there may be bad too. */
 void tierce__loan_spoil(struct tierce__loan *loan, size_t i)
 {
     struct tierce__fetch_seat *seat = seat_of(loan, i);
@@ -661,7 +667,7 @@ static bool wait_for_memory(struct tierce__loan *loan, size_t i)
     while (loan->bufs[i] == NULL && atomic_load(&engine->passing) > 0 &&
            tierce__pool_turn_wait(&turn, loan->deadline_ns))
         join_fetch(loan, i);
-    if (loan->bufs[i] == NULL) /* what the last one gave back since */
+    if (loan->bufs[i] == NULL) /* memory that the last one has released since */
         join_fetch(loan, i);
     tierce__pool_turn_end(&turn);
     return loan->bufs[i] != NULL;

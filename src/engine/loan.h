@@ -9,9 +9,8 @@
 #include <tierce/engine.h>
 
 /*
- * The half of a load that has to do with tiers: where each chunk is, a lease or a fetch of it, and
- * what follows from what became of it. Who copies its cells, and verifies them, is another's
- * business (scatter.h).
+ * The tier half of a load: locates each chunk, leases or fetches it, and handles the caller's
+ * verdict. The other half copies and verifies the cells (scatter.h).
  *
  *     rc = tierce__loan_begin(&loan, view, &what);
  *     tierce__loan_ahead(loan, layer);
@@ -30,6 +29,7 @@ struct tierce__loan_what {
     uint64_t session;
     const struct tierce_part *part; /* whose layers will be asked for; [borrow until end] */
     uint32_t timeout_ms;            /* 0: timeout.load */
+    uint32_t wait_ms; /* limit of the search for the chunks; 0: timeout.lookup, the maximum */
     uint32_t tiers;
     bool chain_stays; /* as it is until end, so that nothing of it is copied */
     bool keeps_pins;  /* the session's pins stay with it, for others to load from */
@@ -68,7 +68,7 @@ const struct tierce__lent *tierce__loan_lent(const struct tierce__loan *loan, si
 const uint8_t *tierce__loan_hashes(const struct tierce__loan *loan, size_t *count,
                                    const uint8_t **root);
 
-/* Asks for what is to be read, up to two layers beyond `layer`. */
+/* Requests reads, up to two layers beyond `layer`. */
 void tierce__loan_ahead(struct tierce__loan *loan, uint32_t layer);
 
 /* Waits for the header and a layer of a chunk, up to the deadline. False: it has failed. Layers
@@ -79,28 +79,28 @@ TIERCE_MUSTUSE bool tierce__loan_wait(struct tierce__loan *loan, size_t i, uint3
  * several layers. */
 uint32_t tierce__loan_ready(const struct tierce__loan *loan, uint32_t layer);
 
-/* What was read is not the chunk that is wanted; a cell of it does not verify. Takes it out of
+/* The bytes are not the wanted chunk; a cell of it does not verify. Takes the chunk out of
  * service. */
 void tierce__loan_refuse(struct tierce__loan *loan, size_t i, int why);
 void tierce__loan_spoil(struct tierce__loan *loan, size_t i);
 
-/* The same after a look of our own, for what another process says of a chunk: at its header, and,
- * if cells are said to be bad, at these, where all of them are in memory. */
+/* The same for another process's report about a chunk, after a check of our own: of its header,
+ * and, for bad cells, of its cells if all are in memory. */
 void tierce__loan_look(struct tierce__loan *loan, size_t i, bool cells_are_bad);
 
-/* Nobody has looked at it: it is neither promoted nor counted. */
+/* The caller has not read the chunk: it is neither promoted nor counted. */
 void tierce__loan_skip(struct tierce__loan *loan, size_t i);
 
 /*
- * Whether memory does not have room for all of it at a time: then each chunk in turn is taken, read
- * with all its layers, and returned. Where there is no memory even for one, take waits, up to the
- * deadline, for those who go through theirs, holding none itself.
+ * Whether memory cannot hold all of the loan at a time. Then the caller takes each chunk in turn,
+ * reads all its layers, and returns it. If there is no memory even for one chunk, take waits until
+ * the deadline, without holding any, for other loans that pass through memory.
  */
 bool tierce__loan_is_too_large(const struct tierce__loan *loan);
 TIERCE_MUSTUSE bool tierce__loan_take(struct tierce__loan *loan, size_t i);
 void tierce__loan_return(struct tierce__loan *loan, size_t i);
 
-/* Counts blocks that were loaded of what was lent. */
+/* Counts the blocks that were loaded from lent chunks. */
 void tierce__loan_count(const struct tierce_view *view, const struct tierce__lent *lent,
                         size_t blocks);
 

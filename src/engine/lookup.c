@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/clock.h"
 #include "engine/client.h"
 #include "engine/engine_private.h"
 #include "engine/operate.h"
@@ -48,6 +49,7 @@ struct lookup {
     const struct tierce_lookup_opts *opts;
     uint64_t to_block;
     uint32_t rungs; /* a bit for each that is searched */
+    uint64_t deadline_ns;
     struct tierce__keys keys;
     size_t in_memory;
     size_t found;
@@ -112,8 +114,12 @@ static int find_more(struct lookup *l)
     uint8_t small[256], *places = count > sizeof(small) ? tierce__alloc(count) : small;
     if (places == NULL)
         return -ENOMEM;
-    size_t there = tierce__storage_search(engine, l->rungs, l->keys.keys + l->found, count, places,
-                                          &l->unasked);
+    struct tierce__search search = {
+        .rungs = l->rungs,
+        .deadline_ns = (l->opts->flags & TIERCE_LOOKUP_NO_WAIT) != 0 ? 0 : l->deadline_ns,
+        .places = places};
+    size_t there = tierce__storage_search_until(engine, &search, l->keys.keys + l->found, count);
+    l->unasked = search.unasked;
     size_t worth = tierce__cost_limit(l->view, places, there);
     l->not_worth = worth < there;
     if (l->not_worth)
@@ -146,6 +152,7 @@ static void add_sibling(const struct lookup *l, struct tierce_found *out)
     struct tierce__sibling_want want;
     tierce__sibling_aim(&want, l->view, l->chain, l->found, l->opts->from_block, l->to_block);
     want.rungs = l->rungs;
+    want.deadline_ns = l->deadline_ns;
     tierce__sibling_find(l->view, &hit, &want);
     if (!tierce__sibling_pays(l->view, &hit, &want))
         return;
@@ -159,7 +166,7 @@ static void add_sibling(const struct lookup *l, struct tierce_found *out)
                   (int64_t)(hit.blocks - want.from));
 }
 
-/* In bypass: what the engine holds itself, and no pins. */
+/* In bypass: finds only blocks that the engine holds itself, and pins nothing. */
 static int find_nothing(const struct lookup *l, size_t first, struct tierce_found *out)
 {
     if ((l->opts->flags & TIERCE_LOOKUP_PIN) != 0)
@@ -169,6 +176,12 @@ static int find_nothing(const struct lookup *l, size_t first, struct tierce_foun
     out->blocks = tierce__keys_blocks(&l->keys, l->view, first, l->to_block);
     out->memory_blocks = out->blocks;
     return 0;
+}
+
+/* Whether the caller will repeat the lookup, so that this answer is not counted. */
+static bool comes_again(const struct lookup *l, const struct tierce_found *found)
+{
+    return found->pending && (l->opts->flags & TIERCE_LOOKUP_AGAIN) != 0;
 }
 
 static int find_all(struct lookup *l, struct tierce_found *out)
@@ -196,10 +209,20 @@ static int find_all(struct lookup *l, struct tierce_found *out)
     out->memory_blocks = tierce__keys_blocks(&l->keys, l->view, l->in_memory, l->to_block);
     if (l->found == l->keys.count || l->not_worth)
         return 0;
+    out->pending = l->unasked.pending;
+    if (comes_again(l, out))
+        return 0;
     add_sibling(l, out);
     if (!only_memory(l) && out->blocks < l->to_block)
         tierce__why_count(engine, &l->keys, l->found, &l->unasked);
     return 0;
+}
+
+static uint64_t deadline_of(const struct tierce_engine *engine,
+                            const struct tierce_lookup_opts *opts)
+{
+    uint32_t ms = engine->settings.lookup_ms;
+    return tierce__deadline_in_ms(opts->wait_ms > 0 && opts->wait_ms < ms ? opts->wait_ms : ms);
 }
 
 int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
@@ -219,6 +242,7 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
                        .chain = chain,
                        .opts = opts,
                        .to_block = to_block,
+                       .deadline_ns = deadline_of(engine, opts),
                        .rungs = memory_only ? 1u : tierce__rungs_of(engine, opts->tiers)};
     int rc = tierce__keys_init(&l.keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
@@ -230,8 +254,9 @@ int tierce_lookup(struct tierce_view *view, const struct tierce_chain *chain, ui
                             .count = to_block, .request = opts->session, .held = opts->from_block});
     tierce__access_tag(&line, opts->tag);
     rc = find_all(&l, &found);
-    if (rc == 0) {
+    if (rc == 0)
         *out = found;
+    if (rc == 0 && !comes_again(&l, out)) {
         count_lookup(view, opts->from_block, to_block, out);
         end_line(engine, &line, out);
     }

@@ -93,6 +93,7 @@ struct tier_numbers {
     const char *name;
     const char *policy;
     bool in_service;
+    bool shared;       /* remote: no chunks, cap or evictions known */
     const char *state; /* of its breaker */
     struct tierce__tier_stats stats;
 };
@@ -117,6 +118,7 @@ static size_t read_tiers(struct tierce_engine *engine, struct tier_numbers out[T
         out[i].name = rung->tier->ops->name;
         out[i].policy = rung->policy;
         out[i].in_service = tierce__health_serves(&rung->health);
+        out[i].shared = rung->health.shared;
         out[i].state = state_name(&rung->health);
         rung->tier->ops->stats(rung->tier, &out[i].stats);
     }
@@ -196,6 +198,28 @@ char *tierce__engine_metrics(struct tierce_engine *engine, size_t *bytes)
     return tierce__prometheus_end(&text, bytes);
 }
 
+/* ---- condition ------------------------------------------------------------------------------- */
+
+enum tierce__engine_condition tierce__engine_condition(const struct tierce_engine_stats *stats)
+{
+    return stats->memory_only_now != 0 ? TIERCE__ENGINE_MEMORY_ONLY
+           : stats->disk_full_now != 0 ? TIERCE__ENGINE_DISK_FULL
+                                       : TIERCE__ENGINE_OK;
+}
+
+const char *tierce__engine_condition_name(enum tierce__engine_condition state)
+{
+    switch (state) {
+    case TIERCE__ENGINE_OK:
+        return "ok";
+    case TIERCE__ENGINE_DISK_FULL:
+        return "disk full";
+    case TIERCE__ENGINE_MEMORY_ONLY:
+        return "memory only";
+    }
+    return "";
+}
+
 /* ---- as JSON --------------------------------------------------------------------------------- */
 
 static void put_field(struct tierce__line *out, const char **between, const char *name)
@@ -218,6 +242,8 @@ static void put_tiers(struct tierce_engine *engine, struct tierce__line *out)
         tierce__line_put_string(out, tiers[i].name);
         put_field(out, &between, "in_service");
         tierce__line_put(out, tiers[i].in_service ? "true" : "false");
+        put_field(out, &between, "shared");
+        tierce__line_put(out, tiers[i].shared ? "true" : "false");
         put_field(out, &between, "breaker");
         tierce__line_put_string(out, tiers[i].state);
         for (size_t r = 0; r < sizeof(tier_rows) / sizeof(tier_rows[0]); r++) {
@@ -238,6 +264,14 @@ void tierce__engine_status(struct tierce_engine *engine, struct tierce__line *ou
     tierce__line_put_string(out, tierce_version());
     put_field(out, &between, "pid");
     tierce__line_put_int(out, getpid());
+    char role[sizeof(engine->role)];
+    tierce__lock_take(&engine->lock);
+    memcpy(role, engine->role, sizeof(role));
+    tierce__lock_drop(&engine->lock);
+    put_field(out, &between, "role");
+    tierce__line_put_string(out, role);
+    put_field(out, &between, "state");
+    tierce__line_put_string(out, tierce__engine_condition_name(tierce__engine_condition(&stats)));
     put_field(out, &between, "disk_path");
     tierce__line_put_string(out, engine->disk_path);
     put_field(out, &between, "uptime_ms");
@@ -285,6 +319,7 @@ const struct tierce__control_route tierce__engine_pages[] = {
     {TIERCE__CONTROL_POST, "/why", false, tierce__why_page},
     {TIERCE__CONTROL_POST, "/mode", false, tierce__mode_page},
     {TIERCE__CONTROL_POST, "/clear", false, tierce__clear_page},
+    {TIERCE__CONTROL_POST, "/backfill", false, tierce__backfill_page},
 };
 const size_t tierce__engine_page_count =
     sizeof(tierce__engine_pages) / sizeof(tierce__engine_pages[0]);

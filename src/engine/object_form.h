@@ -9,12 +9,12 @@
 
 /*
  * A named value as a chunk object, byte by byte: docs/format/object.md. One block; layer 0 is a
- * small cell with the name and what else is known of the value, the others are its pieces.
+ * small cell with the name and the attributes of the value; the other layers are its pieces.
  *
  * Thread: any; nothing here blocks or allocates.
  */
 
-/* Whose values these are: what the headers of a space have in common. */
+/* A space: the common fields of the headers of its values. */
 struct tierce__object_space {
     uint8_t ns_digest[TIERCE_HASH_BYTES];
     struct tierce__key key; /* template: namespace and shard */
@@ -47,16 +47,16 @@ static inline uint32_t tierce__object_pieces(uint64_t value_bytes)
 TIERCE_MUSTUSE int tierce__object_extent(struct tierce__extent *out,
                                          const struct tierce__object_what *what);
 
-/* What an object says. */
+/* The contents of an object's header. */
 struct tierce__object_form {
     struct tierce__object_what what; /* name and note lie in the object */
     uint64_t value_at;               /* offset of the value */
     struct tierce__extent extent;
 };
 
-/* Writes the header and the first cell, with its sum. What is missing: the value, the sums of its
- * pieces, the seal. [in] form: what, extent of it. [out] form: as parsed. pads: it may leave
- * memory, and not even its padding is to carry what was there before. */
+/* Writes the header and the first cell, with its sum. The caller adds the value, the sums of its
+ * pieces, and the seal. [in] form: what, extent. [out] form: as parsed. pads: zeroes the padding
+ * too, because the object may leave memory and must not leak older bytes. */
 void tierce__object_begin(uint8_t *object, struct tierce__object_form *form,
                           const struct tierce__object_space *space, const struct tierce__key *key,
                           bool pads);

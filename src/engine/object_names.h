@@ -10,18 +10,17 @@
 #include "key/key.h"
 
 /*
- * The names of an engine's values under which something is going on: who changes what lies there,
- * and who is reading it from a slower tier.
+ * The names of values that are being changed, or read from a slower tier.
  *
  *     rc = tierce__object_name_begin(&name, &names, &key, deadline);  // nobody else changes it
  *         ... take the old value out of the slower tiers, put the new one ...
  *     tierce__object_name_end(name);  // nothing that was read before or meanwhile counts
  *
- * Who reads notes `changes` first. What came is whole, and the value that was there, if there has
- * been no change since; it goes to memory while the name is held, so that no old value comes back.
+ * A reader notes `changes` first. If it has not changed after the read, the value is whole and
+ * current. The reader publishes it in memory while it holds the name, so that no old value returns.
  *
- * Thread: any; one lock of class OBJECTS inside. Only begin waits. Names that nobody uses are kept
- * for the next ones, a few of them: 1.1x on small SETs (2026-11).
+ * Thread: any; one lock of class OBJECTS inside. Only begin waits. A few unused entries are kept
+ * for new names: 1.1x on small SETs (2026-11).
  */
 
 #define TIERCE__OBJECT_NAME_BINS 256u
@@ -57,21 +56,21 @@ struct tierce__object_name *tierce__object_name_take(struct tierce__object_names
 /* NULL is accepted. */
 void tierce__object_name_drop(struct tierce__object_name *name);
 
-/* Takes the name and holds it when nobody else does; what is being read counts no more, and nobody
- * joins it. Ended by end. Errors: -ENOMEM, TIERCE_E_DEADLINE. */
+/* Takes the name, and waits until no other thread holds it. Reads in progress are invalidated, and
+ * new finds do not join them. Ended by end. Errors: -ENOMEM, TIERCE_E_DEADLINE. */
 TIERCE_MUSTUSE int tierce__object_name_begin(struct tierce__object_name **out,
                                              struct tierce__object_names *names,
                                              const struct tierce__key *key, uint64_t deadline_ns);
-/* What was read meanwhile does not count either. */
+/* Values read during the change do not count either. */
 void tierce__object_name_end(struct tierce__object_name *name);
 
-/* Holds the name if nobody does and there was no change since `changes` were counted. */
+/* Holds the name if no other thread does and there was no change since `changes` was read. */
 TIERCE_MUSTUSE bool tierce__object_name_try(struct tierce__object_name *name, uint64_t changes);
 void tierce__object_name_let_go(struct tierce__object_name *name);
 
 uint64_t tierce__object_name_changes(struct tierce__object_name *name);
-/* What is being read under any name, or those of the namespace of the key `of`, counts no more,
- * whoever holds them. */
+/* Invalidates reads in progress under all names, or under those in the namespace of the key `of`,
+ * no matter which thread holds the names. */
 void tierce__object_names_change(struct tierce__object_names *names, const struct tierce__key *of);
 
 #endif

@@ -9,10 +9,10 @@
 #include <tierce/engine.h>
 
 /*
- * Named values of opaque bytes in the same tiers as chunks: what a node keeps for clients that
- * speak a foreign protocol (lm://, RESP). A value lies in the pool as a chunk object does, header,
- * sums and all (docs/format/object.md), so that every tier keeps, verifies and evicts it as it does
- * any chunk, and goes from and to a socket without another copy.
+ * Named values of opaque bytes in the same tiers as chunks. A node stores them for clients of
+ * foreign protocols (lm://, RESP). A value has the form of a chunk object, with header and sums
+ * (docs/format/object.md), so every tier stores, verifies and evicts it like a chunk. It is sent
+ * and received without another copy.
  *
  *     rc = tierce__object_create(space, &object, &what);      // room in the pool, evicting
  *     ... read what.value_bytes from the socket to object->value; tierce__object_filled() ...
@@ -22,16 +22,15 @@
  *     ... while (tierce__object_verified(object, upto)) send object->value ...
  *     tierce__object_release(object);
  *
- * A space is the values of one tenant in one protocol's names; values of different spaces do not
- * see each other.
+ * A space holds the values of one tenant under the names of one protocol. Spaces are isolated from
+ * each other.
  *
  * Promises: a value is found whole or not at all; its name is compared in full; no byte is handed
  * out before its piece was verified (pieces of TIERCE__OBJECT_PIECE bytes, so that verifying leaves
  * them in the processor's cache for the one who sends them); a value that fails is a miss, counted,
- * and taken out of memory and of the tier that it was read from. A value that is published replaces
- * the one of its name everywhere: whoever finds it afterwards finds the new one or none, never the
- * old one, also after a crash. What memory has is replaced in one step, without a moment of
- * neither.
+ * and taken out of memory and of the tier that it was read from. A published value replaces the old
+ * value of its name in all tiers: later finds return the new value or none, never the old one, even
+ * after a crash. The replacement in memory is atomic.
  *
  * Thread: any; an object handle belongs to one thread at a time. Nothing here waits for a device,
  * except where said.
@@ -83,40 +82,65 @@ void tierce__object_expire(struct tierce__object *object, uint64_t expires_ms);
 /*
  * Makes the value findable in memory and hands it to the slower tiers; ends the handle. The same
  * bytes under the same name, with the same note and end, are kept as they are. Returns 0 once it
- * can be found, or the error, and then it cannot; the value before it may be there or not. Does not
- * wait for a device, unless a slower tier has, or lately had, a value of that name: of that the
- * header is read, the rest too if it may be the same, and what differs is forgotten for good, at
- * most timeout.load. Errors: TIERCE_E_CLOSED (mode), -ENOMEM, TIERCE_E_FULL, TIERCE_E_DEADLINE, or
- * why a slower tier could not forget.
+ * can be found, or an error. After an error the old value stays; or the new value can be found,
+ * because a tier deleted the old one and could not make that durable. Both may be lost if only a
+ * remote store held the old value, has deleted it, and a faster tier failed afterwards. Does not
+ * wait for a device, unless a slower tier has, or recently had, a value of that name. Then it reads
+ * that value's header, and its bytes too if they may be equal, and durably deletes a different
+ * value, within timeout.load. Errors: TIERCE_E_CLOSED (mode), -ENOMEM, TIERCE_E_FULL,
+ * TIERCE_E_DEADLINE, or the error of a slower tier that could not delete.
  */
 TIERCE_MUSTUSE int tierce__object_publish(struct tierce__object *object);
+
+/*
+ * The same without a sync, to publish many values with one sync. *unsettled is set if a durable
+ * tier held an older value, which could reappear after a crash until tierce__objects_settle has
+ * returned 0. The caller must not acknowledge the value before then.
+ */
+TIERCE_MUSTUSE int tierce__object_publish_unsettled(struct tierce__object *object, bool *unsettled);
+
+/* Makes the removal of all values replaced before durable, with one sync. Blocks for at most
+ * timeout.load. Errors: TIERCE_E_DEADLINE, or the error of a tier. */
+TIERCE_MUSTUSE int tierce__objects_settle(struct tierce__objects *space);
+
+/* The same without blocking: `done` is called once with the status, from any thread, perhaps before
+ * this call returns. The caller keeps the struct until then. `done` must not block. */
+struct tierce__object_settle {
+    void (*done)(struct tierce__object_settle *settle);
+    void *arg;
+    int status;
+    uint64_t scratch[64]; /* used by the engine until done */
+};
+void tierce__objects_settle_begin(struct tierce__objects *space,
+                                  struct tierce__object_settle *settle);
 
 /* Ends a handle: of one that was not published nothing stays. NULL is accepted. */
 void tierce__object_release(struct tierce__object *object);
 
-/* What its handle keeps of memory: header and padding too, and at least one of its places
- * (memory.chunks), as bytes. */
+/* The memory that the handle keeps, in bytes: the object with header and padding, and at least the
+ * pool's size divided by its number of buffers. */
 uint64_t tierce__object_bytes(struct tierce__object *object);
 
 /* A question for a value. The memory of it is the caller's until the answer. */
 struct tierce__object_find {
     const void *name;
     size_t name_bytes;
-    uint64_t deadline_ns; /* of what slower tiers read */
+    uint64_t deadline_ns; /* of reads from slower tiers */
     /* Called once if find returned -EINPROGRESS, from any thread; must not block. */
     void (*done)(struct tierce__object_find *find);
     void *arg;
     /* [out] 0: object, the caller's; TIERCE_E_MISS; TIERCE_E_DEADLINE; TIERCE_E_DOWN. */
     int status;
     struct tierce__object *object;
-    uint64_t scratch[64]; /* the engine's meanwhile */
+    uint64_t scratch[64]; /* used by the engine until done */
 };
 
 /*
- * Finds a value and takes a lease on it: while the handle lives it can be read, whatever is evicted
- * or replaced meanwhile. What memory holds is answered at once (0, or TIERCE_E_MISS where no tier
- * has it); what a slower tier holds is read and promoted, and answered by `done` (returns
- * -EINPROGRESS). Errors: as find->status.
+ * Finds a value and takes a lease on it: the value stays readable as long as the handle exists,
+ * even if it is evicted or replaced. A value in memory is returned at once (0; TIERCE_E_MISS if no
+ * tier holds it). A value in a slower tier is read, verified as a whole and promoted, and reported
+ * by `done` (returns -EINPROGRESS). A value that does not verify is a miss in that tier, and the
+ * next tier is searched. Errors: as find->status.
  */
 TIERCE_MUSTUSE int tierce__object_find(struct tierce__objects *space,
                                        struct tierce__object_find *find);
@@ -135,9 +159,10 @@ TIERCE_MUSTUSE int tierce__object_remove(struct tierce__objects *space, const vo
  * Values of the space: how many there are in memory and on disk, each counted once, with those that
  * have expired and not been asked for since; and all their names, in pages: *cursor is 0 at first
  * and again after the last. `count` is how many a page should have: some more or fewer, perhaps
- * none. A value that is there all the time, and not replaced, is told at least once. Both walk over
- * the indexes of the tiers. Names of values that only a slower tier holds are read from it: may
- * wait, timeout.lookup a page at most. Errors: those of a tier that does not answer.
+ * none. A value that exists during the whole walk and is not replaced is reported at least once,
+ * and twice only if it was evicted from memory to a slower tier meanwhile. Both walk over the
+ * indexes of the tiers. Names of values that only a slower tier holds are read from it: may wait,
+ * timeout.load a page at most. Errors: those of a tier that does not answer.
  */
 uint64_t tierce__objects_count(struct tierce__objects *space);
 typedef void tierce__objects_each_fn(void *arg, const struct tierce__object_what *what);

@@ -8,8 +8,8 @@
 #include "engine/operate.h"
 
 /*
- * What the files of named values share: objects.c makes, replaces and forgets them, objects_find.c
- * finds them, objects_scan.c tells which there are.
+ * Shared by the files of named values: objects.c creates, replaces and deletes values,
+ * objects_find.c finds them, objects_scan.c lists them.
  */
 
 struct tierce__objects {
@@ -29,20 +29,26 @@ struct tierce__object_handle {
     uint32_t pieces;
     uint32_t done; /* leading pieces that were summed, or verified */
     bool found;    /* and not created */
+    bool is_small; /* a verified copy behind the handle, without buffer and pieces */
 };
 
-/* What is indexed of an object. */
+/* Opens a small value in memory; NULL if there is none. name_bytes 0: with any name. */
+struct tierce__object *tierce__object_open_small(struct tierce__objects *space,
+                                                 const struct tierce__key *key, const void *name,
+                                                 size_t name_bytes);
+
+/* The index entry of an object. */
 struct tierce__storage_chunk tierce__object_record(const struct tierce__key *key,
                                                    uint64_t object_bytes);
 
-/* A handle of a value in `buf`, of which it takes over a reference in any case; NULL for no memory.
- * [in] form: what the object says. */
+/* A handle of a value in `buf`. Takes over a reference on `buf` in every case; NULL for no memory.
+ * [in] form: the object's header, parsed. */
 struct tierce__object *tierce__object_open(struct tierce__objects *space,
                                            const struct tierce__key *key, struct tierce__buf *buf,
                                            const struct tierce__object_form *form);
 
-/* A lease on what memory has under a key, which it takes over and gives back, and what that says.
- * NULL: nothing, or nothing that may be used, which is taken out then. */
+/* Checks a leased buffer from memory. Takes over the lease and returns it with its parsed form.
+ * NULL: no buffer, or an unusable one, which is then removed from memory. */
 struct tierce__buf *tierce__objects_accept(struct tierce__objects *space,
                                            struct tierce__object_form *form,
                                            struct tierce__buf *buf, const struct tierce__key *key,
@@ -60,5 +66,11 @@ TIERCE_MUSTUSE int tierce__objects_peek(struct tierce__objects *space,
  * wrong with it. The caller holds the name. Does not wait. */
 void tierce__objects_expel(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
                            int why);
+
+/* Call when a value has become visible in memory. */
+static inline void tierce__objects_shown(struct tierce_engine *engine, struct tierce__buf *buf)
+{
+    atomic_store(&buf->since, atomic_load(&engine->object_walks) + 1);
+}
 
 #endif

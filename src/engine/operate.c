@@ -40,6 +40,21 @@ int tierce_engine_set_mode(struct tierce_engine *engine, enum tierce_mode mode)
     return 0;
 }
 
+int tierce_engine_set_role(struct tierce_engine *engine, const char *role)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _-";
+    TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
+    size_t bytes = strnlen(role, sizeof(engine->role));
+    if (tierce__engine_inherited(engine))
+        return TIERCE_E_CLOSED;
+    if (bytes == 0 || bytes == sizeof(engine->role) || strspn(role, plain) != bytes)
+        return TIERCE_E_ARGUMENT;
+    tierce__lock_take(&engine->lock);
+    memcpy(engine->role, role, bytes + 1);
+    tierce__lock_drop(&engine->lock);
+    return 0;
+}
+
 enum tierce_mode tierce_engine_mode(const struct tierce_engine *engine)
 {
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
@@ -84,7 +99,7 @@ void tierce__era_leave(struct tierce_engine *engine, uint64_t era)
     tierce__lock_drop(&engine->lock);
 }
 
-/* Nobody publishes what was begun in an era of this parity. Under the lock. */
+/* Waits until no operation of an era of this parity is publishing. Under the lock. */
 static bool wait_for_parity(struct tierce_engine *engine, uint64_t era, uint64_t deadline_ns)
 {
     while (engine->publishing[era % 2] > 0) {
@@ -160,12 +175,16 @@ int64_t tierce__engine_clear_silently(struct tierce_engine *engine, uint32_t tie
         known |= 1u << engine->rungs[rung].origin;
     if ((tiers & ~known) != 0)
         return TIERCE_E_ARGUMENT;
-    if (tiers == 0) /* what others share is forgotten only where it is named */
+    if (tiers == 0) /* shared stores are cleared only if they are named */
         tiers = known & ~(1u << TIERCE_ORIGIN_REMOTE);
     if (!begin_era(engine, tierce__deadline_in_ms(engine->settings.load_ms)))
         return TIERCE_E_DEADLINE;
     tierce__object_names_change(&engine->object_names, of);
+    uint64_t smalls = (tiers & 1u << TIERCE_ORIGIN_MEMORY) != 0 && engine->smalls != NULL
+                          ? tierce__smalls_clear(engine->smalls, of)
+                          : 0;
     int64_t chunks = clear_rungs(engine, tiers, of);
+    chunks = chunks < 0 ? chunks : chunks + (int64_t)smalls;
     tierce__object_names_change(&engine->object_names, of);
     return chunks;
 }

@@ -7,10 +7,10 @@
 #include <tierce/operate.h>
 
 /*
- * Modes, and clears against what is under way.
+ * Modes, and clears against operations in progress.
  *
- * A clear begins a new era. What was begun in an earlier one (a store, a fetch) is published no
- * more, so that nothing comes back behind a clear; a clear waits for what is just being published.
+ * A clear begins a new era. A store or fetch that began in an earlier era no longer publishes, so
+ * nothing returns after a clear. A clear waits for publications in progress.
  *
  * Thread: any.
  */

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/operate_page.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/config_parse.h"
+#include "engine/backfill.h"
 #include "engine/operate.h"
 #include "engine/why_prompt.h"
 
@@ -62,7 +65,8 @@ void tierce__clear_page(void *arg, const struct tierce__control_query *query,
     uint32_t tiers = tier != NULL ? find_tier(engine, tier) : 0;
     struct tierce__key of = {.ns = 0};
     if (!tierce__control_only(query, known)) {
-        refuse(answer, "what is cleared is said by tier and namespace, once each and not empty");
+        refuse(answer,
+               "a clear accepts the parameters tier and namespace, each once and not empty");
         return;
     }
     if (tier != NULL && tiers == 0) {
@@ -86,6 +90,75 @@ void tierce__clear_page(void *arg, const struct tierce__control_query *query,
         tierce__line_put_int(&answer->body, chunks);
     }
     tierce__line_put(&answer->body, "\n");
+}
+
+static void put_number(struct tierce__line *out, const char *name, uint64_t value)
+{
+    tierce__line_put(out, ",");
+    tierce__line_put_string(out, name);
+    tierce__line_put(out, ":");
+    tierce__line_put_int(out, (int64_t)value);
+}
+
+static void put_backfill(struct tierce_engine *engine, struct tierce__line *out)
+{
+    struct tierce__backfill_report report;
+    tierce__backfill_report(engine, &report);
+    tierce__line_put(out, "{\"state\":");
+    tierce__line_put_string(out, report.state);
+    tierce__line_put(out, ",\"reason\":");
+    tierce__line_put_string(out, report.reason);
+    put_number(out, "chunks", report.chunks);
+    put_number(out, "seen", report.seen);
+    put_number(out, "sent", report.sent);
+    put_number(out, "sent_bytes", report.sent_bytes);
+    put_number(out, "there", report.there);
+    put_number(out, "refused", report.refused);
+    put_number(out, "unreadable", report.unreadable);
+    put_number(out, "ms", report.ms);
+    tierce__line_put(out, "}\n");
+}
+
+static const char *start_backfill(struct tierce_engine *engine, const char *rate)
+{
+    uint64_t bytes_per_s = 0;
+    if (rate != NULL && (!tierce__parse_size(&bytes_per_s, rate) || bytes_per_s == 0))
+        return "rate must be a size above 0, such as 64MiB";
+    int rc = tierce__backfill_start(engine, bytes_per_s);
+    switch (rc) {
+    case TIERCE_E_UNSUPPORTED:
+        return "a backfill requires disk.path and remote.urls";
+    case TIERCE_E_REFUSED:
+        return "a backfill requires the mode normal";
+    case -EBUSY:
+        return "a backfill is already running";
+    default:
+        return rc < 0 ? tierce_strerror(rc) : NULL;
+    }
+}
+
+void tierce__backfill_page(void *arg, const struct tierce__control_query *query,
+                           struct tierce__control_answer *answer)
+{
+    static const char *const known[] = {"do", "rate", NULL};
+    struct tierce_engine *engine = arg;
+    const char *what = tierce__control_arg(query, "do");
+    const char *rate = tierce__control_arg(query, "rate"), *why = NULL;
+    bool starts = what != NULL && strcmp(what, "start") == 0;
+    bool stops = what != NULL && strcmp(what, "stop") == 0;
+    if (!tierce__control_only(query, known) || (what != NULL && !starts && !stops) ||
+        (rate != NULL && !starts))
+        why = "/backfill takes do=start, optionally with rate=SIZE, or do=stop";
+    else if (starts)
+        why = start_backfill(engine, rate);
+    else if (stops)
+        tierce__backfill_stop(engine);
+    if (why != NULL) {
+        refuse(answer, why);
+        return;
+    }
+    answer->type = "application/json";
+    put_backfill(engine, &answer->body);
 }
 
 void tierce__put_namespaces(struct tierce_engine *engine, struct tierce__line *out)

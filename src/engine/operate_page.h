@@ -18,6 +18,11 @@ void tierce__mode_page(void *arg, const struct tierce__control_query *query,
 void tierce__clear_page(void *arg, const struct tierce__control_query *query,
                         struct tierce__control_answer *answer);
 
+/* POST /backfill, /backfill?do=start[&rate=SIZE] (bytes per second) or /backfill?do=stop. Answers
+ * the progress as a JSON object. */
+void tierce__backfill_page(void *arg, const struct tierce__control_query *query,
+                           struct tierce__control_answer *answer);
+
 /* A JSON array of the namespaces that the engine knows, with their digests and texts. */
 void tierce__put_namespaces(struct tierce_engine *engine, struct tierce__line *out);
 

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prefetch: a lookup that goes on. Read tierce__prefetch_advance(), which every event leads to:
- * search asks the tiers one after the other, take_room claims memory for what they found,
- * start_reads joins the fetches, gather hands on what has come, in the order of the prompt, and cut
- * lets go of the rest.
+ * Prefetch: a lookup that continues in the background. Begin with tierce__prefetch_advance(), which
+ * every event calls: search queries the tiers one after the other, take_room claims memory for the
+ * found chunks, start_reads joins the fetches, gather publishes finished chunks in the order of the
+ * prompt, and cut drops the rest.
  *
  *     a chunk in memory:  HELD
  *     one that is not:    FOUND -> ROOM -> READING -> SETTLED
  *     both, in order:     handed on to memory and, with PIN, to the session
  *
- * No thread waits. What happens elsewhere (a tier answers, a fetch is settled, memory is granted,
- * the deadline passes, the caller ends it) is noted under the lock, and then one thread at a time
- * goes on, which is the only one to touch what is not under the lock. Whatever may still call back
- * holds a reference, so that the memory lives longer than the handle if it must.
+ * No thread waits. An event (a tier answers, a fetch is settled, memory is granted, the deadline
+ * passes, the caller ends it) is noted under the lock. Then one thread at a time continues; only
+ * that thread touches fields that are not under the lock. Every pending callback holds a reference,
+ * so the memory outlives the handle if necessary.
  */
 #include "base/assert.h"
 #include "base/clock.h"
@@ -139,10 +139,16 @@ static void lookup_done(struct tierce__tier_req *req)
     tierce__prefetch_go_on(p, true);
 }
 
-/* False: the tier is not asked now. */
+/*
+ * Queries a tier for the missing chunks. Unlike a lookup, no caller waits for a prefetch. So a
+ * remote store whose answer was incomplete at timeout.lookup is queried once more for the rest,
+ * with timeout.load, after all others, while the found chunks are read. False: the tier is not
+ * queried now.
+ */
 static bool ask_rung(struct tierce_prefetch *p)
 {
-    uint64_t deadline_ns = tierce__deadline_in_ms(p->engine->settings.lookup_ms);
+    uint64_t deadline_ns = p->patient ? tierce__ask_patience(p->engine)
+                                      : tierce__deadline_in_ms(p->engine->settings.lookup_ms);
     const struct tierce__key *keys = p->keys.keys + p->found;
     p->lookup = (struct tierce__tier_req){
         .op = TIERCE__TIER_LOOKUP,
@@ -150,7 +156,8 @@ static bool ask_rung(struct tierce_prefetch *p)
         .done = lookup_done,
         .arg = p,
         .keys = keys,
-        .key_count = p->keys.count - p->found};
+        .key_count = p->keys.count - p->found,
+        .recall = TIERCE__RECALL_FIRST};
     p->asked_rung = p->rung;
     add_ref(p);
     if (tierce__storage_submit(p->engine, p->rung, &p->lookup))
@@ -168,8 +175,8 @@ static bool is_wanted(const struct tierce_prefetch *p, size_t rung)
     return p->opts.tiers == 0 || (p->opts.tiers & (1u << p->engine->rungs[rung].origin)) != 0;
 }
 
-/* Takes chunk `index` into the plan as one that the rung has; false if it has not after all. What
- * lies in memory is leased at once, because reading the others may evict it. */
+/* Plans to get chunk `index` from the rung; false if the rung does not have it after all. A chunk
+ * in memory is leased at once, because reading the others may evict it. */
 static bool plan_chunk(struct tierce_prefetch *p, size_t index)
 {
     struct tierce__prefetch_chunk *chunk = &p->chunks[index];
@@ -197,7 +204,7 @@ static bool plan_chunk(struct tierce_prefetch *p, size_t index)
 
 static void take_answer(struct tierce_prefetch *p)
 {
-    size_t found = p->lookup.status < 0 ? 0 : p->lookup.found, end = p->found + found;
+    size_t end = p->found + p->lookup.found;
     TIERCE_ASSERT(end <= p->keys.count);
     uint64_t promised[TIERCE__TIERS_MAX] = {0};
     for (; p->found < end && plan_chunk(p, p->found); p->found++) {
@@ -212,17 +219,30 @@ static void take_answer(struct tierce_prefetch *p)
     tierce__lock_drop(tierce__prefetch_lock(p));
 }
 
+/* The first of the stores that were late is asked once more, with patience. */
+static bool next_late(struct tierce_prefetch *p)
+{
+    if (p->late_rungs == 0)
+        return false;
+    p->rung = (size_t)__builtin_ctz(p->late_rungs);
+    p->late_rungs &= p->late_rungs - 1;
+    p->patient = true;
+    return true;
+}
+
 /* Moves to the next rung that is to be asked. A chunk may have left memory while later ones are
- * still there, so that a round that found something is followed by another. False: that was all. */
+ * still there, so that a round that found something is followed by another. Stores that were late
+ * come after all others, which they must not hold up. False: that was all. */
 static bool next_rung(struct tierce_prefetch *p)
 {
+    p->patient = false;
     while (p->found < p->keys.count) {
         for (; p->rung < p->engine->rung_count; p->rung++) {
-            if (is_wanted(p, p->rung))
+            if (is_wanted(p, p->rung) && (p->late_rungs & 1u << p->rung) == 0)
                 return true;
         }
         if (p->found == p->round_start || p->engine->rung_count == 1)
-            return false;
+            return next_late(p);
         p->round_start = p->found;
         p->rung = 0;
     }
@@ -242,6 +262,9 @@ static void search(struct tierce_prefetch *p)
                 return;
             p->asking = false;
             take_answer(p);
+            if (!p->patient && p->lookup.status == TIERCE_E_DEADLINE &&
+                p->engine->rungs[p->rung].health.shared)
+                p->late_rungs |= 1u << p->rung;
             p->rung++;
         }
         p->search_over = !next_rung(p);
@@ -257,8 +280,8 @@ static void search(struct tierce_prefetch *p)
 
 /* ---- room: memory for what is going to be read ---- */
 
-/* Rooms are taken in the order of the prompt, in pieces: what is in front never waits for room
- * that what is behind has taken. */
+/* Rooms are taken in the order of the prompt, in pieces, so that a chunk never waits for room that
+ * a later chunk has taken. */
 static void take_piece(struct tierce_prefetch *p)
 {
     for (; p->claimed < p->piece_end; p->claimed++) {
@@ -366,7 +389,8 @@ static void read_chunk(struct tierce_prefetch *p, size_t index)
         p->shares[chunk->rung].bytes_reading += chunk->bytes;
         p->refs++;
     } else if (chunk->buf != NULL) {
-        chunk->state = TIERCE__PREFETCH_HELD; /* somebody has brought it to memory meanwhile */
+        chunk->state = TIERCE__PREFETCH_HELD; /* another operation has brought it to memory
+                                                 meanwhile */
     } else {
         chunk->state = TIERCE__PREFETCH_SETTLED;
         chunk->outcome = TIERCE_E_FULL;
@@ -401,7 +425,7 @@ static void start_reads(struct tierce_prefetch *p)
     }
 }
 
-/* ---- gather: what has come, in the order of the prompt ---- */
+/* ---- gather: publishes chunks in the order of the prompt ---- */
 
 /* A chunk whose bytes are here becomes one in memory, and is leased: NULL if it proves wrong or
  * memory does not take it. */

@@ -129,7 +129,7 @@ static int check_opts(const struct tierce_view *view, const struct tierce_prefet
     return opts->size != sizeof(*opts) || (pin && opts->session == 0) ? TIERCE_E_ARGUMENT : 0;
 }
 
-/* What is needed of the caller's chain. */
+/* Copies the needed part of the caller's chain. */
 static int copy_sequence(struct tierce_prefetch *p, const struct tierce_chain *chain,
                          uint64_t to_block)
 {

@@ -7,7 +7,7 @@
 #include "engine/engine_private.h"
 #include "engine/operate.h"
 
-/* What prefetch.c, the way of a prefetch, and prefetch_handle.c, its life, share. */
+/* Shared by prefetch.c (the steps of a prefetch) and prefetch_handle.c (its lifetime). */
 
 enum tierce__prefetch_state {
     TIERCE__PREFETCH_UNKNOWN = 0,
@@ -16,7 +16,7 @@ enum tierce__prefetch_state {
     TIERCE__PREFETCH_ROOM,    /* and memory for it is ours */
     TIERCE__PREFETCH_READING, /* seated with its fetch */
     TIERCE__PREFETCH_SETTLED, /* the same, and the outcome is known */
-    TIERCE__PREFETCH_GONE,    /* handed on, or let go */
+    TIERCE__PREFETCH_GONE,    /* published, or dropped */
 };
 
 struct tierce__prefetch_chunk {
@@ -30,7 +30,7 @@ struct tierce__prefetch_chunk {
     struct tierce__fetch_seat seat;
 };
 
-/* What this prefetch has to do with one rung. */
+/* This prefetch's state for one rung. */
 struct tierce__prefetch_share {
     bool searched, told;
     size_t end;             /* behind its last chunk */
@@ -51,9 +51,9 @@ struct tierce_prefetch {
     uint8_t *hashes; /* block hashes of the sequence */
     uint8_t root[TIERCE_HASH_BYTES];
     struct tierce__prefetch_chunk *chunks; /* [keys.count] */
-    struct tierce__session *pinned; /* what the session held before, until the search is over */
+    struct tierce__session *pinned; /* the session's earlier pins, until the search is over */
 
-    /* Of the thread that goes on. */
+    /* Owned by the thread that advances the prefetch. */
     uint64_t budget; /* bytes that may still be planned */
     size_t found;    /* chunks up to here are in some tier */
     size_t plan_end; /* chunks from here on do not come, whatever is found */
@@ -62,7 +62,9 @@ struct tierce_prefetch {
     size_t rung, round_start;
     size_t asked_rung; /* does not change while a lookup is under way */
     bool search_over, asking, waiting;
-    size_t piece_end; /* of what is waited for */
+    uint32_t late_rungs; /* that had not said all in time, and are to be asked once more */
+    bool patient;        /* the rung is queried once more, because its answer was late */
+    size_t piece_end;    /* end of the piece whose memory is waited for */
     struct tierce__prefetch_share shares[TIERCE__TIERS_MAX];
     struct tierce__tier_req lookup;
     struct tierce__semaphore_waiter waiter;
@@ -70,17 +72,17 @@ struct tierce_prefetch {
     /* Under the lock of the engine's prefetches. */
     struct tierce__list node;
     struct tierce__cond changed;
-    size_t refs; /* the handle, and whoever may still call back */
+    size_t refs; /* the handle, and each pending callback */
     bool going_on, event;
     bool answered;  /* the lookup */
-    bool granted;   /* what was waited for */
-    bool room_over; /* nothing is taken any more: what is granted goes back */
+    bool granted;   /* the requested memory was granted */
+    bool room_over; /* no more memory is taken: a late grant is given back */
     bool cancelled, late;
     struct tierce_prefetch_result result;
 
-    /* Of a client of a node, which then has all above from `keys` to `waiter` at zero, and uses the
-     * result without the lock. */
-    struct tierce__peer *peer; /* NULL: nobody does it */
+    /* For a client of a node: the fields above from `keys` to `waiter` are zero, and the result is
+     * used without the lock. */
+    struct tierce__peer *peer; /* NULL: no node does it */
     struct tierce__owed *owed; /* its end */
     char tier_names[TIERCE_PREFETCH_TIERS_MAX][16];
 };

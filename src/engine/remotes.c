@@ -20,8 +20,8 @@
 
 _Static_assert(REMOTES_MAX + 2 <= TIERCE__TIERS_MAX, "memory, disk and all remote stores fit");
 
-/* Takes the first "NAME=..." out of a URL's parameters: those of the tier. What is left are the
- * connector's. */
+/* Removes the first "NAME=..." from a URL's parameters. It removes the tier's parameters; the
+ * others are the connector's. */
 static void drop_param(char *url, const char *name)
 {
     size_t name_bytes = strlen(name);
@@ -29,7 +29,7 @@ static void drop_param(char *url, const char *name)
         if (strncmp(at + 1, name, name_bytes) != 0 || at[1 + name_bytes] != '=')
             continue;
         char *end = at + 1 + strcspn(at + 1, "&");
-        /* What comes after it moves up, behind the '?' or '&' before it. */
+        /* The following parameters move up to the '?' or '&' before the removed one. */
         if (*end == '&')
             memmove(at + 1, end + 1, strlen(end + 1) + 1);
         else
@@ -44,7 +44,7 @@ static int refuse(char why[TIERCE__CONNECTOR_WHY_BYTES], const char *what)
     return TIERCE_E_CONFIG;
 }
 
-/* What a URL says of the tier. */
+/* The tier's parameters in a URL. */
 struct remote_params {
     bool read_only, is_lmcache;
     char model[TIERCE__LMCACHE_MODEL_MAX + 1]; /* with layout=lmcache, as are all below */
@@ -133,7 +133,7 @@ static int open_layout(struct tierce_engine *engine, struct tierce__connector **
                                                             .names = engine->lmcache_names,
                                                             .model = params->model});
         if (rc == TIERCE_E_CONFIG)
-            refuse(why, "model is none that LMCache's keys can hold");
+            refuse(why, "model is not valid in LMCache's keys");
     }
     if (rc < 0)
         (void)below->ops->close(below, tierce__deadline_in_ms(CLOSE_MS)); /* nothing is under way */

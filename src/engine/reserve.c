@@ -3,8 +3,8 @@
  * Reserve: find what is missing, reserve a buffer for each chunk of it, and in the end seal,
  * publish in memory, and hand the same buffer to every slower tier.
  *
- * What another request is storing is left to it (storing.h): what comes behind is published when
- * that was.
+ * A chunk that another request is storing is left to that request (storing.h); its successors are
+ * published after it.
  */
 #include <errno.h>
 #include <string.h>
@@ -15,6 +15,7 @@
 #include "engine/engine_private.h"
 #include "engine/operate.h"
 #include "engine/reserve.h"
+#include "engine/tails.h"
 #include "engine/why.h"
 
 /* One chunk on its way. */
@@ -26,7 +27,7 @@ struct chunk {
     uint64_t payload_bytes;
     uint64_t header_bytes;
     bool tail;
-    bool held;                /* by a slower tier: it is for memory alone */
+    bool held;                /* held by a local slower tier: stored in memory only */
     bool has_other;           /* before it, and behind the chunk before it in this list, is one */
     struct tierce__key other; /* that another request is storing: the last of these */
 };
@@ -36,6 +37,7 @@ struct tierce__reservation {
     struct tierce_view *view; /* until begin has returned */
     uint64_t session;
     uint32_t rungs; /* that keep the chunks: a bit for each */
+    uint32_t local; /* rungs except remote stores */
     uint64_t era;   /* operate.h */
     bool given_up;
     size_t count;
@@ -61,12 +63,18 @@ static const struct tierce__shape *shape_of(const struct tierce__reservation *r,
     return chunk->tail ? &r->tail_shape : &r->view->full;
 }
 
-/* How many of the leading keys some tiers have. */
+static bool is_tail(const struct tierce__reservation *r, size_t index)
+{
+    return index >= r->keys.full_count;
+}
+
+/* The number of leading keys that local tiers hold. A store must not wait for a network, so remote
+ * stores are not queried; each write to one checks first (tier/remote_write.c). */
 static size_t search(const struct tierce__reservation *r, uint32_t rungs,
                      const struct tierce__key *keys, size_t count)
 {
     struct tierce__unasked unasked;
-    return tierce__storage_search(r->engine, rungs, keys, count, NULL, &unasked);
+    return tierce__storage_search(r->engine, rungs & r->local, keys, count, NULL, &unasked);
 }
 
 /* The tiers that spare chunk `index` from being stored if one of them has it. */
@@ -92,7 +100,7 @@ static void lease_held(const struct tierce__reservation *r)
 static bool reserve(struct tierce__reservation *r, const struct tierce_chain *chain, size_t index)
 {
     struct chunk *chunk = &r->chunks[r->count];
-    chunk->tail = index >= r->keys.full_count;
+    chunk->tail = is_tail(r, index);
     chunk->index = index;
     const struct tierce__shape *shape = shape_of(r, chunk);
     const uint8_t *hashes = tierce_chain_hash(chain, 0);
@@ -130,9 +138,9 @@ static void end_claims(struct tierce__reservation *r, struct tierce__list *ready
 static void run_ready(struct tierce__list *ready);
 
 /*
- * Claims and reserves every chunk from `held` on that no tier has and nobody else is storing, up to
- * the first for which there is no memory, because what follows would be a suffix without its
- * prefix. Returns the index of that one, or of none.
+ * Claims and reserves every chunk from `held` on that no local tier holds and no other request is
+ * storing, up to the first one without memory: its successors would be a suffix without its prefix.
+ * Returns the index of that chunk; keys.count if there is none.
  */
 static size_t reserve_missing(struct tierce__reservation *r, const struct tierce_chain *chain,
                               size_t held)
@@ -149,8 +157,10 @@ static size_t reserve_missing(struct tierce__reservation *r, const struct tierce
             shared++;
             continue;
         }
-        /* An island, whose prefix was evicted and is stored anew; or it has just been stored. */
-        bool island = search(r, sparing(r, i), key, 1) == 1;
+        /* An island, whose prefix was evicted and is stored again; or it has just been stored. */
+        bool island = search(r, sparing(r, i), key, 1) == 1 ||
+                      (is_tail(r, i) && (r->rungs & 1u) != 0 &&
+                       tierce__tail_is_held(r->view, chain, &r->keys));
         chunk->held = !island && search(r, r->rungs & ~sparing(r, i), key, 1) == 1;
         chunk->has_other = other != NULL;
         if (other != NULL)
@@ -168,7 +178,7 @@ static size_t reserve_missing(struct tierce__reservation *r, const struct tierce
     return i;
 }
 
-/* Gives back what was reserved. True: others went on for it, and may have let go of memory. */
+/* Releases the reserved rooms. True: other stores could continue, and may have released memory. */
 static bool release_reserved(struct tierce__reservation *r)
 {
     struct tierce__list ready;
@@ -196,7 +206,7 @@ static size_t try_reserve(struct tierce__reservation *r, const struct tierce_cha
     return index;
 }
 
-/* The leading chunks that some tier has. A clear that comes afterwards makes that untrue. */
+/* The leading chunks that local tiers hold. A later clear invalidates this. */
 static size_t find_held(struct tierce__reservation *r)
 {
     const struct tierce__key *keys = r->keys.keys;
@@ -206,8 +216,8 @@ static size_t find_held(struct tierce__reservation *r)
 }
 
 /*
- * Waits for memory, up to timeout.store, holding none: two that waited with a part each would wait
- * for each other. What fits at the end is taken.
+ * Waits for memory, up to timeout.store, without holding any: two waiters that each held a part
+ * would deadlock. At the end it takes the chunks that fit.
  */
 static size_t wait_for_room(struct tierce__reservation *r, const struct tierce_chain *chain)
 {
@@ -239,7 +249,8 @@ static void reserve_all(struct tierce__reservation *r, const struct tierce_chain
         skip(r, index, TIERCE_E_FULL);
 }
 
-/* What is held is used by whom it is offered; before room is made, so that it stays. */
+/* A store that offers chunks already held counts as a use of them. This comes before room is made,
+ * so that they are not evicted. */
 static void use_held(const struct tierce__reservation *r)
 {
     struct tierce_engine *engine = r->engine;
@@ -320,6 +331,7 @@ int tierce__reserve_begin(struct tierce__reservation **out, struct tierce_view *
     r->view = view;
     r->session = what->session;
     r->rungs = tierce__rungs_of(view->engine, what->tiers);
+    r->local = tierce__rungs_local(view->engine);
     r->promised = (r->rungs & 1u) != 0 ? tierce__session_promised(view, what->session) : SIZE_MAX;
     int rc = prepare(r, what);
     if (rc < 0 || r->count == 0) {
@@ -366,9 +378,9 @@ static bool publish(struct tierce__reservation *r, struct chunk *chunk)
 }
 
 /*
- * Publishes in order, up to the first chunk that memory will not take or whose prefix was not
- * stored. False: a prefix is still being stored by somebody else, who goes on with the reservation,
- * so that it must not be touched any more. *blocks grows by what was published now.
+ * Publishes in order, up to the first chunk that memory rejects or whose prefix was not stored.
+ * False: another request is still storing a prefix, and its thread continues the reservation, so
+ * the caller must not touch it any more. *blocks grows by the number of published blocks.
  */
 static bool publish_rest(struct tierce__reservation *r, int64_t *blocks, struct tierce__list *ready)
 {
@@ -460,8 +472,7 @@ void tierce__reserve_give_up(struct tierce__reservation *r)
     run_ready(&ready);
 }
 
-/* Another process may have written to the headers: what is sealed must be as long as it was
- * made. */
+/* Another process may have written to the headers, so their lengths are checked before the seal. */
 static bool seal(struct tierce__reservation *r)
 {
     for (size_t i = 0; i < r->count; i++) {

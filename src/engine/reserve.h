@@ -9,8 +9,8 @@
 #include <tierce/engine.h>
 
 /*
- * The half of a store that has to do with tiers: which chunks are missing, room in the pool for
- * them, and their publication. Who fills them is another's business (gather.h).
+ * The tier half of a store: finds the missing chunks, reserves room in the pool for them, and
+ * publishes them. The other half fills them (gather.h).
  *
  *     rc = tierce__reserve_begin(&reservation, view, &what);
  *     ... write the cells and sums of every room, in whatever process ...
@@ -47,8 +47,8 @@ TIERCE_MUSTUSE int tierce__reserve_begin(struct tierce__reservation **out, struc
 const struct tierce__room *tierce__reserve_rooms(const struct tierce__reservation *reservation,
                                                  size_t *count);
 
-/* It will not be published: others may store its chunks from here on. The rooms stay, because
- * somebody may still write to them, until end. */
+/* The reservation will not be published; from now on other requests may store its chunks. Its rooms
+ * stay until end, because a writer may still use them. */
 void tierce__reserve_give_up(struct tierce__reservation *reservation);
 
 /* Seals and publishes, or, if it is not complete, drops. Returns the blocks published now. */

@@ -40,8 +40,8 @@ struct tierce__scatter {
     bool keeps_headers;
 };
 
-/* block_ids are copied. Errors, and *scatter is as after fini: -ENOMEM, TIERCE_E_ARGUMENT (what was
- * lent is not of the sequence, or of another length: only where it comes from outside). */
+/* block_ids are copied. Errors, and *scatter is as after fini: -ENOMEM, TIERCE_E_ARGUMENT (a lent
+ * chunk is not of the sequence, or has another length: only for chunks from a node). */
 TIERCE_MUSTUSE int
 tierce__scatter_init(struct tierce__scatter *scatter, const struct tierce_view *view,
                      const struct tierce_transfer_opts *opts, const struct tierce__lent *lent,

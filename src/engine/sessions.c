@@ -28,7 +28,7 @@ static struct tierce__session *find_session(struct tierce_view *view, uint64_t i
     return NULL;
 }
 
-/* What a session may pin, whose pins of before end. Under the lock. */
+/* The bytes that a session may pin after its earlier pins have ended. Under the lock. */
 static uint64_t room_beside(const struct tierce_engine *engine, const struct tierce__session *old)
 {
     uint64_t max = engine->settings.pin_bytes_max;
@@ -53,7 +53,7 @@ static void unlink_session(struct tierce_engine *engine, struct tierce__session 
     engine->session_count--;
 }
 
-/* Shortens a session that nobody else knows of to `room`. */
+/* Shortens a session that no other thread knows to `room`. */
 static void shorten(struct tierce__session *session, uint64_t room)
 {
     size_t count = session->count;

@@ -7,9 +7,9 @@
 
 #include <tierce/engine.h>
 
-/* What is known of an engine by who lends its memory to other processes. Thread: any. */
+/* The parts of an engine that are needed to lend its memory to other processes. Thread: any. */
 
-/* What another process maps of it. */
+/* The memory that other processes can map. */
 struct tierce__engine_memory {
     int fd; /* [borrow as long as the engine] -1: the pool is its own (memory.shared) */
     const uint8_t *base;

@@ -54,7 +54,7 @@ struct head_read {
     struct tierce__lock lock; /* TRANSFER */
     struct tierce__cond answered;
     bool done;
-    bool left; /* nobody waits any more */
+    bool left; /* no thread waits any more */
 };
 
 static void free_read(struct head_read *r)
@@ -242,7 +242,7 @@ void tierce__sibling_find(struct tierce_view *view, struct tierce__sibling_hit *
         if (rung == 0)
             in_memory = count;
         for (size_t i = 0; i < count && out->blocks < want->to; i++) {
-            /* What memory has, too, has been looked at. */
+            /* Skips chunks that were already tried in memory. */
             if (rung == 0 || !is_among(found[0], in_memory, &list[i].key))
                 try_candidate(view, out, want, rung, &list[i]);
         }

@@ -13,7 +13,7 @@
  * Thread: any.
  */
 
-/* What is looked for. */
+/* The search for a sibling. */
 struct tierce__sibling_want {
     size_t index;          /* of the chunk in the sequence */
     uint32_t from;         /* leading blocks of it that are of no use: the engine holds them */
@@ -22,7 +22,7 @@ struct tierce__sibling_want {
     const uint8_t *root;   /* parent of block 0 */
     uint32_t rungs;        /* a bit for each that is searched */
     uint64_t deadline_ns;
-    const struct tierce__session *pinned; /* or NULL: what it holds is looked at first */
+    const struct tierce__session *pinned; /* or NULL: its pinned chunks are tried first */
 };
 
 struct tierce__sibling_hit {

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "engine/client.h"
 #include "engine/engine_private.h"
+#include "engine/tails.h"
 #include "engine/why.h"
 
 /* ---- requests through the breaker ---- */
@@ -43,9 +44,11 @@ void tierce__storage_note(struct tierce_engine *engine, size_t rung,
                           const struct tierce__tier_req *req)
 {
     struct tierce__rung *r = &engine->rungs[rung];
-    if (rung == 0 || is_forgetting(req))
+    if (rung == 0 || is_forgetting(req) || req->recalled)
         return;
-    if (req->status == TIERCE_E_DEADLINE)
+    if (tierce__health_is_unanswered(&r->health, req))
+        tierce__count(engine, TIERCE__STAT_lookups_unanswered, 1);
+    else if (req->status == TIERCE_E_DEADLINE)
         tierce__count(engine, TIERCE__STAT_deadline_failures, 1);
     else if (tierce__health_is_fault(req->status) && req->status != TIERCE_E_DOWN)
         tierce__count(engine, TIERCE__STAT_device_failures, 1);
@@ -64,7 +67,7 @@ bool tierce__storage_submit(struct tierce_engine *engine, size_t rung, struct ti
 
 /* ---- one answer, waited for ---- */
 
-/* Who sleeps until the answer. */
+/* A thread that sleeps until the answer. */
 struct sleeper {
     struct tierce__lock lock; /* TRANSFER */
     struct tierce__cond answered;
@@ -125,7 +128,7 @@ static int ask(struct tierce_engine *engine, size_t rung, struct waiter *w)
     return w->req.status;
 }
 
-/* ---- nobody waits ---- */
+/* ---- background requests ---- */
 
 /* A request that outlives its submitter: a queued PUT, a DELETE, or a probing GET or PING. The
  * engine lists them, so that a flush can wait for those that were under way when it began. */
@@ -137,6 +140,7 @@ struct detached {
     struct tierce_engine *engine;
     size_t rung;
     struct tierce__written *written; /* of a PUT, or NULL */
+    struct tierce__buf *held;        /* of a PUT that may replace tails, or NULL */
     struct tierce__fetch_ban ban;    /* of a chunk that proved wrong */
     bool banned;
 };
@@ -160,7 +164,7 @@ static void leave_written(struct tierce__written *written)
     tierce__free(written);
 }
 
-/* What flush has to tell of a PUT: not that it was dropped or not admitted, which is by design. */
+/* Records a PUT's error for the next flush. A dropped or rejected PUT is by design and no error. */
 static void note_put(struct tierce_engine *engine, int status)
 {
     tierce__lock_assert_held(&engine->lock);
@@ -168,7 +172,7 @@ static void note_put(struct tierce_engine *engine, int status)
         engine->put_error = status;
 }
 
-/* Whoever waits until it is off the list finds it gone, its buffer too. */
+/* When a waiter sees the request off the list, the request and its buffer have been released. */
 static void free_detached(struct detached *d, int status)
 {
     struct tierce_engine *engine = d->engine;
@@ -179,6 +183,7 @@ static void free_detached(struct detached *d, int status)
         tierce__fetch_ban_end(engine, &d->ban);
     if (d->req.op == TIERCE__TIER_GET)
         tierce__buf_release(d->req.buf);
+    tierce__buf_release(d->held);
     tierce__lock_take(&engine->lock);
     tierce__list_remove(&d->node);
     if (d->req.op == TIERCE__TIER_PUT)
@@ -192,6 +197,8 @@ static void detached_done(struct tierce__tier_req *req)
 {
     struct detached *d = req->arg;
     tierce__storage_note(d->engine, d->rung, req);
+    if (d->held != NULL && req->status == 0)
+        tierce__tails_end(d->engine, d->rung, &d->chunk, d->held);
     free_detached(d, req->status);
 }
 
@@ -284,24 +291,30 @@ void tierce__storage_probe(struct tierce_engine *engine)
 
 /* ---- what lookups, loads and stores use ---- */
 
-/* How many leading keys a rung has, or why it could not be asked. */
-static int64_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
-                          size_t count, uint64_t deadline_ns, bool durable)
+/* The number of leading keys that a rung holds, and in *status why the count ends there. */
+static size_t ask_prefix(struct tierce_engine *engine, size_t rung, const struct tierce__key *keys,
+                         size_t count, struct tierce__tier_req *with, int *status)
 {
     if (!tierce__health_serves(&engine->rungs[rung].health)) {
         tierce__storage_try(engine, rung, keys);
-        return TIERCE_E_DOWN;
+        *status = TIERCE_E_DOWN;
+        return 0;
     }
-    struct waiter w = {.req = {.op = TIERCE__TIER_LOOKUP,
-                               .deadline_ns = deadline_ns,
-                               .keys = keys,
-                               .key_count = count,
-                               .durable = durable}};
-    int rc = ask(engine, rung, &w);
-    if (rc < 0)
-        return rc;
+    struct waiter w = {.req = *with};
+    w.req.op = TIERCE__TIER_LOOKUP;
+    w.req.keys = keys;
+    w.req.key_count = count;
+    *status = ask(engine, rung, &w);
     TIERCE_ASSERT(w.req.found <= count);
-    return (int64_t)w.req.found;
+    return w.req.found;
+}
+
+size_t tierce__storage_recall(struct tierce_engine *engine, size_t rung,
+                              const struct tierce__key *keys, size_t count,
+                              enum tierce__tier_recall recall, int *status)
+{
+    struct tierce__tier_req with = {.recall = recall};
+    return ask_prefix(engine, rung, keys, count, &with, status);
 }
 
 /* The first rung that is left alone, or rung_count. */
@@ -318,34 +331,63 @@ static bool finds_nothing(const struct tierce_engine *engine)
     return engine->settings.recompute_all && find_left(engine) < engine->rung_count;
 }
 
-/* The waterfall. *unasked: of the rung that could not be asked last for the first key that is
- * missing. */
-static size_t find(struct tierce_engine *engine, uint32_t rungs, const struct tierce__key *keys,
-                   size_t count, uint8_t *places, struct tierce__unasked *unasked)
+/* The part of a search that asks one rung. */
+static size_t search_rung(struct tierce_engine *engine, struct tierce__search *part, size_t rung,
+                          const struct tierce__key *keys, size_t count)
 {
-    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    struct tierce__tier_req with = {.deadline_ns = part->deadline_ns};
+    part->unasked = (struct tierce__unasked){.rung = rung};
+    size_t found = ask_prefix(engine, rung, keys, count, &with, &part->unasked.status);
+    if (part->places != NULL)
+        memset(part->places, (int)rung, found);
+    return found;
+}
+
+/* The part of a search that asks a rung, or all remote stores: these come last, and are asked
+ * together. *rung: where the next part begins. */
+static size_t search_part(struct tierce_engine *engine, struct tierce__search *part, size_t *rung,
+                          const struct tierce__key *keys, size_t count)
+{
+    size_t first = *rung;
+    if (!engine->rungs[first].health.shared || part->asks_anew) {
+        *rung = first + 1;
+        return search_rung(engine, part, first, keys, count);
+    }
+    *rung = engine->rung_count;
+    part->rungs &= ~((1u << first) - 1);
+    return tierce__ask_stores(engine, part, keys, count);
+}
+
+/* The waterfall. search->unasked: of the rung that could not be asked last for the first key that
+ * is missing. */
+size_t tierce__storage_search_until(struct tierce_engine *engine, struct tierce__search *search,
+                                    const struct tierce__key *keys, size_t count)
+{
     size_t at = 0, before,
            left = engine->settings.recompute_all ? find_left(engine) : engine->rung_count;
+    uint32_t rungs = search->rungs;
+    search->unasked = (struct tierce__unasked){0};
     if (left < engine->rung_count) {
-        *unasked = (struct tierce__unasked){.rung = left, .status = TIERCE_E_DOWN};
+        search->unasked = (struct tierce__unasked){.rung = left, .status = TIERCE_E_DOWN};
         return 0;
     }
     do {
         /* A chunk may have left memory while later ones are still there: go down and up again. */
         before = at;
-        for (size_t rung = 0; rung < engine->rung_count && at < count; rung++) {
-            if ((rungs & 1u << rung) == 0)
-                continue;
-            int64_t found = ask_prefix(engine, rung, keys + at, count - at, deadline_ns, false);
-            if (found < 0) {
-                *unasked = (struct tierce__unasked){.rung = rung, .status = (int)found};
+        for (size_t rung = 0; rung < engine->rung_count && at < count;) {
+            struct tierce__search part = *search;
+            if ((rungs & 1u << rung) == 0) {
+                rung++;
                 continue;
             }
-            if (found > 0)
-                *unasked = (struct tierce__unasked){0};
-            if (places != NULL)
-                memset(places + at, (int)rung, (size_t)found);
-            at += (size_t)found;
+            if (part.places != NULL)
+                part.places += at;
+            size_t found = search_part(engine, &part, &rung, keys + at, count - at);
+            if (part.unasked.status < 0)
+                search->unasked = part.unasked;
+            else if (found > 0)
+                search->unasked = (struct tierce__unasked){0};
+            at += found;
         }
     } while ((rungs & (rungs - 1)) != 0 && at > before && at < count);
     return at;
@@ -355,25 +397,20 @@ size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__k
                             size_t count, size_t rung_limit, uint8_t *places)
 {
     struct tierce__unasked unasked;
-    return find(engine, (1u << rung_limit) - 1, keys, count, places, &unasked);
-}
-
-uint32_t tierce__rungs_of(const struct tierce_engine *engine, uint32_t tiers)
-{
-    uint32_t rungs = 0;
-    for (size_t rung = 0; rung < engine->rung_count; rung++) {
-        if (tiers == 0 || (tiers & 1u << engine->rungs[rung].origin) != 0)
-            rungs |= 1u << rung;
-    }
-    return rungs;
+    return tierce__storage_search(engine, (1u << rung_limit) - 1, keys, count, places, &unasked);
 }
 
 size_t tierce__storage_search(struct tierce_engine *engine, uint32_t rungs,
                               const struct tierce__key *keys, size_t count, uint8_t *places,
                               struct tierce__unasked *unasked)
 {
-    *unasked = (struct tierce__unasked){0};
-    return find(engine, rungs, keys, count, places, unasked);
+    struct tierce__search search = {.rungs = rungs,
+                                    .deadline_ns =
+                                        tierce__deadline_in_ms(engine->settings.lookup_ms),
+                                    .places = places};
+    size_t found = tierce__storage_search_until(engine, &search, keys, count);
+    *unasked = search.unasked;
+    return found;
 }
 
 size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct tierce__key *keys,
@@ -384,8 +421,10 @@ size_t tierce__storage_find_durable(struct tierce_engine *engine, const struct t
     for (size_t rung = 0; rung < engine->rung_count; rung++) {
         if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
             continue;
-        int64_t found = ask_prefix(engine, rung, keys, count, deadline_ns, true);
-        most = found > (int64_t)most ? (size_t)found : most;
+        struct tierce__tier_req with = {.deadline_ns = deadline_ns, .durable = true};
+        int status;
+        size_t found = ask_prefix(engine, rung, keys, count, &with, &status);
+        most = found > most ? found : most;
     }
     return most;
 }
@@ -487,7 +526,11 @@ int tierce__storage_publish(struct tierce_engine *engine, const struct tierce__s
     struct waiter w = {0};
     tierce__storage_fill_put(&w.req, chunk, buf);
     int rc = ask(engine, 0, &w);
-    return rc == 0 && w.req.found > 0 ? 1 : rc;
+    if (rc == 0 && w.req.found > 0)
+        return 1;
+    if (rc == 0)
+        tierce__tails_end(engine, 0, chunk, buf);
+    return rc;
 }
 
 int tierce__storage_replace(struct tierce_engine *engine, const struct tierce__storage_chunk *chunk,
@@ -497,6 +540,14 @@ int tierce__storage_replace(struct tierce_engine *engine, const struct tierce__s
     tierce__storage_fill_put(&w.req, chunk, buf);
     w.req.replaces = true;
     return ask(engine, 0, &w);
+}
+
+int tierce__storage_put(struct tierce_engine *engine, size_t rung,
+                        const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
+{
+    struct waiter w = {0};
+    tierce__storage_fill_put(&w.req, chunk, buf);
+    return ask(engine, rung, &w);
 }
 
 /* A PUT that could not even be made. */
@@ -541,13 +592,17 @@ void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
         if (d == NULL) {
             tierce__why_refused(engine, rung, &chunk->key, -ENOMEM);
             miss_put(engine, -ENOMEM);
-            return;
+            continue;
         }
         d->engine = engine;
         d->rung = rung;
         d->chunk = *chunk;
         tierce__storage_fill_put(&d->req, &d->chunk, buf);
         d->req.needs_parent = true;
+        if (tierce__tails_may_end(engine, rung, chunk)) {
+            tierce__buf_acquire(buf);
+            d->held = buf;
+        }
         d->written = writes->rungs[rung];
         if (d->written != NULL)
             atomic_fetch_add_explicit(&d->written->left, 1, memory_order_relaxed);
@@ -555,8 +610,8 @@ void tierce__storage_write(struct tierce_engine *engine, uint32_t rungs,
     }
 }
 
-/* A DELETE or a HIDE that nobody waits for; there is none where there is no memory for it. Until it
- * is answered, what proved wrong may still be read there. */
+/* Submits a DELETE or a HIDE in the background; without memory it does nothing. Until it is
+ * answered, the wrong chunk may still be read there. */
 static void drop(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
                  enum tierce__tier_op op, enum tierce__tier_left left, bool proved_wrong)
 {
@@ -623,16 +678,22 @@ void tierce__storage_delete(struct tierce_engine *engine, size_t rung,
     (void)ask(engine, rung, &w);
 }
 
-int tierce__storage_sync(struct tierce_engine *engine, size_t rung, uint64_t deadline_ns)
+static int flush(struct tierce_engine *engine, size_t rung, uint64_t deadline_ns, bool removals)
 {
     if ((engine->rungs[rung].tier->ops->caps & TIERCE__TIER_DURABLE) == 0)
         return 0;
-    struct waiter w = {.req = {.op = TIERCE__TIER_FLUSH, .deadline_ns = deadline_ns}};
+    struct waiter w = {
+        .req = {.op = TIERCE__TIER_FLUSH, .deadline_ns = deadline_ns, .removals = removals}};
     return ask(engine, rung, &w);
 }
 
-int tierce__storage_remove(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
-                           uint64_t deadline_ns)
+int tierce__storage_settle(struct tierce_engine *engine, size_t rung, uint64_t deadline_ns)
+{
+    return flush(engine, rung, deadline_ns, true);
+}
+
+int tierce__storage_take_out(struct tierce_engine *engine, size_t rung,
+                             const struct tierce__key *key, uint64_t deadline_ns, bool *unsettled)
 {
     struct waiter w = {.req = {.op = TIERCE__TIER_DELETE,
                                .deadline_ns = deadline_ns,
@@ -642,8 +703,17 @@ int tierce__storage_remove(struct tierce_engine *engine, size_t rung, const stru
     int rc = ask(engine, rung, &w);
     if (rc < 0 && rc != TIERCE_E_MISS)
         return rc;
-    int synced = w.req.found > 0 ? tierce__storage_sync(engine, rung, deadline_ns) : 0;
-    return synced < 0 ? synced : rc == 0;
+    *unsettled |= w.req.found > 0;
+    return rc == 0;
+}
+
+int tierce__storage_remove(struct tierce_engine *engine, size_t rung, const struct tierce__key *key,
+                           uint64_t deadline_ns)
+{
+    bool unsettled = false;
+    int rc = tierce__storage_take_out(engine, rung, key, deadline_ns, &unsettled);
+    int settled = rc >= 0 && unsettled ? tierce__storage_settle(engine, rung, deadline_ns) : 0;
+    return settled < 0 ? settled : rc;
 }
 
 int tierce__storage_read_head(struct tierce_engine *engine, size_t rung,
@@ -710,9 +780,8 @@ int tierce_engine_flush(struct tierce_engine *engine, uint32_t timeout_ms)
     if (first == TIERCE_E_DEADLINE)
         return first;
     for (size_t rung = 1; rung < engine->rung_count; rung++) {
-        int rc = tierce__storage_sync(engine, rung, deadline_ns);
-        if (first == 0)
-            first = rc;
+        int rc = flush(engine, rung, deadline_ns, false);
+        first = first == 0 ? rc : first;
     }
     return first;
 }

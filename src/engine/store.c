@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Store: the engine's paged KV becomes sealed chunks. What is missing, and room for it, is reserved
- * (reserve.h, and joint.h where several parts make one chunk); layer by layer is gathered into it
- * (gather.h); the end publishes.
+ * Store: the engine's paged KV becomes sealed chunks. Begin finds the missing chunks and reserves
+ * room for them (reserve.h; joint.h for chunks of several parts). Each layer is gathered into them
+ * (gather.h). The end publishes them.
  */
 #include <errno.h>
 

@@ -10,17 +10,17 @@
 #include "key/key.h"
 
 /*
- * Which chunks are being stored, and by whom, so that two requests do not store the same one.
+ * The chunks that are being stored, so that two requests do not store the same chunk.
  *
  *     if (tierce__claim_take(&storing, &claim, &key))      // else another store has it
  *         ... gather, publish ...
  *     tierce__claim_end(&storing, &claim, &ready);         // ready: those that waited for it
  *
- * A store whose prefix another one is still storing is parked with that one's claim, and goes on
- * when the claim ends, however it ended: then it looks whether its prefix is there. A claim ends
- * after its chunk was published, so whoever does not find the claim finds the chunk, if it was
- * stored. A store is only parked with a chunk before its own, and keys are chained, so nobody waits
- * in a circle.
+ * A store whose prefix another request is still storing is parked with that request's claim. It
+ * continues when the claim ends, in whatever way, and then checks whether its prefix is stored. A
+ * claim ends after its chunk was published, so a thread that does not find the claim finds the
+ * chunk, if it was stored. A store is parked only with a chunk before its own, and keys are
+ * chained, so there is no circular wait.
  *
  * Thread: any; one lock of class STORING inside.
  */
@@ -56,8 +56,8 @@ TIERCE_MUSTUSE bool tierce__claim_take(struct tierce__storing *storing, struct t
 void tierce__claim_end(struct tierce__storing *storing, struct tierce__claim *claim,
                        struct tierce__list *ready);
 
-/* Parks with the claim of a key. True: `parked` is another thread's to go on with from here on.
- * False: nobody has claimed the key. */
+/* Parks with the claim of a key. True: another thread may continue `parked` from now on. False: the
+ * key is not claimed. */
 TIERCE_MUSTUSE bool tierce__claim_park(struct tierce__storing *storing,
                                        const struct tierce__key *key,
                                        struct tierce__parked *parked);

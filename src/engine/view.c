@@ -13,7 +13,8 @@
 #include "paged/paged.h"
 #include "tier/lmcache_names.h"
 
-/* What a namespace and a shard fix: shapes and keys of chunks, and what their headers say. */
+/* The constants of a namespace and a shard: shapes and keys of chunks, and contents of their
+ * headers. */
 
 /* A request for less than this costs more in the round trip than in the transfer. */
 #define SEGMENT_BYTES_MIN (512u << 10)
@@ -85,7 +86,7 @@ static int set_part(struct tierce_view *view, const struct tierce_part *part)
     return ok ? 0 : TIERCE_E_ARGUMENT;
 }
 
-/* Where a store of the engine is in LMCache's layout: what LMCache calls the chunks. */
+/* If a store of the engine has LMCache's layout: registers LMCache's names of the chunks. */
 static int name_for_lmcache(struct tierce_view *view, const struct tierce_namespace *ns)
 {
     struct tierce__lmcache_form form;

@@ -47,6 +47,7 @@ enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left)
 {
     switch (left) {
     case TIERCE__LEFT_DELETED:
+    case TIERCE__LEFT_SUPERSEDED:
         return TIERCE_MISS_DELETED;
     case TIERCE__LEFT_EVICTED:
         return TIERCE_MISS_EVICTED;
@@ -79,7 +80,9 @@ static void note(struct tierce_engine *engine, size_t rung, const struct tierce_
 void tierce__why_note(struct tierce_engine *engine, size_t rung,
                       const struct tierce__tier_event *event)
 {
-    if (event->admitted)
+    /* A tail that a longer chunk has replaced is not missing while that chunk exists, and a tail
+     * that was never stored is not a miss. */
+    if (event->admitted || event->left == TIERCE__LEFT_SUPERSEDED)
         tierce__departures_forget(engine->departures, tierce__key_spread(event->key));
     else
         note(engine, rung, event->key, tierce__why_left(event->left), 0);
@@ -226,7 +229,7 @@ static int find_missing(struct tierce_view *view, const struct tierce__keys *key
     return 0;
 }
 
-/* What another chunk has of the missing one is not missing, as a lookup sees it. */
+/* Skips the blocks of the missing chunk that another chunk holds, as a lookup does. */
 static void pass_over_sibling(struct tierce_view *view, const struct tierce_chain *chain,
                               const struct tierce__why_what *what, struct tierce_miss *out)
 {

@@ -7,20 +7,20 @@
 #include <tierce/why.h>
 
 /*
- * Why a chunk is missing. What the tiers tell of departures and what they refuse is remembered
- * (departures.h); what is not remembered is looked for under the other namespaces.
+ * Why a chunk is missing. Departures and rejections that tiers report are remembered
+ * (departures.h). Chunks without a remembered event are searched under the other namespaces.
  *
  * Thread: any.
  */
 
-/* What a tier's watcher was told. */
+/* Notes an event of a tier's watcher. */
 void tierce__why_note(struct tierce_engine *engine, size_t rung,
                       const struct tierce__tier_event *event);
 
-/* Fetches what is remembered of a chunk that will be asked for soon. */
+/* Prefetches the remembered event of a chunk that will be queried soon. */
 void tierce__why_prefetch(const struct tierce_engine *engine, const struct tierce__key *key);
 
-/* What a tier's reason is called. */
+/* The reason of a miss for a tier's reason. */
 enum tierce_miss_reason tierce__why_left(enum tierce__tier_left left);
 
 /* Notes that a rung did not take a chunk that was put. */
@@ -40,9 +40,9 @@ TIERCE_MUSTUSE int tierce__why_chain(struct tierce_view *view, const struct tier
 TIERCE_MUSTUSE bool tierce__why_departed(struct tierce_engine *engine, const uint8_t *hash,
                                          struct tierce_miss *out);
 
-/* Counts the reason of a lookup's first missing chunk, number `index` of its keys. Twins are only
- * looked for where it is the very first: who has the wrong namespace finds nothing, and who finds
- * something shall not wait. Does not block on a device. */
+/* Counts the reason of a lookup's first missing chunk, number `index` of its keys. Twins are
+ * searched only if the first chunk is missing: a wrong namespace finds nothing at all, and a lookup
+ * that finds something must not wait. Does not block on a device. */
 void tierce__why_count(struct tierce_engine *engine, const struct tierce__keys *keys, size_t index,
                        const struct tierce__unasked *unasked);
 

@@ -48,7 +48,7 @@ static void put_twin(struct tierce__line *out, const struct tierce__answer *a)
     tierce__hex_encode(digest, a->miss.twin_digest, TIERCE_HASH_BYTES);
     put(out, "there      %s\n", digest);
     if (a->miss.twin == NULL)
-        put(out, "           (its text is not there, so nobody can say what differs)\n");
+        put(out, "           (its text is missing, so the difference is unknown)\n");
     else if (tierce_namespace_diff(a->ns_text, a->miss.twin, put_difference, out) < 0)
         put(out, "           (its text cannot be compared)\n");
 }
@@ -192,7 +192,7 @@ void tierce__why_json(struct tierce__line *out, const struct tierce__answer *a)
 
 /* ---- of an engine ---------------------------------------------------------------------------- */
 
-/* A view that only names chunks, for a namespace that nobody has open. */
+/* A view that only names chunks, for a namespace that is not open. */
 static struct tierce_view naming_view(struct tierce_engine *engine,
                                       const struct tierce__naming *naming,
                                       const struct tierce__key *key)

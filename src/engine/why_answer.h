@@ -9,8 +9,8 @@
 #include <tierce/why.h>
 
 /*
- * What an operator is told who asks why a prompt is not found: of a running engine here, of a store
- * folder by `tierce why`. Thread: any.
+ * The answer to an operator's question why a prompt is not found. The engine gives it for itself,
+ * `tierce why` for a store folder. Thread: any.
  */
 
 struct tierce__answer {
@@ -21,7 +21,7 @@ struct tierce__answer {
     uint64_t tokens;      /* of the prompt */
     uint64_t blocks;      /* whole blocks of it */
     uint64_t held_blocks; /* the leading ones that are there */
-    bool is_folder;       /* of a store folder, which remembers nothing of what left */
+    bool is_folder;       /* of a store folder, which does not record removed chunks */
     bool later;           /* chunks behind the first missing one are there */
     struct tierce_miss miss;
     uint64_t now_s; /* wall clock */

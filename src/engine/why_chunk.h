@@ -9,8 +9,8 @@
 #include <tierce/why.h>
 
 /*
- * Where the chunks are whose hash begins in some way: of an engine here, of a store folder by
- * `tierce why`. Thread: any.
+ * Locates chunks by the beginning of their hash: in an engine here, in a store folder by `tierce
+ * why`. Thread: any.
  */
 
 /* The beginning of a hash. */
@@ -34,7 +34,7 @@ struct tierce__sighting {
 struct tierce__sightings {
     uint64_t count; /* there may be more than are kept */
     struct tierce__sighting items[TIERCE__SIGHTINGS_MAX];
-    const struct tierce_miss *miss; /* why there is none; NULL: nobody knows */
+    const struct tierce_miss *miss; /* why there is none; NULL: unknown */
 };
 
 /* One JSON object; "text" holds lines for people. */

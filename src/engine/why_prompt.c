@@ -27,7 +27,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* One number from *at on: what fits 32 bits, with or without a sign. */
+/* Parses one number of 32 bits from *at on, with or without a sign. */
 static bool take_number(int32_t *out, const char *text, size_t bytes, size_t *at)
 {
     bool negative = text[*at] == '-';
@@ -185,7 +185,7 @@ static void list_namespace(struct lister *l, struct tierce__namespaces *table, u
     l->text += used;
     l->room -= used;
     if (text == NULL)
-        snprintf(l->text, l->room, " (its text is not there)");
+        snprintf(l->text, l->room, " (its text is missing)");
     else if (tierce_namespace_diff(text, "tierce-namespace=1\n", list_field, l) < 0)
         return;
     l->room -= strlen(l->text);

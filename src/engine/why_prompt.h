@@ -7,8 +7,8 @@
 #include <tierce/key.h>
 
 /*
- * How an operator names a prompt: its token ids, what separates it from others (salt, LoRA), the
- * shard, and the namespace if there are several. Thread: any.
+ * An operator's description of a prompt: its token ids, its root (salt, LoRA), the shard, and the
+ * namespace if there are several. Thread: any.
  */
 
 struct tierce__prompt {
@@ -32,7 +32,7 @@ TIERCE_MUSTUSE int tierce__prompt_tokens(int32_t **out, size_t *count, const cha
 /* "RANK/SIZE" of tensor parallelism, or "RANK/SIZE,RANK/SIZE" with that of pipelines. */
 TIERCE_MUSTUSE bool tierce__prompt_shard(struct tierce_shard *out, const char *text);
 
-/* What a namespace's text says of how tokens become keys. */
+/* The fields of a namespace's text that turn tokens into keys. */
 struct tierce__naming {
     enum tierce_chain_algo algo;
     uint32_t block_tokens, chunk_blocks;

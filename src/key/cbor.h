@@ -37,8 +37,8 @@ static inline uint8_t *tierce__cbor_put_head(uint8_t *p, enum tierce__cbor_major
     return p;
 }
 
-/* An unsigned number of 32 bits: up to 5 bytes. Tokens are the bulk of what is hashed, so this
- * one goes straight to its form. */
+/* An unsigned number of 32 bits: up to 5 bytes. Tokens are most of the hashed bytes, so this
+ * function is specialised. */
 static inline uint8_t *tierce__cbor_put_u32(uint8_t *p, uint32_t value)
 {
     if (value >= 0x10000) {

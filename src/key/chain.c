@@ -28,7 +28,7 @@ struct tierce_chain {
     bool folds_own;                           /* hashes of append are folded as well */
     enum chain_feed feed;                     /* which append was used since the last reset */
     uint8_t root_hash[TIERCE_HASH_BYTES];     /* the public parent of block 0 */
-    uint8_t first_parent[TIERCE_HASH_BYTES];  /* what the algorithm takes as parent of block 0 */
+    uint8_t first_parent[TIERCE_HASH_BYTES];  /* the algorithm's parent of block 0 */
     uint8_t last_unfolded[TIERCE_HASH_BYTES]; /* of the newest block, where folds_own */
     uint8_t *hashes;                          /* block_count of hash_room are in use */
     size_t block_count;

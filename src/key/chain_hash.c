@@ -10,7 +10,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* parent, token count and extra length: what follows tokens and extra in our own formats. */
+/* parent, token count and extra length: they follow tokens and extra in our own formats. */
 #define SUFFIX_BYTES (TIERCE_HASH_BYTES + 4 + 4)
 
 /* CBOR around the tokens: heads of the outer array, the parent, the token array, and null. */

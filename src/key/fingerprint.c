@@ -38,7 +38,7 @@ struct model {
     size_t file_room;
     uint8_t *buffer;
     uint64_t done_bytes;
-    uint64_t total_bytes; /* to be read: what the cache knows does not count */
+    uint64_t total_bytes; /* to be read: without files found in the cache */
     uint64_t reported_ns;
 };
 

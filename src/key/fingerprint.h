@@ -19,8 +19,8 @@ TIERCE_MUSTUSE int tierce__weights_fingerprint(char text[65], const char *model_
                                                uint64_t settle_ns);
 
 /*
- * The remembered digests (fingerprint_cache.c): one small file per model file in a folder that
- * only its owner can enter. Whatever is wrong with a file there makes it a miss.
+ * The digest cache (fingerprint_cache.c): one small file per model file, in a folder that only its
+ * owner can enter. Any fault of a cache file is a miss.
  */
 
 /* Opens the folder, made 0700 if missing; parents are not made. Returns a descriptor, or -errno:

@@ -45,8 +45,8 @@ static int64_t time_ns(struct timespec t)
 }
 
 /*
- * The whole text of an entry: what it is about, the digest, and a sum over both. An entry on disk
- * counts only if it is this text to the byte, which leaves nothing to parse but the digest.
+ * The whole text of an entry: the file's identity, the digest, and a sum over both. An entry on
+ * disk counts only if it is this text to the byte, which leaves nothing to parse but the digest.
  */
 static size_t entry_text(char text[ENTRY_BYTES_MAX], const struct stat *file,
                          const uint8_t digest[TIERCE_HASH_BYTES])

@@ -10,7 +10,7 @@
 
 /*
  * The name of one shard of one chunk inside a process. The namespace is interned
- * (key/namespaces.h); what leaves the process carries its digest instead.
+ * (key/namespaces.h); outside the process its digest is used instead.
  */
 struct tierce__key {
     uint8_t hash[TIERCE_HASH_BYTES];
@@ -26,8 +26,8 @@ static inline bool tierce__key_equal(const struct tierce__key *a, const struct t
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-/* A 64-bit spread of a key for tables. Chunk hashes are uniform except where somebody chose
- * them, which costs table time and never identity. */
+/* A 64-bit spread of a key for tables. Chunk hashes are uniform unless an attacker chose them; that
+ * costs time in tables, but never identity. */
 static inline uint64_t tierce__key_spread(const struct tierce__key *key)
 {
     uint64_t a, b, s;
@@ -39,9 +39,9 @@ static inline uint64_t tierce__key_spread(const struct tierce__key *key)
 }
 
 /*
- * What a client of a node has told it of a chain: the number by which it calls the chain, the peer
- * that was told last, and how many of its blocks. Kept here because it lives as long as the chain,
- * whose own it is not: it changes while the chain does not.
+ * The blocks of a chain that a client of a node has already sent: the client's number of the chain,
+ * the last peer that received blocks, and their number. Stored in the chain because it lives as
+ * long as the chain; it is not part of the chain's value, and changes while the chain is const.
  */
 struct tierce__chain_told {
     uint64_t number; /* no other chain of the process has it */

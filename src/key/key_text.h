@@ -10,9 +10,9 @@
 #include <tierce/key.h>
 
 /*
- * Keys as text: ours, and those of LMCache 0.5.6. Every parser takes bytes with a length, which
- * may hold anything, and accepts exactly what the formatter beside it writes: what is parsed and
- * formatted again is the same text. Nothing here allocates or blocks. Thread: any.
+ * Keys as text: ours, and those of LMCache 0.5.6. Every parser takes arbitrary bytes with a length,
+ * and accepts exactly the output of its formatter: parsing and formatting again yields the same
+ * text. Nothing here allocates or blocks. Thread: any.
  *
  * A text is a name and never a path: an LMCache key holds the model's name as it is, slashes and
  * dots included. Formats: docs/format/key.md.

@@ -15,7 +15,7 @@
 #define CELL_BYTES_MAX   (1u << 30)
 #define COUNT_MAX        65536u
 
-/* A text that comes from outside. Five strings of the largest size fit with room to spare. */
+/* The limit of an untrusted text. Five strings of the largest size fit. */
 #define TEXT_BYTES_MAX (8u << 20)
 #define FIELDS_MAX     64u
 #define NAME_BYTES_MAX 64u

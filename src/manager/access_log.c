@@ -6,14 +6,14 @@
 
 #include <string.h>
 
-/* Passwords and snapshots, which hold hashes of them, are not for logs. */
+/* Passwords, and snapshots (which contain password hashes), are never logged. */
 static bool is_secret(enum tierce__rpc_id id)
 {
     return id == TIERCE__RPC_admin_add_account || id == TIERCE__RPC_admin_gen_config_snapshot ||
            id == TIERCE__RPC_admin_load_config_snapshot;
 }
 
-/* Bytes of a JSON string up to its closing quote. */
+/* The length of a JSON string up to its closing quote. */
 static size_t string_bytes(const char *text)
 {
     size_t n = 0;
@@ -33,7 +33,7 @@ static bool is_of_redis(const char *text, const char *colon)
            strncmp(scheme, "unix", 4) == 0;
 }
 
-/* Between such a "://" and the text's last '@' stand a name and a password. */
+/* A name and a password stand between such a "://" and the text's last '@'. */
 static void put_without_passwords(struct tierce__line *line, const char *text)
 {
     const char *colon = strstr(text, "://");
@@ -56,16 +56,14 @@ static void put_message(struct tierce__line *line, const char *name,
     char *text = NULL;
     size_t bytes = 0;
     tierce__line_put(line, name);
-    bool shown = !is_hidden && tierce__proto_json_print(&text, &bytes, message) == 0 &&
-                 bytes <= MESSAGE_BYTES_MAX;
-    if (shown)
+    if (!is_hidden && tierce__proto_json_print_max(&text, &bytes, MESSAGE_BYTES_MAX, message) == 0)
         put_without_passwords(line, text);
     else
         tierce__line_put(line, "{}");
     tierce__free(text);
 }
 
-/* KVCM's fields in its order, and who it was. */
+/* KVCM's fields in its order, and the caller's name. */
 void tierce__access_log_write(struct tierce__line_log *log, const struct tierce__api_call *api,
                               const struct tierce__call *call, const char *name, uint64_t took_us)
 {

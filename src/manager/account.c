@@ -24,7 +24,7 @@ struct hash {
     uint8_t salt[SALT_BYTES], bytes[HASH_BYTES];
 };
 
-/* Fills hash->bytes from the rest of it. */
+/* Computes hash->bytes from the other fields. */
 static int derive(struct hash *hash, const char *password)
 {
     const uint64_t memory_max = 64u << 20;
@@ -53,7 +53,7 @@ int tierce__password_hash(char **out, const char *password)
     return 0;
 }
 
-/* Reads a hash; the cost is bounded, so that a hostile one cannot stop us. */
+/* Parses a hash. Its cost is bounded, so that a hostile hash cannot block the manager. */
 static bool read_hash(struct hash *out, const char *text)
 {
     int at = 0;

@@ -15,8 +15,8 @@
  * this OpenSSL). */
 TIERCE_MUSTUSE int tierce__password_hash(char **out, const char *password);
 
-/* Whether it is the password of a hash; the time does not tell where they differ. NULL or a hash
- * that cannot be read: false, after as long a time. */
+/* Returns whether the password matches the hash, in constant time. NULL or a malformed hash: false,
+ * after the same time. */
 bool tierce__password_is(const char *hash, const char *password);
 
 /* Wipes and frees a password; NULL is accepted. */

@@ -45,12 +45,33 @@ static void say_who_leads(struct tierce__manager *manager, struct tierce__call *
     tierce__call_reply_text(call, 503, text);
 }
 
+/* The manager is ready even if an index rejects writes: it answers lookups, and clients whose
+ * writes are rejected continue without them. */
+static void say_ready(struct tierce__manager *manager, struct tierce__call *call)
+{
+    char text[320] = "ok\n";
+    size_t count;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        struct tierce__usage usage;
+        tierce__locator_group_usage(manager->locator, groups[i].name, &usage);
+        if (usage.write_error != 0) {
+            snprintf(text, sizeof(text), "ok\nwrites are rejected: the index of group %.64s: %s\n",
+                     groups[i].name, tierce_strerror(usage.write_error));
+            break;
+        }
+    }
+    tierce__registry_release(manager->registry, catalog);
+    tierce__call_reply_text(call, 200, text);
+}
+
 static void serve_readyz(void *arg, struct tierce__call *call)
 {
     struct tierce__manager *manager = arg;
     int state = atomic_load_explicit(&manager->state, memory_order_acquire);
     if (tierce__manager_leads(manager))
-        tierce__call_reply_text(call, 200, "ok\n");
+        say_ready(manager, call);
     else if (state == TIERCE__MANAGER_STARTS || state == TIERCE__MANAGER_LOADS)
         tierce__call_reply_text(call, 503, "the index is being loaded\n");
     else
@@ -71,8 +92,8 @@ static void serve_metrics(void *arg, struct tierce__call *call)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/* Whole lines to one client; with nothing to send, an empty line shows whether it is still
- * there. */
+/* Sends whole lines to one client. If there is nothing to send, an empty line detects a closed
+ * connection. */
 static bool send_lines(void *arg, const char *lines, size_t bytes)
 {
     struct tierce__stream *stream = arg;
@@ -148,7 +169,7 @@ static void put_type(struct tierce__line *line, const ProtobufCFieldDescriptor *
     }
 }
 
-/* Schemas of a message and of all below it, each once. */
+/* Writes the schemas of a message and of its fields' messages, each once. */
 struct schemas {
     struct tierce__line *line;
     const ProtobufCMessageDescriptor *seen[128];

@@ -6,28 +6,29 @@
 #include "serve/serve.h"
 
 /*
- * What an HTTP port serves beside the RPCs:
+ * The routes of an HTTP port other than the RPCs:
  *
  *   GET /livez         200: the process answers
- *   GET /readyz        200: it leads and its index answers; 503 and why
+ *   GET /readyz        200: it leads and its index answers (a second line says if it rejects
+ *                      writes); 503 and why
  *   GET /metrics       Prometheus (administrators' port)
  *   GET /openapi.json  what the port serves
  *   GET /events        the event log as it is written, without an end (administrators' port)
  *
- * and on the administrators' port the web page (page.h).
+ * The administrators' port also serves the web page (page.h).
  */
 
 enum { TIERCE__ADMIN_HTTP_ROUTES_MAX = 24 };
 
-/* Whether the call may be answered: those who may call at all may look. If not, it is deferred or
- * answered with 401, and not the caller's any more. */
+/* Returns whether the caller may read these routes: every authenticated role may. If false, the
+ * call was deferred or answered with 401, and is no longer the caller's. */
 bool tierce__admin_http_allows(struct tierce__manager *manager, struct tierce__call *call);
 
 /* Writes routes and returns how many. */
 size_t tierce__admin_http_routes(struct tierce__manager *manager, enum tierce__rpc_port port,
                                  struct tierce__route *out);
 
-/* Ends streams; no new ones begin. */
+/* Ends all event streams and rejects new ones. */
 void tierce__admin_http_stop(struct tierce__manager *manager);
 
 #endif

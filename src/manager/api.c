@@ -3,9 +3,9 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/line.h"
 #include "manager/api_private.h"
-#include "wire/proto_json.h"
+#include "manager/spans.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -45,6 +45,7 @@ static void find_fields(void)
         TIERCE_ASSERT(f->header != NULL);
         f->request_id = find(f->header->descriptor, "request_id", PROTOBUF_C_TYPE_STRING);
         f->status = find(f->header->descriptor, "status", PROTOBUF_C_TYPE_MESSAGE);
+        f->tracer_result = find(f->header->descriptor, "tracer_result", PROTOBUF_C_TYPE_STRING);
         TIERCE_ASSERT(f->request_id != NULL && f->status != NULL);
         f->code = find(f->status->descriptor, "code", PROTOBUF_C_TYPE_ENUM);
         f->message = find(f->status->descriptor, "message", PROTOBUF_C_TYPE_STRING);
@@ -63,7 +64,7 @@ static void *at(ProtobufCMessage *message, const ProtobufCFieldDescriptor *field
     return (char *)message + field->offset;
 }
 
-/* A sub-message of the reply, made if it is not there; its field's type says what it is. */
+/* Returns a sub-message of the reply, created if it is missing; its type comes from the field. */
 static ProtobufCMessage *sub_message(ProtobufCMessage *root, ProtobufCMessage *parent,
                                      const ProtobufCFieldDescriptor *field)
 {
@@ -96,7 +97,7 @@ void tierce__api_say(struct tierce__api_call *api, int code, const char *format,
     char *text = tierce__proto_alloc(api->reply, TEXT_BYTES);
     api->code = code;
     if (status == NULL || text == NULL)
-        return; /* the reply is refused when it is packed */
+        return; /* packing the reply fails */
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, TEXT_BYTES, format, arguments);
@@ -117,6 +118,32 @@ static void set_request_id(struct tierce__api_call *api)
         return;
     snprintf(text, bytes, "%s_%lld", trace_id, (long long)tierce__manager_now_us(api->manager));
     *(char **)at(header, fields->request_id) = text;
+}
+
+/* Returns whether the client requests timings, by the suffix of its trace_id. */
+static bool wants_spans(const struct tierce__api_call *api, const char *trace_id)
+{
+    static const char end[] = "__kvcm_need_span_tracer";
+    size_t length = strlen(trace_id), wanted = sizeof(end) - 1;
+    return tierce__api_fields(api->id)->tracer_result != NULL && length >= wanted &&
+           strcmp(trace_id + length - wanted, end) == 0;
+}
+
+/* header.tracer_result. */
+static void set_spans(struct tierce__api_call *api, struct tierce__spans *spans,
+                      const char *trace_id)
+{
+    const struct tierce__api_fields *fields = tierce__api_fields(api->id);
+    ProtobufCMessage *header = sub_message(api->reply, api->reply, fields->header);
+    struct tierce__line line = {0};
+    tierce__spans_end(spans, trace_id, &line);
+    char *text = line.failed ? NULL : tierce__proto_alloc(api->reply, line.bytes + 1);
+    if (header != NULL && text != NULL) {
+        memcpy(text, line.text, line.bytes);
+        text[line.bytes] = '\0';
+        *(char **)at(header, fields->tracer_result) = text;
+    }
+    tierce__line_clear(&line);
 }
 
 static void escape(char *out, size_t size, const char *text)
@@ -191,7 +218,7 @@ const struct tierce__catalog *tierce__api_catalog(struct tierce__api_call *api)
     return api->catalog;
 }
 
-static void end_call(struct tierce__api_call *api)
+void tierce__api_clear(struct tierce__api_call *api)
 {
     if (api->catalog != NULL)
         tierce__registry_release(api->manager->registry, api->catalog);
@@ -305,13 +332,13 @@ int tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id me
         if (status != NULL)
             *(int32_t *)at(status, fields->code) = api->code;
     }
-    end_call(&inner);
+    tierce__api_clear(&inner);
     return inner.code;
 }
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
-static const struct tierce__api_row *row_of(enum tierce__rpc_id id)
+const struct tierce__api_row *tierce__api_row(enum tierce__rpc_id id)
 {
     static const struct tierce__api_row *const tables[] = {
         tierce__api_meta_rows, tierce__api_admin_rows, tierce__api_cluster_rows,
@@ -323,9 +350,9 @@ static const struct tierce__api_row *row_of(enum tierce__rpc_id id)
     return NULL;
 }
 
-static bool waits(struct tierce__api_call *api)
+bool tierce__api_may_wait(const struct tierce__api_call *api)
 {
-    const struct tierce__api_row *row = row_of(api->id);
+    const struct tierce__api_row *row = tierce__api_row(api->id);
     if (row->waits != TIERCE__API_WAITS_AS_INSTANCE)
         return row->waits == TIERCE__API_WAITS;
     return tierce__locator_blocks(
@@ -333,84 +360,6 @@ static bool waits(struct tierce__api_call *api)
         tierce__api_text_field(api->request, tierce__api_fields(api->id)->instance_id));
 }
 
-static int read_request(struct tierce__api_call *api, const struct tierce__call_info *info,
-                        char why[TIERCE__PROTO_WHY_BYTES])
-{
-    const ProtobufCMessageDescriptor *type = tierce__rpcs[api->id].request;
-    return info->protocol == TIERCE__SERVE_GRPC
-               ? tierce__proto_unpack(&api->request, type, info->body, info->body_bytes, why)
-               : tierce__proto_json_parse(&api->request, type, info->body, info->body_bytes, why);
-}
-
-static void release_body(void *body)
-{
-    tierce__free(body);
-}
-
-static void reply_failed(struct tierce__call *call, const char *why, bool is_request)
-{
-    bool grpc = tierce__call_info(call)->protocol == TIERCE__SERVE_GRPC;
-    uint32_t grpc_status = is_request ? TIERCE__GRPC_INVALID_ARGUMENT : TIERCE__GRPC_INTERNAL;
-    uint32_t http_status = is_request ? 400 : 500;
-    tierce__call_reply(call, &(struct tierce__reply){
-                                 .status = grpc ? grpc_status : http_status,
-                                 .message = why,
-                                 .body = grpc ? NULL : "{}",
-                                 .bytes = grpc ? 0 : 2,
-                             });
-}
-
-void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *message)
-{
-    bool grpc = tierce__call_info(call)->protocol == TIERCE__SERVE_GRPC;
-    void *body = NULL;
-    char *text = NULL;
-    size_t bytes = 0;
-    int rc = grpc ? tierce__proto_pack(&body, &bytes, message)
-                  : tierce__proto_json_print(&text, &bytes, message);
-    if (rc < 0) {
-        reply_failed(call, "the reply cannot be written", false);
-        return;
-    }
-    tierce__call_reply(call, &(struct tierce__reply){
-                                 .status = grpc ? TIERCE__GRPC_OK : 200,
-                                 .body = grpc ? body : text,
-                                 .bytes = bytes,
-                                 .release = release_body,
-                             });
-}
-
-/* What the caller may not do, before anything is read. */
-static bool is_allowed(const struct tierce__api_target *target, struct tierce__call *call,
-                       char name[64])
-{
-    const struct tierce__call_info *info = tierce__call_info(call);
-    bool needs_admin = tierce__rpcs[target->id].port != TIERCE__RPC_PORT_META;
-    enum tierce__auth_result result =
-        tierce__auth_check(target->manager->auth, call, needs_admin, info->was_aside, name);
-    if (result == TIERCE__AUTH_OK)
-        return true;
-    if (result == TIERCE__AUTH_WAITS) {
-        tierce__call_defer_aside(call);
-        return false;
-    }
-    bool grpc = info->protocol == TIERCE__SERVE_GRPC, unknown = result == TIERCE__AUTH_UNKNOWN;
-    uint32_t grpc_status = unknown ? TIERCE__GRPC_UNAUTHENTICATED : TIERCE__GRPC_PERMISSION_DENIED;
-    tierce__call_reply(call, &(struct tierce__reply){
-                                 .status = grpc      ? grpc_status
-                                           : unknown ? 401
-                                                     : 403,
-                                 .message = unknown ? "a token, or a name and password, is needed"
-                                                    : "only administrators may do this",
-                                 .header_name = !grpc && unknown ? "WWW-Authenticate" : NULL,
-                                 .header_value = "Basic realm=\"tierce\", Bearer",
-                                 .body = grpc ? NULL : "{}",
-                                 .bytes = grpc ? 0 : 2,
-                             });
-    return false;
-}
-
-/* The call itself, unless this process doesn't lead or a fault is in the way. */
 static void run(struct tierce__api_call *api, const struct tierce__fault *fault)
 {
     const struct tierce__rpc *rpc = &tierce__rpcs[api->id];
@@ -426,95 +375,21 @@ static void run(struct tierce__api_call *api, const struct tierce__fault *fault)
         tierce__api_say(api, INVALID_ARGUMENT, "missing or invalid fields: {%s: {%s}}", rpc->method,
                         api->unknown);
     else
-        row_of(api->id)->run(api);
+        tierce__api_row(api->id)->run(api);
     set_request_id(api);
 }
 
-static void count_call(struct tierce__api_call *api, uint64_t took_us)
+void tierce__api_run(struct tierce__api_call *api, const struct tierce__fault *fault)
 {
-    struct tierce__rpc_stats *stats = &api->manager->rpcs[api->id];
-    unsigned bin = took_us == 0 ? 0 : 63u - (unsigned)__builtin_clzll(took_us);
-    unsigned last = sizeof(stats->bins) / sizeof(stats->bins[0]) - 1;
-    atomic_fetch_add_explicit(&stats->calls, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&stats->errors, api->code != OK, memory_order_relaxed);
-    atomic_fetch_add_explicit(&stats->time_us, took_us, memory_order_relaxed);
-    atomic_fetch_add_explicit(&stats->bins[bin < last ? bin : last], 1, memory_order_relaxed);
-    atomic_store_explicit(&stats->last_us, took_us, memory_order_relaxed);
-    atomic_store_explicit(&stats->last_code, (uint32_t)api->code, memory_order_relaxed);
-}
-
-/* Runs the call and replies: at once, or as a fault says. */
-static void answer(struct tierce__api_call *api, struct tierce__call *call, const char *name)
-{
-    struct tierce__manager *manager = api->manager;
     const char *trace_id =
         tierce__api_text_field(api->request, tierce__api_fields(api->id)->trace_id);
-    struct tierce__fault fault =
-        tierce__faults_meet(manager->faults, tierce__rpcs[api->id].method, trace_id);
-    run(api, &fault);
-    uint64_t took_us = (tierce__now_ns() - api->began_ns) / 1000;
-    count_call(api, took_us);
-    tierce__access_log_write(manager->access_log, api, call, name, took_us);
-    if (fault.kind == TIERCE__FAULT_DELAY || fault.kind == TIERCE__FAULT_DROP)
-        tierce__later_reply(manager->later, call, api->reply,
-                            fault.kind == TIERCE__FAULT_DELAY ? fault.delay_ms : -1);
-    else
-        tierce__api_reply(call, api->reply);
-}
-
-/* A larger request is read and answered by a worker: the other connections of the loop go on. */
-#define LOOP_BYTES_MAX ((size_t)256 << 10)
-
-static void serve(void *arg, struct tierce__call *call)
-{
-    const struct tierce__api_target *target = arg;
-    const struct tierce__call_info *info = tierce__call_info(call);
-    struct tierce__api_call api = {
-        .manager = target->manager, .id = target->id, .began_ns = tierce__now_ns()};
-    char why[TIERCE__PROTO_WHY_BYTES] = "", name[64] = "";
-    if (!is_allowed(target, call, name))
-        return;
-    if (!info->is_deferred && info->body_bytes > LOOP_BYTES_MAX) {
-        tierce__call_defer(call);
-        return;
-    }
-    int rc = read_request(&api, info, why);
-    if (rc < 0) {
-        reply_failed(call, why, true);
-        return;
-    }
-    /* KVCM's own client of the debug service sends such names, and is answered as if it had not. */
-    if (why[0] != '\0' && tierce__rpcs[api.id].port != TIERCE__RPC_PORT_DEBUG)
-        api.unknown = why;
-    if (!info->is_deferred && waits(&api)) {
-        tierce__proto_free(api.request);
-        tierce__call_defer(call);
-        return;
-    }
-    api.reply = tierce__proto_create(tierce__rpcs[api.id].reply);
-    if (api.reply == NULL)
-        reply_failed(call, "no memory", false);
-    else
-        answer(&api, call, name);
-    end_call(&api);
-}
-
-/* ---- routes ---------------------------------------------------------------------------------- */
-
-size_t tierce__api_routes(struct tierce__manager *manager, enum tierce__serve_protocol protocol,
-                          unsigned ports, struct tierce__route *out)
-{
-    size_t count = 0;
-    for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
-        const struct tierce__rpc *rpc = &tierce__rpcs[id];
-        if ((ports & (1u << rpc->port)) == 0 || row_of((enum tierce__rpc_id)id) == NULL)
-            continue;
-        bool grpc = protocol == TIERCE__SERVE_GRPC;
-        manager->targets[id] = (struct tierce__api_target){manager, (enum tierce__rpc_id)id};
-        out[count++] = (struct tierce__route){.path = grpc ? rpc->grpc_path : rpc->http_path,
-                                              .method = grpc ? NULL : "POST",
-                                              .serve = serve,
-                                              .arg = &manager->targets[id]};
-    }
-    return count;
+    struct tierce__spans spans;
+    bool is_traced = wants_spans(api, trace_id);
+    if (is_traced)
+        tierce__spans_begin(&spans, api->began_ns);
+    int span = tierce__span_open("api:run");
+    run(api, fault);
+    tierce__span_close(span);
+    if (is_traced)
+        set_spans(api, &spans, trace_id);
 }

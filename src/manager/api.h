@@ -7,8 +7,8 @@
 #include "wire/rpcs.h"
 
 /*
- * The manager's calls over gRPC and HTTP: bytes to messages, who may ask, the call itself, and
- * back. Both transports run the same function for an RPC: api_meta.c, api_admin.c, api_kv.c,
+ * The manager's calls over gRPC and HTTP: parse the request, check access, run the call, write the
+ * reply. Both transports run the same function for an RPC: api_meta.c, api_admin.c, api_kv.c,
  * api_debug.c.
  *
  * Threads: any.

@@ -2,7 +2,9 @@
 #include "manager/api_model.h"
 
 #include "base/alloc.h"
+#include "base/log.h"
 #include "manager/registry_rules.h"
+#include "manager/unmanaged.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -14,15 +16,27 @@
 #define OK             META__ERROR_CODE__OK
 #define INTERNAL_ERROR META__ERROR_CODE__INTERNAL_ERROR
 
-/* How a change went: KVCM's admin service has INTERNAL_ERROR for all that fails. */
+/* Sets the status of a change: like KVCM's admin service, INTERNAL_ERROR for every failure. */
 static void say(struct tierce__api_call *api, int rc, const char *done, const char *doing)
 {
     if (rc >= 0)
         tierce__api_say(api, OK, "%s", done);
-    else if (rc == -ENOENT) /* not of an instance */
+    else if (rc == -ENOENT) /* not instances */
         tierce__api_say(api, INTERNAL_ERROR, "Failed to %s: %s", doing, api->why);
     else
         tierce__api_fail(api, rc, doing);
+}
+
+/* The same for a valid change whose limit has no effect: the reply and the log have a warning. */
+static void say_warned(struct tierce__api_call *api, int rc, const char *done, const char *doing,
+                       const char *warning)
+{
+    if (rc < 0 || warning[0] == '\0') {
+        say(api, rc, done, doing);
+        return;
+    }
+    tierce__log(TIERCE_LOG_WARN, "manager.quota_unmanaged", "%s", warning);
+    tierce__api_say(api, OK, "%s; warning: %s", done, warning);
 }
 
 /* ---- storages -------------------------------------------------------------------------------- */
@@ -40,7 +54,7 @@ static bool read_storage(struct tierce__api_call *api, const Admin__StorageConfi
     return false;
 }
 
-/* What the registry is going to refuse is not tried. */
+/* Checked first, because the registry would reject it after the work. */
 static int try_storage(struct tierce__api_call *api, struct tierce__storage *storage)
 {
     char why[128];
@@ -59,15 +73,17 @@ static void add_storage(struct tierce__api_call *api)
 {
     const Admin__AddStorageRequest *request = (const Admin__AddStorageRequest *)api->request;
     struct tierce__storage storage;
+    char warning[TIERCE__WARNING_BYTES];
     if (!read_storage(api, request->storage, &storage))
         return;
     int rc = storage.check_when_open ? try_storage(api, &storage) : 0;
     if (rc == 0)
         rc = tierce__registry_add_storage(api->manager->registry, &storage, api->why);
-    say(api, rc, "Storage added successfully", "add storage");
+    tierce__storage_warning(warning, api->manager->storages, &storage);
+    say_warned(api, rc, "Storage added successfully", "add storage", warning);
 }
 
-/* Blocks that are there would be looked for, and deleted, where they are not. */
+/* Stored blocks would be looked up and deleted in the wrong place. */
 static bool moves_blocks(struct tierce__api_call *api, const struct tierce__storage *storage)
 {
     struct tierce__usage usage;
@@ -93,6 +109,7 @@ static void update_storage(struct tierce__api_call *api)
 {
     const Admin__UpdateStorageRequest *request = (const Admin__UpdateStorageRequest *)api->request;
     struct tierce__storage storage;
+    char warning[TIERCE__WARNING_BYTES];
     if (!read_storage(api, request->storage, &storage))
         return;
     if (moves_blocks(api, &storage)) {
@@ -100,7 +117,8 @@ static void update_storage(struct tierce__api_call *api)
         return;
     }
     int rc = tierce__registry_update_storage(api->manager->registry, &storage, api->why);
-    say(api, rc, "Storage updated successfully", "update storage");
+    tierce__storage_warning(warning, api->manager->storages, &storage);
+    say_warned(api, rc, "Storage updated successfully", "update storage", warning);
 }
 
 static void enable(struct tierce__api_call *api, const char *name, bool enabled, const char *done,
@@ -177,10 +195,12 @@ static void create_instance_group(struct tierce__api_call *api)
     const Admin__CreateInstanceGroupRequest *request =
         (const Admin__CreateInstanceGroupRequest *)api->request;
     struct tierce__group group;
+    char warning[TIERCE__WARNING_BYTES];
     if (!read_group(api, request->instance_group, &group))
         return;
     int rc = tierce__registry_add_group(api->manager->registry, &group, api->why);
-    say(api, rc, "Instance group created successfully", "create instance group");
+    tierce__group_warning(warning, api->manager->storages, tierce__api_catalog(api), &group);
+    say_warned(api, rc, "Instance group created successfully", "create instance group", warning);
 }
 
 static void update_instance_group(struct tierce__api_call *api)
@@ -188,11 +208,13 @@ static void update_instance_group(struct tierce__api_call *api)
     const Admin__UpdateInstanceGroupRequest *request =
         (const Admin__UpdateInstanceGroupRequest *)api->request;
     struct tierce__group group;
+    char warning[TIERCE__WARNING_BYTES];
     if (!read_group(api, request->instance_group, &group))
         return;
     int rc = tierce__registry_update_group(api->manager->registry, &group, request->current_version,
                                            api->why);
-    say(api, rc, "Instance group updated successfully", "update instance group");
+    tierce__group_warning(warning, api->manager->storages, tierce__api_catalog(api), &group);
+    say_warned(api, rc, "Instance group updated successfully", "update instance group", warning);
 }
 
 static void remove_instance_group(struct tierce__api_call *api)
@@ -227,6 +249,21 @@ static void get_instance_group(struct tierce__api_call *api)
         "get instance group");
 }
 
+static void list_instance_group(struct tierce__api_call *api)
+{
+    Admin__ListInstanceGroupResponse *reply = (Admin__ListInstanceGroupResponse *)api->reply;
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(tierce__api_catalog(api), &count);
+    reply->instance_group = tierce__api_alloc(api, count + 1, sizeof(*reply->instance_group));
+    int rc = reply->instance_group != NULL ? 0 : -ENOMEM;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        reply->instance_group[i] = tierce__api_show_group(api, &groups[i]);
+        reply->n_instance_group += reply->instance_group[i] != NULL;
+        rc = reply->instance_group[i] != NULL ? 0 : -ENOMEM;
+    }
+    say(api, rc, "Instance groups listed successfully", "list instance groups");
+}
+
 /* ---- instances ------------------------------------------------------------------------------- */
 
 static void register_instance(struct tierce__api_call *api)
@@ -239,7 +276,7 @@ static void get_cache_meta(struct tierce__api_call *api)
     tierce__api_run_as_meta(api, TIERCE__RPC_meta_get_cache_meta);
 }
 
-/* Of an instance that is not there, there is nothing to remove. */
+/* If the instance does not exist, there is nothing to remove. */
 static void remove_cache(struct tierce__api_call *api)
 {
     const Admin__RemoveCacheRequest *request = (const Admin__RemoveCacheRequest *)api->request;
@@ -397,7 +434,8 @@ static void gen_config_snapshot(struct tierce__api_call *api)
     say(api, rc, "Config snapshot generated successfully", "generate config snapshot");
 }
 
-/* Instances that the snapshot brings begin to work; those that it takes away were refused. */
+/* Opens the instances that the snapshot added. A snapshot that removes instances was rejected
+ * before. */
 static int open_instances(struct tierce__api_call *api)
 {
     size_t count;
@@ -434,6 +472,7 @@ const struct tierce__api_row tierce__api_admin_rows[TIERCE__RPC_COUNT] = {
     [TIERCE__RPC_admin_update_instance_group] = {update_instance_group, TIERCE__API_WAITS},
     [TIERCE__RPC_admin_remove_instance_group] = {remove_instance_group, TIERCE__API_WAITS},
     [TIERCE__RPC_admin_get_instance_group] = {get_instance_group, TIERCE__API_NEVER_WAITS},
+    [TIERCE__RPC_admin_list_instance_group] = {list_instance_group, TIERCE__API_NEVER_WAITS},
     [TIERCE__RPC_admin_get_cache_meta] = {get_cache_meta, TIERCE__API_WAITS_AS_INSTANCE},
     [TIERCE__RPC_admin_remove_cache] = {remove_cache, TIERCE__API_WAITS_AS_INSTANCE},
     [TIERCE__RPC_admin_register_instance] = {register_instance, TIERCE__API_WAITS},

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Metrics, health, leadership, logging: what every manager answers, leader or not. */
+/* Metrics, health, leadership, logging: calls that every manager answers, leader or not. */
 
 #define OK META__ERROR_CODE__OK
 

@@ -2,7 +2,7 @@
 #include "manager/api_private.h"
 #include "wire/proto/debug_service.pb-c.h"
 
-/* Faults on purpose: a function for each RPC of the debug service. */
+/* Fault injection: a function for each RPC of the debug service. */
 
 #define OK               META__ERROR_CODE__OK
 #define INVALID_ARGUMENT META__ERROR_CODE__INVALID_ARGUMENT

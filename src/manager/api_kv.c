@@ -9,9 +9,9 @@
 #include <string.h>
 
 /*
- * Context-free entries by name (encoder caches and the like): what is behind is the same locator,
- * with 64 bits of each name as the key and the whole name beside the record, so that two names with
- * one key are two entries of which only one is held.
+ * Context-free entries by name (encoder caches and the like). They use the same locator: the key is
+ * 64 bits of the name's hash, and the record holds the whole name. If two names have the same key,
+ * only one of the two entries is stored.
  */
 
 #define OK META__ERROR_CODE__OK
@@ -93,7 +93,7 @@ static void get_instance_info(struct tierce__api_call *api)
     tierce__api_say(api, OK, "%s", "");
 }
 
-/* NULL: no memory, or no key; the reply says so. */
+/* NULL: no memory, or no key; the reply's status is set. */
 static int64_t *read_keys(struct tierce__api_call *api, char **texts, size_t count)
 {
     int64_t *keys = tierce__arena_alloc(&api->arena, (count + 1) * sizeof(*keys));
@@ -192,6 +192,7 @@ static void put_start(struct tierce__api_call *api)
         .key_texts = (const char *const *)request->keys,
         .count = request->n_keys,
         .timeout_s = request->write_timeout_seconds,
+        .ttl_s = request->ttl_seconds,
     };
     if (write.keys == NULL)
         return;
@@ -214,7 +215,8 @@ static void put_start(struct tierce__api_call *api)
     tierce__api_say(api, OK, "Write cache session started successfully");
 }
 
-/* The message has no mask: its locations are those that were written, and without any all were. */
+/* The message has no mask: its locations are the written ones; no locations mean that all were
+ * written. */
 static void put_finish(struct tierce__api_call *api)
 {
     const KvMeta__PutFinishRequest *request = (const KvMeta__PutFinishRequest *)api->request;

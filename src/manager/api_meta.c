@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What engines ask: a function for each RPC of the meta service. */
+/* The calls of engines: a function for each RPC of the meta service. */
 
 #define OK               META__ERROR_CODE__OK
 #define INTERNAL_ERROR   META__ERROR_CODE__INTERNAL_ERROR
@@ -17,13 +17,14 @@
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* What a request names blocks by. */
+/* The fields by which a request names blocks. */
 struct keys {
     const int64_t *keys;
     size_t count;
 };
 
-/* KVCM looks for the instance before it looks at the arguments. NULL: the reply is set. */
+/* As in KVCM, the instance is looked up before the arguments are checked. NULL: the reply is
+ * set. */
 static const struct tierce__instance *find_instance(struct tierce__api_call *api, const char *id)
 {
     const struct tierce__instance *instance =
@@ -35,8 +36,8 @@ static const struct tierce__instance *find_instance(struct tierce__api_call *api
     return instance;
 }
 
-/* block_keys win over token_ids; tokens that fill no block make no keys. On an error the reply is
- * set. */
+/* block_keys take precedence over token_ids; tokens of a partial block yield no key. On an error
+ * the reply is set. */
 static bool read_keys(struct tierce__api_call *api, const char *instance_id, const int64_t *keys,
                       size_t key_count, const int64_t *tokens, size_t token_count, struct keys *out)
 {
@@ -85,13 +86,11 @@ static const char *missing_field(const Meta__RegisterInstanceRequest *request)
     for (size_t i = 0; i < request->n_location_spec_infos; i++) {
         if (request->location_spec_infos[i]->name[0] == '\0')
             return "location_spec_infos: {name}";
-        if (request->location_spec_infos[i]->size < 0)
-            return "location_spec_infos: {size}";
     }
     return NULL;
 }
 
-/* The message as an instance whose texts and arrays are the message's and the arena's. */
+/* Converts the message to an instance. Its texts and arrays belong to the message and the arena. */
 static bool borrow_instance(struct tierce__api_call *api,
                             const Meta__RegisterInstanceRequest *request,
                             struct tierce__instance *out)
@@ -159,8 +158,7 @@ static int print_storages(const struct tierce__catalog *catalog, const struct ti
     return *out != NULL ? 0 : rc < 0 ? rc : -ENOMEM;
 }
 
-/* An index is made with as many locks as the group says; KVCM refuses other numbers here as
- * well. */
+/* The group sets the number of the index's locks; KVCM rejects invalid numbers here as well. */
 static int check_shards(const struct tierce__group *group, char why[TIERCE__WHY_BYTES])
 {
     int64_t shards = group->mutex_shard_count, keys = group->max_key_count;
@@ -190,7 +188,7 @@ int tierce__api_register(struct tierce__api_call *api, const struct tierce__inst
         rc = tierce__locator_add_instance(manager->locator, instance->id, api->why);
     if (rc < 0)
         return rc;
-    /* Registered again under another group's name, it stays in its own. */
+    /* An instance that registers again under another group stays in its group. */
     const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
     const struct tierce__instance *stored = tierce__catalog_instance(catalog, instance->id);
     const struct tierce__group *group =
@@ -219,7 +217,7 @@ static void register_instance(struct tierce__api_call *api)
         tierce__api_say(api, META__ERROR_CODE__DUPLICATE_ENTITY, "%s", api->why);
     else if (rc == TIERCE_E_LIMIT)
         tierce__api_say(api, META__ERROR_CODE__REACH_MAX_ENTITY_CAPACITY, "%s", api->why);
-    else if (rc == -ENOENT) /* of the group, which has no code of its own */
+    else if (rc == -ENOENT) /* error of the group, which has no code of its own */
         tierce__api_say(api, INTERNAL_ERROR, "Failed to register instance: %s", api->why);
     else if (rc < 0)
         tierce__api_fail(api, rc, "register instance");
@@ -349,7 +347,7 @@ static void get_cache_location(struct tierce__api_call *api)
         return;
     }
     tierce__events_get(api->manager->events, tierce__manager_now_us(api->manager), &get,
-                       request->token_ids, request->n_token_ids);
+                       request->token_ids, request->n_token_ids, &got);
     tierce__api_say(api, OK, "Cache locations retrieved successfully");
 }
 
@@ -451,6 +449,7 @@ static void start_write_cache(struct tierce__api_call *api)
                            ? (const char *const *)request->location_spec_group_names
                            : NULL,
         .timeout_s = request->write_timeout_seconds,
+        .ttl_s = request->ttl_seconds,
     };
     int rc =
         tierce__locator_start_write(api->manager->locator, &write, &api->arena, &started, api->why);
@@ -459,7 +458,7 @@ static void start_write_cache(struct tierce__api_call *api)
         reply->locations = tierce__api_show_locations(api, started.locations, started.count);
         bool good = session != NULL && reply->locations != NULL &&
                     show_mask(api, &started.mask, &reply->block_mask);
-        rc = good ? 0 : -ENOMEM; /* the session then ends by its time */
+        rc = good ? 0 : -ENOMEM; /* the session then times out */
     }
     if (rc != 0) {
         tierce__api_fail(api, rc, "start write cache");

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/api_model.h"
 
+#include "manager/unmanaged.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -9,8 +11,8 @@ static char none[] = "";
 /* ---- URIs of our own kinds ------------------------------------------------------------------- */
 
 /*
- * Their specs are kept as one URI: tierce://POOL?nodes=.., redis://..,
- * s3://BUCKET/PREFIX?endpoint=..; values of parameters are percent-encoded where they have to be.
+ * These storages are stored as one URI: tierce://POOL?nodes=.., redis://..,
+ * s3://BUCKET/PREFIX?endpoint=..; parameter values are percent-encoded if necessary.
  */
 
 struct text {
@@ -44,7 +46,7 @@ static void add_parameter(struct text *t, char first, const char *name, const ch
     }
 }
 
-/* Three times the bytes, for those that are encoded. */
+/* Encoded bytes take three characters. */
 static struct text begin(struct tierce__api_call *api, size_t bytes)
 {
     struct text t = {.room = bytes * 3 + 128};
@@ -100,7 +102,7 @@ static int hex_digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* A parameter's value, decoded; "" where there is none. NULL: no memory. */
+/* The decoded value of a parameter; "" if it is missing. NULL: no memory. */
 static char *parameter(struct tierce__api_call *api, const char *uri, const char *name)
 {
     const char *at = strchr(uri, '?');
@@ -255,10 +257,9 @@ bool tierce__api_read_storage(struct tierce__api_call *api, const Admin__Storage
     out->name = message->global_unique_name;
     out->type = types_by_case[which];
     out->check_when_open = message->check_storage_available_when_open != 0;
-    out->capacity_bytes = message->capacity_bytes > 0 ? (uint64_t)message->capacity_bytes : 0;
+    out->capacity_bytes =
+        (uint64_t)message->capacity_bytes; /* the registry rejects values below 0 */
     read_spec(api, message, out);
-    if (out->key_count_per_file < 1)
-        out->key_count_per_file = 1;
     return out->uri != NULL;
 }
 
@@ -409,6 +410,23 @@ static bool show_s3(struct tierce__api_call *api, const struct tierce__storage *
            spec->region != NULL && spec->credentials_file != NULL;
 }
 
+static char *copy_text(struct tierce__api_call *api, const char *text)
+{
+    return piece(api, text, strlen(text));
+}
+
+static bool show_state(struct tierce__api_call *api, const struct tierce__storage *storage,
+                       Admin__StorageConfig *out)
+{
+    struct tierce__storage_state state;
+    char warning[TIERCE__WARNING_BYTES];
+    tierce__storages_state(api->manager->storages, storage->name, &state);
+    tierce__storage_warning(warning, api->manager->storages, storage);
+    out->status = tierce__api_text(tierce__storage_status(&state));
+    out->warning = copy_text(api, warning);
+    return out->warning != NULL;
+}
+
 Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
                                                const struct tierce__storage *storage)
 {
@@ -448,7 +466,7 @@ Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
     case TIERCE__STORAGE_NONE:
         break;
     }
-    return good ? out : NULL;
+    return good && show_state(api, storage, out) ? out : NULL;
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -497,6 +515,7 @@ static void read_cache_config(const Admin__CacheConfig *cache, struct tierce__gr
     out->reclaim_step = reclaim->reclaim_step_size;
     out->reclaim_step_percentage = reclaim->reclaim_step_percentage;
     out->delay_before_delete_ms = reclaim->delay_before_delete_ms;
+    out->ttl_s = reclaim->ttl_seconds;
     out->max_key_count = indexer->max_key_count;
     out->mutex_shard_count = indexer->mutex_shard_num;
     out->batch_key_count = indexer->batch_key_size;
@@ -581,6 +600,7 @@ static Admin__CacheReclaimStrategy *show_reclaim(struct tierce__api_call *api,
     reclaim->reclaim_step_size = group->reclaim_step;
     reclaim->reclaim_step_percentage = group->reclaim_step_percentage;
     reclaim->delay_before_delete_ms = group->delay_before_delete_ms;
+    reclaim->ttl_seconds = group->ttl_s;
     return reclaim;
 }
 
@@ -630,7 +650,10 @@ Admin__InstanceGroup *tierce__api_show_group(struct tierce__api_call *api,
     out->cache_config = cache;
     out->user_data = group->user_data;
     out->version = group->version;
-    bool good =
-        out->quota != NULL && cache->reclaim_strategy != NULL && cache->meta_indexer_config != NULL;
+    char warning[TIERCE__WARNING_BYTES];
+    tierce__group_warning(warning, api->manager->storages, tierce__api_catalog(api), group);
+    out->warning = copy_text(api, warning);
+    bool good = out->warning != NULL && out->quota != NULL && cache->reclaim_strategy != NULL &&
+                cache->meta_indexer_config != NULL;
     return good ? out : NULL;
 }

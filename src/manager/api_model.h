@@ -6,8 +6,9 @@
 #include "wire/proto/admin_service.pb-c.h"
 
 /*
- * Storages and groups as messages, both ways. What is read borrows from the message and the call's
- * arena; what is shown lies in the reply's memory and borrows texts.
+ * Conversion of storages and groups from and to messages. A struct that was read borrows from the
+ * message and the call's arena. A message that was made lies in the reply's memory and borrows the
+ * struct's texts.
  */
 
 /* false: a field is missing, and `*missing` names it (NULL: no memory). */

@@ -18,17 +18,17 @@ struct tierce__api_call {
     const struct tierce__catalog *catalog; /* tierce__api_catalog */
     int code;                              /* of the status that was set; values of ErrorCode */
     char why[TIERCE__WHY_BYTES];
-    const char *unknown; /* a name in its request that means nothing, in words; or NULL */
+    const char *unknown; /* a text about an unknown name in the request; or NULL */
 };
 
 /* Fills the reply. Always leaves a status (tierce__api_say). */
 typedef void (*tierce__api_fn)(struct tierce__api_call *api);
 
-/* Whether it may wait for I/O, and so runs on a worker. */
+/* Whether the call may block on I/O, and so runs on a worker. */
 enum tierce__api_waits {
     TIERCE__API_NEVER_WAITS,
     TIERCE__API_WAITS,
-    TIERCE__API_WAITS_AS_INSTANCE, /* that the field instance_id names */
+    TIERCE__API_WAITS_AS_INSTANCE, /* as the instance that the field instance_id names */
 };
 
 struct tierce__api_row {
@@ -36,19 +36,33 @@ struct tierce__api_row {
     enum tierce__api_waits waits;
 };
 
-/* By RPC; NULL for those of other files. */
+/* By RPC id; NULL for RPCs that another file implements. */
 extern const struct tierce__api_row tierce__api_meta_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_admin_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_cluster_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_kv_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_debug_rows[TIERCE__RPC_COUNT];
 
-/* What every call has, found in its messages once. */
+/* NULL: no file implements it. */
+const struct tierce__api_row *tierce__api_row(enum tierce__rpc_id id);
+
+/* Whether a call may block on I/O. Its request was read. */
+bool tierce__api_may_wait(const struct tierce__api_call *api);
+
+/* Runs the call, unless this process does not lead or an injected fault prevents it. */
+void tierce__api_run(struct tierce__api_call *api, const struct tierce__fault *fault);
+
+/* Frees the call's messages and memory. */
+void tierce__api_clear(struct tierce__api_call *api);
+
+/* Descriptors of the fields that every call has, looked up once. */
 struct tierce__api_fields {
-    const ProtobufCFieldDescriptor *trace_id, *instance_id; /* of the request; NULL: not of this */
-    const ProtobufCFieldDescriptor *header;                 /* of the reply */
-    const ProtobufCFieldDescriptor *request_id, *status;    /* of the header */
-    const ProtobufCFieldDescriptor *code, *message;         /* of the status */
+    const ProtobufCFieldDescriptor *trace_id,
+        *instance_id;                       /* of the request; NULL: this request has none */
+    const ProtobufCFieldDescriptor *header; /* of the reply */
+    const ProtobufCFieldDescriptor *request_id, *status; /* of the header */
+    const ProtobufCFieldDescriptor *tracer_result;  /* of the header; NULL: this reply has none */
+    const ProtobufCFieldDescriptor *code, *message; /* of the status */
 };
 const struct tierce__api_fields *tierce__api_fields(enum tierce__rpc_id id);
 
@@ -60,20 +74,21 @@ const char *tierce__api_text_field(const ProtobufCMessage *message,
 void tierce__api_say(struct tierce__api_call *api, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Says how a call of the locator or the registry went: `doing` ("start write cache") is part of the
- * text for what has no code of its own, as in KVCM; api->why says why. */
+/* Sets the status from the result of a locator or registry call; api->why has the reason. Errors
+ * without an ErrorCode of their own get a text that contains `doing` ("start write cache"), as in
+ * KVCM. */
 void tierce__api_fail(struct tierce__api_call *api, int rc, const char *doing);
 
-/* Says that, or what was done if nothing failed. */
+/* As tierce__api_fail if rc is an error; otherwise sets OK with the text `done`. */
 void tierce__api_end(struct tierce__api_call *api, int rc, const char *doing, const char *done);
 
 /* `missing or invalid fields: {Api: {field}}` */
 void tierce__api_invalid(struct tierce__api_call *api, const char *field);
 
-/* Zeroed memory that goes with the reply; NULL, and the reply says so. */
+/* Zeroed memory that is freed with the reply. NULL: no memory, and the reply's status says so. */
 void *tierce__api_alloc(struct tierce__api_call *api, size_t count, size_t bytes);
 
-/* A text as messages want it: they do not write to it. */
+/* Casts a text to the type of message fields. Messages do not write to it. */
 static inline char *tierce__api_text(const char *text)
 {
     return (char *)(uintptr_t)text;
@@ -89,25 +104,26 @@ static inline const char *tierce__api_string(const char *text)
  * be one that the admin service does not have. */
 int tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id meta);
 
-/* What the registry holds, as it is now, until the reply is packed: replies may borrow from it. */
+/* The registry's current catalog, held until the reply is packed, so that replies may borrow from
+ * it. */
 const struct tierce__catalog *tierce__api_catalog(struct tierce__api_call *api);
 
-/* The registry's and the locator's part of registering; `storages` = JSON of the group's storages
- * (heap), NULL where there is no such group any more. */
+/* Registers an instance with the registry and the locator. *storages is set to the JSON of the
+ * group's storages (heap), or NULL if the group was removed meanwhile. */
 TIERCE_MUSTUSE int tierce__api_register(struct tierce__api_call *api,
                                         const struct tierce__instance *instance, char **storages);
-/* In the reply's memory; texts are the instance's. NULL: no memory. */
+/* A message in the reply's memory that borrows the instance's texts. NULL: no memory. */
 Meta__InstanceInfo *tierce__api_show_instance(struct tierce__api_call *api,
                                               const struct tierce__instance *instance);
 
 /* Replies in the call's protocol. */
 void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *message);
 
-/* later.c: the same after a while (negative: not within the call's time), when a fault asks for it.
- * The message is written before this returns. */
+/* later.c: replies after a delay (negative: not within the call's time limit), for an injected
+ * fault. The message is serialized before this returns. */
 struct tierce__later;
 TIERCE_MUSTUSE int tierce__later_create(struct tierce__later **out);
-/* Answers what waits; what comes from now on is answered at once. */
+/* Sends the delayed replies; later replies are sent at once. */
 void tierce__later_stop(struct tierce__later *later);
 void tierce__later_destroy(struct tierce__later *later); /* stopped */
 void tierce__later_reply(struct tierce__later *later, struct tierce__call *call,

@@ -18,8 +18,8 @@
 
 enum { DIGEST_BYTES = 32, REMEMBERED_MAX = 256, CREDENTIAL_BYTES_MAX = 1024 };
 
-/* A name and password that were right a while ago, as a keyed digest of both and of the hash that
- * the account had: an account that changed, or went and came again, has another. */
+/* A cached successful login: a keyed digest of the name, the password and the account's password
+ * hash. If the account is changed or recreated, its hash and therefore the digest differ. */
 struct remembered {
     uint8_t digest[DIGEST_BYTES];
     bool is_used;
@@ -28,7 +28,7 @@ struct remembered {
 struct tierce__auth {
     struct tierce__auth_opts opts;
     uint8_t key[DIGEST_BYTES];     /* of this process */
-    struct tierce__lock lock;      /* AUTH: what follows */
+    struct tierce__lock lock;      /* AUTH: guards the fields below */
     struct tierce__tokens *tokens; /* NULL: no file */
     struct remembered remembered[REMEMBERED_MAX];
     size_t next;
@@ -169,7 +169,7 @@ static bool decode_basic(const char *shown, char out[CREDENTIAL_BYTES_MAX])
     return strlen(out) == (size_t)decoded - padding && strchr(out, ':') != NULL;
 }
 
-/* HMAC of "name:password" and, behind a NUL, the hash of the account's. */
+/* HMAC of "name:password", a NUL and the account's password hash. */
 static bool make_digest(uint8_t out[DIGEST_BYTES], const struct tierce__auth *auth,
                         const char *shown, const char *hash)
 {
@@ -187,7 +187,7 @@ static bool make_digest(uint8_t out[DIGEST_BYTES], const struct tierce__auth *au
     return done;
 }
 
-/* `text`: "name:password". account NULL: there is none of that name, which takes as long. */
+/* Checks `text`, "name:password". `account` NULL: unknown name; the check takes as long. */
 static enum tierce__auth_result check_account(struct tierce__auth *auth, const char *text,
                                               const struct tierce__account *account, bool may_wait)
 {

@@ -6,12 +6,12 @@
 #include <stdint.h>
 
 /*
- * Keys of blocks from tokens, as Tair KVCache Manager's clients and servers make them: one 64-bit
- * hash carried on from token to token, and its value after each whole block. Tokens behind the last
- * whole block count for nothing.
+ * Computes block keys from tokens, exactly as Tair KVCache Manager's clients and servers do: a
+ * rolling 64-bit hash over all tokens; the key of a block is its value at the block's end. Tokens
+ * after the last whole block are ignored.
  *
- * The hash is no proof of identity: two chains may have one key. Who needs that sends keys of its
- * own.
+ * The hash is not collision resistant: two chains may share a key. A client that needs stronger
+ * keys sends its own.
  *
  * Thread: any.
  */

@@ -12,7 +12,7 @@
 /* ---- the four kinds -------------------------------------------------------------------------- */
 
 struct kind {
-    const char *list; /* its key in the whole */
+    const char *list; /* the key of its list in the JSON */
     const char *noun;
     size_t size, name_at;
     int (*copy)(void *out, const void *in);
@@ -133,7 +133,7 @@ int tierce__catalog_copy(struct tierce__catalog **out, const struct tierce__cata
 
 void tierce__catalog_put(struct tierce__catalog *catalog)
 {
-    /* acq_rel: whoever frees it has seen the end of everybody else's reading. */
+    /* acq_rel: the thread that frees the catalog sees that all other readers have finished. */
     if (catalog == NULL ||
         atomic_fetch_sub_explicit(&catalog->references, 1, memory_order_acq_rel) != 1)
         return;
@@ -147,7 +147,7 @@ void tierce__catalog_put(struct tierce__catalog *catalog)
 
 /* ---- entries --------------------------------------------------------------------------------- */
 
-/* Where an entry is or would be. */
+/* The index of an entry, or the index at which to insert it. */
 static size_t position_of(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                           const char *name, bool *is_there)
 {

@@ -7,8 +7,8 @@
 #include "manager/registry.h"
 
 /*
- * All that a registry holds at one time. It is made, changed while one thread has it, and then
- * published (registry.c) and never changed again. Lists are sorted by name.
+ * A snapshot of everything in a registry. One thread builds and changes it; once published
+ * (registry.c) it is immutable. Lists are sorted by name.
  */
 
 enum tierce__registry_kind {
@@ -19,7 +19,7 @@ enum tierce__registry_kind {
     TIERCE__KINDS,
 };
 
-/* The next numbers to give; 1 and more. */
+/* The next numbers to assign, from 1. */
 struct tierce__catalog_numbers {
     uint64_t storage, group, instance;
 };
@@ -39,14 +39,14 @@ struct json_object;
 TIERCE_MUSTUSE int tierce__catalog_create(struct tierce__catalog **out);
 TIERCE_MUSTUSE int tierce__catalog_copy(struct tierce__catalog **out,
                                         const struct tierce__catalog *in);
-/* Gives a reference back, the last of which frees it. NULL is accepted. */
+/* Releases a reference; the last one frees the catalog. NULL is accepted. */
 void tierce__catalog_put(struct tierce__catalog *catalog);
 
 /* One entry by its name, or NULL. */
 void *tierce__catalog_find(const struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                            const char *name);
-/* Puts an entry [transfer] in its place, instead of the one of its name if there is one. -ENOMEM:
- * it is still the caller's. */
+/* Inserts an entry [transfer], replacing an entry of the same name. Error: -ENOMEM, the entry stays
+ * the caller's. */
 TIERCE_MUSTUSE int tierce__catalog_set(struct tierce__catalog *catalog,
                                        enum tierce__registry_kind kind, const void *entry);
 void tierce__catalog_remove(struct tierce__catalog *catalog, enum tierce__registry_kind kind,
@@ -55,18 +55,20 @@ void tierce__catalog_remove(struct tierce__catalog *catalog, enum tierce__regist
 const char *tierce__catalog_name(const struct tierce__catalog *catalog,
                                  enum tierce__registry_kind kind, size_t i);
 
-/* Gives a number to each storage, group and instance that has none, or one that another has.
- * TIERCE_E_LIMIT: all are used up. */
+/* Assigns a number to each storage, group and instance whose number is missing or a duplicate.
+ * TIERCE_E_LIMIT: all numbers are used up. */
 TIERCE_MUSTUSE int tierce__catalog_number(struct tierce__catalog *catalog, char why[256]);
 
-/* One entry's stored JSON (heap), and back into the catalog: TIERCE_E_FORMAT. */
+/* Write one entry as stored JSON (heap), and read it back into the catalog. Errors of reading:
+ * TIERCE_E_FORMAT. */
 TIERCE_MUSTUSE int tierce__catalog_print(char **out, const struct tierce__catalog *catalog,
                                          enum tierce__registry_kind kind, size_t i);
 TIERCE_MUSTUSE int tierce__catalog_read(struct tierce__catalog *catalog,
                                         enum tierce__registry_kind kind, struct json_object *json,
                                         char why[256]);
 
-/* All of it as one JSON text (heap), and back into an empty one; everything has a number then. */
+/* Write the catalog as one JSON text (heap), and read it back into an empty catalog. After reading
+ * every entry has a number. */
 TIERCE_MUSTUSE int tierce__catalog_print_all(char **out, const struct tierce__catalog *catalog);
 TIERCE_MUSTUSE int tierce__catalog_read_all(struct tierce__catalog *catalog, const char *text,
                                             size_t bytes, char why[256]);

@@ -5,6 +5,7 @@
 #include "base/loopback.h"
 #include "manager/config_kvcm.h"
 #include "manager/config_private.h"
+#include "manager/startup.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -22,7 +23,7 @@ static const struct tierce__param params[] = {
 #undef TIERCE_PARAM
 };
 
-/* Variables that share the prefix and are no parameters. */
+/* Variables with the prefix that are not parameters. */
 static const char *const other_variables[] = {ENV_CONFIG, NULL};
 
 const struct tierce__param *tierce__manager_params(void)
@@ -57,8 +58,9 @@ struct request {
     struct tierce__kvcm_settings *settings;
 };
 
-/* The value of a flag, "-cVALUE", "-c VALUE", "--name=VALUE" or "--name VALUE", with *i moved over
- * it; NULL if argv[*i] is another flag. *missing: it is this one, and no value follows. */
+/* Returns the value of a flag, "-cVALUE", "-c VALUE", "--name=VALUE" or "--name VALUE", and
+ * advances *i over it. NULL if argv[*i] is another flag. *missing: it is this flag, but its value
+ * is missing. */
 static const char *value_of(int *i, int argc, char *const *argv, char letter, const char *name,
                             bool *missing)
 {
@@ -82,7 +84,8 @@ static bool is_flag(const char *arg, const char *letter, const char *name)
     return strcmp(arg, letter) == 0 || strcmp(arg, name) == 0;
 }
 
-/* Whether an argument is --NAME=VALUE with the name of a parameter that is to be set later. */
+/* Returns whether an argument is --NAME=VALUE with the name of a parameter. Such parameters are set
+ * later. */
 static bool is_param_flag(const char *arg)
 {
     return strncmp(arg, "--", 2) == 0 && strchr(arg, '=') != NULL;
@@ -132,7 +135,7 @@ static int read_arguments(struct request *request, int argc, char *const *argv,
     return rc;
 }
 
-/* Sets what stands there as --NAME=VALUE; the other flags have been seen to be right. */
+/* Sets the parameters given as --NAME=VALUE. The other flags were checked before. */
 static int apply_flags(struct tierce__config *values, int argc, char *const *argv,
                        struct tierce__config_error *error)
 {
@@ -218,6 +221,7 @@ static void fill(struct tierce__manager_config *config, struct tierce__config *v
         .log_folder = text_of(values, TIERCE__MANAGER_LOG_FOLDER),
         .logs_to_console = flag_of(values, TIERCE__MANAGER_LOG_CONSOLE),
         .logs_metrics = flag_of(values, TIERCE__MANAGER_METRICS_LOG),
+        .logs_accesses = flag_of(values, TIERCE__MANAGER_LOG_ACCESS),
         .metrics_interval_ms = u32_of(values, TIERCE__MANAGER_METRICS_INTERVAL),
     };
 }
@@ -290,7 +294,7 @@ static int check(const struct tierce__manager_config *config, struct tierce__con
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* All sources, in their order. */
+/* Reads all sources, in their order. */
 static int load_values(struct tierce__config *values, const struct request *request, int argc,
                        char *const *argv, char *const *env, char **warnings,
                        struct tierce__config_error *error)
@@ -332,6 +336,8 @@ int tierce__manager_config_load(struct tierce__manager_config *out, int argc, ch
         fill(&config, values);
         rc = check(&config, error);
     }
+    if (rc == 0 && tierce__state_folder(&config.state_folder, env) != 0)
+        rc = tierce__config_fail(error, -ENOMEM, "no memory");
     tierce__kvcm_settings_destroy(request.settings);
     if (rc != 0) {
         tierce__config_destroy(values);
@@ -348,5 +354,6 @@ int tierce__manager_config_load(struct tierce__manager_config *out, int argc, ch
 void tierce__manager_config_clear(struct tierce__manager_config *config)
 {
     tierce__config_destroy(config->values);
+    tierce__free(config->state_folder);
     *config = (struct tierce__manager_config){0};
 }

@@ -11,13 +11,13 @@
 #include "base/config.h"
 
 /*
- * What a manager is started with, from whichever of two ways it was said in: Tierce's own
- * (params.def: YAML, TIERCE_MANAGER_LISTEN_HOST, --listen.host=VALUE) or KVCM's
- * (config_kvcm.h). Later sources override earlier ones:
+ * The configuration of a manager. It can be written in two forms: Tierce's own (params.def: YAML,
+ * TIERCE_MANAGER_LISTEN_HOST, --listen.host=VALUE) and KVCM's (config_kvcm.h). Later sources
+ * override earlier ones:
  *
  *     defaults < YAML file < KVCM (file < -e < environment) < TIERCE_MANAGER_* < flags
  *
- * Thread: one at a time until it is only read.
+ * Threads: one at a time for load and clear; any for reading.
  */
 
 enum tierce__manager_param {
@@ -38,16 +38,16 @@ enum tierce__manager_action {
     TIERCE__MANAGER_MARKDOWN, /* the reference of params.def */
 };
 
-/* Texts are never NULL; what is not said is "". */
+/* Texts are never NULL; a text that is not configured is "". */
 struct tierce__manager_config {
-    struct tierce__config *values; /* owned: what the fields below are taken from */
+    struct tierce__config *values; /* owned: the values behind the fields below */
     enum tierce__manager_action action;
     bool is_daemon;
 
     const char *host;
     uint16_t grpc_port, http_port, admin_http_port; /* 0: a free one */
-    bool shares_grpc;                               /* administration on grpc_port */
-    uint16_t admin_grpc_port;                       /* else: its own, never 0 */
+    bool shares_grpc;         /* administration calls are served on grpc_port */
+    uint16_t admin_grpc_port; /* otherwise: the port for administration calls, never 0 */
     bool has_debug;
     uint16_t debug_http_port;
     bool is_insecure;
@@ -61,29 +61,30 @@ struct tierce__manager_config {
 
     const char *registry_uri;
     const char *startup_file;
+    char *state_folder; /* owned: tierce__state_folder (startup.h); NULL: not known */
     const char *elector_uri;
-    const char *node_id; /* "": to be made */
+    const char *node_id; /* "": one is generated */
     uint32_t elector_lease_ms, elector_interval_ms;
     uint32_t delete_threads;
     const char *quota_groups; /* "NAME=SIZE,NAME=SIZE" */
 
     enum tierce_log_level log_level;
     const char *log_folder;
-    bool logs_to_console, logs_metrics;
+    bool logs_to_console, logs_metrics, logs_accesses;
     uint32_t metrics_interval_ms;
 };
 
 /*
- * From the arguments behind the subcommand's name and an environment (as `environ`). In warnings
- * (NULL, or heap: tierce__free) come lines for people: keys that are not known or mean nothing
- * here. Errors, *out untouched and `error` filled: TIERCE_E_CONFIG, negative errno (a file),
- * -ENOMEM.
+ * Loads the configuration from the arguments after the subcommand's name and from an environment
+ * (as `environ`). *warnings is set to NULL, or to one line (heap: tierce__free) for each key that
+ * is unknown or has no effect here. Errors, *out untouched and `error` filled: TIERCE_E_CONFIG,
+ * negative errno (a file), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__manager_config_load(struct tierce__manager_config *out, int argc,
                                                char *const *argv, char *const *env, char **warnings,
                                                struct tierce__config_error *error);
 
-/* Accepts a zeroed one. */
+/* Frees what the configuration owns. A zeroed one is accepted. */
 void tierce__manager_config_clear(struct tierce__manager_config *config);
 
 #endif

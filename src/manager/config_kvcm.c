@@ -16,7 +16,7 @@
 #define OUR_PREFIX       "tierce."
 #define SOURCE_BYTES_MAX 160u
 
-/* Where a setting comes from; a later one overrides an earlier one. */
+/* The sources of settings; a later one overrides an earlier one. */
 enum rank { RANK_FILE, RANK_ARGUMENT, RANK_ENVIRONMENT };
 
 struct setting {
@@ -92,7 +92,8 @@ static int make_room(struct tierce__kvcm_settings *settings)
     return 0;
 }
 
-/* One "key=value" of `length` bytes. Within a file the last of one key counts, else the first. */
+/* Adds one "key=value" of `length` bytes. If a key is repeated, the last value counts in a file,
+ * and the first value elsewhere. */
 static int put(struct tierce__kvcm_settings *settings, enum rank rank, const char *pair,
                size_t length, const char *where, struct tierce__config_error *error)
 {
@@ -124,8 +125,8 @@ static int put(struct tierce__kvcm_settings *settings, enum rank rank, const cha
 
 /* ---- sources --------------------------------------------------------------------------------- */
 
-/* How much of a line stands before its comment: a '#' at the beginning or behind a space. (A URI
- * may hold one.) */
+/* The length of a line without its comment, which begins with '#' at the line's start or after a
+ * space. (A URI may contain '#'.) */
 static size_t without_comment(const char *line, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
@@ -198,10 +199,10 @@ int tierce__kvcm_settings_load_env(struct tierce__kvcm_settings *settings, char 
 
 /* ---- meaning --------------------------------------------------------------------------------- */
 
-/* How a value becomes one of ours. */
+/* How a value is converted to one of our parameters. */
 enum meaning {
     AS_IT_IS,
-    NOTHING,      /* known, and without effect here */
+    NOTHING,      /* known, but without effect here */
     IF_TRUE,      /* "true" or anything else */
     ONE_AT_LEAST, /* 0 is 1 */
     LOG_LEVEL,    /* 0 .. 5, or a name */
@@ -239,7 +240,7 @@ static const struct {
 static const char *const ports[] = {"kvcm.service.rpc_port", "kvcm.service.http_port",
                                     "kvcm.service.admin_rpc_port", "kvcm.service.admin_http_port"};
 
-/* NULL: none is near enough to be meant. */
+/* NULL: no name is similar enough. */
 static const char *nearest_key(const char *key)
 {
     enum { EDITS_MAX = 4 };
@@ -264,7 +265,7 @@ static int warn_unknown(const struct setting *setting, char **warnings)
                                 setting->source, shown);
 }
 
-/* 1 is fatal, 5 debug; 0 stands for the default. */
+/* 1 is fatal, 5 debug, 0 the default. */
 static const char *to_log_level(const char *value)
 {
     static const char *const levels[] = {"info", "error", "error", "warn", "info", "debug"};
@@ -324,7 +325,7 @@ static int apply_one(const struct setting *setting, struct tierce__config *value
                               setting->source, error);
 }
 
-/* A port that is not named is 0 as soon as another one is. */
+/* If any port is set, ports that are not set become 0. */
 static int apply_ports(const struct tierce__kvcm_settings *settings, struct tierce__config *values,
                        struct tierce__config_error *error)
 {

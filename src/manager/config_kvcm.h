@@ -5,11 +5,11 @@
 #include "base/config.h"
 
 /*
- * The configuration of Tair KVCache Manager: keys such as kvcm.service.rpc_port, in a file of
- * "key = value" lines, behind -e, and in the environment under the same names with their dots.
- * Any parameter of params.def can stand there too, as tierce.NAME.
+ * The configuration of Tair KVCache Manager: keys such as kvcm.service.rpc_port, in a file of "key
+ * = value" lines, behind -e, and in the environment under the same names with their dots. A
+ * parameter of params.def can be set there too, as tierce.NAME.
  *
- * As in the original, a port that is not named is 0 as soon as another one is.
+ * As in KVCM, if any port is set, ports that are not set become 0.
  *
  * Thread: one at a time.
  */
@@ -26,12 +26,12 @@ TIERCE_MUSTUSE int tierce__kvcm_settings_load_file(struct tierce__kvcm_settings 
                                                    const char *path,
                                                    struct tierce__config_error *error);
 
-/* The same for bytes in memory, [borrow] for the call; `name` stands for the path. */
+/* The same for bytes in memory, [borrow] for the call; errors name the source `name`. */
 TIERCE_MUSTUSE int tierce__kvcm_settings_load_text(struct tierce__kvcm_settings *settings,
                                                    const char *name, const char *text,
                                                    struct tierce__config_error *error);
 
-/* One "key=value" of -e. Of several with one key the first counts. */
+/* Adds one "key=value" of -e. If a key is repeated, the first value is used. */
 TIERCE_MUSTUSE int tierce__kvcm_settings_set(struct tierce__kvcm_settings *settings,
                                              const char *pair, struct tierce__config_error *error);
 
@@ -40,8 +40,8 @@ TIERCE_MUSTUSE int tierce__kvcm_settings_load_env(struct tierce__kvcm_settings *
                                                   char *const *env,
                                                   struct tierce__config_error *error);
 
-/* Sets what the keys mean in a configuration of params.def. Appends a line for each key that is
- * not known or means nothing here to *warnings (NULL or heap). Errors: as tierce__config_set. */
+/* Applies the settings to a configuration of params.def. Appends a line to *warnings (NULL or heap)
+ * for each key that is unknown or has no effect here. Errors: as tierce__config_set. */
 TIERCE_MUSTUSE int tierce__kvcm_settings_apply(const struct tierce__kvcm_settings *settings,
                                                struct tierce__config *values, char **warnings,
                                                struct tierce__config_error *error);

@@ -13,7 +13,7 @@
 
 struct tierce__deleter {
     struct tierce__locator *locator;
-    struct tierce__lock lock; /* DELETER: what follows */
+    struct tierce__lock lock; /* DELETER: guards the fields below */
     struct tierce__cond wake, idle;
     struct tierce__deadlines waiting;
     uint64_t executing;
@@ -53,7 +53,7 @@ void tierce__deletion_destroy(struct tierce__deletion *deletion)
     tierce__live_release(live);
 }
 
-/* A record may have several locations, so that there may be more items than keys. */
+/* A record may have several locations, so there may be more items than keys. */
 static int make_room(struct tierce__deletion *deletion)
 {
     if (deletion->count < deletion->room)
@@ -205,7 +205,7 @@ static void grow_deleting(struct tierce__deleting *deleting)
     *deleting = grown;
 }
 
-/* For those who look only: without memory a key is not found, and nothing else. */
+/* Only for lookups: if memory runs out, the key is not found here; nothing else is affected. */
 static void note_deleting(struct tierce__deleting *deleting, struct tierce__deletion *deletion)
 {
     for (size_t i = 0; i < deletion->count; i++) {
@@ -255,7 +255,7 @@ void tierce__deleting_clear(struct tierce__deleting *deleting)
 
 /* ---- doing one batch ------------------------------------------------------------------------- */
 
-/* One batch on its way. */
+/* The state of processing one batch. */
 struct doing {
     struct tierce__deletion *deletion;
     const struct tierce__catalog *catalog;
@@ -267,15 +267,15 @@ struct doing {
     uint64_t orphans;
 };
 
-/* What a batch deletes in one storage. */
+/* The part of a batch in one storage. */
 struct part {
     uint16_t number;
     uint8_t type;
-    const struct tierce__storage *storage; /* NULL: not in the registry any more */
+    const struct tierce__storage *storage; /* NULL: no longer in the registry */
     struct tierce__spec_place *places;
     size_t first, count, room; /* among those of all parts */
     uint64_t bytes;
-    bool is_given; /* its slots are on their way to be free */
+    bool is_given; /* its slots are being freed */
 };
 
 static struct part *part_of(struct doing *d, const struct tierce__location *location)
@@ -327,8 +327,8 @@ static int make_parts(struct doing *d)
     return 0;
 }
 
-/* Which files of a part go now: those that are empty, and the second time those of one block, which
- * a late writer may have made again. */
+/* Selects the files of a part to delete now: empty files; in a second deletion, files of one block,
+ * which a late writer may have created again. */
 static int find_empty(struct doing *d, struct part *part, bool *is_empty)
 {
     if (!d->deletion->is_sweep) {
@@ -361,7 +361,7 @@ static int delete_part(struct doing *d, struct part *part)
     int rc = find_empty(d, part, is_empty);
     for (size_t p = 0; rc == 0 && p < part->count && part->storage != NULL; p++) {
         if (part->places[p].uri != NULL && !is_empty[p])
-            d->orphans++; /* a slot of a file that others may be in */
+            d->orphans++; /* a slot of a file that other blocks may use */
         if (!is_empty[p])
             continue;
         paths[count] =
@@ -377,19 +377,18 @@ static int delete_part(struct doing *d, struct part *part)
         return rc;
     rc = tierce__storages_delete(live->locator->opts.storages, part->storage, paths, count, status);
     if (rc == TIERCE_E_UNSUPPORTED) {
-        d->orphans += count; /* their bytes are the storage's owner's to delete */
+        d->orphans += count; /* the storage's owner must delete their bytes */
         return 0;
     }
     for (size_t i = 0; i < count && rc == 0; i++) {
-        bool is_refused =
-            status[i] == TIERCE_E_ARGUMENT; /* and will be, however often it is tried */
+        bool is_refused = status[i] == TIERCE_E_ARGUMENT; /* a retry would fail the same way */
         d->orphans += is_refused || status[i] == TIERCE_E_UNSUPPORTED;
         rc = is_refused || status[i] == TIERCE_E_UNSUPPORTED ? 0 : status[i];
     }
     return rc;
 }
 
-/* The note goes, or stays for the second time; the slots are free in the same batch. */
+/* Drops the note, or rewrites it for the second deletion; frees the slots in the same batch. */
 static int write_end(struct doing *d)
 {
     struct tierce__deletion *deletion = d->deletion;
@@ -406,7 +405,7 @@ static int write_end(struct doing *d)
     return tierce__meta_index_write_notes(deletion->live->index, d->notes, d->note_count);
 }
 
-/* Slots and bytes follow what has happened. */
+/* Updates slots and quotas after the batch was written or failed. */
 static void settle(struct doing *d, bool is_done)
 {
     struct tierce__live *live = d->deletion->live;
@@ -423,7 +422,7 @@ static void settle(struct doing *d, bool is_done)
     }
 }
 
-/* Looks for the note of a batch that may not have been written. -ENOENT: it was not. */
+/* Looks for the note of a batch with an unknown outcome. -ENOENT: it was not written. */
 static int end_doubt(struct doing *d)
 {
     struct tierce__deletion *deletion = d->deletion;
@@ -445,7 +444,7 @@ static int end_doubt(struct doing *d)
     return 0;
 }
 
-/* Whether the batch that ends it was written whose store did not say so. 1, 0, or the store's
+/* Returns whether the ending batch with an unknown outcome was written: 1, 0, or the store's
  * error. */
 static int was_ended(struct doing *d)
 {
@@ -466,7 +465,7 @@ static int was_ended(struct doing *d)
     return rc < 0 ? rc : is_ended;
 }
 
-/* What is known of an end that was in doubt: 1: it has ended; 0: it has not, and is done again. */
+/* Settles an end with an unknown outcome. 1: it was written; 0: it was not, and is repeated. */
 static int end_again(struct doing *d)
 {
     int ended = was_ended(d);
@@ -535,8 +534,8 @@ static struct tierce__deletion *take_due(struct tierce__deleter *deleter)
     return TIERCE__CONTAINER_OF(first, struct tierce__deletion, deadline);
 }
 
-/* DELETER held. Without memory the batch is left to whoever leads next: its note is there, and
- * until then its bytes count. */
+/* DELETER held. If memory runs out, the batch is left to the next leader: its note is stored, and
+ * its bytes count until then. */
 static bool wait_again(struct tierce__deleter *deleter, struct tierce__deletion *deletion,
                        int64_t due_us)
 {
@@ -556,7 +555,8 @@ static void forget_keys(struct tierce__deletion *deletion)
     tierce__lock_drop(&live->lock);
 }
 
-/* DELETER held: what becomes of a batch that was tried; whether it waits again. */
+/* DELETER held. Queues a batch that was tried again, or finishes it. Returns whether it was
+ * queued. */
 static bool decide(struct tierce__deleter *deleter, struct tierce__deletion *deletion, int rc)
 {
     deleter->executing--;
@@ -576,7 +576,7 @@ static bool decide(struct tierce__deleter *deleter, struct tierce__deletion *del
     return wait_again(deleter, deletion, deletion->sweep_us);
 }
 
-/* Takes a batch that is due and was counted as executing through to its end. */
+/* Processes a batch that is due and counted as executing. */
 static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
 {
     uint64_t orphans = 0;
@@ -639,7 +639,7 @@ size_t tierce__deleter_step(struct tierce__deleter *deleter, size_t batches_max)
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
-/* How long to sleep at most: the wall clock may be set. */
+/* The maximum sleep, because the wall clock may be set. */
 enum { LOOK_MS = 200 };
 
 static void *run(void *arg)
@@ -737,10 +737,10 @@ void tierce__deleter_hasten(struct tierce__deleter *deleter, const struct tierce
         struct tierce__deadline *member = deleter->waiting.items[i];
         struct tierce__deletion *deletion =
             TIERCE__CONTAINER_OF(member, struct tierce__deletion, deadline);
-        /* A second sweep, and a try after one that failed, keep their time. */
+        /* A second deletion and a retry keep their due time. */
         if (deletion->live == live && !deletion->is_sweep && deletion->tries == 0 &&
             member->at > now && tierce__deadline_set(&deleter->waiting, member, now) < 0)
-            break; /* it was in the heap: not to be */
+            break; /* cannot fail: it was in the heap before */
     }
     tierce__lock_drop(&deleter->lock);
 }

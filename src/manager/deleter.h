@@ -8,13 +8,13 @@
 #include "manager/meta_store.h"
 
 /*
- * What is being deleted: batches of locations that no index names any more. A batch is a durable
- * note from the moment its records are gone until its files are; when its time has come, its files
- * are deleted, its slots given back, its note dropped and its bytes given back to the quotas. What
- * a storage cannot delete now is tried again later and later.
+ * Deletes locations that have left the index, in batches. A batch is stored as a durable note from
+ * the moment its records are removed until its files are deleted. When a batch is due, the deleter
+ * deletes its files, frees its slots, drops its note and returns its bytes to the quotas. Deletions
+ * that fail are retried with growing delays.
  *
- * Threads: any. With threads, batches are done as they become due; without, by
- * tierce__deleter_step.
+ * Threads: any. The deleter's own threads process batches when they are due; a deleter without
+ * threads processes them in tierce__deleter_step.
  */
 
 struct tierce__locator;
@@ -27,25 +27,25 @@ struct tierce__deletion_item {
 };
 
 struct tierce__deletion {
-    struct tierce__deadline deadline; /* in the queue, at due_us or when it is tried again */
+    struct tierce__deadline deadline; /* in the queue, at due_us or at the time of the next retry */
     int64_t due_us;
     struct tierce__live *live; /* held */
     uint64_t note;
-    int64_t reusable_us;  /* its slots are used again from then on */
-    int64_t sweep_us;     /* a writer that was late may have made the files again: they are deleted
-                             once more then; 0: not */
-    bool is_sweep;        /* that second time: its bytes are given back already */
-    bool is_doubtful;     /* nobody knows whether it was written: its bytes serve until its note is
-                             found, or it never was */
-    bool is_end_doubtful; /* nor whether its end was: its slots are on their way until that is known
-                           */
+    int64_t reusable_us; /* its slots may be reused from then on */
+    int64_t sweep_us; /* time of a second deletion, because a late writer may have created the files
+                         again; 0: none */
+    bool is_sweep;    /* this is the second deletion: its bytes were returned already */
+    bool is_doubtful; /* it is unknown whether the note was written; until that is known the bytes
+                         count as serving */
+    bool is_end_doubtful; /* it is unknown whether the end was written; until that is known the
+                             slots are not reused */
     uint32_t tries;
     size_t count, room;
     struct tierce__deletion_item *items;
     struct tierce__arena arena; /* all of it, and this struct */
 };
 
-/* The keys of an instance that are being deleted, for those who look. */
+/* The keys of an instance that are being deleted, for lookups by key. */
 struct tierce__deleting {
     struct tierce__deleting_key **buckets;
     size_t bucket_count, count;
@@ -68,26 +68,29 @@ void tierce__deletion_destroy(struct tierce__deletion *deletion);
 TIERCE_MUSTUSE int tierce__deletion_add(struct tierce__deletion *deletion, int64_t key,
                                         const struct tierce__location *location);
 
-/* The durable form, a note, in the batch's arena; and back. */
+/* Write the batch as a note in its arena, and read it back. */
 TIERCE_MUSTUSE int tierce__deletion_write(struct tierce__deletion *deletion,
                                           struct tierce__meta_note *note);
 TIERCE_MUSTUSE int tierce__deletion_read(struct tierce__deletion **out, struct tierce__live *live,
                                          const struct tierce__meta_note *note);
 
-/* Takes the batch, whose note is written; due at due_us. [transfer] */
+/* Queues a batch whose note was written; it is due at due_us. [transfer] */
 void tierce__deleter_submit(struct tierce__deleter *deleter, struct tierce__deletion *deletion);
 
-/* Does what is due; returns how many batches were finished. */
+/* Processes batches that are due; returns the number of finished batches. */
 size_t tierce__deleter_step(struct tierce__deleter *deleter, size_t batches_max);
 
-/* What waits for an instance that goes is due: nobody is told of its blocks any more. To be
- * repeated until nothing waits: one may miss what moves in the queue. */
+/* Makes all queued batches of an instance due at once, because the instance is being removed and
+ * its blocks are no longer returned to clients. Call it until the queue has none of its batches:
+ * one call may miss a batch that moves within the queue. */
 void tierce__deleter_hasten(struct tierce__deleter *deleter, const struct tierce__live *live);
 
-/* Forgets what waits for an instance whose space goes: second sweeps are not made. */
+/* Drops the queued batches of an instance whose space is being deleted; second deletions are
+ * skipped. */
 void tierce__deleter_forget(struct tierce__deleter *deleter, const struct tierce__live *live);
 
-/* Waits until no batch is being worked at, and forgets all of them: their notes stay. */
+/* Waits until no batch is being processed, then drops all batches from memory. Their notes stay in
+ * the store. */
 void tierce__deleter_drop(struct tierce__deleter *deleter);
 
 struct tierce__deleter_stats {

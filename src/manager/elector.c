@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two threads: the keeper, alone with the lease, takes and renews it; the caller runs promote and
- * demote. They share a state:
+ * Two threads: the keeper, which alone uses the lease, acquires and renews it; the caller runs
+ * promote and demote. They share a state:
  *
  *     FOLLOWING ──taken──▶ PROMOTING ──promote()──▶ LEADING
  *         ▲                    │ failed                │ lost, given up, stopped
@@ -34,7 +34,7 @@ enum {
     MARGIN = 10,  /* of a lease, the part before its end at which a leader stops: clocks drift */
     TIMEOUTS = 4, /* of a lease, the part that one call may take */
     DELAY_MS_MAX = INT32_MAX, /* of a campaign */
-    LOOK_MS = 1000,           /* between two looks at who leads, of one who does not run */
+    LOOK_MS = 1000, /* between two reads of the leader's name, while this node does not campaign */
 };
 
 enum state { FOLLOWING, PROMOTING, LEADING, DEMOTING, RESIGNING };
@@ -47,27 +47,29 @@ struct tierce__elector {
     void *arg;
     char node_id[TIERCE__LEASE_HOLDER_BYTES];
     struct tierce__lease *lease; /* the keeper's */
-    int lease_error;             /* what the lease said last, if it did not work; the keeper's */
+    int lease_error;             /* the last error of the lease; used by the keeper only */
     pthread_t keeper, caller;
 
-    /* Until when this node leads, on the clock of boot_ns; 0: it does not. Written under the lock;
-     * release, so that whoever sees that it leads sees what promote() did. */
+    /* The time until which this node leads, on the clock of boot_ns; 0: it does not lead. Written
+     * under the lock, with release, so that a thread that sees the leadership sees the effects of
+     * promote(). */
     _Atomic uint64_t leads_until_ns;
     _Atomic int64_t campaign_delay_ms;
 
-    struct tierce__lock lock; /* guards what follows */
+    struct tierce__lock lock; /* guards the fields below */
     struct tierce__cond changed;
     enum state state;
-    bool has_lease;                             /* as far as we know */
-    bool is_resigning, is_stopping, has_failed; /* asked to give it up; to end; promote() failed */
+    bool has_lease; /* as far as we know */
+    bool is_resigning, is_stopping,
+        has_failed; /* requests: release the lease; end; promote() failed */
     uint64_t fence;
     uint64_t lease_until_ns, renew_ns, campaign_ns, look_ns; /* boot_ns */
-    uint64_t turn_ns;                                        /* when the keeper last turned */
-    int trouble;                                             /* of the last campaign */
+    uint64_t turn_ns; /* time of the keeper's last iteration */
+    int trouble;      /* of the last campaign */
     char leader[TIERCE__LEASE_HOLDER_BYTES];
 };
 
-/* Goes on while the machine sleeps, as the lease elsewhere does. */
+/* This clock advances while the machine is suspended, as the lease does elsewhere. */
 static uint64_t boot_ns(void)
 {
     struct timespec ts;
@@ -100,7 +102,7 @@ static void move_to(struct tierce__elector *elector, enum state state)
     tierce__cond_broadcast(&elector->changed);
 }
 
-/* Whether this node has the lease and may act on it. */
+/* Returns whether this node holds the lease and may act as the leader. */
 static bool may_lead(const struct tierce__elector *elector)
 {
     return elector->has_lease && !elector->is_resigning && !elector->is_stopping &&
@@ -109,7 +111,7 @@ static bool may_lead(const struct tierce__elector *elector)
 
 /* ---- the keeper ------------------------------------------------------------------------------ */
 
-/* The lease lasts from before the call that took or renewed it. */
+/* The lease is counted from before the call that acquired or renewed it. */
 static void note_lease(struct tierce__elector *elector, uint64_t from_ns)
 {
     elector->has_lease = true;
@@ -158,15 +160,15 @@ static void renew(struct tierce__elector *elector)
     tierce__lock_drop(&elector->lock);
     int rc = elector->lease->ops->renew(elector->lease, elector->lease_ms);
     tierce__lock_take(&elector->lock);
-    /* A renewal that came back too late is none: in between others may have led. */
+    /* A renewal that returns too late does not count: another node may have led meanwhile. */
     if (rc == 0 && boot_ns() < elector->lease_until_ns)
         note_lease(elector, from_ns);
     else if (rc == TIERCE_E_REFUSED || boot_ns() >= elector->lease_until_ns)
         elector->has_lease = false;
 }
 
-/* Also a lease that seems lost: it may have been renewed after all, too late. Whether it is ours is
- * looked at there. */
+/* A lease that seems lost is released too: a late renewal may have succeeded. The release checks
+ * the holder. */
 static void give(struct tierce__elector *elector)
 {
     elector->has_lease = false;
@@ -175,7 +177,7 @@ static void give(struct tierce__elector *elector)
     tierce__lock_take(&elector->lock);
 }
 
-/* Others get their chance before this node runs again. */
+/* Other nodes may campaign before this node does so again. */
 static void put_off(struct tierce__elector *elector)
 {
     int64_t delay_ms = atomic_load_explicit(&elector->campaign_delay_ms, memory_order_relaxed);
@@ -196,7 +198,7 @@ static void resign(struct tierce__elector *elector)
     move_to(elector, FOLLOWING);
 }
 
-/* One turn of the keeper, by the state it finds. */
+/* One iteration of the keeper, by the state. */
 static void turn(struct tierce__elector *elector)
 {
     if (elector->has_lease && elector->state != RESIGNING && boot_ns() >= elector->renew_ns)
@@ -297,14 +299,14 @@ static int open_lease(struct tierce__elector *elector, const char *uri, char why
     const struct tierce__lease_ops *ops = tierce__lease_find(uri);
     if (ops != NULL)
         return ops->open(&elector->lease, uri, elector->node_id, elector->lease_ms / TIMEOUTS, why);
-    /* Not the URI itself, in which there may be a password. */
+    /* The URI itself is not logged, because it may contain a password. */
     snprintf(why, 256,
              "the URI of a lease begins with memory://, file://, redis:// or etcd://, or "
              "is empty");
     return TIERCE_E_CONFIG;
 }
 
-/* Frees what is there; no thread runs. */
+/* Frees the parts that exist; no thread runs. */
 static void destroy(struct tierce__elector *elector)
 {
     if (elector->lease != NULL)
@@ -328,7 +330,7 @@ static void end_threads(struct tierce__elector *elector)
 
 static int start_threads(struct tierce__elector *elector)
 {
-    /* The caller first: the keeper may need it to end. */
+    /* Join the caller first: the keeper may need it to end. */
     int rc = -pthread_create(&elector->caller, NULL, call, elector);
     if (rc != 0)
         return rc;

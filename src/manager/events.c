@@ -22,7 +22,7 @@ static void put_id(struct tierce__line *line)
         tierce__line_put_string(line, id);
 }
 
-/* What all events begin with, in KVCM's order. */
+/* The first fields of all events, in KVCM's order. */
 static void begin(struct tierce__line *line, const char *source, const char *component,
                   const char *type, int64_t now_us)
 {
@@ -97,9 +97,32 @@ static const char *query_name(int query)
                                            : "reverse_roll_sw_match";
 }
 
+static void put_block_size(struct tierce__line *line, int32_t block_size)
+{
+    tierce__line_put(line, ",\"block_size\":");
+    tierce__line_put_int(line, block_size > 0 ? block_size : 0);
+}
+
+/* A single number if all blocks have the same size, which is the case unless spec groups are
+ * named. */
+static void put_block_bytes(struct tierce__line *line, const uint64_t *bytes, size_t count)
+{
+    size_t same = 0;
+    while (same < count && bytes[same] == bytes[0])
+        same++;
+    if (count == 0)
+        return;
+    tierce__line_put(line, same == count ? ",\"block_bytes\":" : ",\"block_bytes\":[");
+    for (size_t i = 0; i < (same == count ? 1 : count); i++) {
+        tierce__line_put(line, i > 0 ? "," : "");
+        tierce__line_put_int(line, (int64_t)bytes[i]);
+    }
+    tierce__line_put(line, same == count ? "" : "]");
+}
+
 void tierce__events_get(struct tierce__line_log *log, int64_t now_us,
                         const struct tierce__get_request *request, const int64_t *tokens,
-                        size_t token_count)
+                        size_t token_count, const struct tierce__got *got)
 {
     struct tierce__line line = {0};
     if (!tierce__line_log_is_read(log))
@@ -113,6 +136,7 @@ void tierce__events_get(struct tierce__line_log *log, int64_t now_us,
     tierce__line_put(&line, ",\"sw_size\":");
     tierce__line_put_int(&line, request->window);
     put_strings(&line, "location_spec_names", request->spec_names, request->spec_name_count);
+    put_block_size(&line, got->block_size);
     end(&line, log);
 }
 
@@ -133,6 +157,8 @@ void tierce__events_start(struct tierce__line_log *log, int64_t now_us,
                 request->spec_groups != NULL ? request->count : 0);
     tierce__line_put(&line, ",\"write_timeout_seconds\":");
     tierce__line_put_int(&line, request->timeout_s);
+    put_block_size(&line, started->block_size);
+    put_block_bytes(&line, started->bytes, request->count);
     end(&line, log);
 }
 

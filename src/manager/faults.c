@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One at most for each name; services share names and so their faults. */
+/* At most one fault per name; services with the same RPC name share it. */
 struct tierce__faults {
-    _Atomic uint32_t count; /* nearly always 0, and then nobody takes the lock */
+    _Atomic uint32_t count; /* usually 0, and then the lock is not taken */
     struct tierce__lock lock;
-    struct tierce__fault faults[TIERCE__RPC_COUNT]; /* by the first RPC of the name */
+    struct tierce__fault faults[TIERCE__RPC_COUNT]; /* by the index of the first RPC of that name */
 };
 
 int tierce__faults_create(struct tierce__faults **out)
@@ -46,7 +46,7 @@ static int find_rpc(const char *api_name)
     return -ENOENT;
 }
 
-/* Replaces what is there; whether something was. */
+/* Replaces a fault; returns whether there was one. */
 static bool put(struct tierce__faults *faults, int rpc, const struct tierce__fault *fault)
 {
     tierce__lock_take(&faults->lock);
@@ -85,7 +85,7 @@ void tierce__faults_clear(struct tierce__faults *faults)
         put(faults, i, &none);
 }
 
-/* Whether the number behind the last '_' is the one that is asked for. */
+/* Returns whether the number after the last '_' equals `at_call`. */
 static bool is_call(const char *trace_id, int32_t at_call)
 {
     const char *underscore = strrchr(trace_id, '_');

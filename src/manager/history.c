@@ -10,11 +10,11 @@
 
 struct slot {
     struct tierce__history_sample sample; /* sequence 0: empty */
-    struct tierce__history_group *groups; /* heap: what the sample points at */
+    struct tierce__history_group *groups; /* heap: the groups that the sample points to */
 };
 
 struct tierce__history {
-    struct tierce__lock lock; /* HISTORY: what follows */
+    struct tierce__lock lock; /* HISTORY: guards the fields below */
     uint64_t last;            /* sequence of the newest sample; it lies at last % samples_max */
     size_t samples_max, groups_max;
     struct slot slots[];

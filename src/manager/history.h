@@ -8,9 +8,9 @@
 #include <tierce/status.h>
 
 /*
- * What a manager's numbers were in the last while, for its web page: a ring of samples, in memory
- * only. It holds at most `samples_max` samples of `groups_max` groups each, below 3 MiB with the
- * defaults; what is older than that is forgotten.
+ * Recent history of a manager's metrics, for its web page: a ring of samples in memory. It holds at
+ * most `samples_max` samples of `groups_max` groups each, below 3 MiB with the defaults; the oldest
+ * samples are overwritten.
  *
  * Threads: any.
  */
@@ -22,7 +22,7 @@ enum {
 };
 
 struct tierce__history_group {
-    uint16_t number; /* of the registry: never given again */
+    uint16_t number; /* the group's number in the registry, never reused */
     uint64_t serving_bytes, writing_bytes, deleting_bytes;
 };
 
@@ -44,12 +44,12 @@ TIERCE_MUSTUSE int tierce__history_create(struct tierce__history **out, size_t s
                                           size_t groups_max);
 void tierce__history_destroy(struct tierce__history *history);
 
-/* Keeps a copy, with the first groups_max of its groups. -ENOMEM: the sample is left out. */
+/* Stores a copy of the sample with its first groups_max groups. -ENOMEM: the sample is dropped. */
 TIERCE_MUSTUSE int tierce__history_add(struct tierce__history *history,
                                        const struct tierce__history_sample *sample);
 
-/* The samples after that sequence number, the oldest first; returns the newest one's number, or 0.
- * [borrow] for the call of `each`, which takes no lock. */
+/* Calls `each` for the samples after a sequence number, oldest first. Returns the newest sample's
+ * number, or 0. [borrow] for the call of `each`, which must take no lock. */
 uint64_t tierce__history_each(struct tierce__history *history, uint64_t after,
                               void (*each)(void *arg, const struct tierce__history_sample *sample),
                               void *arg);

@@ -8,8 +8,8 @@
 #include <errno.h>
 
 /*
- * Replies that faults put off: "answered rightly, later", and "never", which is as long as the
- * caller waits at most. Few, so that a list will do.
+ * Replies that faults delay: "answered correctly, but later", and "never", which lasts as long as
+ * the caller waits. There are few of them, so a list is enough.
  */
 
 struct waiting {
@@ -44,7 +44,7 @@ static void answer(struct waiting *waiting)
     tierce__free(waiting);
 }
 
-/* LATER held: one that is due, or whose caller has gone. */
+/* LATER held. Returns a reply that is due, or whose caller is gone. */
 static struct waiting *take_due(struct tierce__later *later)
 {
     uint64_t now_ns = tierce__now_ns();
@@ -118,7 +118,7 @@ void tierce__later_destroy(struct tierce__later *later)
     tierce__free(later);
 }
 
-/* The reply borrows from what lives no longer than the call, so that it is copied. */
+/* The reply borrows from the call's memory, so it is copied. */
 static ProtobufCMessage *copy_of(const ProtobufCMessage *message)
 {
     char why[TIERCE__PROTO_WHY_BYTES];

@@ -7,10 +7,11 @@
 #include <tierce/status.h>
 
 /*
- * The right to lead, for a while, in a place that all managers see: the seam below elector.h.
+ * A leadership lease in a location that all managers share: the seam below elector.h.
  *
- * With it comes a token, larger than every one before it. Tokens follow the wall clock in
- * microseconds where that is ahead, so that they rise too where a lease moves to another place.
+ * Each acquired lease carries a token that is larger than every earlier one. A token is at least
+ * the wall clock in microseconds, so that tokens still rise when the lease moves to another
+ * location.
  *
  * Calls may block, each for about timeout_ms at most. Threads: one at a time.
  */
@@ -22,22 +23,24 @@ struct tierce__lease;
 
 struct tierce__lease_ops {
     const char *name; /* "alone", "memory", "file", "redis", "etcd" */
-    /* `holder` [borrow until close]: what others see, and no two of them share. Errors:
-     * TIERCE_E_CONFIG, negative errno, -ENOMEM; `why` in words. The place itself need not be there
+    /* `holder` [borrow until close]: the unique name that other managers see. Errors:
+     * TIERCE_E_CONFIG, negative errno, -ENOMEM; `why` in words. The location need not be reachable
      * yet. */
     TIERCE_MUSTUSE int (*open)(struct tierce__lease **out, const char *uri, const char *holder,
                                uint32_t timeout_ms, char why[256]);
-    void (*close)(struct tierce__lease *lease); /* gives nothing back */
-    /* Gets it for lease_ms from before the call on: 0, *token (0: alone, there is no need for one).
-     * -EBUSY: it is of `other`. Any other error: nobody knows, and it may be ours. */
+    void (*close)(struct tierce__lease *lease); /* does not release the lease */
+    /* Acquires the lease for lease_ms, counted from before the call. Returns 0 and *token (0: this
+     * manager is alone and needs none). -EBUSY: `other` holds it. Any other error: the outcome is
+     * unknown, and this process may hold it. */
     TIERCE_MUSTUSE int (*take)(struct tierce__lease *lease, uint32_t lease_ms, uint64_t *token,
                                char other[TIERCE__LEASE_HOLDER_BYTES]);
-    /* Keeps it for lease_ms from before the call on. TIERCE_E_REFUSED: it is ours no more. Any
-     * other error: nobody knows. */
+    /* Renews the lease for lease_ms, counted from before the call. TIERCE_E_REFUSED: this process
+     * does not hold it any more. Any other error: the outcome is unknown. */
     TIERCE_MUSTUSE int (*renew)(struct tierce__lease *lease, uint32_t lease_ms);
-    /* Gives it back, if it is ours and can be reached; else it runs out. */
+    /* Releases the lease if this process holds it and the location is reachable; otherwise it
+     * expires. */
     void (*give)(struct tierce__lease *lease);
-    /* Who has it; "" for nobody. */
+    /* Reads the holder's name; "" if nobody holds the lease. */
     TIERCE_MUSTUSE int (*look)(struct tierce__lease *lease,
                                char holder[TIERCE__LEASE_HOLDER_BYTES]);
 };
@@ -53,10 +56,10 @@ extern const struct tierce__lease_ops tierce__lease_file;
 extern const struct tierce__lease_ops tierce__lease_redis;
 extern const struct tierce__lease_ops tierce__lease_etcd;
 
-/* By the scheme of a URI; NULL: it has none that is known. */
+/* Finds the implementation by the scheme of a URI; NULL: unknown scheme. */
 const struct tierce__lease_ops *tierce__lease_find(const char *uri);
 
-/* Microseconds of the wall clock; and the token after one. */
+/* The wall clock in microseconds; and the token that follows `before`. */
 uint64_t tierce__lease_wall_us(void);
 uint64_t tierce__lease_next_token(uint64_t before);
 

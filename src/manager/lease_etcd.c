@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A lease in etcd, over its JSON gateway: etcd's lease with a time to live, a key that goes with it
- * and names the holder, and beside it a key that stays and has the last token. Who creates the
- * first, in one transaction with the next token, leads.
+ * and names the holder, and beside it a key that stays and has the last token. The node that
+ * creates the first, in one transaction with the next token, leads.
  *
- * In this JSON keys and values are base64, 64-bit numbers are texts, and what has its default is
- * left out.
+ * In this JSON keys and values are base64, 64-bit numbers are texts, and default values are
+ * omitted.
  */
 #include "base/alloc.h"
 #include "manager/lease.h"
@@ -36,7 +36,7 @@ struct etcd_lease {
     CURL *curl;
     struct curl_slist *headers;
     char *endpoints[ENDPOINTS_MAX];  /* "host:port" */
-    size_t endpoint_count, endpoint; /* and the one that answered last */
+    size_t endpoint_count, endpoint; /* the endpoint that answered last */
     const char *protocol;            /* "http", "https" */
     const char *holder;
     long timeout_ms; /* of one endpoint */
@@ -51,7 +51,7 @@ static void encode(char out[BASE64_BYTES], const char *text)
     EVP_EncodeBlock((unsigned char *)out, (const unsigned char *)text, (int)strlen(text));
 }
 
-/* "" for what is none, or too long. */
+/* "" if the value is missing or too long. */
 static void decode(char *out, size_t size, const char *base64)
 {
     unsigned char bytes[BASE64_BYTES];
@@ -85,7 +85,8 @@ static struct json_object *at(struct json_object *json, const char *key)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* One call to one endpoint. An answer that is no success is -EPROTO; the rest are of the way. */
+/* Makes one call to one endpoint. An unsuccessful answer is -EPROTO; other errors come from the
+ * connection. */
 static int post_to(struct etcd_lease *lease, size_t endpoint, const char *path, const char *body,
                    struct json_object **out)
 {
@@ -101,7 +102,7 @@ static int post_to(struct etcd_lease *lease, size_t endpoint, const char *path, 
     return rc;
 }
 
-/* Asks one endpoint after the other, the one that answered last first. `request` [transfer]. */
+/* Tries the endpoints in turn, beginning with the one that answered last. `request` [transfer]. */
 static int post(struct etcd_lease *lease, const char *path, struct json_object *request,
                 struct json_object **out)
 {
@@ -121,8 +122,7 @@ static int post(struct etcd_lease *lease, const char *path, struct json_object *
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* Adds a value [transfer]; without memory a request is less than it should be, and etcd refuses
- * it. */
+/* Adds a value [transfer]. If memory runs out, the request is incomplete and etcd rejects it. */
 static void add(struct json_object *json, const char *key, struct json_object *value)
 {
     if (json == NULL || value == NULL || json_object_object_add(json, key, value) != 0)
@@ -235,7 +235,7 @@ static int see(struct etcd_lease *lease, struct seen *out)
     return 0;
 }
 
-/* Whether the lock is there, and not another's: then `id` is the lease that it goes with. */
+/* Checks whether the lock exists and is ours: then `id` is its lease. */
 static bool is_ours(const struct etcd_lease *lease, const struct seen *seen)
 {
     return lease->id[0] != '\0' && strcmp(seen->id, lease->id) == 0 &&
@@ -270,7 +270,7 @@ static void etcd_give(struct tierce__lease *base)
     lease->id[0] = '\0';
 }
 
-/* Creates the lock with the lease that was granted, if nobody else was faster. */
+/* Creates the lock with the granted lease, unless another node was faster. */
 static int create(struct etcd_lease *lease, const struct seen *seen, uint64_t token,
                   char other[TIERCE__LEASE_HOLDER_BYTES])
 {
@@ -288,7 +288,7 @@ static int create(struct etcd_lease *lease, const struct seen *seen, uint64_t to
     if (rc != 0)
         return rc;
     struct json_object *lock = has_succeeded(reply) ? NULL : found_by(reply, 0);
-    /* It may have been done by an earlier try, whose answer was lost on its way. */
+    /* An earlier try, whose answer was lost, may have succeeded. */
     if (!has_succeeded(reply) && (lock == NULL || strcmp(text_of(lock, "lease"), lease->id) != 0)) {
         decode(other, TIERCE__LEASE_HOLDER_BYTES, lock != NULL ? text_of(lock, "value") : "");
         rc = -EBUSY;
@@ -307,7 +307,7 @@ static int etcd_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *to
     int rc = see(lease, &seen);
     if (rc != 0)
         return rc;
-    /* Ours of before, whose end nobody knows: away with it, and anew. */
+    /* Our earlier lease with an unknown end: revoke it and start again. */
     if (is_ours(lease, &seen)) {
         etcd_give(base);
         return -EAGAIN;
@@ -348,7 +348,7 @@ static int etcd_renew(struct tierce__lease *base, uint32_t lease_ms)
     if (lease->id[0] == '\0')
         return TIERCE_E_REFUSED;
     int rc = keep_alive(lease);
-    /* The lease may live, and the lock that goes with it be deleted by hand. */
+    /* The lease may exist although an operator deleted its lock. */
     if (rc == 0)
         rc = see(lease, &seen);
     if (rc == 0 && !is_ours(lease, &seen))

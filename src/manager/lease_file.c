@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A lease in a file, for the processes of one host. The file is KVCM's: JSON with the holder as
- * "value" and the end as "expire_time_ms" of the monotonic clock, under flock. That clock begins
- * anew with each boot, so the boot is written down too; and the token.
+ * "value" and the end as "expire_time_ms" of the monotonic clock, under flock. That clock restarts
+ * with each boot, so the file also has the boot's id; and it has the token.
  */
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -45,7 +45,7 @@ struct content {
 
 static void read_boot(char out[BOOT_BYTES])
 {
-    /* Not by tierce__read_file: files of /proc say that they are empty. */
+    /* Not by tierce__read_file: files of /proc report size 0. */
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t got = fd >= 0 ? read(fd, out, BOOT_BYTES - 1) : 0;
     if (fd >= 0)
@@ -91,7 +91,7 @@ static void file_close(struct tierce__lease *base)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* A descriptor that holds the flock until it is closed, or an error. */
+/* Returns a descriptor that holds the flock until it is closed, or an error. */
 static int lock_file(const struct file_lease *lease)
 {
     int fd = open(lease->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -124,7 +124,7 @@ static int64_t integer_at(struct json_object *json, const char *key)
     return is_integer ? json_object_get_int64(value) : 0;
 }
 
-/* What the file says; what is no lease, or of another boot, is held by nobody. */
+/* Reads the file. Nobody holds an invalid lease or one of another boot. */
 static int read_content(const struct file_lease *lease, int fd, struct content *out)
 {
     char text[FILE_BYTES_MAX], why[256];
@@ -151,7 +151,7 @@ static int read_content(const struct file_lease *lease, int fd, struct content *
     return 0;
 }
 
-/* One write of at least what was there, so that a reader never sees half of it. */
+/* Makes one write that covers the old content, so that a reader never sees a mix of both. */
 static int write_content(const struct file_lease *lease, int fd, const struct content *content,
                          size_t bytes_before)
 {
@@ -167,7 +167,7 @@ static int write_content(const struct file_lease *lease, int fd, const struct co
     size_t n = printed != NULL ? strlen(printed) : 0;
     int rc = n > 0 && n < sizeof(text) ? 0 : -ENOMEM;
     if (rc == 0) {
-        /* Blanks behind it, where there was more. */
+        /* Pads with blanks if the old content was longer. */
         size_t all = n < bytes_before && bytes_before < sizeof(text) ? bytes_before : n;
         snprintf(text, sizeof(text), "%-*s", (int)all, printed);
         ssize_t written = pwrite(fd, text, all, 0);
@@ -243,7 +243,7 @@ static void file_give(struct tierce__lease *base)
     if (fd < 0)
         return;
     if (read_content(lease, fd, &content) == 0 && is_ours(lease, &content)) {
-        /* The token stays, for the next one to be larger. */
+        /* The token stays, so that the next one is larger. */
         content.holder[0] = '\0';
         content.until_ms = 0;
         (void)!write_content(lease, fd, &content, content.bytes);

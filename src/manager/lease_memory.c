@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leases of one process: alone (nobody else is asked), and by a name that several share. */
+/* Leases within one process: "alone" (no other manager), and by a name that several managers
+ * share. */
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/lock.h"
@@ -46,7 +47,7 @@ const struct tierce__lease_ops *tierce__lease_find(const char *uri)
 
 /* ---- by name --------------------------------------------------------------------------------- */
 
-/* One name. They are never freed: there are as many as a process has clusters. */
+/* One name. Names are never freed: there is one per cluster in the process. */
 struct cell {
     struct cell *next;
     char *name;

@@ -26,15 +26,15 @@ struct subscriber {
 struct tierce__line_log {
     struct tierce__line_log_opts opts;
     char *path;
-    struct tierce__lock lock; /* LINE_LOG: what follows */
+    struct tierce__lock lock; /* LINE_LOG: guards the fields below */
     struct tierce__cond wake;
     char *queue;
     size_t queued, queue_room;
     uint64_t lines, dropped;
     bool is_ending, ends_subscribers;
-    struct tierce__list coming; /* subscribers that the thread has not seen */
+    struct tierce__list coming; /* subscribers that the thread has not added yet */
     _Atomic uint32_t readers;   /* a file, and subscribers */
-    /* Of the thread alone. */
+    /* Used by the thread only. */
     pthread_t thread;
     int fd;
     uint64_t file_bytes;
@@ -73,7 +73,7 @@ static void turn_over(struct tierce__line_log *log)
                     tierce_error_name(rc));
 }
 
-/* A disk that is full costs the lines, and nothing else. */
+/* If the disk is full, the lines are lost; nothing else fails. */
 static void write_file(struct tierce__line_log *log, const char *text, size_t bytes)
 {
     if (log->fd < 0)
@@ -121,13 +121,13 @@ static void end_subscribers(struct tierce__line_log *log)
         struct subscriber *subscriber =
             TIERCE__CONTAINER_OF(log->subscribers.next, struct subscriber, node);
         tierce__list_remove(&subscriber->node);
-        (void)subscriber->each(subscriber->arg, NULL, 0); /* there is nothing more to come */
+        (void)subscriber->each(subscriber->arg, NULL, 0); /* the log has ended */
         tierce__free(subscriber);
         atomic_fetch_sub_explicit(&log->readers, 1, memory_order_relaxed);
     }
 }
 
-/* Subscribers are asked now and then with nothing, so that those that are gone are noticed. */
+/* Subscribers are called periodically with no bytes, to detect those that are gone. */
 static void *run(void *arg)
 {
     enum { ASK_MS = 1000 };

@@ -11,9 +11,9 @@
 #include "base/line.h"
 
 /*
- * Lines that are written to a file by a thread, and told to subscribers: events, accesses, metrics.
- * Whoever adds a line never waits; what does not fit into the queue is dropped and counted. When a
- * file has its size, a new one is begun: "x.log" becomes "x.log.1", and so on.
+ * A log of lines (events, accesses, metrics) that a thread writes to a file and sends to
+ * subscribers. Adding a line never blocks; when the queue is full, lines are dropped and counted. A
+ * file that reaches its size limit is rotated: "x.log" becomes "x.log.1", and so on.
  *
  * Threads: any.
  */
@@ -24,34 +24,35 @@ struct tierce__line_log_opts {
     size_t size;
     const char *path;         /* NULL: subscribers only */
     uint64_t file_bytes_max;  /* 0: 256 MiB */
-    uint32_t files;           /* old ones that are kept; 0: 4 */
+    uint32_t files;           /* rotated files that are kept; 0: 4 */
     uint64_t queue_bytes_max; /* 0: 8 MiB */
 };
 
 /* Errors, `why` in words: negative errno (the file, a thread), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__line_log_open(struct tierce__line_log **out,
                                          const struct tierce__line_log_opts *opts, char why[256]);
-/* Writes what is left. NULL is accepted. */
+/* Writes the queued lines and closes the log. NULL is accepted. */
 void tierce__line_log_close(struct tierce__line_log *log);
 
-/* `text` with its newline. false: dropped. NULL for the log drops. */
+/* Queues `text`, which ends with a newline. False: dropped. A NULL log drops every line. */
 bool tierce__line_log_add(struct tierce__line_log *log, const char *text, size_t bytes);
 
-/* Whether anybody would see a line; else it need not be made. */
+/* Returns whether a file or a subscriber receives lines; if not, callers need not format them. */
 bool tierce__line_log_is_read(const struct tierce__line_log *log);
 
-/* Called on the log's thread with whole lines, and once in a while with 0 bytes, until it returns
- * false; at the log's end with NULL. Errors: -ENOMEM. */
+/* Subscribes `each`. It is called on the log's thread with whole lines, and about once a second
+ * with 0 bytes, until it returns false; the last call, when the log closes, passes NULL. Errors:
+ * -ENOMEM. */
 typedef bool (*tierce__line_log_fn)(void *arg, const char *lines, size_t bytes);
 TIERCE_MUSTUSE int tierce__line_log_subscribe(struct tierce__line_log *log,
                                               tierce__line_log_fn each, void *arg);
 
-/* Ends all subscriptions, and those that come later at once. NULL is accepted. */
+/* Ends all subscriptions; later subscriptions end at once. NULL is accepted. */
 void tierce__line_log_end_subscribers(struct tierce__line_log *log);
 
 void tierce__line_log_counts(struct tierce__line_log *log, uint64_t *lines, uint64_t *dropped);
 
-/* Adds a line that was made with its newline, and gives its memory back. */
+/* Queues a formatted line that ends with a newline, and frees its memory. */
 void tierce__line_end(struct tierce__line *line, struct tierce__line_log *log);
 
 #endif

@@ -51,7 +51,7 @@ static bool take_int(int64_t *out, struct json_object *json, const char *key, in
     return *out >= 0 && *out <= max;
 }
 
-/* NULL: it is not there, not a text, or has a NUL in it. */
+/* NULL: missing, not a text, or contains a NUL. */
 static const char *take_text(struct json_object *json, const char *key)
 {
     struct json_object *value;
@@ -62,7 +62,7 @@ static const char *take_text(struct json_object *json, const char *key)
     return strlen(text) == (size_t)json_object_get_string_len(value) ? text : NULL;
 }
 
-/* The index of a spec; spec_count: there is none of that name. */
+/* The index of a spec; spec_count: unknown name. */
 static size_t find_spec(const struct tierce__instance *instance, const char *name)
 {
     size_t i = 0;

@@ -49,8 +49,8 @@ int64_t tierce__locator_now_us(const struct tierce__locator *locator)
            atomic_load_explicit(&locator->wall_offset_us, memory_order_relaxed);
 }
 
-/* The time of day as it was when this process began to lead, and goes on from there: whoever sets
- * the wall clock neither ends sessions nor keeps them. */
+/* Captures the wall clock when this process begins to lead. Time advances from there by the boot
+ * clock, so setting the wall clock neither ends nor extends sessions. */
 static void take_wall_clock(struct tierce__locator *locator)
 {
     int64_t boot_us = clock_us(CLOCK_BOOTTIME), wall_us = clock_us(CLOCK_REALTIME);
@@ -59,8 +59,8 @@ static void take_wall_clock(struct tierce__locator *locator)
 
 uint64_t tierce__locator_random(struct tierce__locator *locator)
 {
-    /* A call of the kernel for each number was an eighth of a StartWrite of 128 keys. */
-    static _Thread_local uint64_t drawn[32]; /* 256 bytes come whole */
+    /* One kernel call per number took an eighth of a StartWrite of 128 keys. */
+    static _Thread_local uint64_t drawn[32]; /* getrandom returns up to 256 bytes completely */
     static _Thread_local size_t left;
     if (locator->opts.seed == 0 && left == 0 &&
         getrandom(drawn, sizeof(drawn), 0) == (ssize_t)sizeof(drawn))
@@ -110,7 +110,10 @@ int tierce__locator_open(struct tierce__locator **out, const struct tierce__loca
     tierce__cond_init(&locator->idle);
     tierce__list_init(&locator->instances);
     tierce__list_init(&locator->stores);
+    tierce__list_init(&locator->counters);
     int rc = tierce__quota_create(&locator->quota);
+    if (rc == 0)
+        rc = tierce__locator_set_quotas(locator, opts->quota_groups, opts->quota_group_count);
     if (rc == 0)
         rc = tierce__deleter_create(&locator->deleter, locator, opts->delete_threads);
     if (rc < 0)
@@ -173,7 +176,7 @@ void tierce__live_hold(struct tierce__live *live)
 void tierce__live_release(struct tierce__live *live)
 {
     struct tierce__locator *locator = live->locator;
-    /* Pairs with the acquire of whoever waits for the last user. */
+    /* Pairs with the acquire of the thread that waits for the last user. */
     if (atomic_fetch_sub_explicit(&live->users, 1, memory_order_release) > 1)
         return;
     tierce__lock_take(&locator->lock);
@@ -184,10 +187,8 @@ void tierce__live_release(struct tierce__live *live)
 struct tierce__quota_at tierce__live_quota_at(const struct tierce__live *live, uint8_t type,
                                               uint16_t storage)
 {
-    return (struct tierce__quota_at){.group = live->instance.group_name,
-                                     .shared = live->shared,
-                                     .type = type,
-                                     .storage = storage};
+    return (struct tierce__quota_at){
+        .group = live->instance.group_name, .type = type, .storage = storage};
 }
 
 bool tierce__locator_blocks(struct tierce__locator *locator, const char *instance_id)
@@ -209,7 +210,7 @@ static void close_store(struct store_use *use)
     tierce__free(use);
 }
 
-/* The store of a group's instances, opened once for each URI. */
+/* Returns the store of a group's instances; each URI is opened once. */
 static int use_store(struct tierce__meta_store **out, struct tierce__locator *locator,
                      const struct tierce__group *group, char why[TIERCE__WHY_BYTES])
 {
@@ -267,16 +268,18 @@ static void destroy_live(struct tierce__live *live)
     if (live->space != NULL)
         live->space->ops->space_close(live->space);
     tierce__deleting_clear(&live->deleting);
+    tierce__calendar_clear(&live->calendar);
+    tierce__orphan_sweep_clear(&live->sweep);
+    tierce__holes_fini(&live->holes);
     tierce__deadlines_fini(&live->deadlines);
     tierce__free(live->sessions);
     tierce__free(live->claims);
-    tierce__free(live->shared);
     tierce__instance_clear(&live->instance);
     tierce__lock_fini(&live->lock);
     tierce__free(live);
 }
 
-/* A power of two that is not beyond what one instance needs. */
+/* Returns a power of two, bounded by SHARDS_MAX. */
 static uint32_t shard_count(const struct tierce__group *group)
 {
     enum { SHARDS_MAX = 65536, SHARDS_USUAL = 16 };
@@ -287,7 +290,7 @@ static uint32_t shard_count(const struct tierce__group *group)
     return shards;
 }
 
-/* Which slots that are free already were a late writer's, or a reader's, nobody knows any more. */
+/* It is unknown which of the free slots a late writer or a reader may still use. */
 static int64_t oldest_use(const struct tierce__live *live)
 {
     const struct tierce__locator_opts *opts = &live->locator->opts;
@@ -340,12 +343,13 @@ static int create_live(struct tierce__live **out, struct tierce__locator *locato
     live->locator = locator;
     tierce__list_init(&live->node);
     tierce__lock_init(&live->lock, TIERCE__LOCK_SESSIONS);
+    tierce__holes_init(&live->holes);
+    live->calendar_ttl_us = -1;
     live->claim_bucket_count = live->session_bucket_count = BUCKETS_FIRST;
     live->claims = tierce__calloc(BUCKETS_FIRST, sizeof(*live->claims));
     live->sessions = tierce__calloc(BUCKETS_FIRST, sizeof(*live->sessions));
-    live->shared = tierce__strdup(group->global_quota_group_name);
     int rc = tierce__instance_copy(&live->instance, instance);
-    if (rc == 0 && (live->claims == NULL || live->sessions == NULL || live->shared == NULL))
+    if (rc == 0 && (live->claims == NULL || live->sessions == NULL))
         rc = -ENOMEM;
     rc = rc < 0 ? tierce__why(why, rc, "no memory") : open_index(live, group, why);
     if (rc < 0)
@@ -373,7 +377,7 @@ static void count_up(struct taking_up *t, enum tierce__quota_state state, uint8_
     t->by_storage[state][tierce__meta_storage_slot(storage)] += bytes;
 }
 
-/* A session goes on under a new leader: its client may finish it until its time is over. */
+/* A session continues under a new leader: its client may finish it until it times out. */
 static int take_up_session(void *arg, const struct tierce__meta_note *note)
 {
     struct taking_up *t = arg;
@@ -441,18 +445,20 @@ static int count_served(struct taking_up *t)
     return rc;
 }
 
-/* Quotas know of everything before the deleter begins to give back. */
+/* The quotas count all bytes before the deleter begins to return them. */
 static int take_up(struct tierce__live *live)
 {
     struct taking_up t = {.live = live};
     struct tierce__meta_space *space = live->space;
     int rc = count_served(&t);
+    rc = rc == 0 ? tierce__live_find_expiry(live) : rc;
+    rc = rc == 0 ? tierce__live_find_holes(live) : rc;
     if (rc == 0)
         rc = space->ops->notes(space, TIERCE__NOTE_SESSION, take_up_session, &t);
     if (rc == 0)
         rc = space->ops->notes(space, TIERCE__NOTE_DELETION, take_up_deletion, &t);
     for (int state = 0; rc == 0 && state < TIERCE__QUOTA_STATES; state++)
-        rc = tierce__quota_add(live->locator->quota, live->instance.group_name, live->shared,
+        rc = tierce__quota_add(live->locator->quota, live->instance.group_name,
                                (enum tierce__quota_state)state, t.by_type[state],
                                t.by_storage[state]);
     for (size_t i = 0; i < t.list_count; i++) {
@@ -475,16 +481,21 @@ static int add_live(struct tierce__locator *locator, const struct tierce__catalo
                     const struct tierce__instance *instance, char why[TIERCE__WHY_BYTES])
 {
     struct tierce__live *live = NULL;
+    const struct tierce__group *group = tierce__catalog_group(catalog, instance->group_name);
     int rc = create_live(&live, locator, catalog, instance, why);
     if (rc < 0)
         return rc;
-    rc = take_up(live);
+    rc = tierce__quota_share(locator->quota, group->name, group->global_quota_group_name);
+    if (rc == 0)
+        rc = tierce__locator_add_counters(locator, catalog, group->name);
+    if (rc == 0)
+        rc = take_up(live);
     if (rc < 0) {
         destroy_live(live);
         return tierce__why(why, rc, "what instance %.64s was doing cannot be read: %s",
                            instance->id, tierce_strerror(rc));
     }
-    tierce__live_hold(live); /* the list does, until unlist */
+    tierce__live_hold(live); /* the list's reference, until unlist */
     tierce__lock_take(&locator->lock);
     tierce__list_push_back(&locator->instances, &live->node);
     tierce__lock_drop(&locator->lock);
@@ -509,21 +520,24 @@ int tierce__locator_recover(struct tierce__locator *locator, uint64_t fence,
         return rc;
     }
     tierce__lock_take(&locator->lock);
-    locator->is_open = true; /* before it, nobody adds or removes */
+    locator->is_open = true; /* until now no instance is added or removed */
     tierce__lock_drop(&locator->lock);
     return 0;
 }
 
-/* LOCATOR held, and dropped meanwhile: takes the instance out once nobody uses it. */
+/* Removes an instance from the list once it is unused. LOCATOR is held, and dropped while
+ * waiting. */
 static void unlist(struct tierce__live *live)
 {
     atomic_fetch_sub_explicit(&live->users, 1, memory_order_relaxed); /* the list's */
     while (atomic_load_explicit(&live->users, memory_order_acquire) > 0)
         (void)tierce__cond_wait(&live->locator->idle, &live->locator->lock, TIERCE__DEADLINE_NEVER);
+    tierce__live_keep_counters(live);
     tierce__list_remove(&live->node);
 }
 
-/* The same, where what a last call has submitted, and keeps the instance in use, is forgotten. */
+/* The same while dropping: also drops deletions that a last call submitted and that keep the
+ * instance in use. */
 static void unlist_dropped(struct tierce__live *live)
 {
     enum { LOOK_MS = 10 };
@@ -545,6 +559,7 @@ static void drop(struct tierce__locator *locator)
 {
     tierce__lock_take(&locator->lock);
     locator->is_open = false;
+    tierce__locator_reset_counters(locator);
     tierce__lock_drop(&locator->lock);
     tierce__deleter_drop(locator->deleter);
     tierce__lock_take(&locator->lock);
@@ -595,12 +610,13 @@ int tierce__locator_add_instance(struct tierce__locator *locator, const char *id
     return rc;
 }
 
-/* Everything of it is deleted: its sessions end, its blocks go, and the deleter gets through. */
+/* Deletes everything of an instance: ends its sessions, removes its blocks, and waits for the
+ * deleter. */
 static int empty_live(struct tierce__live *live, uint64_t deadline_ns, char why[TIERCE__WHY_BYTES])
 {
     struct tierce__removed removed = {0};
     tierce__live_expire(live, INT64_MAX);
-    int rc = tierce__live_trim(live, &(struct tierce__removal){0}, &removed);
+    int rc = tierce__live_trim(live, &(struct tierce__removal){.is_all = true}, &removed);
     if (rc < 0)
         return tierce__why(why, rc, "its blocks cannot be removed: %s", tierce_strerror(rc));
     for (;;) {
@@ -618,8 +634,8 @@ static int empty_live(struct tierce__live *live, uint64_t deadline_ns, char why[
     }
 }
 
-/* Takes an empty instance out (or, with an error, back in), unless this process stopped leading
- * meanwhile: then it is gone, or another object. CHANGING held. */
+/* Removes an empty instance, or reopens it if `error` is set. If this process stopped leading
+ * meanwhile, the instance is gone or another object. CHANGING held. */
 static int take_out(struct tierce__locator *locator, const char *id, uint32_t number, int error,
                     char why[TIERCE__WHY_BYTES])
 {
@@ -653,7 +669,7 @@ int tierce__locator_remove_instance(struct tierce__locator *locator, const char 
         return rc;
     uint32_t number = live->instance.number;
     tierce__lock_take(&locator->lock);
-    bool was_going = live->is_going; /* somebody else removes it already */
+    bool was_going = live->is_going; /* another call is removing it */
     live->is_going = true;
     tierce__lock_drop(&locator->lock);
     if (!was_going)
@@ -676,7 +692,7 @@ void tierce__locator_each(struct tierce__locator *locator,
     struct tierce__list *it = locator->is_open ? locator->instances.next : &locator->instances;
     while (it != &locator->instances) {
         struct tierce__live *live = TIERCE__CONTAINER_OF(it, struct tierce__live, node);
-        tierce__live_hold(live); /* and so it stays in the list */
+        tierce__live_hold(live); /* a held instance stays in the list */
         tierce__lock_drop(&locator->lock);
         each(arg, live);
         tierce__lock_take(&locator->lock);
@@ -687,8 +703,19 @@ void tierce__locator_each(struct tierce__locator *locator,
     tierce__lock_drop(&locator->lock);
 }
 
+/* A store that rejects writes checks for recovery only when a write is tried. Without this call
+ * there may be none: clients' writes are rejected before they reach it. */
+static void try_again(struct tierce__live *live)
+{
+    const struct tierce__meta_store_ops *ops = live->space->ops;
+    bool rejects = ops->write_error != NULL && ops->write_error(live->space) != 0;
+    int rc = rejects ? tierce__meta_confirm(live->space) : 0;
+    (void)rc; /* logged; the next tick retries */
+}
+
 static void expire_one(void *arg, struct tierce__live *live)
 {
+    try_again(live);
     *(size_t *)arg += tierce__live_expire(live, tierce__locator_now_us(live->locator));
 }
 
@@ -713,88 +740,4 @@ int64_t tierce__locator_next_expiry(struct tierce__locator *locator)
     uint64_t due = INT64_MAX;
     tierce__locator_each(locator, earliest, &due);
     return (int64_t)due;
-}
-
-/* ---- numbers --------------------------------------------------------------------------------- */
-
-struct summing {
-    const char *group; /* NULL: one instance */
-    struct tierce__usage *out;
-};
-
-static void sum_live(void *arg, struct tierce__live *live)
-{
-    struct summing *s = arg;
-    struct tierce__meta_index_stats stats;
-    if (s->group != NULL && strcmp(live->instance.group_name, s->group) != 0)
-        return;
-    tierce__meta_index_stats(live->index, &stats);
-    s->out->instances++;
-    s->out->asked_keys += atomic_load_explicit(&live->asked_keys, memory_order_relaxed);
-    s->out->found_keys += atomic_load_explicit(&live->found_keys, memory_order_relaxed);
-    s->out->keys += stats.keys;
-    s->out->serving_bytes += stats.bytes;
-    s->out->cache_hits += stats.cache_hits;
-    s->out->cache_misses += stats.cache_misses;
-    s->out->cache_bytes += stats.cache_bytes;
-    for (size_t i = 0; i < 16; i++)
-        s->out->serving_by_type[i] += stats.bytes_by_type[i];
-    tierce__lock_take(&live->lock);
-    s->out->sessions += live->session_count;
-    s->out->expired_sessions += live->expired_sessions;
-    for (size_t i = 0; i < 16; i++) {
-        s->out->writing_bytes += live->writing_by_slot[i];
-        s->out->writing_by_type[i] += live->writing_by_slot[i];
-    }
-    tierce__lock_drop(&live->lock);
-}
-
-int tierce__locator_instance_usage(struct tierce__locator *locator, const char *id,
-                                   struct tierce__usage *out)
-{
-    char why[TIERCE__WHY_BYTES];
-    struct tierce__live *live;
-    int rc = tierce__live_acquire(&live, locator, id, why);
-    if (rc < 0)
-        return rc;
-    *out = (struct tierce__usage){0};
-    sum_live(&(struct summing){.out = out}, live);
-    const struct tierce__catalog *catalog = tierce__registry_acquire(locator->opts.registry);
-    const struct tierce__group *group = tierce__catalog_group(catalog, live->instance.group_name);
-    out->keys_max = group != NULL && group->max_key_count > 0 ? (uint64_t)group->max_key_count : 0;
-    tierce__registry_release(locator->opts.registry, catalog);
-    tierce__live_release(live);
-    return 0;
-}
-
-void tierce__locator_group_usage(struct tierce__locator *locator, const char *group,
-                                 struct tierce__usage *out)
-{
-    struct tierce__quota_use use;
-    *out = (struct tierce__usage){0};
-    tierce__locator_each(locator, sum_live, &(struct summing){.group = group, .out = out});
-    const struct tierce__catalog *catalog = tierce__registry_acquire(locator->opts.registry);
-    const struct tierce__group *found = tierce__catalog_group(catalog, group);
-    if (found != NULL && found->max_key_count > 0)
-        out->keys_max = (uint64_t)found->max_key_count * out->instances;
-    tierce__registry_release(locator->opts.registry, catalog);
-    /* The quotas' own numbers: what is reserved and what is being deleted counts. */
-    tierce__quota_group_use(locator->quota, group, &use);
-    out->serving_bytes = use.by_state[TIERCE__QUOTA_SERVING];
-    out->writing_bytes = use.by_state[TIERCE__QUOTA_WRITING];
-    out->deleting_bytes = use.by_state[TIERCE__QUOTA_DELETING];
-    memcpy(out->serving_by_type, use.by_type[TIERCE__QUOTA_SERVING], sizeof(out->serving_by_type));
-    memcpy(out->writing_by_type, use.by_type[TIERCE__QUOTA_WRITING], sizeof(out->writing_by_type));
-    memcpy(out->deleting_by_type, use.by_type[TIERCE__QUOTA_DELETING],
-           sizeof(out->deleting_by_type));
-}
-
-void tierce__locator_storage_usage(struct tierce__locator *locator, uint16_t storage,
-                                   struct tierce__usage *out)
-{
-    uint64_t by_state[TIERCE__QUOTA_STATES];
-    tierce__quota_storage_use(locator->quota, storage, by_state);
-    *out = (struct tierce__usage){.serving_bytes = by_state[TIERCE__QUOTA_SERVING],
-                                  .writing_bytes = by_state[TIERCE__QUOTA_WRITING],
-                                  .deleting_bytes = by_state[TIERCE__QUOTA_DELETING]};
 }

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The end of a write of entries by name: which were written, and how long they turned out. */
+/* Ends a write of entries by name: which entries were written, and their sizes. */
 
-/* So that the sum over a session's keys, of which there are at most 65,535, stays below 2^63. */
+/* Keeps the sum over a session's keys (at most 65,535) below 2^63. */
 #define ENTRY_BYTES_MAX (INT64_MAX / 65536)
 
 /* One write of entries that ends. */
@@ -17,12 +17,12 @@ struct ending {
     const struct tierce__storage *storage;
     struct tierce__session *session; /* busy */
     struct tierce__arena arena;
-    uint64_t *bytes; /* of each key, as far as known; 0: not known */
+    uint64_t *bytes; /* of each key; 0: unknown */
 };
 
 /* ---- which were written ---------------------------------------------------------------------- */
 
-/* The URI of an entry without a size, and which key of the session it is. */
+/* The URI of an entry without its size, and the index of its key in the session. */
 struct named {
     const char *uri;
     size_t key;
@@ -33,7 +33,8 @@ static int compare_uris(const void *a, const void *b)
     return strcmp(((const struct named *)a)->uri, ((const struct named *)b)->uri);
 }
 
-/* A client's URI and an entry's: all entries' are equally long, and no beginnings of others. */
+/* Compares a client's URI with an entry's. All entries' URIs have the same length, so none is a
+ * prefix of another. */
 static int compare_given(const void *given, const void *entry)
 {
     const char *uri = ((const struct named *)entry)->uri;
@@ -59,7 +60,7 @@ static struct named *name_keys(struct ending *e)
     return named;
 }
 
-/* The number of "size=" among the parameters behind an entry's URI; 0: none. */
+/* The value of "size=" among the parameters after an entry's URI; 0: none. */
 static int read_size(const char *parameters, uint64_t *bytes)
 {
     *bytes = 0;
@@ -106,7 +107,7 @@ static int mark_written(struct ending *e, const char *const *uris, size_t count,
 
 /* ---- how long they are ----------------------------------------------------------------------- */
 
-/* Asks the storage for what nobody said. It may not know, or be away: that is no error. */
+/* Asks the storage for missing sizes. If it does not know or does not answer, that is no error. */
 static int measure(struct ending *e)
 {
     struct tierce__session *session = e->session;
@@ -136,8 +137,8 @@ static int measure(struct ending *e)
     return 0;
 }
 
-/* Counts the bytes as being written, like those that were known before. *dropped = how many entries
- * quotas leave no room for. */
+/* Reserves the bytes as being written. *dropped is set to the number of entries that exceed the
+ * quotas. */
 static int reserve(struct ending *e, const struct tierce__group *group, size_t *dropped,
                    const char **limit)
 {
@@ -146,11 +147,11 @@ static int reserve(struct ending *e, const struct tierce__group *group, size_t *
     struct tierce__quota_at at = tierce__live_quota_at(e->live, session->type, session->storage);
     size_t fit = session->count;
     for (size_t i = 0; i < session->count; i++) {
-        /* Tried before, it is counted. */
+        /* An earlier attempt has counted it. */
         if (!session->written[i] || session->keys[i].places[0].bytes > 0)
             e->bytes[i] = 0;
     }
-    tierce__choose_limits(&limits, e->live, group, e->storage);
+    tierce__choose_limits(&limits, group, e->storage);
     int rc = tierce__quota_reserve(e->live->locator->quota, &at, &limits, e->bytes, session->count,
                                    &fit, limit);
     tierce__lock_take(&e->live->lock);
@@ -171,7 +172,7 @@ static int reserve(struct ending *e, const struct tierce__group *group, size_t *
 
 /* ---- the story ------------------------------------------------------------------------------- */
 
-/* The session is busy, and this call's. */
+/* The session is marked busy by this call. */
 static int end_entries(struct ending *e, const char *const *uris, size_t count,
                        char why[TIERCE__WHY_BYTES])
 {
@@ -194,6 +195,7 @@ static int end_entries(struct ending *e, const char *const *uris, size_t count,
         tierce__live_unfinish(e->live, session);
         return rc;
     }
+    tierce__live_count_limited(e->live, limit, dropped);
     rc = tierce__live_finish(e->live, session);
     if (rc == 0 && dropped > 0)
         rc = tierce__why(why, TIERCE_E_FULL,

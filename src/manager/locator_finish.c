@@ -2,21 +2,26 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "manager/locator_private.h"
+#include "manager/spans.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* A session that ends: what was written begins to serve, the rest begins to be deleted. */
+/* The end of a session: written blocks begin to serve, the others are deleted. */
 struct finishing {
     struct tierce__live *live;
     struct tierce__session *session;
     size_t *served; /* the indexes of the keys that were written */
+    int64_t
+        *expires_us;  /* of each of the session's keys, set when its record is decided; or NULL */
+    int64_t *outside; /* parents of the session's blocks that are not the session's own keys */
+    size_t outside_count;
     int64_t now_us;
     struct tierce__arena arena;
-    struct tierce__deletion *deletion; /* of what was not, or NULL */
+    struct tierce__deletion *deletion; /* the deletion of unwritten blocks, or NULL */
     struct tierce__meta_note *notes;
     size_t note_count;
-    bool is_tried; /* the store may have been asked to write it */
+    bool is_tried; /* the store may have received it */
     int error;
 };
 
@@ -33,7 +38,16 @@ static struct tierce__location location_of(const struct tierce__session *session
 
 /* ---- the batch ------------------------------------------------------------------------------- */
 
-/* The block's record, with one location more. */
+/* Returns whether a block's parent is one of the session's keys, which is missing only if the
+ * client did not write it. */
+static bool is_left_out(const struct finishing *f, size_t i)
+{
+    const struct tierce__session_key *keys = f->session->keys;
+    return i > 0 && keys[i - 1].claim.key == keys[i].parent &&
+           !atomic_load_explicit(&keys[i - 1].claim.is_removed, memory_order_relaxed);
+}
+
+/* Adds a location to the block's record. */
 static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, bool found,
                                              struct tierce__record *record,
                                              struct tierce__arena *arena)
@@ -46,7 +60,8 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
         return TIERCE__META_SKIP;
     }
     size_t had = found ? record->location_count : 0;
-    for (size_t l = 0; l < had; l++) { /* an answer of the store was lost: it is there already */
+    for (size_t l = 0; l < had;
+         l++) { /* the store's answer was lost: the location exists already */
         if (memcmp(record->locations[l].id, written->location_id, sizeof(written->location_id)) ==
             0)
             return TIERCE__META_SKIP;
@@ -63,7 +78,12 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
     record->location_count = (uint16_t)(had + 1);
     record->used_us = f->now_us;
     record->stored_us = f->now_us;
+    if (f->session->ttl_us > 0)
+        record->expires_us = f->now_us + f->session->ttl_us;
+    f->expires_us[f->served[i]] = record->expires_us;
     if (!found) {
+        if (written->has_parent && !is_left_out(f, f->served[i]))
+            f->outside[f->outside_count++] = written->parent;
         record->has_parent = written->has_parent;
         record->parent = written->parent;
         record->key_text = written->text;
@@ -72,8 +92,8 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
     return TIERCE__META_PUT;
 }
 
-/* What was not written is deleted; its note has the session's number, so that it is the same one
- * however often it is made. */
+/* Unwritten blocks are deleted. Their note has the session's number, so that repeated attempts make
+ * the same note. */
 static int make_deletion(struct finishing *f)
 {
     const struct tierce__session *session = f->session;
@@ -93,15 +113,15 @@ static int make_deletion(struct finishing *f)
         return 0;
     f->deletion->note = session->note;
     f->deletion->due_us = f->now_us;
-    /* Who was late may still be writing; who said that it failed is not. */
+    /* A client that timed out may still be writing; a client that reported a failure is not. */
     int64_t late_us = f->now_us + (int64_t)f->live->locator->opts.late_write_ms * 1000;
     f->deletion->reusable_us = session->is_late ? late_us : f->now_us;
     f->deletion->sweep_us = session->is_late ? late_us : 0;
     return 0;
 }
 
-/* What may not have been written when the session began: which slots of its files are used. Without
- * it whoever leads next takes those files for full ones. */
+/* Writes the notes of used slots that the start of the session may not have written. Without them
+ * the next leader would take those files for full ones. */
 static int note_files(struct finishing *f, size_t count, size_t notes_max)
 {
     const struct tierce__session *session = f->session;
@@ -117,7 +137,7 @@ static int note_files(struct finishing *f, size_t count, size_t notes_max)
                                &f->arena);
 }
 
-/* The session's note goes, and that of the deletion comes. */
+/* Deletes the session's note and adds the deletion's note. */
 static int prepare_notes(struct finishing *f)
 {
     enum { OWN = 2 };
@@ -147,7 +167,7 @@ static void move_served(struct finishing *f, enum tierce__quota_state from,
         tierce__quota_move(f->live->locator->quota, &at, from, to, session->served_bytes);
 }
 
-/* Before others see the records, and may remove them, their bytes serve. */
+/* The bytes count as serving before other calls can see and remove the records. */
 static int begin_batch(struct finishing *f)
 {
     struct tierce__session *session = f->session;
@@ -175,6 +195,28 @@ static int attach_notes(void *arg, const size_t *indices, size_t count,
     return rc;
 }
 
+/* The children of a removed key that is stored again. */
+static uint32_t count_followers(void *arg, int64_t key)
+{
+    struct finishing *f = arg;
+    return tierce__holes_children(&f->live->holes, key);
+}
+
+/* The parent of a block was removed after the session began, so the block is unreachable. A parent
+ * that the session itself did not write was never stored; clients with window queries skip such
+ * blocks. */
+static void note_lost(void *arg, int64_t parent, uint32_t children)
+{
+    struct finishing *f = arg;
+    struct tierce__gone hole = {.key = parent, .children = children};
+    for (size_t i = 0; i < f->outside_count; i++) {
+        if (f->outside[i] == parent) {
+            tierce__holes_take(&f->live->holes, &hole, 1, 0);
+            return;
+        }
+    }
+}
+
 static int write_batch(struct finishing *f)
 {
     const struct tierce__session *session = f->session;
@@ -182,8 +224,13 @@ static int write_batch(struct finishing *f)
     int *status = tierce__arena_calloc(&f->arena, session->count + 1, sizeof(*status));
     size_t count = 0;
     f->served = tierce__arena_alloc(&f->arena, (session->count + 1) * sizeof(*f->served));
-    if (keys == NULL || status == NULL || f->served == NULL)
+    int64_t *expires_us =
+        tierce__arena_calloc(&f->arena, session->count + 1, sizeof(*f->expires_us));
+    f->outside = tierce__arena_alloc(&f->arena, (session->count + 1) * sizeof(*f->outside));
+    if (keys == NULL || status == NULL || f->served == NULL || expires_us == NULL ||
+        f->outside == NULL)
         return -ENOMEM;
+    f->expires_us = expires_us;
     for (size_t i = 0; i < session->count; i++) {
         if (!session->written[i])
             continue;
@@ -191,19 +238,36 @@ static int write_batch(struct finishing *f)
         keys[count++] = session->keys[i].claim.key;
     }
     if (count > 0)
-        return tierce__meta_index_modify(
-            f->live->index, keys, count,
-            &(struct tierce__meta_change){
-                .modify = put_location, .attach = attach_notes, .arg = f, .whole = true},
-            &f->arena, status);
+        return tierce__meta_index_modify(f->live->index, keys, count,
+                                         &(struct tierce__meta_change){.modify = put_location,
+                                                                       .attach = attach_notes,
+                                                                       .followers = count_followers,
+                                                                       .lost = note_lost,
+                                                                       .arg = f,
+                                                                       .whole = true},
+                                         &f->arena, status);
     int rc = begin_batch(f);
     return rc < 0 ? rc : tierce__meta_index_write_notes(f->live->index, f->notes, f->note_count);
 }
 
 /* ---- its end --------------------------------------------------------------------------------- */
 
-/* What was dropped counts as deleting, and is told to the deleter; claims go last, so that nobody
- * writes a key that is neither claimed nor in the index. */
+/* Adds the block to the expiry calendar. If the batch was written earlier, its records are unknown,
+ * and the block is checked soon. SESSIONS held. */
+static void enter_expiry(struct finishing *f, size_t i)
+{
+    struct tierce__live *live = f->live;
+    int64_t key = f->session->keys[i].claim.key;
+    struct tierce__record record = {.used_us = f->now_us, .stored_us = f->now_us};
+    if (f->expires_us != NULL)
+        record.expires_us = f->expires_us[i];
+    else if (f->session->ttl_us > 0 || live->has_expiring || live->calendar_ttl_us > 0)
+        record = (struct tierce__record){.expires_us = f->now_us};
+    tierce__live_enter_expiry(live, key, &record);
+}
+
+/* Dropped blocks count as deleting and are submitted to the deleter. Claims are released last, so
+ * that no key is ever neither claimed nor indexed while it is written. */
 static void settle(struct finishing *f)
 {
     struct tierce__live *live = f->live;
@@ -219,14 +283,18 @@ static void settle(struct finishing *f)
         tierce__deleter_submit(live->locator->deleter, f->deletion);
     f->deletion = NULL;
     tierce__lock_take(&live->lock);
-    for (size_t i = 0; i < session->count; i++)
+    for (size_t i = 0; i < session->count; i++) {
+        if (session->written[i])
+            enter_expiry(f, i);
         tierce__live_drop_claim(live, &session->keys[i].claim);
+    }
     tierce__live_drop_session(live, session);
     tierce__lock_drop(&live->lock);
     tierce__session_destroy(session);
 }
 
-/* It ends another time: as if it had not been tried, or, where nobody knows, once it is known. */
+/* The session ends later: as if this attempt had not been made, or, if the outcome is unknown, once
+ * it is known. */
 static void leave_session(struct finishing *f, bool is_doubtful)
 {
     enum { AGAIN_US = 1000000 };
@@ -238,13 +306,13 @@ static void leave_session(struct finishing *f, bool is_doubtful)
     uint64_t at = tierce__due(soon ? f->now_us + AGAIN_US : session->due_us);
     tierce__lock_take(&live->lock);
     int rc = tierce__deadline_set(&live->deadlines, &session->deadline, at);
-    TIERCE_ASSERT(rc == 0); /* it is in there */
+    TIERCE_ASSERT(rc == 0); /* cannot fail: the session is in the table */
     session->is_doubtful = is_doubtful;
     session->is_busy = is_doubtful;
     tierce__lock_drop(&live->lock);
 }
 
-/* Whether the batch was written, by the session's note, which went with it. 1, 0, or the store's
+/* Returns whether the batch was written: it deletes the session's note. 1, 0, or the store's
  * error. */
 static int was_written(struct finishing *f)
 {
@@ -259,7 +327,7 @@ static int was_written(struct finishing *f)
     return rc < 0 ? rc : 1;
 }
 
-/* Settles or leaves a session whose batch was tried; 0: it has ended. */
+/* Settles or restores a session after its batch was tried; 0: the session has ended. */
 static int end_session(struct finishing *f, int rc)
 {
     bool is_doubtful = false;
@@ -288,7 +356,7 @@ int tierce__live_finish(struct tierce__live *live, struct tierce__session *sessi
     return end_session(&f, session->count == 0 ? 0 : write_batch(&f));
 }
 
-/* The same for one that was doubtful; -EAGAIN: it had not been written. */
+/* The same for a doubtful session; -EAGAIN: its batch was not written. */
 static int finish_doubtful(struct tierce__live *live, struct tierce__session *session)
 {
     struct finishing f = {.live = live,
@@ -352,12 +420,14 @@ int tierce__locator_finish_write(struct tierce__locator *locator, const char *in
     int rc = tierce__live_acquire(&live, locator, instance_id, why);
     if (rc < 0)
         return rc;
+    int span = tierce__span_open("locator:finish_write");
     rc = tierce__live_begin_finish(live, session_id, written_mask, &session, why);
     if (rc == 0) {
         rc = tierce__live_finish(live, session);
         if (rc < 0)
             rc = tierce__why(why, rc, "the write cannot be finished: %s", tierce_strerror(rc));
     }
+    tierce__span_close(span);
     tierce__live_release(live);
     return rc;
 }
@@ -381,7 +451,7 @@ int tierce__locator_session_keys(struct tierce__locator *locator, const char *in
 
 /* ---- timeouts -------------------------------------------------------------------------------- */
 
-/* The session that is due and not being ended, made busy; or NULL. */
+/* Returns a due session that no call is ending, marked busy; or NULL. */
 static struct tierce__session *take_due(struct tierce__live *live, int64_t now_us,
                                         bool *was_doubtful)
 {

@@ -1,33 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/locator_private.h"
+#include "manager/spans.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* One get on its way. */
+/* The state of one get. */
 struct getting {
     struct tierce__live *live;
     const struct tierce__catalog *catalog;
     struct tierce__chooser chooser;
     const struct tierce__get_request *request;
     struct tierce__arena *arena;
-    /* The keys that count, and where they stand in the request. */
+    /* The keys to look up, and their positions in the request. */
     const int64_t *keys;
     const char *const *texts;
     size_t count;
-    struct tierce__place_uris uris; /* of the storage that was shown last */
+    struct tierce__part *parts;     /* of the current block, one for each spec */
+    struct tierce__place_uris uris; /* of the last storage */
 };
 
 /* ---- what a client sees ---------------------------------------------------------------------- */
-
-static bool is_asked_for(const struct tierce__get_request *request, const char *name)
-{
-    for (size_t i = 0; i < request->spec_name_count; i++) {
-        if (strcmp(request->spec_names[i], name) == 0)
-            return true;
-    }
-    return request->spec_name_count == 0;
-}
 
 /* Blocks that follow each other lie in one storage, mostly. */
 static int turn_to(struct getting *g, const struct tierce__storage *storage)
@@ -37,35 +30,28 @@ static int turn_to(struct getting *g, const struct tierce__storage *storage)
     return tierce__place_uris_begin(&g->uris, storage, &g->live->instance, g->arena);
 }
 
-static int show_location(struct getting *g, const struct tierce__location *location,
-                         struct tierce__found *out)
+static bool is_asked_for(const struct getting *g, size_t spec)
 {
-    const struct tierce__instance *instance = &g->live->instance;
-    const struct tierce__storage *storage = tierce__location_storage(g->catalog, location);
-    struct tierce__found_spec *specs =
-        tierce__arena_alloc(g->arena, (location->place_count + 1) * sizeof(*specs));
-    if (specs == NULL || storage == NULL)
-        return specs == NULL ? -ENOMEM : TIERCE_E_DOWN;
-    int rc = turn_to(g, storage);
+    return g->chooser.specs == NULL || g->chooser.specs[spec];
+}
+
+/* Adds the part's name and URI. */
+static int show_part(struct getting *g, const struct tierce__part *part, struct tierce__found *out,
+                     struct tierce__found_spec *specs)
+{
+    const struct tierce__storage *storage = tierce__location_storage(g->catalog, part->location);
+    int rc = storage != NULL ? turn_to(g, storage) : TIERCE_E_DOWN;
     if (rc < 0)
         return rc;
-    *out = (struct tierce__found){
-        .type = location->type, .spec_count_all = location->place_count, .specs = specs};
-    for (size_t i = 0; i < location->place_count; i++) {
-        const struct tierce__spec_place *place = &location->places[i];
-        if (place->spec >= instance->spec_count ||
-            !is_asked_for(g->request, instance->specs[place->spec].name))
-            continue;
-        const char *uri = tierce__place_uris_make(&g->uris, place);
-        if (uri == NULL)
-            return -ENOMEM;
-        specs[out->spec_count++] =
-            (struct tierce__found_spec){.name = instance->specs[place->spec].name, .uri = uri};
-    }
+    const char *uri = tierce__place_uris_make(&g->uris, part->place);
+    if (uri == NULL)
+        return -ENOMEM;
+    specs[out->spec_count++] = (struct tierce__found_spec){
+        .name = g->live->instance.specs[part->place->spec].name, .uri = uri};
     return 0;
 }
 
-/* What stands for a key that has no location: every spec, without a place. */
+/* The entry of a key without a location: every spec, without a place. */
 static int show_nothing(struct getting *g, struct tierce__found *out)
 {
     const struct tierce__instance *instance = &g->live->instance;
@@ -81,19 +67,28 @@ static int show_nothing(struct getting *g, struct tierce__found *out)
     return 0;
 }
 
-/* 1: shown; 0: nothing there that serves. */
+/* Returns 1 if a location was found; 0 if no location serves. */
 static int show(struct getting *g, const struct tierce__record *record, struct tierce__found *out)
 {
-    const struct tierce__location *location = tierce__choose_location(&g->chooser, record);
-    if (location == NULL)
-        return 0;
-    int rc = show_location(g, location, out);
+    size_t count, spec_count = g->live->instance.spec_count;
+    const struct tierce__location *first =
+        tierce__choose_parts(&g->chooser, record, g->parts, &count);
+    struct tierce__found_spec *specs = tierce__arena_alloc(g->arena, (count + 1) * sizeof(*specs));
+    if (first == NULL || specs == NULL)
+        return first == NULL ? 0 : -ENOMEM;
+    *out = (struct tierce__found){
+        .type = first->type, .spec_count_all = (uint32_t)count, .specs = specs};
+    int rc = 0;
+    for (size_t spec = 0; spec < spec_count && rc == 0; spec++) {
+        if (g->parts[spec].place != NULL && is_asked_for(g, spec))
+            rc = show_part(g, &g->parts[spec], out, specs);
+    }
     return rc == TIERCE_E_DOWN ? 0 : rc < 0 ? rc : 1;
 }
 
 /* ---- matching -------------------------------------------------------------------------------- */
 
-/* Whether the record is of this very key: a string key has only 64 bits of it in the index. */
+/* Returns whether the record belongs to this key: the index has only 64 bits of a string key. */
 static bool is_same_key(const struct getting *g, size_t i, const struct tierce__record *record)
 {
     if (g->texts == NULL)
@@ -108,7 +103,7 @@ static bool serves(void *arg, const struct tierce__record *record)
     return tierce__record_serves(&g->chooser, record);
 }
 
-/* The leading keys that serve, and nothing else. */
+/* Returns the leading keys that serve, and no others. */
 static int match_prefix(struct getting *g, struct tierce__got *out)
 {
     struct tierce__record *records = tierce__arena_calloc(g->arena, g->count, sizeof(*records));
@@ -129,7 +124,7 @@ static int match_prefix(struct getting *g, struct tierce__got *out)
     return length < 0 ? (int)length : 0;
 }
 
-/* Records of all keys; found[i] only where one serves. */
+/* Reads the records of all keys; found[i] is set only if the record serves. */
 static int read_all(struct getting *g, struct tierce__record **records, bool **found)
 {
     *records = tierce__arena_calloc(g->arena, g->count, sizeof(**records));
@@ -144,7 +139,7 @@ static int read_all(struct getting *g, struct tierce__record **records, bool **f
     return rc;
 }
 
-/* An entry for each key: those of [first, end) that are found are shown. */
+/* Makes an entry for each key; found keys of [first, end) get their location. */
 static int show_range(struct getting *g, const struct tierce__record *records, const bool *found,
                       size_t first, size_t end, struct tierce__got *out)
 {
@@ -174,8 +169,8 @@ static int match_batch(struct getting *g, struct tierce__got *out)
 }
 
 /*
- * The last run of `window` keys that all serve. A window that has a gap is given up for the one
- * that ends right before its first gap, as the original walks.
+ * Finds the last run of `window` keys that all serve. As in KVCM, if a window has a gap, the search
+ * continues with the window that ends just before its first gap.
  */
 static size_t find_window(const bool *found, size_t count, size_t window)
 {
@@ -223,7 +218,10 @@ static int check_request(const struct tierce__get_request *request, char why[TIE
 {
     if (request->query != TIERCE__QUERY_BATCH && request->query != TIERCE__QUERY_PREFIX &&
         request->query != TIERCE__QUERY_WINDOW)
-        return tierce__why(why, TIERCE_E_UNSUPPORTED, "%d is no query type", request->query);
+        return tierce__why(why, TIERCE_E_UNSUPPORTED,
+                           "query_type is %d; accepted are 1 (QT_BATCH_GET), 2 (QT_PREFIX_MATCH) "
+                           "and 3 (QT_REVERSE_ROLL_SW_MATCH)",
+                           request->query);
     if (request->query == TIERCE__QUERY_WINDOW &&
         (request->window <= 0 || (size_t)request->window > request->count))
         return tierce__why(why, TIERCE_E_ARGUMENT,
@@ -232,7 +230,41 @@ static int check_request(const struct tierce__get_request *request, char why[TIE
     return 0;
 }
 
-/* A prefix is asked for beyond what the engine holds itself. */
+static const struct tierce__spec_info *find_spec(const struct tierce__instance *instance,
+                                                 const char *name)
+{
+    for (size_t i = 0; i < instance->spec_count; i++) {
+        if (strcmp(instance->specs[i].name, name) == 0)
+            return &instance->specs[i];
+    }
+    return NULL;
+}
+
+/* The specs that a block must have. A name that the instance does not have is rejected, because it
+ * would always miss. */
+static int choose_specs(struct getting *g, char why[TIERCE__WHY_BYTES])
+{
+    const struct tierce__get_request *request = g->request;
+    const struct tierce__instance *instance = &g->live->instance;
+    g->parts = tierce__arena_alloc(g->arena, instance->spec_count * sizeof(*g->parts));
+    bool *specs = tierce__arena_calloc(g->arena, instance->spec_count, sizeof(*specs));
+    if (g->parts == NULL || specs == NULL)
+        return tierce__why(why, -ENOMEM, "no memory");
+    for (size_t i = 0; i < request->spec_name_count; i++) {
+        const struct tierce__spec_info *spec = find_spec(instance, request->spec_names[i]);
+        if (spec == NULL)
+            return tierce__why(why, TIERCE_E_ARGUMENT,
+                               "location_spec_names has %.64s; instance %.64s was registered with "
+                               "%zu specs, of which the first is %.64s",
+                               request->spec_names[i], instance->id, instance->spec_count,
+                               instance->spec_count > 0 ? instance->specs[0].name : "");
+        specs[spec - instance->specs] = true;
+    }
+    g->chooser.specs = request->spec_name_count > 0 ? specs : NULL;
+    return 0;
+}
+
+/* A prefix query begins after the blocks that the engine has already. */
 static int choose_keys(struct getting *g)
 {
     const struct tierce__get_request *request = g->request;
@@ -265,12 +297,27 @@ static void count_keys(struct getting *g, const struct tierce__got *got)
     atomic_fetch_add_explicit(&g->live->found_keys, got->hits, memory_order_relaxed);
 }
 
-/* What was given out is used: the prefix newest, so that it leaves last. */
+/* A hit also counts as a use of the masked prefix, so that with a time to live a prefix does not
+ * expire before the blocks that follow it. */
+static size_t list_prefix(const struct getting *g, const struct tierce__got *got, int64_t *used)
+{
+    size_t count = 0, hits = 0;
+    for (size_t i = 0; i < g->request->count && hits < got->count; i++) {
+        used[count++] = g->request->keys[i];
+        hits += !tierce__mask_has(&g->request->mask, i);
+    }
+    return count;
+}
+
+/* Returned blocks count as used; the prefix is the newest, so that it is evicted last. */
 static void refresh(struct getting *g, const struct tierce__got *got)
 {
-    int64_t *used = tierce__arena_alloc(g->arena, (got->count + 1) * sizeof(*used));
+    int64_t *used = tierce__arena_alloc(g->arena, (g->request->count + 1) * sizeof(*used));
     size_t count = 0;
-    for (size_t i = 0; used != NULL && i < got->count; i++) {
+    bool is_prefix = g->request->query == TIERCE__QUERY_PREFIX && g->chooser.ttl_us > 0;
+    if (used != NULL && is_prefix)
+        count = list_prefix(g, got, used);
+    for (size_t i = 0; used != NULL && !is_prefix && i < got->count; i++) {
         if (got->found[i].type != 0)
             used[count++] = g->keys[i];
     }
@@ -288,11 +335,14 @@ int tierce__locator_get(struct tierce__locator *locator, const struct tierce__ge
     int rc = tierce__live_acquire(&g.live, locator, request->instance_id, why);
     if (rc < 0)
         return rc;
+    int span = tierce__span_open("locator:get");
     g.catalog = tierce__registry_acquire(locator->opts.registry);
-    g.chooser = (struct tierce__chooser){.locator = locator, .catalog = g.catalog};
+    tierce__chooser_begin(&g.chooser, g.live, g.catalog);
     rc = check_request(request, why);
     if (rc == 0)
         rc = tierce__live_check_parts(g.live, request->count, why);
+    if (rc == 0)
+        rc = choose_specs(&g, why);
     if (rc < 0)
         goto out;
     rc = choose_keys(&g);
@@ -307,8 +357,10 @@ int tierce__locator_get(struct tierce__locator *locator, const struct tierce__ge
     }
     count_keys(&g, &got);
     refresh(&g, &got);
+    got.block_size = g.live->instance.block_size;
     *out = got;
 out:
+    tierce__span_close(span);
     tierce__registry_release(locator->opts.registry, g.catalog);
     tierce__live_release(g.live);
     return rc;

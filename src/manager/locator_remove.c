@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/locator_private.h"
+#include "manager/spans.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -7,13 +8,15 @@
 
 /* ---- removing -------------------------------------------------------------------------------- */
 
-/* Keys that leave the index; a batch of the index's locks is a deletion of its own. */
+/* Removal of keys from the index; each step of the index is a deletion of its own. */
 struct removing {
     struct tierce__live *live;
     const struct tierce__removal *how;
-    struct tierce__deletion *step; /* of the step that is being decided */
+    struct tierce__deletion *step; /* of the current step */
     struct tierce__removed *removed;
-    bool is_tried; /* the store may have been asked to write the step */
+    struct tierce__gone *gone; /* the step's records that are removed completely */
+    size_t gone_count;
+    bool is_tried; /* the store may have received the step */
     int error;
 };
 
@@ -34,45 +37,83 @@ static void move_bytes(struct removing *r, const struct tierce__deletion *deleti
     }
 }
 
+/* Keeps those locations of the record that are not removed. */
+static enum tierce__meta_action remove_locations(struct removing *r, int64_t key,
+                                                 struct tierce__record *record,
+                                                 struct tierce__arena *arena)
+{
+    const struct tierce__removal *how = r->how;
+    size_t kept = 0, count = record->location_count;
+    struct tierce__location *locations = NULL;
+    if (how->wanted_location != NULL) {
+        locations = tierce__arena_alloc(arena, (count + 1) * sizeof(*locations));
+        r->error = locations == NULL ? -ENOMEM : 0;
+    }
+    for (size_t l = 0; l < count && r->error == 0; l++) {
+        const struct tierce__location *location = &record->locations[l];
+        if (locations != NULL && !how->wanted_location(how->wanted_arg, location))
+            locations[kept++] = *location;
+        else
+            r->error = tierce__deletion_add(r->step, key, location);
+    }
+    if (r->error < 0)
+        return TIERCE__META_FAIL;
+    if (kept == count && count > 0)
+        return TIERCE__META_SKIP;
+    r->removed->keys++;
+    if (kept == 0) {
+        r->gone[r->gone_count++] = (struct tierce__gone){.key = key,
+                                                         .parent = record->parent,
+                                                         .has_parent = record->has_parent,
+                                                         .children = record->children};
+        return TIERCE__META_DELETE;
+    }
+    record->locations = locations;
+    record->location_count = (uint16_t)kept;
+    return TIERCE__META_PUT;
+}
+
 static enum tierce__meta_action remove_record(void *arg, size_t i, int64_t key, bool found,
                                               struct tierce__record *record,
                                               struct tierce__arena *arena)
 {
     struct removing *r = arg;
-    (void)arena;
-    if (!found || (r->how->wanted != NULL && !r->how->wanted(r->how->wanted_arg, i, key, record)))
-        return TIERCE__META_SKIP;
-    for (size_t l = 0; l < record->location_count && r->error == 0; l++)
-        r->error = tierce__deletion_add(r->step, key, &record->locations[l]);
-    if (r->error < 0)
-        return TIERCE__META_FAIL;
-    r->removed->keys++;
-    return TIERCE__META_DELETE;
+    if (!found || r->error < 0 ||
+        (r->how->wanted != NULL && !r->how->wanted(r->how->wanted_arg, i, key, record)))
+        return r->error < 0 ? TIERCE__META_FAIL : TIERCE__META_SKIP;
+    return remove_locations(r, key, record, arena);
 }
 
-static int attach_deletion(void *arg, const size_t *indices, size_t count,
-                           struct tierce__meta_batch *batch, struct tierce__arena *arena)
+/* Makes the notes of the step: the deletion, and the holes. */
+static int attach_notes(void *arg, const size_t *indices, size_t count,
+                        struct tierce__meta_batch *batch, struct tierce__arena *arena)
 {
+    enum { DELETION, HOLES, NOTES };
     struct removing *r = arg;
+    size_t n = 0;
+    int rc = 0;
     (void)indices, (void)count;
     if (r->error < 0)
         return r->error;
     r->is_tried = r->step->count > 0;
-    if (r->step->count == 0 || r->how->keep_bytes)
+    if (r->step->count == 0)
         return 0;
-    struct tierce__meta_note *note = tierce__arena_alloc(arena, sizeof(*note));
-    if (note == NULL)
+    struct tierce__meta_note *notes = tierce__arena_calloc(arena, NOTES, sizeof(*notes));
+    if (notes == NULL)
         return -ENOMEM;
     r->step->due_us = r->how->due_us;
     r->step->reusable_us = tierce__live_reusable_us(r->live, r->how->due_us);
-    int rc = tierce__deletion_write(r->step, note);
-    batch->notes = note;
-    batch->note_count = 1;
+    if (!r->how->keep_bytes)
+        rc = tierce__deletion_write(r->step, &notes[n++]);
+    if (rc == 0 && !r->how->is_all && tierce__gone_settle(r->gone, r->gone_count))
+        rc = tierce__gone_write(r->gone, r->gone_count, r->step->note, arena, &notes[n++]);
+    batch->notes = notes;
+    batch->note_count = n;
     return rc;
 }
 
-/* Whether a step was written whose store did not say so: by its note, or, where it has none, by the
- * first of its records. 1, 0, or the store's error. */
+/* Returns whether a step with an unknown outcome was written, by its note or, without a note, by
+ * its first record: 1, 0, or the store's error. */
 static int was_written(struct removing *r, struct tierce__arena *arena)
 {
     const void *value;
@@ -94,8 +135,8 @@ static int was_written(struct removing *r, struct tierce__arena *arena)
     return rc < 0 ? rc : 1;
 }
 
-/* Each step is a call of its own, so that what its batch removed is known to be gone before it is
- * given to the deleter. */
+/* Each step is a separate call, so that its batch is certainly written before the deletion is
+ * submitted. */
 static int remove_step(struct removing *r, const int64_t *keys, size_t count)
 {
     struct tierce__arena arena = {0};
@@ -104,14 +145,16 @@ static int remove_step(struct removing *r, const int64_t *keys, size_t count)
     r->error = 0;
     r->is_tried = false;
     r->step = tierce__deletion_create(r->live, count);
-    int rc =
-        status != NULL && r->step != NULL
-            ? tierce__meta_index_modify(
-                  r->live->index, keys, count,
-                  &(struct tierce__meta_change){
-                      .modify = remove_record, .attach = attach_deletion, .arg = r, .whole = true},
-                  &arena, status)
-            : -ENOMEM;
+    r->gone = tierce__arena_calloc(&arena, count, sizeof(*r->gone));
+    r->gone_count = 0;
+    int rc = status != NULL && r->step != NULL && r->gone != NULL
+                 ? tierce__meta_index_modify(r->live->index, keys, count,
+                                             &(struct tierce__meta_change){.modify = remove_record,
+                                                                           .attach = attach_notes,
+                                                                           .arg = r,
+                                                                           .whole = true},
+                                             &arena, status)
+                 : -ENOMEM;
     int known = 0;
     if (rc < 0 && r->error == 0 && r->is_tried && tierce__meta_may_be_written(rc))
         known = was_written(r, &arena);
@@ -120,8 +163,10 @@ static int remove_step(struct removing *r, const int64_t *keys, size_t count)
         *r->removed = before;
     else if (r->step->count > 0)
         move_bytes(r, r->step);
-    /* The deleter finds out what nobody knows now; what was only forgotten has no note, and counts
-     * until the next leader. */
+    if (rc == 0 && !r->how->is_all)
+        tierce__holes_take(&r->live->holes, r->gone, r->gone_count, r->step->note);
+    /* The deleter settles an unknown outcome. A removal without deletion has no note; its bytes
+     * count until the next leader. */
     if ((rc == 0 || known < 0) && r->step != NULL && r->step->count > 0 && !r->how->keep_bytes) {
         r->step->is_doubtful = rc < 0;
         tierce__deleter_submit(r->live->locator->deleter, r->step);
@@ -154,7 +199,8 @@ int64_t tierce__live_reusable_us(const struct tierce__live *live, int64_t due_us
     return due_us > from_us ? due_us : from_us;
 }
 
-/* Which entries go: two names may have one key. texts NULL: keys have none. */
+/* Selects the entries to remove: two names may have the same key. `texts` NULL: keys have no
+ * texts. */
 struct entries {
     const char *const *texts;
     const struct tierce__removed *removed;
@@ -168,7 +214,7 @@ static bool is_entry(void *arg, size_t i, int64_t key, const struct tierce__reco
            strcmp(record->key_text, entries->texts[entries->removed->offset + i]) == 0;
 }
 
-/* What is being written will not serve. */
+/* Keys that are being written will not serve. */
 static void mark_claims(struct tierce__live *live, const int64_t *keys, const char *const *texts,
                         size_t count)
 {
@@ -198,7 +244,9 @@ int tierce__locator_remove_entries(struct tierce__locator *locator, const char *
     struct tierce__removal at_once = {.due_us = tierce__locator_now_us(locator),
                                       .wanted = texts != NULL ? is_entry : NULL,
                                       .wanted_arg = &entries};
+    int span = tierce__span_open("locator:remove");
     rc = tierce__live_remove(live, keys, count, &at_once, &removed);
+    tierce__span_close(span);
     if (rc < 0)
         rc = tierce__why(why, rc, "the index cannot be written: %s", tierce_strerror(rc));
     tierce__live_release(live);
@@ -263,7 +311,7 @@ int tierce__live_trim(struct tierce__live *live, const struct tierce__removal *h
         struct tierce__removal at_once = *how;
         at_once.due_us = tierce__locator_now_us(live->locator);
         rc = tierce__live_remove(live, keys, count, &at_once, removed);
-        /* Not faster than storages delete: what waits lies in memory. */
+        /* Throttled to the speed of deletions, because queued ones lie in memory. */
         struct tierce__deleter_stats stats;
         tierce__deleter_stats(deleter, &stats);
         if (stats.waiting > WAITING_MAX)
@@ -283,18 +331,27 @@ int tierce__locator_trim(struct tierce__locator *locator, const char *instance_i
         return rc;
     bool time = trim == TIERCE__TRIM_TIME;
     if (trim != TIERCE__TRIM_ALL && trim != TIERCE__TRIM_META && !time)
-        rc = tierce__why(why, TIERCE_E_ARGUMENT, "%d is no trim strategy", trim);
+        rc = tierce__why(why, TIERCE_E_ARGUMENT,
+                         "strategy is %d; accepted are 1 (TS_REMOVE_ALL_CACHE), 2 "
+                         "(TS_REMOVE_ALL_META) and 3 (TS_TIMESTAMP)",
+                         trim);
     else if (time && (begin_s < 0 || end_s < begin_s || end_s > INT64_MAX / 1000000 - 1))
-        rc = tierce__why(why, TIERCE_E_ARGUMENT, "from %lld to %lld is no span of time",
-                         (long long)begin_s, (long long)end_s);
+        rc = tierce__why(
+            why, TIERCE_E_ARGUMENT,
+            "begin_timestamp is %lld and end_timestamp %lld; accepted are seconds since "
+            "1970, the first not after the second",
+            (long long)begin_s, (long long)end_s);
     if (rc < 0)
         goto out;
     if (!time)
         mark_all_claims(live);
     struct tierce__removal how = {.keep_bytes = trim == TIERCE__TRIM_META,
+                                  .is_all = !time,
                                   .wanted = time ? is_in_span : NULL,
                                   .wanted_arg = &span};
+    int timed = tierce__span_open("locator:trim");
     rc = tierce__live_trim(live, &how, &removed);
+    tierce__span_close(timed);
     if (rc < 0)
         rc = tierce__why(why, rc, "after %llu blocks: %s", (unsigned long long)removed.keys,
                          tierce_strerror(rc));
@@ -305,33 +362,42 @@ out:
 
 /* ---- looking --------------------------------------------------------------------------------- */
 
+/* Shows a block with its locations; the id and type are those of the first one. */
 static int show_looked(struct tierce__live *live, const struct tierce__catalog *catalog,
-                       const struct tierce__location *location, enum tierce__look_state state,
-                       struct tierce__arena *arena, struct tierce__looked *out)
+                       const struct tierce__location *locations, size_t count,
+                       enum tierce__look_state state, struct tierce__arena *arena,
+                       struct tierce__looked *out)
 {
     const struct tierce__instance *instance = &live->instance;
-    const struct tierce__storage *storage = tierce__location_storage(catalog, location);
     struct tierce__found_spec *specs =
-        tierce__arena_alloc(arena, (location->place_count + 1) * sizeof(*specs));
-    if (specs == NULL)
+        tierce__arena_alloc(arena, (instance->spec_count + 1) * sizeof(*specs));
+    bool *is_shown = tierce__arena_calloc(arena, instance->spec_count + 1, sizeof(*is_shown));
+    if (specs == NULL || is_shown == NULL)
         return -ENOMEM;
     out->state = state;
-    memcpy(out->id, location->id, sizeof(location->id));
-    out->found = (struct tierce__found){
-        .type = location->type, .spec_count_all = location->place_count, .specs = specs};
-    for (size_t p = 0; p < location->place_count && storage != NULL; p++) {
-        if (location->places[p].spec >= instance->spec_count)
-            continue;
-        struct tierce__found_spec *spec = &specs[out->found.spec_count++];
-        spec->name = instance->specs[location->places[p].spec].name;
-        spec->uri = tierce__place_uri(storage, instance, &location->places[p], arena);
-        if (spec->uri == NULL)
-            return -ENOMEM;
+    memcpy(out->id, locations[0].id, sizeof(locations[0].id));
+    out->found = (struct tierce__found){.type = locations[0].type, .specs = specs};
+    for (size_t l = 0; l < count; l++) {
+        const struct tierce__storage *storage = tierce__location_storage(catalog, &locations[l]);
+        for (size_t p = 0; p < locations[l].place_count; p++) {
+            const struct tierce__spec_place *place = &locations[l].places[p];
+            if (place->spec >= instance->spec_count || is_shown[place->spec])
+                continue;
+            is_shown[place->spec] = true;
+            out->found.spec_count_all++;
+            if (storage == NULL)
+                continue;
+            struct tierce__found_spec *spec = &specs[out->found.spec_count++];
+            spec->name = instance->specs[place->spec].name;
+            spec->uri = tierce__place_uri(storage, instance, place, arena);
+            if (spec->uri == NULL)
+                return -ENOMEM;
+        }
     }
     return 0;
 }
 
-/* A key that does not serve: is it being written, or deleted? */
+/* Determines whether a key that does not serve is being written or deleted. */
 static int look_aside(struct tierce__live *live, const struct tierce__catalog *catalog, int64_t key,
                       struct tierce__arena *arena, struct tierce__looked *out)
 {
@@ -346,11 +412,11 @@ static int look_aside(struct tierce__live *live, const struct tierce__catalog *c
                                             .place_count = writing->place_count,
                                             .places = writing->places};
         memcpy(location.id, writing->location_id, sizeof(location.id));
-        rc = show_looked(live, catalog, &location, TIERCE__LOOK_WRITING, arena, out);
+        rc = show_looked(live, catalog, &location, 1, TIERCE__LOOK_WRITING, arena, out);
     } else {
         const struct tierce__location *location = tierce__deleting_find(&live->deleting, key);
         if (location != NULL)
-            rc = show_looked(live, catalog, location, TIERCE__LOOK_DELETING, arena, out);
+            rc = show_looked(live, catalog, location, 1, TIERCE__LOOK_DELETING, arena, out);
     }
     tierce__lock_drop(&live->lock);
     return rc;
@@ -364,12 +430,15 @@ static int look_at(struct tierce__live *live, const struct tierce__catalog *cata
     struct tierce__record *records = tierce__arena_calloc(arena, count + 1, sizeof(*records));
     if (found == NULL || records == NULL)
         return -ENOMEM;
+    int64_t now_us = tierce__locator_now_us(live->locator);
+    int64_t ttl_us = tierce__live_ttl_us(live, catalog);
     int rc =
         count > 0 ? tierce__meta_index_get(live->index, keys, count, arena, records, found) : 0;
     for (size_t i = 0; rc == 0 && i < count; i++) {
-        if (found[i] && records[i].location_count > 0)
-            rc = show_looked(live, catalog, &records[i].locations[0], TIERCE__LOOK_SERVING, arena,
-                             &out[i]);
+        if (found[i] && records[i].location_count > 0 &&
+            tierce__record_due_us(&records[i], ttl_us) > now_us)
+            rc = show_looked(live, catalog, records[i].locations, records[i].location_count,
+                             TIERCE__LOOK_SERVING, arena, &out[i]);
         else
             rc = look_aside(live, catalog, keys[i], arena, &out[i]);
     }
@@ -400,7 +469,9 @@ int tierce__locator_look(struct tierce__locator *locator,
         if (!tierce__mask_has(&request->mask, i))
             wanted[n++] = request->keys[i];
     }
+    int span = tierce__span_open("locator:look");
     rc = look_at(live, catalog, wanted, n, arena, looked);
+    tierce__span_close(span);
     if (rc < 0) {
         rc = tierce__why(why, rc, "the index cannot be read: %s", tierce_strerror(rc));
         goto out;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
 #include "manager/locator_private.h"
+#include "manager/spans.h"
 
 #include <errno.h>
 #include <string.h>
@@ -8,13 +9,13 @@
 /*
  * Writing in two steps.
  *
- * Start: keys that nobody holds or writes are claimed; a storage is chosen, bytes are reserved,
- * places taken; one note makes all of it durable; the client is told where to write. Finish: what
- * was written goes into the index and the note goes, in one batch; what was not is given to the
- * deleter in the same batch. A session whose time is over is finished with nothing written.
+ * Start: claim the keys that are neither stored nor being written; choose a storage, reserve bytes,
+ * allocate places; make all of it durable with one note; return the places to the client. Finish:
+ * one batch adds the written blocks to the index, deletes the note, and hands unwritten blocks to
+ * the deleter. A session that times out is finished with nothing written.
  */
 
-/* What quotas do not bound, as it has no bytes: sessions of an instance and their keys. */
+/* Limits of an instance's sessions and their keys, which quotas of bytes do not bound. */
 #define WRITING_MAX ((size_t)1 << 20)
 
 struct starting {
@@ -23,10 +24,14 @@ struct starting {
     const struct tierce__group *group;
     const struct tierce__write_request *request;
     struct tierce__arena *arena;
-    uint32_t *spec_group; /* of each key: its index among the instance's, or their number: all */
-    const bool **specs;   /* of each of them that is asked for, and of all: which it has */
-    uint8_t *taken;       /* of each key: it need not be written */
-    struct tierce__session *session; /* its keys are those that are claimed */
+    uint32_t
+        *spec_group;     /* of each key: the index of its spec group; spec_group_count: all specs */
+    const bool **specs;  /* of each requested group, and of all specs: the specs in it */
+    const bool **wanted; /* of each key: the specs of its group that are not stored yet */
+    uint8_t *taken;      /* of each key: it need not be written */
+    uint8_t
+        *is_there; /* of each key: the index has it, with other specs or in unavailable storages */
+    struct tierce__session *session; /* its keys are the claimed ones */
     size_t *positions;               /* of the session's keys in the request */
     const struct tierce__storage *storage;
     struct tierce__spec_place *places; /* spec by spec, key by key */
@@ -41,6 +46,16 @@ static int check_request(const struct tierce__write_request *request, char why[T
     if (request->count > UINT16_MAX)
         return tierce__why(why, TIERCE_E_ARGUMENT, "%zu keys in one write; at most %u",
                            request->count, UINT16_MAX);
+    if (request->timeout_s < 0)
+        return tierce__why(
+            why, TIERCE_E_ARGUMENT,
+            "write_timeout_seconds is %lld; accepted are numbers from 0 on, of which "
+            "those above %d count as that",
+            (long long)request->timeout_s, TIERCE__WRITE_TIMEOUT_S_MAX);
+    if (request->ttl_s < 0 || request->ttl_s > TIERCE__TTL_S_MAX)
+        return tierce__why(why, TIERCE_E_ARGUMENT,
+                           "ttl_seconds is %lld; accepted are 1 to %lld, and 0 for none",
+                           (long long)request->ttl_s, (long long)TIERCE__TTL_S_MAX);
     return 0;
 }
 
@@ -64,7 +79,7 @@ static bool names_spec(const struct tierce__spec_group *group, const char *name)
     return false;
 }
 
-/* The group's specs, found once a call. */
+/* The specs of a group, looked up once per call. */
 static int find_specs(struct starting *s, uint32_t group)
 {
     const struct tierce__instance *instance = &s->live->instance;
@@ -84,7 +99,9 @@ static int find_spec_groups(struct starting *s, char why[TIERCE__WHY_BYTES])
     const char *const *names = s->request->spec_groups;
     s->spec_group = tierce__arena_alloc(s->arena, s->request->count * sizeof(*s->spec_group));
     s->specs = tierce__arena_calloc(s->arena, instance->spec_group_count + 1, sizeof(*s->specs));
-    if (s->spec_group == NULL || s->specs == NULL)
+    s->wanted = tierce__arena_alloc(s->arena, s->request->count * sizeof(*s->wanted));
+    s->is_there = tierce__arena_calloc(s->arena, s->request->count, sizeof(*s->is_there));
+    if (s->spec_group == NULL || s->specs == NULL || s->wanted == NULL || s->is_there == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < s->request->count; i++) {
         uint32_t group = (uint32_t)instance->spec_group_count;
@@ -97,20 +114,21 @@ static int find_spec_groups(struct starting *s, char why[TIERCE__WHY_BYTES])
         int rc = s->specs[group] == NULL ? find_specs(s, group) : 0;
         if (rc < 0)
             return rc;
+        s->wanted[i] = s->specs[group];
     }
     return 0;
 }
 
-/* Whether the key at that position of the request has a part of that spec. */
+/* Returns whether the spec's part is written for the key at that position of the request. */
 static bool has_spec(const struct starting *s, size_t position, size_t spec)
 {
-    return s->specs[s->spec_group[position]][spec];
+    return s->wanted[position][spec];
 }
 
 /* ---- claiming -------------------------------------------------------------------------------- */
 
-/* Takes every key that nobody else is writing; the index has a say after that, so that a session
- * which ends in between is seen in one of the two. */
+/* Claims every key that no other session is writing. The index is checked afterwards, so that a
+ * session that ends in between is seen in one of the two. */
 static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
 {
     const struct tierce__write_request *request = s->request;
@@ -127,6 +145,7 @@ static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
     size_t writing = s->live->claim_count + s->live->session_count;
     if (writing + request->count >= WRITING_MAX) {
         tierce__lock_drop(&s->live->lock);
+        tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_SESSIONS, request->count);
         return tierce__why(why, TIERCE_E_FULL,
                            "instance %.64s is writing %zu keys already; at most %zu at a time",
                            s->live->instance.id, writing, WRITING_MAX);
@@ -151,7 +170,7 @@ static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
     return 0;
 }
 
-/* Moves a claimed key to another place in the session's array. SESSIONS held. */
+/* Moves a claimed key to another index of the session's array. SESSIONS held. */
 static void move_key(struct starting *s, size_t to, size_t from)
 {
     struct tierce__session *session = s->session;
@@ -161,7 +180,7 @@ static void move_key(struct starting *s, size_t to, size_t from)
     s->positions[to] = s->positions[from];
 }
 
-/* Gives back the claims whose index has drop[i], and closes the gaps. */
+/* Releases the claims with drop[i] set, and closes the gaps. */
 static void unclaim(struct starting *s, const bool *drop)
 {
     size_t kept = 0;
@@ -191,9 +210,67 @@ static void unclaim_from(struct starting *s, size_t first)
     tierce__lock_drop(&s->live->lock);
 }
 
-/* A block with a location that serves is not written again; one whose storages are all unwell
- * is. */
-static int drop_what_is_there(struct starting *s)
+static bool has_expired(void *arg, size_t i, int64_t key, const struct tierce__record *record)
+{
+    const struct tierce__chooser *chooser = arg;
+    (void)i, (void)key;
+    return tierce__record_due_us(record, chooser->ttl_us) <= chooser->now_us;
+}
+
+/* Removes expired blocks before they are written again, so that no old part remains. */
+static int drop_expired(struct starting *s, struct tierce__chooser *chooser, const int64_t *keys,
+                        const struct tierce__record *records, const bool *found)
+{
+    size_t count = 0;
+    struct tierce__removed removed = {0};
+    int64_t *expired = tierce__arena_alloc(s->arena, (s->session->count + 1) * sizeof(*expired));
+    if (expired == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < s->session->count; i++) {
+        if (found[i] && has_expired(chooser, i, keys[i], &records[i]))
+            expired[count++] = keys[i];
+    }
+    int32_t delay_ms = s->group->delay_before_delete_ms;
+    struct tierce__removal how = {.due_us = chooser->now_us +
+                                            (int64_t)(delay_ms > 0 ? delay_ms : 0) * 1000,
+                                  .wanted = has_expired,
+                                  .wanted_arg = chooser};
+    return count > 0 ? tierce__live_remove(s->live, expired, count, &how, &removed) : 0;
+}
+
+/* Returns the store's result; on an error counts the keys as rejected. */
+static int fail_by_index(struct starting *s, size_t keys, int rc, char why[TIERCE__WHY_BYTES])
+{
+    if (rc >= 0 || rc == -ENOMEM)
+        return rc;
+    tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_INDEX, keys);
+    return tierce__why(why, rc, "the index of instance %.64s takes no writes: %s",
+                       s->live->instance.id, tierce_strerror(rc));
+}
+
+/* Determines the specs of a block that must be written: those without an available location.
+ * Returns 1 if there are any, else 0. */
+static int find_missing(struct starting *s, struct tierce__chooser *chooser, size_t position,
+                        const struct tierce__record *record)
+{
+    size_t specs = s->live->instance.spec_count, wanted = 0, missing = 0;
+    bool *lacks = tierce__arena_calloc(s->arena, specs + 1, sizeof(*lacks));
+    if (lacks == NULL)
+        return -ENOMEM;
+    for (size_t spec = 0; spec < specs; spec++) {
+        bool wants = has_spec(s, position, spec);
+        lacks[spec] = wants && !tierce__record_has_part(chooser, record, spec);
+        wanted += wants;
+        missing += lacks[spec];
+    }
+    if (missing > 0 && missing < wanted)
+        s->wanted[position] = lacks;
+    return missing > 0 || (wanted == 0 && !tierce__record_serves(chooser, record));
+}
+
+/* A block whose specs all serve is not written again. Specs that are missing, or stored only in
+ * unavailable storages, are written. */
+static int drop_what_is_there(struct starting *s, char why[TIERCE__WHY_BYTES])
 {
     size_t count = s->session->count;
     int64_t *keys = tierce__arena_alloc(s->arena, (count + 1) * sizeof(*keys));
@@ -203,24 +280,32 @@ static int drop_what_is_there(struct starting *s)
         return -ENOMEM;
     for (size_t i = 0; i < count; i++)
         keys[i] = s->session->keys[i].claim.key;
-    struct tierce__chooser chooser = {.locator = s->live->locator, .catalog = s->catalog};
+    struct tierce__chooser chooser;
+    tierce__chooser_begin(&chooser, s->live, s->catalog);
     int rc = count > 0
                  ? tierce__meta_index_get(s->live->index, keys, count, s->arena, records, found)
                  : 0;
+    if (rc == 0)
+        rc = drop_expired(s, &chooser, keys, records, found);
     if (rc < 0)
-        return rc;
+        return fail_by_index(s, count, rc, why);
     for (size_t i = 0; i < count; i++) {
         const char *text = s->session->keys[i].text;
+        found[i] = found[i] && !has_expired(&chooser, i, keys[i], &records[i]);
         bool other = text != NULL && found[i] &&
                      (records[i].key_text == NULL || strcmp(records[i].key_text, text) != 0);
-        found[i] = found[i] && (other || tierce__record_serves(&chooser, &records[i]));
+        s->is_there[s->positions[i]] = found[i];
+        rc = found[i] && !other ? find_missing(s, &chooser, s->positions[i], &records[i]) : 0;
+        if (rc < 0)
+            return rc;
+        found[i] = found[i] && rc == 0;
     }
     unclaim(s, found);
     return 0;
 }
 
-/* A session lasts as long as its client says: one with few of the keys that were asked for keeps no
- * room for all. */
+/* The client sets the session's duration. If the session has only few of the requested keys, its
+ * memory is reduced accordingly. */
 static int shrink_session(struct starting *s)
 {
     struct tierce__session *large = s->session;
@@ -256,24 +341,48 @@ static uint64_t key_bytes(const struct starting *s, size_t position)
     return bytes;
 }
 
-/* A storage, and room for the leading keys that quotas allow; the others are not written. */
-static int reserve_room(struct starting *s, char why[TIERCE__WHY_BYTES])
+/* Returns how many of the session's keys fit into the index. Keys that are indexed already need no
+ * room. */
+static int count_room(const struct starting *s, size_t *fit, char why[TIERCE__WHY_BYTES])
 {
-    struct tierce__session *session = s->session;
-    size_t fit = session->count;
-    uint64_t keys = 0;
-    uint64_t *bytes = tierce__arena_alloc(s->arena, session->count * sizeof(*bytes));
-    if (bytes == NULL)
-        return -ENOMEM;
     struct tierce__meta_index_stats stats;
     tierce__meta_index_stats(s->live->index, &stats);
     tierce__lock_take(&s->live->lock);
-    keys = stats.keys + s->live->claim_count;
+    uint64_t keys = stats.keys + s->live->claim_count - s->session->count; /* without these */
     tierce__lock_drop(&s->live->lock);
-    if (s->group->max_key_count > 0 && keys > (uint64_t)s->group->max_key_count)
-        return tierce__why(
-            why, TIERCE_E_FULL, "instance %.64s would hold %llu blocks, of at most %lld",
-            s->live->instance.id, (unsigned long long)keys, (long long)s->group->max_key_count);
+    *fit = s->session->count;
+    if (s->group->max_key_count <= 0)
+        return 0;
+    uint64_t most = (uint64_t)s->group->max_key_count, room = keys < most ? most - keys : 0;
+    for (size_t i = 0; i < s->session->count; i++) {
+        bool is_new = s->is_there[s->positions[i]] == 0;
+        if (is_new && room == 0) {
+            *fit = i;
+            break;
+        }
+        room -= is_new;
+    }
+    tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_KEYS, s->session->count - *fit);
+    if (*fit == 0)
+        return tierce__why(why, TIERCE_E_FULL, "instance %.64s holds %llu blocks, of at most %llu",
+                           s->live->instance.id, (unsigned long long)keys,
+                           (unsigned long long)most);
+    return 0;
+}
+
+/* Chooses a storage and reserves room for the leading keys that the quotas allow; the others are
+ * not written. */
+static int reserve_room(struct starting *s, char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__session *session = s->session;
+    size_t fit;
+    int rc = count_room(s, &fit, why);
+    if (rc < 0)
+        return rc;
+    unclaim_from(s, fit);
+    uint64_t *bytes = tierce__arena_alloc(s->arena, session->count * sizeof(*bytes));
+    if (bytes == NULL)
+        return -ENOMEM;
     for (size_t i = 0; i < session->count; i++)
         bytes[i] = key_bytes(s, s->positions[i]);
     struct tierce__storage_wish wish = {.live = s->live,
@@ -281,7 +390,7 @@ static int reserve_room(struct starting *s, char why[TIERCE__WHY_BYTES])
                                         .group = s->group,
                                         .bytes = bytes,
                                         .count = session->count};
-    int rc = tierce__choose_storage(&wish, &s->storage, &fit, why);
+    rc = tierce__choose_storage(&wish, &s->storage, &fit, why);
     if (rc < 0)
         return rc;
     unclaim_from(s, fit);
@@ -304,7 +413,7 @@ static void count_places(struct starting *s, size_t *count_by_key, size_t *all)
     }
 }
 
-/* Spec by spec, so that consecutive keys lie beside each other in a file. */
+/* Allocates spec by spec, so that consecutive keys are adjacent in a file. */
 static int take_spec(struct starting *s, uint16_t spec, struct tierce__spec_place *taken,
                      size_t *taken_count)
 {
@@ -325,7 +434,7 @@ static int take_spec(struct starting *s, uint16_t spec, struct tierce__spec_plac
         taken, &(struct tierce__place_notes){s->notes, &s->note_count, s->notes_max, s->arena});
 }
 
-/* Deals the places that were taken by spec out to the keys. */
+/* Assigns the places, which are ordered by spec, to the keys. */
 static int deal_places(struct starting *s, const size_t *count_by_key, const size_t *first_by_spec)
 {
     const struct tierce__instance *instance = &s->live->instance;
@@ -349,7 +458,7 @@ static int deal_places(struct starting *s, const size_t *count_by_key, const siz
     return 0;
 }
 
-static int take_places(struct starting *s, size_t *all_taken)
+static int take_places(struct starting *s, size_t *all_taken, char why[TIERCE__WHY_BYTES])
 {
     const struct tierce__instance *instance = &s->live->instance;
     size_t all;
@@ -370,7 +479,7 @@ static int take_places(struct starting *s, size_t *all_taken)
         by_spec[spec] = *all_taken;
         int rc = take_spec(s, (uint16_t)spec, s->places + *all_taken, &taken);
         if (rc < 0)
-            return rc;
+            return fail_by_index(s, s->session->count, rc, why);
         *all_taken += taken;
     }
     return deal_places(s, by_key, by_spec);
@@ -388,7 +497,7 @@ static int keep_texts(struct starting *s)
         const char *text = tierce__arena_copy(&s->session->arena, key->text, strlen(key->text));
         if (text == NULL)
             return -ENOMEM;
-        tierce__lock_take(&s->live->lock); /* who removes it reads it */
+        tierce__lock_take(&s->live->lock); /* read by a removal */
         key->text = text;
         tierce__lock_drop(&s->live->lock);
     }
@@ -400,10 +509,12 @@ static int make_durable(struct starting *s)
     struct tierce__meta_note *note = &s->notes[0];
     *note = (struct tierce__meta_note){.kind = TIERCE__NOTE_SESSION, .number = s->session->note};
     int rc = tierce__session_write(s->session, s->arena, &note->value, &note->bytes);
+    if (rc == 0 && s->session->ttl_us > 0)
+        rc = tierce__live_note_expiry(s->live);
     return rc < 0 ? rc : tierce__meta_index_write_notes(s->live->index, s->notes, s->note_count);
 }
 
-/* From now on the session is there, though nobody can end it yet. */
+/* Publishes the session; no call can end it yet. */
 static int begin_session(struct starting *s)
 {
     s->session->is_busy = true;
@@ -415,7 +526,7 @@ static int begin_session(struct starting *s)
     return rc;
 }
 
-/* Whether the session's batch was written whose store did not say so. 1, 0, or the store's
+/* Returns whether the session's batch with an unknown outcome was written: 1, 0, or the store's
  * error. */
 static int was_written(struct starting *s)
 {
@@ -427,12 +538,13 @@ static int was_written(struct starting *s)
     return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
 }
 
-/* Makes the session durable and open. If nobody knows whether it is, it stays and ends by its time:
- * that cleans up in either case; until then nobody else uses its files, whose notes may be
- * missing. */
-static int open_session(struct starting *s, size_t places_taken)
+/* Makes the session durable and open. If the outcome is unknown, the session stays until it times
+ * out, which cleans up in both cases; until then no other session uses its files, whose notes may
+ * be missing. */
+static int open_session(struct starting *s, size_t places_taken, char why[TIERCE__WHY_BYTES])
 {
-    int rc = s->session->count > 0 ? make_durable(s) : 0;
+    size_t keys = s->session->count;
+    int rc = keys > 0 ? make_durable(s) : 0;
     int known = tierce__meta_may_be_written(rc) ? was_written(s) : 0;
     rc = known > 0 ? 0 : rc;
     bool stays = rc == 0 || known < 0;
@@ -446,11 +558,11 @@ static int open_session(struct starting *s, size_t places_taken)
         tierce__live_drop_session(s->live, s->session);
     tierce__lock_drop(&s->live->lock);
     if (stays)
-        s->session = NULL; /* somebody else may end it any time */
-    return rc;
+        s->session = NULL; /* another call may end it at any time */
+    return fail_by_index(s, keys, rc, why);
 }
 
-/* Takes back what was reserved, claimed and taken for a session that does not begin. */
+/* Releases the bytes, claims and places of a session that does not begin. */
 static void undo(struct starting *s, size_t places_taken)
 {
     if (s->session == NULL)
@@ -501,6 +613,13 @@ static int show_session(struct starting *s, struct tierce__started *out)
         rc = show_key(s, &session->keys[i], &uris, &out->locations[i]);
     if (rc < 0)
         return rc;
+    uint64_t *bytes = tierce__arena_alloc(s->arena, (s->request->count + 1) * sizeof(*bytes));
+    if (bytes == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < s->request->count; i++)
+        bytes[i] = key_bytes(s, i);
+    out->bytes = bytes;
+    out->block_size = s->live->instance.block_size;
     out->count = session->count;
     memcpy(out->session, session->id, sizeof(out->session));
     size_t leading = 0, all = 0;
@@ -524,33 +643,37 @@ static int start(struct starting *s, struct tierce__started *out, size_t *places
     enum { EMPTY_TIMEOUT_S = 10 };
     int64_t now_us = tierce__locator_now_us(s->live->locator);
     int rc = find_spec_groups(s, why);
+    int span = tierce__span_open("locator:claim");
     if (rc == 0)
         rc = claim_keys(s, why);
     if (rc == 0)
-        rc = drop_what_is_there(s);
+        rc = drop_what_is_there(s, why);
     if (rc == 0)
         rc = shrink_session(s);
+    tierce__span_close(span);
     if (rc < 0)
         return rc;
-    /* A session without keys is told as well: clients finish it. It needs no note. */
+    /* A session without keys is returned as well, because clients finish it. It needs no note. */
     bool empty = s->session->count == 0;
     int64_t timeout_s = empty ? EMPTY_TIMEOUT_S : s->request->timeout_s;
-    timeout_s = timeout_s < 0                             ? 0
-                : timeout_s > TIERCE__WRITE_TIMEOUT_S_MAX ? TIERCE__WRITE_TIMEOUT_S_MAX
-                                                          : timeout_s;
+    if (timeout_s > TIERCE__WRITE_TIMEOUT_S_MAX)
+        timeout_s = TIERCE__WRITE_TIMEOUT_S_MAX;
     s->session->due_us = now_us + timeout_s * 1000000;
+    s->session->ttl_us = s->request->ttl_s * 1000000;
+    span = tierce__span_open("locator:place");
     if (!empty) {
         rc = reserve_room(s, why);
         if (rc == 0)
-            rc = take_places(s, places_taken);
+            rc = take_places(s, places_taken, why);
         if (rc == 0)
             rc = keep_texts(s);
     }
     if (rc == 0)
         rc = show_session(s, out);
+    tierce__span_close(span);
     if (rc == 0)
         rc = begin_session(s);
-    return rc < 0 ? rc : open_session(s, *places_taken);
+    return rc < 0 ? rc : open_session(s, *places_taken, why);
 }
 
 int tierce__locator_start_write(struct tierce__locator *locator,
@@ -565,6 +688,7 @@ int tierce__locator_start_write(struct tierce__locator *locator,
     int rc = tierce__live_acquire(&s.live, locator, request->instance_id, why);
     if (rc < 0)
         return rc;
+    int span = tierce__span_open("locator:start_write");
     s.catalog = tierce__registry_acquire(locator->opts.registry);
     s.group = tierce__catalog_group(s.catalog, s.live->instance.group_name);
     rc = s.group == NULL ? tierce__why(why, -ENOENT, "instance group %.64s is gone",
@@ -581,6 +705,7 @@ int tierce__locator_start_write(struct tierce__locator *locator,
         if (why[0] == '\0')
             rc = tierce__why(why, rc, "the write cannot be begun: %s", tierce_strerror(rc));
     }
+    tierce__span_close(span);
     tierce__registry_release(locator->opts.registry, s.catalog);
     tierce__live_release(s.live);
     return rc;

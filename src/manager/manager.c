@@ -14,6 +14,8 @@
 #include "manager/manager_private.h"
 #include "manager/metrics.h"
 #include "manager/page.h"
+#include "manager/startup.h"
+#include "manager/unmanaged.h"
 #include "serve/serve.h"
 
 #include <errno.h>
@@ -26,17 +28,15 @@
 enum { QUOTA_GROUPS_MAX = 256 };
 enum { LISTENERS_MAX = 5, ROUTES_MAX = TIERCE__RPC_COUNT + TIERCE__ADMIN_HTTP_ROUTES_MAX };
 
-/* What only this file needs. */
+/* The parts that only this file uses. */
 struct whole {
     struct tierce__manager manager;
     struct tierce__listener listeners[LISTENERS_MAX];
     struct tierce__route routes[LISTENERS_MAX][ROUTES_MAX];
     size_t listener_count;
     size_t meta_grpc, meta_http, admin_grpc, admin_http, debug_http; /* indexes; SIZE_MAX: none */
-    struct tierce__quota_group quota_groups[QUOTA_GROUPS_MAX];
-    size_t quota_group_count;
-    char *quota_text; /* what their names lie in */
-    char *startup;    /* JSON, or NULL for the built-in */
+    char *startup;      /* JSON, or NULL: there is none */
+    char *state_folder; /* the folder of the built-in storage of `startup`; or NULL */
     struct tierce__line_log *service_log, *metrics_log;
     bool logs_to_console;
     uint32_t drain_ms, metrics_interval_ms;
@@ -72,15 +72,11 @@ static void write_log(void *arg, enum tierce_log_level level, const char *event,
     static const char *const names[] = {"DEBUG", "INFO", "WARN", "ERROR"};
     struct whole *whole = arg;
     struct tierce__line line = {0};
-    char stamp[64];
-    struct timespec now;
-    struct tm parts;
-    clock_gettime(CLOCK_REALTIME, &now);
-    gmtime_r(&now.tv_sec, &parts);
-    size_t bytes = strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%S", &parts);
-    snprintf(stamp + bytes, sizeof(stamp) - bytes, ".%03ldZ %s ", now.tv_nsec / 1000000,
-             names[level]);
-    tierce__line_put(&line, stamp);
+    char stamp[TIERCE__LOG_STAMP_BYTES];
+    tierce__line_put(&line, tierce__log_stamp(stamp));
+    tierce__line_put(&line, " ");
+    tierce__line_put(&line, names[level]);
+    tierce__line_put(&line, " ");
     tierce__line_put(&line, event);
     tierce__line_put(&line, " ");
     tierce__line_put(&line, detail);
@@ -121,7 +117,7 @@ static int open_logs(struct whole *whole, const struct tierce__manager_config *c
     int rc = open_log(&whole->service_log, folder, "kv_cache_manager.log", why);
     if (rc == 0)
         rc = open_log(&whole->manager.events, folder, "event_publisher.log", why);
-    if (rc == 0)
+    if (rc == 0 && config->logs_accesses && folder[0] != '\0')
         rc = open_log(&whole->manager.access_log, folder, "access.log", why);
     if (rc == 0 && config->logs_metrics && folder[0] != '\0')
         rc = open_log(&whole->metrics_log, folder, "metrics.log", why);
@@ -167,13 +163,30 @@ void tierce__manager_trouble(struct tierce__manager *manager, char out[256])
         snprintf(out, 256, "%s", state.trouble);
 }
 
-/* The elector's thread may be faster than whoever starts it. */
+/* The elector's thread may run before the thread that starts it continues. */
 static void wait_for_elector(struct whole *whole)
 {
     tierce__lock_take(&whole->lock);
     while (!whole->has_elector && !whole->is_ending)
         (void)tierce__cond_wait(&whole->wake, &whole->lock, TIERCE__DEADLINE_NEVER);
     tierce__lock_drop(&whole->lock);
+}
+
+/* Creates the folder of the built-in storage. The manager leads even if that fails: the storage is
+ * then unwell and reports the reason, and there may be others. */
+static void make_state_folder(const struct whole *whole)
+{
+    const char *folder = whole->state_folder;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(whole->manager.registry);
+    const struct tierce__storage *storage =
+        tierce__catalog_storage(catalog, TIERCE__STARTUP_STORAGE);
+    bool is_used = folder != NULL && storage != NULL && storage->type == TIERCE__STORAGE_NFS &&
+                   strncmp(storage->root_path, folder, strlen(folder)) == 0;
+    int rc = is_used ? tierce__state_folder_make(folder) : 0;
+    if (rc < 0)
+        tierce__log(TIERCE_LOG_ERROR, "manager.state_folder", "path=\"%s\" error=\"%s\"", folder,
+                    tierce_strerror(rc));
+    tierce__registry_release(whole->manager.registry, catalog);
 }
 
 static int promote(void *arg, uint64_t fence)
@@ -187,6 +200,8 @@ static int promote(void *arg, uint64_t fence)
     if (rc >= 0)
         rc = tierce__registry_startup(manager->registry, whole->startup, why);
     if (rc >= 0)
+        make_state_folder(whole);
+    if (rc >= 0)
         rc = tierce__locator_recover(manager->locator, fence, why);
     if (rc < 0) {
         set_state(manager, TIERCE__MANAGER_FOLLOWS);
@@ -199,6 +214,9 @@ static int promote(void *arg, uint64_t fence)
         tierce__log(TIERCE_LOG_ERROR, "manager.nobody_may_enter",
                     "auth.required is on, and there is neither a token in auth.token_file nor an "
                     "account in the registry");
+    const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
+    tierce__unmanaged_log(manager->storages, catalog);
+    tierce__registry_release(manager->registry, catalog);
     tierce__reclaimer_resume(manager->reclaimer);
     set_trouble(manager, "");
     set_state(manager, TIERCE__MANAGER_LEADS);
@@ -257,7 +275,8 @@ static void log_metrics(struct whole *whole)
     tierce__free(text);
 }
 
-/* Ends write sessions to the tenth of a second; writes metrics and takes samples now and then. */
+/* Ends timed-out write sessions every tenth of a second; periodically writes metrics and takes
+ * samples. */
 static void *tick(void *arg)
 {
     enum { TICK_MS = 50 };
@@ -302,7 +321,7 @@ static size_t add_listener(struct whole *whole, const struct tierce__manager_con
     size_t index = whole->listener_count++;
     struct tierce__route *routes = whole->routes[index];
     size_t count = tierce__api_routes(&whole->manager, protocol, ports, routes);
-    if (protocol == TIERCE__SERVE_HTTP) /* which no two kinds of calls share */
+    if (protocol == TIERCE__SERVE_HTTP) /* no two kinds of calls may share a port */
         count += tierce__admin_http_routes(
             &whole->manager, (enum tierce__rpc_port)__builtin_ctz(ports), routes + count);
     whole->listeners[index] = (struct tierce__listener){
@@ -378,18 +397,59 @@ static const struct tierce__server *server_of(const struct tierce__manager *mana
     return atomic_load_explicit(&manager->server, memory_order_acquire);
 }
 
-int tierce__manager_reload(struct tierce__manager *manager, char why[256])
+/* The parsed quota.groups. */
+struct quota_groups {
+    struct tierce__quota_group groups[QUOTA_GROUPS_MAX];
+    size_t count;
+    char *text; /* holds their names; heap */
+};
+
+/* Parses "NAME=SIZE,NAME=SIZE". The caller frees out->text, also on errors. */
+static int read_quota_groups(struct quota_groups *out, const char *text, char why[256])
+{
+    char *save = NULL;
+    out->text = tierce__strdup(text);
+    if (out->text == NULL)
+        return -ENOMEM;
+    for (char *entry = strtok_r(out->text, ",", &save); entry != NULL;
+         entry = strtok_r(NULL, ",", &save)) {
+        char *size = strchr(entry, '=');
+        if (out->count == QUOTA_GROUPS_MAX) {
+            snprintf(why, 256, "quota.groups: more than %d of them", QUOTA_GROUPS_MAX);
+            return TIERCE_E_CONFIG;
+        }
+        struct tierce__quota_group *group = &out->groups[out->count];
+        if (size != NULL)
+            *size++ = '\0';
+        if (size == NULL || entry[0] == '\0' || !tierce__parse_size(&group->capacity_bytes, size)) {
+            snprintf(why, 256, "quota.groups: \"%.80s\" is not NAME=SIZE, as in chat=10TiB", entry);
+            return TIERCE_E_CONFIG;
+        }
+        group->name = entry;
+        out->count++;
+    }
+    return 0;
+}
+
+int tierce__manager_reload(struct tierce__manager *manager,
+                           const struct tierce__manager_config *config, char why[256])
 {
     struct tierce__tokens *tokens = NULL;
-    int rc = tierce__auth_tokens_read(&tokens, manager->auth, why);
+    struct quota_groups quotas = {0};
+    int rc = read_quota_groups(&quotas, config->quota_groups, why);
+    if (rc == 0)
+        rc = tierce__auth_tokens_read(&tokens, manager->auth, why);
     if (rc == 0)
         rc = tierce__server_reload(atomic_load_explicit(&manager->server, memory_order_acquire),
                                    why);
     if (rc == 0)
+        rc = tierce__locator_set_quotas(manager->locator, quotas.groups, quotas.count);
+    if (rc == 0)
         tokens = tierce__auth_exchange(manager->auth, tokens);
     tierce__tokens_destroy(tokens);
+    tierce__free(quotas.text);
     if (rc == 0)
-        tierce__log(TIERCE_LOG_INFO, "manager.read_again", "tokens and certificates");
+        tierce__log(TIERCE_LOG_INFO, "manager.read_again", "tokens, certificates and quota.groups");
     else
         tierce__log(TIERCE_LOG_ERROR, "manager.cannot_read_again", "%s", why);
     return rc;
@@ -411,28 +471,39 @@ void tierce__manager_ports(const struct tierce__manager *manager, struct tierce_
 
 /* ---- start and stop -------------------------------------------------------------------------- */
 
+/* Errors in the file are reported now, not when this manager begins to lead. */
+static int read_startup(struct whole *whole, const char *path, char why[256])
+{
+    enum { STARTUP_BYTES_MAX = 16 * 1024 * 1024 };
+    char inner[256] = "";
+    size_t bytes;
+    int rc = tierce__read_file(&whole->startup, &bytes, path, STARTUP_BYTES_MAX);
+    if (rc < 0) {
+        snprintf(why, 256, "the startup file %.140s cannot be read: %s", path, tierce_strerror(rc));
+        return rc;
+    }
+    rc = tierce__registry_check_startup(whole->startup, inner);
+    if (rc < 0)
+        snprintf(why, 256, "the startup file %.100s: %.130s", path, inner);
+    return rc;
+}
+
+static int use_builtin_startup(struct whole *whole, const char *state_folder)
+{
+    if (state_folder == NULL)
+        return 0;
+    whole->state_folder = tierce__strdup(state_folder);
+    whole->startup = tierce__startup_builtin(state_folder);
+    return whole->state_folder != NULL && whole->startup != NULL ? 0 : -ENOMEM;
+}
+
 static int open_registry(struct whole *whole, const struct tierce__manager_config *config,
                          char why[256])
 {
-    enum { STARTUP_BYTES_MAX = 16 * 1024 * 1024 };
-    size_t bytes;
-    int rc = 0;
-    if (config->startup_file[0] != '\0')
-        rc = tierce__read_file(&whole->startup, &bytes, config->startup_file, STARTUP_BYTES_MAX);
-    if (rc < 0) {
-        snprintf(why, 256, "the startup file %.140s cannot be read: %s", config->startup_file,
-                 tierce_strerror(rc));
+    int rc = config->startup_file[0] != '\0' ? read_startup(whole, config->startup_file, why)
+                                             : use_builtin_startup(whole, config->state_folder);
+    if (rc < 0)
         return rc;
-    }
-    if (whole->startup !=
-        NULL) { /* what is wrong in it is said now and not when it begins to lead */
-        char inner[256] = "";
-        rc = tierce__registry_check_startup(whole->startup, inner);
-        if (rc < 0) {
-            snprintf(why, 256, "the startup file %.100s: %.130s", config->startup_file, inner);
-            return rc;
-        }
-    }
     return tierce__registry_open(
         &whole->manager.registry,
         &(struct tierce__registry_opts){.size = sizeof(struct tierce__registry_opts),
@@ -440,43 +511,17 @@ static int open_registry(struct whole *whole, const struct tierce__manager_confi
         why);
 }
 
-/* "NAME=SIZE,NAME=SIZE" */
-static int read_quota_groups(struct whole *whole, const char *text, char why[256])
-{
-    char *save = NULL;
-    whole->quota_text = tierce__strdup(text);
-    if (whole->quota_text == NULL)
-        return -ENOMEM;
-    for (char *entry = strtok_r(whole->quota_text, ",", &save); entry != NULL;
-         entry = strtok_r(NULL, ",", &save)) {
-        char *size = strchr(entry, '=');
-        struct tierce__quota_group *group = &whole->quota_groups[whole->quota_group_count];
-        if (size != NULL)
-            *size++ = '\0';
-        if (size == NULL || entry[0] == '\0' || !tierce__parse_size(&group->capacity_bytes, size)) {
-            snprintf(why, 256, "quota.groups: \"%.80s\" is not NAME=SIZE, as in chat=10TiB", entry);
-            return TIERCE_E_CONFIG;
-        }
-        if (whole->quota_group_count == QUOTA_GROUPS_MAX - 1) {
-            snprintf(why, 256, "quota.groups: more than %d of them", QUOTA_GROUPS_MAX - 1);
-            return TIERCE_E_CONFIG;
-        }
-        group->name = entry;
-        whole->quota_group_count++;
-    }
-    return 0;
-}
-
 static int open_parts(struct whole *whole, const struct tierce__manager_config *config,
                       char why[256])
 {
     enum { PROBE_INTERVAL_MS = 5000 };
     struct tierce__manager *m = &whole->manager;
+    struct quota_groups quotas = {0};
     int rc = open_registry(whole, config, why);
     if (rc == 0)
-        rc = read_quota_groups(whole, config->quota_groups, why);
+        rc = read_quota_groups(&quotas, config->quota_groups, why);
     if (rc < 0)
-        return rc;
+        goto out;
     rc = tierce__storages_open(
         &m->storages, &(struct tierce__storages_opts){.size = sizeof(struct tierce__storages_opts),
                                                       .registry = m->registry,
@@ -484,13 +529,13 @@ static int open_parts(struct whole *whole, const struct tierce__manager_config *
                                                       .changed = tell_storage,
                                                       .changed_arg = whole});
     if (rc == 0)
-        rc = tierce__locator_open(&m->locator, &(struct tierce__locator_opts){
-                                                   .size = sizeof(struct tierce__locator_opts),
-                                                   .registry = m->registry,
-                                                   .storages = m->storages,
-                                                   .delete_threads = config->delete_threads,
-                                                   .quota_groups = whole->quota_groups,
-                                                   .quota_group_count = whole->quota_group_count});
+        rc = tierce__locator_open(
+            &m->locator, &(struct tierce__locator_opts){.size = sizeof(struct tierce__locator_opts),
+                                                        .registry = m->registry,
+                                                        .storages = m->storages,
+                                                        .delete_threads = config->delete_threads,
+                                                        .quota_groups = quotas.groups,
+                                                        .quota_group_count = quotas.count});
     if (rc == 0)
         rc = tierce__reclaimer_start(
             &m->reclaimer,
@@ -516,10 +561,12 @@ static int open_parts(struct whole *whole, const struct tierce__manager_config *
                                         .is_on = config->requires_auth,
                                         .token_file = config->auth_token_file},
             why);
+out:
+    tierce__free(quotas.text);
     return rc;
 }
 
-/* What a manager is called: as it is told, or host, port and chance. */
+/* The node id: the configured one, or host, port and a random part. */
 static int name_node(struct whole *whole, const struct tierce__manager_config *config)
 {
     uint64_t chance;
@@ -581,8 +628,8 @@ int tierce__manager_start(struct tierce__manager **out, const struct tierce__man
     int rc = open_logs(whole, config, why);
     if (rc == 0)
         rc = open_parts(whole, config, why);
-    /* The node's name has a port in it, so that the elector comes after the server; until then
-     * calls are told that it is not ready. */
+    /* The node id contains a port, so the elector starts after the server; until then calls are
+     * answered "not ready". */
     if (rc == 0)
         rc = listen_to(whole, config, why);
     if (rc == 0)
@@ -604,10 +651,10 @@ int tierce__manager_start(struct tierce__manager **out, const struct tierce__man
 void tierce__manager_stop(struct tierce__manager *manager)
 {
     struct whole *whole = whole_of(manager);
-    /* Streams of events end first: their callers would wait for ever. */
+    /* Event streams end first: the drain would wait for them forever. */
     tierce__admin_http_stop(manager);
     tierce__later_stop(manager->later);
-    end_ticker(whole); /* which looks at the server */
+    end_ticker(whole); /* it reads `server` */
     tierce__server_stop(atomic_load_explicit(&manager->server, memory_order_acquire),
                         whole->drain_ms);
     tierce__later_destroy(manager->later);
@@ -624,6 +671,6 @@ void tierce__manager_stop(struct tierce__manager *manager)
     tierce__lock_fini(&whole->manager.trouble_lock);
     tierce__lock_fini(&whole->lock);
     tierce__free(whole->startup);
-    tierce__free(whole->quota_text);
+    tierce__free(whole->state_folder);
     tierce__free(whole);
 }

@@ -14,7 +14,7 @@
  *     tierce__manager_stop(manager);
  *
  * It listens before it leads: calls that need a leader are answered SERVICE_NOT_READY while the
- * index is being loaded, SERVER_NOT_LEADER when somebody else leads.
+ * index is being loaded, SERVER_NOT_LEADER when another manager leads.
  *
  * Thread: one for start, reload and stop.
  */
@@ -27,16 +27,19 @@ TIERCE_MUSTUSE int tierce__manager_start(struct tierce__manager **out,
                                          const struct tierce__manager_config *config,
                                          char why[256]);
 
-/* Reads the tokens, certificates, keys and authorities that the configuration names again: all of
- * them, or, where one is no good, none. Errors as start. */
-TIERCE_MUSTUSE int tierce__manager_reload(struct tierce__manager *manager, char why[256]);
+/* Reads the tokens, certificates, keys and authorities of the start configuration again, and
+ * applies quota_groups of this configuration. If any of them is invalid, nothing changes. Errors as
+ * start. */
+TIERCE_MUSTUSE int tierce__manager_reload(struct tierce__manager *manager,
+                                          const struct tierce__manager_config *config,
+                                          char why[256]);
 
-/* Drains for as long as the configuration says, gives the lease back, ends. */
+/* Drains for the configured time, releases the lease and destroys the manager. */
 void tierce__manager_stop(struct tierce__manager *manager);
 
-/* The ports that are listened at, where the configuration says 0. */
+/* The ports that the manager listens on; useful if the configuration says 0. */
 struct tierce__manager_ports {
-    uint16_t meta_grpc, meta_http, admin_grpc, admin_http, debug_http; /* 0: not */
+    uint16_t meta_grpc, meta_http, admin_grpc, admin_http, debug_http; /* 0: not open */
 };
 void tierce__manager_ports(const struct tierce__manager *manager,
                            struct tierce__manager_ports *out);

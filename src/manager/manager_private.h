@@ -2,6 +2,7 @@
 #ifndef TIERCE_MANAGER_PRIVATE_H
 #define TIERCE_MANAGER_PRIVATE_H
 
+#include "base/latency.h"
 #include "base/lock.h"
 #include "manager/auth.h"
 #include "manager/elector.h"
@@ -20,20 +21,20 @@
 
 #include <tierce/log.h>
 
-/* What a manager is made of; manager.c puts it together, api*.c and page.c use it. */
+/* The parts of a manager. manager.c assembles them; api*.c and page.c use them. */
 
 enum tierce__manager_state {
-    TIERCE__MANAGER_STARTS, /* listens, and has no elector yet */
+    TIERCE__MANAGER_STARTS, /* listens; the elector does not run yet */
     TIERCE__MANAGER_FOLLOWS,
-    TIERCE__MANAGER_LOADS, /* has won the lease, and reads registry and notes */
+    TIERCE__MANAGER_LOADS, /* holds the lease; reads registry and notes */
     TIERCE__MANAGER_LEADS,
 };
 
 /* Calls of one RPC, of all instances together. */
 struct tierce__rpc_stats {
-    _Atomic uint64_t calls, errors, time_us;
+    _Atomic uint64_t calls, errors;
     _Atomic uint64_t last_us;
-    _Atomic uint64_t bins[24]; /* of 2^i .. 2^(i+1) microseconds */
+    struct tierce__latency latency;
     _Atomic uint32_t last_code;
 };
 
@@ -54,28 +55,30 @@ struct tierce__manager {
     struct tierce__auth *auth;
     struct tierce__line_log *access_log;
     struct tierce__history *history;
-    struct tierce__later *later; /* replies that faults put off */
-    /* release: while its threads run already; acquire; NULL until then */
+    struct tierce__later *later; /* replies that faults delay */
+    /* NULL until the server runs; stored with release while its threads run already, loaded with
+     * acquire */
     _Atomic(struct tierce__server *) server;
     _Atomic int state; /* enum tierce__manager_state */
     struct tierce__api_target targets[TIERCE__RPC_COUNT];
     struct tierce__rpc_stats rpcs[TIERCE__RPC_COUNT];
     char node_id[128];
     int64_t started_us;
-    struct tierce__lock trouble_lock; /* TROUBLE: why it could not lead the last time, or "" */
+    struct tierce__lock
+        trouble_lock; /* TROUBLE, guards `trouble`: why the last attempt to lead failed, or "" */
     char trouble[256];
 };
 
 /* Wall clock. */
 int64_t tierce__manager_now_us(const struct tierce__manager *manager);
 
-/* The lowest level of events that are logged, from now on. */
+/* Sets the lowest level of events that are logged. */
 void tierce__manager_set_log_level(struct tierce__manager *manager, enum tierce_log_level level);
 
-/* Why this manager does not lead though nobody else does, in words; or "". */
+/* The reason why this manager does not lead although no other manager does; or "". */
 void tierce__manager_trouble(struct tierce__manager *manager, char out[256]);
 
-/* Leads, and the lease is still ours. */
+/* Returns whether this manager leads and its lease is still valid. */
 bool tierce__manager_leads(const struct tierce__manager *manager);
 
 #endif

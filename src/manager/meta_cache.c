@@ -9,17 +9,17 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/lock.h"
-#include "manager/meta_store.h"
+#include "manager/meta_store_private.h"
 #include "manager/meta_table.h"
 
 enum {
-    SHARD_BITS_MAX = 10, /* each shard has a kilobyte of tickets, which no limit counts */
-    TICKETS = 256,       /* in a shard: a write makes those of as many of its keys worthless */
+    SHARD_BITS_MAX = 10, /* each shard has a kilobyte of tickets, which the limit does not count */
+    TICKETS = 256, /* per shard: a write voids the tickets of all keys that share one of them */
     CACHE_LINE = 64,
 };
 
-/* An item is this head and the table's entry right behind it; an entry of no bytes says that the
- * store does not have the key. */
+/* An item is this head followed by the table's entry. An empty entry means that the store does not
+ * have the key. */
 struct item {
     struct tierce__list uses;
 };
@@ -37,7 +37,7 @@ struct tierce__meta_cache {
     struct cache_shard *shards;
     uint32_t shard_bits;
     uint64_t shard_bytes_max;
-    _Atomic uint64_t paused_until_ns; /* relaxed: the ticket check is what keeps order */
+    _Atomic uint64_t paused_until_ns; /* relaxed: the ticket check ensures the order */
 };
 
 static struct tierce__table_entry *entry_of(struct item *item)
@@ -98,7 +98,7 @@ int tierce__meta_cache_create(struct tierce__meta_cache **out, uint64_t bytes, u
     return rc;
 }
 
-/* Takes an item out; it is the caller's to free. */
+/* Removes an item; the caller frees it. */
 static struct item *take_item(struct cache_shard *shard, uint64_t mixed)
 {
     struct tierce__table_entry *entry = tierce__table_take(&shard->table, mixed);
@@ -208,6 +208,20 @@ void tierce__meta_cache_put(struct tierce__meta_cache *cache, int64_t key, uint6
     tierce__lock_drop(&shard->latch);
     tierce__free(item);
     tierce__free(replaced);
+}
+
+void tierce__meta_cache_touch(struct tierce__meta_cache *cache, const int64_t *keys, size_t count,
+                              int64_t now_us)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint64_t mixed = tierce__meta_mix(keys[i]);
+        struct cache_shard *shard = shard_of(cache, mixed);
+        tierce__lock_take(&shard->latch);
+        struct tierce__table_entry *entry = tierce__table_find(&shard->table, mixed);
+        if (entry != NULL && entry->bytes > 0)
+            tierce__record_touch(entry->data, entry->bytes, tierce__meta_touch_us(now_us, i), 1);
+        tierce__lock_drop(&shard->latch);
+    }
 }
 
 void tierce__meta_cache_invalidate(struct tierce__meta_cache *cache, int64_t key)

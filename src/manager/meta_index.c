@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "manager/meta_cache.h"
 #include "manager/meta_index_private.h"
+#include "manager/spans.h"
 
 enum { BATCH_KEYS_DEFAULT = 16, SHARDS_MAX = 1 << 20 };
 
@@ -86,10 +87,10 @@ struct tierce__meta_space *tierce__meta_index_space(struct tierce__meta_index *i
 
 /* ---- reads ---------------------------------------------------------------------------------- */
 
-/* What the cache does not have. */
+/* The keys that missed the cache. */
 struct misses {
     int64_t *keys;
-    size_t *at; /* their places among the keys asked for */
+    size_t *at; /* their indexes among the requested keys */
     uint64_t *tickets;
     struct tierce__record *records;
     bool *found;
@@ -145,9 +146,12 @@ static int get_cached(struct tierce__meta_index *index, const int64_t *keys, siz
 int tierce__meta_index_get(struct tierce__meta_index *index, const int64_t *keys, size_t count,
                            struct tierce__arena *arena, struct tierce__record *records, bool *found)
 {
-    if (index->cache != NULL)
-        return get_cached(index, keys, count, arena, records, found);
-    return index->space->ops->get(index->space, keys, count, arena, records, found);
+    int span = tierce__span_open("index:read");
+    int rc = index->cache != NULL
+                 ? get_cached(index, keys, count, arena, records, found)
+                 : index->space->ops->get(index->space, keys, count, arena, records, found);
+    tierce__span_close(span);
+    return rc;
 }
 
 int64_t tierce__meta_index_prefix(struct tierce__meta_index *index, const int64_t *keys,
@@ -178,14 +182,21 @@ int64_t tierce__meta_index_prefix(struct tierce__meta_index *index, const int64_
 int tierce__meta_index_write_notes(struct tierce__meta_index *index,
                                    const struct tierce__meta_note *notes, size_t count)
 {
-    return index->space->ops->write(
+    int span = tierce__span_open("index:note");
+    int rc = index->space->ops->write(
         index->space, &(struct tierce__meta_batch){.notes = notes, .note_count = count});
+    tierce__span_close(span);
+    return rc;
 }
 
 void tierce__meta_index_touch(struct tierce__meta_index *index, const int64_t *keys, size_t count,
                               int64_t now_us)
 {
+    int span = tierce__span_open("index:use");
     index->space->ops->touch(index->space, keys, count, now_us);
+    if (index->cache != NULL)
+        tierce__meta_cache_touch(index->cache, keys, count, now_us);
+    tierce__span_close(span);
 }
 
 void tierce__meta_index_stats(struct tierce__meta_index *index,
@@ -196,7 +207,7 @@ void tierce__meta_index_stats(struct tierce__meta_index *index,
     for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++) {
         counters[i] = atomic_load_explicit(&index->counters[i], memory_order_relaxed);
         if (counters[i] < 0)
-            counters[i] = 0; /* between two steps that move bytes from one to the other */
+            counters[i] = 0; /* a transient value while bytes move between counters */
     }
     out->keys = (uint64_t)counters[TIERCE__META_KEYS];
     for (unsigned i = 0; i < sizeof(out->bytes_by_type) / sizeof(out->bytes_by_type[0]); i++) {
@@ -213,4 +224,6 @@ void tierce__meta_index_stats(struct tierce__meta_index *index,
         out->cache_bytes = cache.bytes;
     }
     out->store_bytes = index->space->ops->memory(index->space);
+    if (index->space->ops->write_error != NULL)
+        out->write_error = index->space->ops->write_error(index->space);
 }

@@ -8,17 +8,18 @@
 #include "manager/meta_index.h"
 
 /*
- * Two locks a shard. Who decides on a key holds `keys` of its shard from the read to the write.
- * Every write of a record also holds `children` of its shard, taken when all that the batch will
- * write is known: the parents of its records too, whose counts change. So a parent's count can be
- * changed by those who do not hold its `keys`. Who holds `keys` may therefore have read a count
- * that is old; `version` tells.
+ * Two locks per shard. A thread that decides on a key holds `keys` of its shard from the read to
+ * the write. Every write of a record also holds `children` of its shard; these locks are taken once
+ * the whole batch is known, including the parents whose counts change. So a thread may change a
+ * parent's count without holding its `keys`, and a thread that holds `keys` may have read an old
+ * count. `version` detects this.
  */
 struct tierce__meta_index_shard {
     struct tierce__lock keys;
     struct tierce__lock children;
-    _Atomic uint32_t version; /* counts changed without `keys`; acquire and release, so that who
-                                 reads the old version reads the counts again if they differ */
+    _Atomic uint32_t
+        version; /* incremented when counts changed without `keys`; acquire and release, so that a
+                    reader that sees a new version reads the counts again */
 };
 
 struct tierce__meta_cache;
@@ -30,12 +31,14 @@ struct tierce__meta_index {
     uint32_t shard_count;
     uint32_t batch_keys;
     uint64_t keys_max;
-    _Atomic int64_t keys_claimed;                    /* keys, and those that a step may yet add */
-    _Atomic int64_t counters[TIERCE__META_COUNTERS]; /* as the store has them; relaxed: sums */
-    _Atomic bool is_uncertain; /* a write may or may not have been: the counts are read again */
+    _Atomic int64_t keys_claimed; /* the keys, and the keys that a running step may add */
+    _Atomic int64_t counters[TIERCE__META_COUNTERS]; /* as in the store; relaxed: sums */
+    _Atomic bool
+        is_uncertain; /* the outcome of a write is unknown: the counts must be read again */
 };
 
-/* Counts from the store. All `keys` locks are held, or nobody else knows the index. */
+/* Reads the counts from the store. All `keys` locks are held, or no other thread knows the
+ * index. */
 TIERCE_MUSTUSE int tierce__meta_index_recount(struct tierce__meta_index *index);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records in this process's memory: gone with it. URI: "".
+ * Records in this process's memory; they are lost when it ends. URI: "".
  *
- * A space is cut into shards by the leading bits of the mixed key, each a table with a latch that
- * is held for a few keys at a time. Records lie in their compact form.
+ * A space is divided into shards by the leading bits of the mixed key. Each shard is a table with a
+ * latch that is held for a few keys at a time. Records have their compact form.
  */
 #include <errno.h>
 #include <malloc.h>
@@ -20,7 +20,7 @@
 enum {
     SHARD_BITS = 6,
     SHARDS = 1 << SHARD_BITS,
-    GROUP_KEYS = 1024, /* of one round of a get: as many as make a latch worth its while */
+    GROUP_KEYS = 1024, /* per round of a get: enough to amortize a latch */
     CACHE_LINE = 64,
 };
 
@@ -104,7 +104,7 @@ static void memory_close(struct tierce__meta_store *base)
     tierce__free(store);
 }
 
-/* Nobody else sees this memory. */
+/* Only this process sees this memory. */
 static int memory_fence(struct tierce__meta_store *store, uint64_t token)
 {
     (void)store;
@@ -170,7 +170,7 @@ static void memory_space_close(struct tierce__meta_space *space)
     (void)space;
 }
 
-/* A table is emptied by another in its place, so that no latch is held while entries are freed. */
+/* Replaces a table by an empty one, so that no latch is held while entries are freed. */
 static int memory_space_drop(struct tierce__meta_space *base)
 {
     struct memory_space *space = space_of(base);
@@ -196,10 +196,10 @@ static int memory_space_drop(struct tierce__meta_space *base)
 
 struct group {
     uint64_t mixed[GROUP_KEYS];
-    uint16_t order[GROUP_KEYS]; /* indices, those of one shard beside each other */
+    uint16_t order[GROUP_KEYS]; /* indexes, grouped by shard */
     struct run {
         uint16_t shard, end; /* in `order` */
-    } runs[SHARDS];          /* of those that have keys here */
+    } runs[SHARDS];          /* of the shards that have keys in this call */
     unsigned run_count;
 };
 
@@ -207,7 +207,7 @@ static void group_keys(struct group *group, const int64_t *keys, size_t count)
 {
     uint16_t ends[SHARDS] = {0}, at = 0;
     group->run_count = 0;
-    if (count == 1) { /* the usual call for a few blocks is spared the rounds over all shards */
+    if (count == 1) { /* calls with few keys skip the loop over all shards */
         group->mixed[0] = tierce__meta_mix(keys[0]);
         group->order[0] = 0;
         group->runs[group->run_count++] =
@@ -229,7 +229,8 @@ static void group_keys(struct group *group, const int64_t *keys, size_t count)
         group->order[ends[group->mixed[i] >> (64 - SHARD_BITS)]++] = (uint16_t)i;
 }
 
-/* Keys of one shard under its latch: all their memory is asked for before the first is read. */
+/* Reads keys of one shard under its latch. All their memory is prefetched before the first is
+ * read. */
 static void prefetch_run(const struct tierce__table *table, const struct group *group,
                          unsigned from, unsigned to)
 {
@@ -376,7 +377,7 @@ static void apply(struct memory_space *space, struct tierce__table_entry **entri
             atomic_fetch_add_explicit(&space->counters[i], batch->added[i], memory_order_relaxed);
 }
 
-/* All memory is there before the first change, so that nothing can fail halfway. */
+/* All memory is allocated before the first change, so that no change can fail halfway. */
 static int memory_write(struct tierce__meta_space *base, const struct tierce__meta_batch *batch)
 {
     if (!tierce__meta_batch_is_valid(batch))
@@ -406,7 +407,7 @@ static int memory_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t
     for (unsigned s = (unsigned)(from >> (64 - SHARD_BITS)); s < SHARDS && n < limit; s++) {
         struct shard *shard = &space->shards[s];
         uint64_t first = (uint64_t)s << (64 - SHARD_BITS);
-        /* Numbers lie in the keys' memory until they are keys again. */
+        /* The keys' memory holds the mixed numbers until they are converted back. */
         tierce__lock_take(&shard->latch);
         n += tierce__table_scan(&shard->table, from > first ? from : first, limit - n,
                                 (uint64_t *)keys + n);

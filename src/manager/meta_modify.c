@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Read, decide, write: tierce__meta_index_modify. The locks stand in meta_index_private.h. */
+/* Read, decide, write: tierce__meta_index_modify. meta_index_private.h describes the locks. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -7,8 +7,9 @@
 #include "base/clock.h"
 #include "manager/meta_cache.h"
 #include "manager/meta_index_private.h"
+#include "manager/spans.h"
 
-#define PAUSE_AFTER_DOUBT_MS 10000u /* longer than a write can lie in a connection */
+#define PAUSE_AFTER_DOUBT_MS 10000u /* longer than a write can be delayed in a connection */
 
 /* An index into the caller's keys; sorted by shard, key, index. */
 struct place {
@@ -22,19 +23,19 @@ struct work {
     const struct place *place; /* its first */
     struct tierce__record before, now;
     bool was_there, is_there, is_changed;
-    bool is_claimed;  /* for keys_max; was not there when the step began */
-    uint32_t version; /* of its shard when it was read */
-    int64_t children; /* what is added to its count */
-    int64_t *pending; /* children that earlier steps put before it was there */
+    bool is_claimed;  /* counts for keys_max; not indexed when the step began */
+    uint32_t version; /* the shard's version when the record was read */
+    int64_t children; /* the change of its count */
+    int64_t *pending; /* children that earlier steps put before this key */
 };
 
-/* A key of the caller's in the order in which he gave them. */
+/* The caller's i-th key. */
 struct question {
     size_t index;
     struct work *work;
 };
 
-/* What is added to the count of a parent. */
+/* The change of a parent's count. */
 struct delta {
     int64_t key;
     uint64_t mixed;
@@ -63,9 +64,9 @@ struct step {
     struct question *questions; /* to - from of them */
     struct tierce__lock **keys_locks, **children_locks;
     size_t keys_lock_count, children_lock_count;
-    struct delta *deltas; /* of parents that are not among the works */
+    struct delta *deltas; /* of parents that are not keys of this step */
     size_t delta_count;
-    struct tierce__record *parents; /* of deltas, and whether they are there */
+    struct tierce__record *parents; /* the records of the deltas, and whether they exist */
     bool *parents_found;
     struct tierce__meta_put *puts;
     int64_t *deletes;
@@ -122,7 +123,7 @@ static size_t step_end(const struct call *call, size_t from)
     return to;
 }
 
-/* The first place of a key at `from` or after it, or NULL. */
+/* Returns the first occurrence of a key at or after `from`, or NULL. */
 static struct place *find_place(const struct call *call, size_t from, uint64_t mixed)
 {
     struct place wanted = {shard_of(call->index, mixed), mixed, 0};
@@ -296,7 +297,7 @@ static struct work *find_work(struct step *step, const struct delta *delta)
     return &step->works[low];
 }
 
-/* A change of a parent's count: by its own work if it has one here, else by a delta. */
+/* Changes a parent's count: in its own work if this step has one, else in a delta. */
 static void add_delta(struct step *step, int64_t parent, int64_t change)
 {
     uint64_t mixed = tierce__meta_mix(parent);
@@ -316,7 +317,7 @@ static int compare_deltas(const void *a, const void *b)
     return (x->mixed > y->mixed) - (x->mixed < y->mixed);
 }
 
-/* One for each parent, without those that come to nothing. */
+/* Merges the deltas by parent and drops those that sum to zero. */
 static void merge_deltas(struct step *step)
 {
     struct delta *deltas = step->deltas;
@@ -385,8 +386,8 @@ static int take_children_locks(struct step *step)
     return 0;
 }
 
-/* Counts that others may have changed since they were read, and the parents. Under the children
- * locks, which keep them as they are. */
+/* Reads the parents, and the counts that other threads may have changed. The children locks are
+ * held, so they stay unchanged. */
 static int read_counts(struct step *step)
 {
     struct tierce__meta_index *index = step->call->index;
@@ -421,13 +422,22 @@ static int read_counts(struct step *step)
     return 0;
 }
 
-/* Never below nothing: a parent that came later than its children does not count those. */
+/* At least 0: a parent that was stored after its children does not count them. */
 static uint32_t add_children(uint32_t children, int64_t change)
 {
     int64_t sum = (int64_t)children + change;
     if (sum < 0)
         return 0;
     return sum > UINT32_MAX ? UINT32_MAX : (uint32_t)sum;
+}
+
+static uint32_t children_before(const struct call *call, const struct work *work)
+{
+    if (work->was_there)
+        return work->before.children;
+    return call->change->followers != NULL
+               ? call->change->followers(call->change->arg, tierce__meta_unmix(work->place->mixed))
+               : 0;
 }
 
 /* ---- write ---------------------------------------------------------------------------------- */
@@ -443,8 +453,7 @@ static int fill_batch(struct step *step)
         struct work *work = &step->works[i];
         int64_t key = tierce__meta_unmix(work->place->mixed);
         if (work->is_there && work->is_changed) {
-            work->now.children =
-                add_children(work->was_there ? work->before.children : 0, work->children);
+            work->now.children = add_children(children_before(step->call, work), work->children);
             step->puts[batch->put_count++] = (struct tierce__meta_put){key, work->now};
         } else if (work->was_there && !work->is_there) {
             step->deletes[batch->delete_count++] = key;
@@ -478,7 +487,7 @@ static void forget_cached(struct tierce__meta_cache *cache, const struct tierce_
         tierce__meta_cache_invalidate(cache, batch->deletes[i]);
 }
 
-/* A write that failed in this way did not happen. */
+/* A write with this error was certainly not applied. */
 static bool is_certain(int rc)
 {
     return rc == TIERCE_E_REFUSED || rc == TIERCE_E_ARGUMENT || rc == -ENOMEM;
@@ -510,15 +519,24 @@ static int write_batch(struct step *step)
     return 0;
 }
 
-/* Children whose parent this call has yet to put. */
+/* Children whose parent this call puts in a later step, or whose parent is missing. */
 static void leave_pending(struct step *step)
 {
+    const struct tierce__meta_change *change = step->call->change;
+    for (size_t i = 0; i < step->work_count && change->lost != NULL; i++) {
+        const struct work *work = &step->works[i]; /* it was meant to be put but was skipped */
+        if (!work->is_there && work->children > 0)
+            change->lost(change->arg, tierce__meta_unmix(work->place->mixed),
+                         (uint32_t)work->children);
+    }
     for (size_t i = 0; i < step->delta_count; i++) {
         if (step->parents_found[i] || step->deltas[i].change < 0)
             continue;
         struct place *place = find_place(step->call, step->to, step->deltas[i].mixed);
         if (place != NULL)
             step->call->pending[place - step->call->places] += step->deltas[i].change;
+        else if (change->lost != NULL)
+            change->lost(change->arg, step->deltas[i].key, (uint32_t)step->deltas[i].change);
     }
 }
 
@@ -540,7 +558,7 @@ static int write_step(struct step *step)
     return rc;
 }
 
-/* Keys that were claimed and did not come, or were there and went. */
+/* Releases claims of keys that were not stored, and of keys that were removed. */
 static void settle_claims(struct step *step, bool is_written)
 {
     int64_t gone = 0;
@@ -572,7 +590,7 @@ static int run_step(struct call *call, size_t from, size_t to)
     return rc;
 }
 
-/* Once nobody writes, what the store counts is what there is. */
+/* When no write is running, the store's counters are exact. */
 static int recount(struct tierce__meta_index *index)
 {
     struct tierce__lock **locks = tierce__calloc(index->shard_count, sizeof(struct tierce__lock *));
@@ -612,18 +630,20 @@ int tierce__meta_index_modify(struct tierce__meta_index *index, const int64_t *k
                         .change = change,
                         .arena = arena,
                         .status = status};
+    int span = tierce__span_open("index:change");
     int rc = sort_places(&call);
     if (rc == 0)
         rc = tierce__meta_index_settle(index);
     if (rc < 0) {
         for (size_t i = 0; i < count; i++)
             status[i] = rc;
+        tierce__span_close(span);
         return rc;
     }
     for (size_t from = 0, to; from < count; from = to) {
         to = step_end(&call, from);
         rc = run_step(&call, from, to);
-        /* A store that fails one step is not asked for the rest. */
+        /* After a failed step the remaining steps are skipped. */
         if (rc < 0) {
             fail_from(&call, from, rc);
             break;
@@ -632,5 +652,6 @@ int tierce__meta_index_modify(struct tierce__meta_index *index, const int64_t *k
     tierce__arena_clear(&call.scratch);
     for (size_t i = 0; rc == 0 && i < count; i++)
         rc = status[i];
+    tierce__span_close(span);
     return rc;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Records in Redis or Valkey, in KVCM's layout with our own keys and fields beside it
- * (docs/format/meta.md): what KVCM wrote can be read here, and what is written here by KVCM.
+ * (docs/format/meta.md): this manager reads KVCM's records, and KVCM reads ours.
  *
  * URI: as resp_uri.h says, and
  *   touch_ms=N   how long touches are kept back (default 10000)
  * With one server, or a primary with replicas behind one address, a batch is one script, which
- * looks at the fencing token first. A batch that was sent and not answered may have happened; it is
- * not sent again. Reads are sent again once. For a cluster see meta_redis_cluster.c.
+ * looks at the fencing token first. A batch without an answer may have been applied; it is not sent
+ * again. Reads are sent again once. For a cluster see meta_redis_cluster.c.
  */
 #include "manager/meta_redis_private.h"
 
@@ -80,7 +80,7 @@ static int load_scripts(struct tierce__redis *redis, struct tierce__resp_link *l
     return rc == -ENOENT ? 0 : rc;
 }
 
-/* The first connection, whose failure is told in words. */
+/* Makes the first connection; its failure is reported in words. */
 static int greet(struct tierce__redis *redis, char why[256])
 {
     struct tierce__resp_link *link;
@@ -178,7 +178,7 @@ static int redis_fence(struct tierce__meta_store *base, uint64_t token)
 
 /* ---- spaces --------------------------------------------------------------------------------- */
 
-/* Made if it is not there. By printf rules. */
+/* Sets `*out` if it is NULL, by printf rules. */
 static bool has_name(char **name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 static bool has_name(char **name, const char *format, ...)
@@ -198,7 +198,7 @@ static bool has_name(char **name, const char *format, ...)
     return text != NULL;
 }
 
-/* In a cluster what is ours lies in the slot of the metadata, by a tag of its own. */
+/* In a cluster our own keys have a tag that puts them into the slot of the metadata. */
 static bool has_own_names(struct tierce__redis_keys *keys, const char *id, bool is_cluster)
 {
     if (!is_cluster)
@@ -211,7 +211,8 @@ static bool has_own_names(struct tierce__redis_keys *keys, const char *id, bool 
            has_name(&keys->guard, ":instance_%s:guard", id);
 }
 
-/* Found, or made and kept; names that memory was short for are made the next time. */
+/* Finds the names, or makes and keeps them. Names that could not be allocated are made by the next
+ * call. */
 static int find_keys(const struct tierce__redis_keys **out, struct tierce__redis *redis,
                      uint32_t number, const char *instance_id)
 {
@@ -234,7 +235,7 @@ static int find_keys(const struct tierce__redis_keys **out, struct tierce__redis
     return is_whole ? 0 : -ENOMEM;
 }
 
-/* Says which version of our keys and fields the space has, or reads it. */
+/* Writes the version of our keys and fields into the space, or checks it. */
 static int check_version(struct tierce__redis *redis, const struct tierce__redis_keys *keys)
 {
     const char *version = redis->is_cluster ? "2" : "1";
@@ -359,7 +360,7 @@ static int get_some(struct tierce__redis_space *space, const struct tierce__cata
     return rc;
 }
 
-/* A connection that was lost in the middle; a reading can be done again. */
+/* The connection was lost during the call; a read can be repeated. */
 static bool is_lost(int rc)
 {
     return rc == -ECONNRESET || rc == -EPIPE || rc == -ENOTCONN || rc == -ECONNABORTED;
@@ -531,7 +532,7 @@ static int spread_touches(struct tierce__redis *redis, const struct tierce__touc
                : tierce__redis_run_scripts(redis, TIERCE__REDIS_TOUCH_ONE, commands, n, NULL, NULL);
 }
 
-/* What cannot be written is lost, as the header allows; it was logged. */
+/* Touches that cannot be written are lost, as the header allows; the error was logged. */
 static void flush_touches(void *arg, const struct tierce__touch *touches, size_t count)
 {
     struct tierce__redis *redis = (struct tierce__redis *)arg;
@@ -547,7 +548,7 @@ static void flush_touches(void *arg, const struct tierce__touch *touches, size_t
 
 /* ---- scans and samples ---------------------------------------------------------------------- */
 
-/* A page of a scan: numbers in the keys' memory until they are keys. */
+/* A page of a scan. The keys' memory holds mixed numbers until they are converted. */
 struct page {
     int64_t *keys;
     size_t limit, count;
@@ -724,7 +725,8 @@ static int drop_rest(struct tierce__redis_space *space)
     return rc;
 }
 
-/* Records first, so that what is left of a drop that failed is still in the sorted set. */
+/* Records are deleted first, so that after a failed drop the remaining ones are still in the sorted
+ * set. */
 static int redis_space_drop(struct tierce__meta_space *base)
 {
     int64_t *keys = tierce__calloc(DROPPED, sizeof(*keys));
@@ -735,7 +737,7 @@ static int redis_space_drop(struct tierce__meta_space *base)
     do {
         uint64_t cursor = 0;
         rc = redis_scan(base, &cursor, DROPPED, keys, &count);
-        /* Without any too: the token is looked at. */
+        /* Sent even if empty: the script checks the token. */
         if (rc == 0)
             rc = redis_write(base,
                              &(struct tierce__meta_batch){.deletes = keys, .delete_count = count});
@@ -744,7 +746,7 @@ static int redis_space_drop(struct tierce__meta_space *base)
     return rc == 0 ? drop_rest(space_of(base)) : rc;
 }
 
-/* The server's memory is not ours. */
+/* The server's memory is not counted. */
 static uint64_t redis_memory(struct tierce__meta_space *space)
 {
     (void)space;

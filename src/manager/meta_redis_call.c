@@ -11,7 +11,7 @@
 
 /*
  * Every script begins with KEYS[1], the fence, and ARGV[1], the writer's token, "" for none. Tokens
- * are padded to one length, so that they compare as texts: numbers of Lua are doubles.
+ * are padded to one length so that they compare as texts, because Lua's numbers are doubles.
  */
 #define CHECK_FENCE                                                                                \
     "local seen = redis.call('GET', KEYS[1])\n"                                                    \
@@ -134,7 +134,7 @@ static const char settle_script[] = CHECK_SPACE_FENCE
 /*
  * KEYS: a record, the guard of its slot. ARGV: era, whether it is a journal's; and what is put. A
  * journal's raises the guard, so that what was sent in an era before does nothing any more. The
- * guard stays for a week: longer than anything lies on its way.
+ * guard expires after a week: longer than any message can be delayed.
  */
 static const char redo_script[] =
     "local guard = redis.call('GET', KEYS[2])\n"
@@ -148,7 +148,7 @@ static const char redo_script[] =
     "end\n"
     "return 1\n";
 
-/* KEYS: a record. ARGV: a time and a number of uses. Of an older leader they do no harm. */
+/* KEYS: a record. ARGV: a time and a number of uses. Touches of an older leader are harmless. */
 static const char touch_one_script[] =
     "if redis.call('EXISTS', KEYS[1]) == 1 then\n"
     "  local lru = redis.call('HGET', KEYS[1], '__lru_time__')\n"
@@ -277,7 +277,7 @@ void tierce__redis_end(struct tierce__redis *redis, struct tierce__resp_link *li
     tierce__resp_pool_give(redis->pool, link);
 }
 
-/* The server is there, but does not serve now, or does not like what it was asked. */
+/* The server answers, but does not serve now or rejects the command. */
 int tierce__redis_refused(const struct tierce__resp_value *value)
 {
     static const char *const passing[] = {"LOADING", "MASTERDOWN", "READONLY",
@@ -363,13 +363,13 @@ void tierce__redis_start_script(struct tierce__redis *redis, enum tierce__redis_
         tierce__redis_add_text(command, keys[i]);
 }
 
-/* Some scripts of a pipeline, and what became of them. */
+/* Scripts of a pipeline, and their results. */
 struct scripts {
     struct tierce__redis *redis;
     enum tierce__redis_script_id id;
     struct tierce__redis_command *commands;
     size_t count;
-    bool *is_lost; /* the server does not know the text; nothing was done */
+    bool *is_lost; /* the server does not know the script; nothing was done */
     size_t lost_count;
     tierce__redis_take_fn take;
     void *arg;
@@ -388,7 +388,8 @@ static int take_script(struct scripts *scripts, size_t i, const struct tierce__r
     return tierce__resp_is_error(value, "FENCED") ? TIERCE_E_REFUSED : tierce__redis_refused(value);
 }
 
-/* Sends those that are lost, and reads their answers: all, so that none is left behind. */
+/* Sends the scripts that have no answer yet, and reads all their answers, so that none is left in
+ * the connection. */
 static int send_lost(struct scripts *scripts, struct tierce__resp_link *link)
 {
     int rc = 0, first = 0;
@@ -413,7 +414,7 @@ static int send_lost(struct scripts *scripts, struct tierce__resp_link *link)
     return rc < 0 ? log_failure(link, rc) : first;
 }
 
-/* The text itself is known under the same hash from then on. */
+/* From then on the server knows the script under the same hash. */
 static void use_text(struct scripts *scripts)
 {
     const struct tierce__redis_script *script = &scripts->redis->scripts[scripts->id];

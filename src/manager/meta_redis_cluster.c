@@ -37,7 +37,7 @@ enum {
 
 /* ---- records -------------------------------------------------------------------------------- */
 
-/* 0 where all did; -ESTALE, and the guard that said so. */
+/* 0 if all succeeded; -ESTALE, and the guard that rejected it. */
 static int take_redo(void *arg, const struct tierce__resp_value *value)
 {
     static const size_t code_bytes = sizeof("STALE ") - 1;
@@ -74,8 +74,8 @@ static void add_redo(struct tierce__redis_command *command, struct tierce__redis
                           redo->bytes[i * TIERCE__REDIS_FIELDS + f]);
 }
 
-/* Writes the records. -ESTALE: somebody began a new era, of which *guard is one; else of a
- * store. */
+/* Writes the records. -ESTALE: another writer began a new era, and *guard is a guard of it; other
+ * errors come from the store. */
 static int redo_records(struct tierce__redis_space *space, const struct tierce__redis_redo *redo,
                         const char *era, bool raises, uint64_t *guard)
 {
@@ -99,7 +99,7 @@ static int redo_records(struct tierce__redis_space *space, const struct tierce__
 
 /* ---- the journal ---------------------------------------------------------------------------- */
 
-/* What home says at the beginning of an era. */
+/* Home's answer at the beginning of an era. */
 struct settling {
     struct tierce__arena *arena;
     char era[TIERCE__REDIS_TOKEN_BYTES + 1];
@@ -207,8 +207,7 @@ static int empty_journal(struct tierce__redis_space *space, const struct settlin
     return tierce__redis_ask(space->redis, &command, NULL, NULL);
 }
 
-/* What home told and knows no more took its keys and counts along; its records are where they
- * are. */
+/* Batches that home has lost include their keys and counters; their records still exist. */
 static void look_for_loss(struct tierce__redis_space *space, const struct settling *settling)
 {
     struct tierce__redis_ledger *ledger = &space->ledger;
@@ -217,10 +216,10 @@ static void look_for_loss(struct tierce__redis_space *space, const struct settli
     tierce__log(TIERCE_LOG_ERROR, "meta_redis_lost", "space=%s batches=%" PRIu64,
                 space->keys->metadata, ledger->last - settling->last);
     ledger->is_wrong = true;
-    ledger->last = 0; /* numbers go on elsewhere */
+    ledger->last = 0; /* numbering continues from home's answer */
 }
 
-/* Under the ledger's lock, so that nobody commits. */
+/* The ledger's lock is held, so that no commit runs. */
 static int work_off(struct tierce__redis_space *space)
 {
     struct tierce__redis_ledger *ledger = &space->ledger;
@@ -251,7 +250,7 @@ static int work_off(struct tierce__redis_space *space)
     return rc;
 }
 
-/* Whether there is nothing to do. Acquire: of who worked it off. */
+/* Returns whether the journal is settled. Acquire: pairs with the thread that replayed it. */
 static bool is_settled(struct tierce__redis_space *space)
 {
     return !atomic_load_explicit(&space->ledger.is_unsettled, memory_order_acquire) &&
@@ -288,7 +287,7 @@ void tierce__redis_forget(struct tierce__redis_space *space)
 
 /* ---- commits -------------------------------------------------------------------------------- */
 
-/* What a commit needs of the ledger, as it was when it was made. */
+/* A copy of the ledger's values that a commit needs. */
 struct commit {
     char era[TIERCE__REDIS_TOKEN_BYTES + 1];
     uint64_t last;
@@ -308,7 +307,7 @@ static void look_at_ledger(struct tierce__redis_space *space, struct commit *com
     tierce__lock_drop(&ledger->lock);
 }
 
-/* Its entries of others that were finished are gone; its own is told. */
+/* The commit removed the finished entries of other batches and returned its own number. */
 static void note_commit(struct tierce__redis_space *space, const struct commit *commit)
 {
     struct tierce__redis_ledger *ledger = &space->ledger;
@@ -322,7 +321,7 @@ static void note_commit(struct tierce__redis_space *space, const struct commit *
             ledger->finished[kept++] = ledger->finished[i];
     }
     ledger->finished_count = kept;
-    if (commit->number <= commit->last) /* home has forgotten what it told */
+    if (commit->number <= commit->last) /* home has lost batches that it acknowledged */
         unsettle(space);
     else if (commit->number > ledger->last)
         ledger->last = commit->number;
@@ -340,7 +339,7 @@ static void finish(struct tierce__redis_space *space, uint64_t number)
     tierce__lock_drop(&ledger->lock);
 }
 
-/* An era that ended without this process knowing. */
+/* Another writer ended the era unnoticed. */
 static void leave_era(struct tierce__redis_space *space, const char *era)
 {
     tierce__lock_take(&space->ledger.lock);
@@ -384,7 +383,7 @@ static void start_commit(struct tierce__redis_command *command, struct tierce__r
         tierce__redis_start_script(space->redis, TIERCE__REDIS_COMMIT, command, keys, KEYS);
 }
 
-/* -ESTALE: nothing was done, since the era is over. */
+/* -ESTALE: nothing was done, because the era is over. */
 static int send_commit(struct tierce__redis_space *space, struct commit *commit,
                        const struct tierce__meta_batch *batch,
                        const struct tierce__redis_redo *redo, struct tierce__arena *arena)
@@ -414,7 +413,7 @@ static int send_commit(struct tierce__redis_space *space, struct commit *commit,
                                    &commit->number);
     if (rc < 0 && rc != -ESTALE && rc != TIERCE_E_REFUSED) {
         unsettle(space);
-        return rc == -ENOMEM ? -EIO : rc; /* the answer may have found no memory */
+        return rc == -ENOMEM ? -EIO : rc; /* the answer may have been lost for lack of memory */
     }
     return rc;
 }
@@ -438,8 +437,8 @@ int tierce__redis_commit(struct tierce__redis_space *space, const struct tierce_
     }
     if (rc == 0) {
         note_commit(space, &commit);
-        /* It has happened, whatever becomes of its records now: they are written before the next
-         * answer. */
+        /* The batch is committed even if writing its records fails now: they are written before the
+         * next call is answered. */
         if (redo.count > 0 && redo_records(space, &redo, commit.era, false, &guard) < 0)
             unsettle(space);
         else if (redo.count > 0)

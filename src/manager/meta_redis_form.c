@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A record as the fields of a hash. __tierce__ holds the compact form behind a hash of __uri__;
- * __uri__ says the same in KVCM's words. If somebody wrote __uri__ since, it is what counts.
+ * __uri__ has the same locations in KVCM's form. If another program changed __uri__ since, __uri__
+ * takes precedence.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -24,7 +25,7 @@ const char *const tierce__redis_fields[TIERCE__REDIS_FIELDS] = {
 
 /* ---- out ------------------------------------------------------------------------------------ */
 
-/* Whether KVCM's words can be found for it. */
+/* Returns whether the record can be expressed in KVCM's form. */
 static bool has_names(const struct tierce__location *location,
                       const struct tierce__instance *instance,
                       const struct tierce__storage *storage)
@@ -57,7 +58,7 @@ static int add_location(struct json_object *map, const struct tierce__redis_spac
     return -ENOMEM;
 }
 
-/* KVCM's words for the locations, in the arena; "" where there are none. */
+/* The locations in KVCM's form, in the arena; "" if there are none. */
 static int print_locations(const char **out, const struct tierce__redis_space *space,
                            const struct tierce__catalog *catalog,
                            const struct tierce__record *record, struct tierce__arena *arena)
@@ -121,7 +122,7 @@ static bool read_i64(int64_t *out, const struct tierce__resp_value *value)
     return true;
 }
 
-/* 1: it is ours, and nobody wrote the other words since. */
+/* 1: the form is ours, and __uri__ was not changed since. */
 static int read_form(struct tierce__record *out, const struct tierce__resp_value *form,
                      const struct tierce__resp_value *uri, struct tierce__arena *arena)
 {
@@ -135,7 +136,7 @@ static int read_form(struct tierce__record *out, const struct tierce__resp_value
     return rc == -ENOMEM ? rc : rc == 0;
 }
 
-/* Ids of other bytes could not be written again. */
+/* Ids with other bytes could not be written back. */
 static bool is_id(const char id[TIERCE__LOCATION_ID_BYTES])
 {
     for (unsigned i = 0; i < TIERCE__LOCATION_ID_BYTES; i++)
@@ -144,7 +145,7 @@ static bool is_id(const char id[TIERCE__LOCATION_ID_BYTES])
     return true;
 }
 
-/* The number of the storage that the first text names; 0. */
+/* The number of the storage that the first text names; 0 if unknown. */
 static uint16_t storage_number(const struct tierce__location *location,
                                const struct tierce__catalog *catalog)
 {
@@ -160,7 +161,7 @@ static uint16_t storage_number(const struct tierce__location *location,
     return 0;
 }
 
-/* The locations of a map that serve; others are KVCM's to finish or to delete. */
+/* Reads the serving locations of a map; KVCM finishes or deletes the others. */
 static int read_map(struct tierce__record *out, bool *is_unreadable, struct json_object *map,
                     const struct tierce__redis_space *space, const struct tierce__catalog *catalog,
                     struct tierce__arena *arena)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A data set that KVCM wrote has no sorted set of keys and no counters of bytes; or it has ours, of
- * before. Its own count of keys, which our scripts write too, tells: where it is not the same as
- * ours, all keys of the database are looked through once.
+ * A data set that KVCM wrote has no sorted set of keys and no byte counters, or outdated ones of
+ * ours. KVCM's count of keys, which our scripts also write, detects this: if it differs from ours,
+ * all keys of the database are scanned once.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -35,7 +35,7 @@ static int compare_counts(void *arg, const struct tierce__resp_value *value)
     return ours->type != TIERCE__RESP_STRING || strcmp(theirs->text, ours->text) != 0;
 }
 
-/* The prefix with what is special in a pattern escaped, and a star. */
+/* The prefix, escaped for a pattern, followed by a star. */
 static char *make_pattern(const char *prefix)
 {
     char *pattern = tierce__alloc(2 * strlen(prefix) + 2), *to = pattern;
@@ -51,7 +51,7 @@ static char *make_pattern(const char *prefix)
     return pattern;
 }
 
-/* What SCAN gave: where it goes on, and keys of records. */
+/* A result of SCAN: the next cursor, and keys of records. */
 struct page {
     const char *prefix;
     char cursor[24];
@@ -80,7 +80,7 @@ static int take_page(void *arg, const struct tierce__resp_value *value)
         errno = 0;
         long long key = strtoll(digits, &end, 10);
         snprintf(again, sizeof(again), "%lld", key);
-        /* One way to write a number alone: others are not keys that could be asked for. */
+        /* Accepts only the canonical form of a number: others cannot be looked up. */
         if (errno == 0 && strcmp(again, digits) == 0)
             page->keys[page->count++] = key;
     }
@@ -93,7 +93,7 @@ static void count_record(struct import *import, const struct tierce__record *rec
     tierce__meta_count_bytes(import->counters, record, true);
 }
 
-/* Adds keys to the sorted set; SCAN may give one twice, which counts once. */
+/* Adds keys to the sorted set; a key that SCAN returns twice counts once. */
 static int add_keys(struct import *import, const int64_t *keys, size_t count,
                     const struct tierce__record *records, const bool *found)
 {
@@ -139,7 +139,7 @@ static int import_page(struct import *import, const int64_t *keys, size_t count)
     return rc;
 }
 
-/* One page of the i-th server. -ENOENT: there are not so many. */
+/* Reads one page of the i-th server. -ENOENT: there are fewer servers. */
 static int scan_page(struct import *import, size_t i, struct page *page)
 {
     struct tierce__redis *redis = import->space->redis;
@@ -188,7 +188,7 @@ static int import_servers(struct import *import)
     return rc == -ENOENT ? 0 : rc;
 }
 
-/* All at once, KVCM's count with ours. */
+/* Writes all counters at once, including KVCM's. */
 static int set_counters(struct import *import)
 {
     struct tierce__redis_space *space = import->space;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An entry of the journal: what a batch does to records, by which it can be done again
+ * A journal entry: a batch's changes to records, in a form that can be replayed
  * (docs/format/meta.md). Numbers are little-endian:
  *
  *     u64 XXH3-64 (seed 0) of all behind it
@@ -88,7 +88,7 @@ int tierce__redis_redo_print(const struct tierce__redis_redo *redo, struct tierc
     return 0;
 }
 
-/* The fields of a put; false: they are not there. */
+/* Reads the fields of a put; false: they are missing. */
 static bool parse_fields(struct tierce__redis_redo *redo, size_t put, const char **at,
                          const char *end)
 {

@@ -11,7 +11,7 @@ enum { NOTES = 64 /* of one command */ };
 
 struct reading {
     const uint64_t *numbers;
-    struct tierce__meta_note *notes; /* value NULL: it is not there */
+    struct tierce__meta_note *notes; /* value NULL: there is no such note */
     size_t count;
     struct tierce__arena *arena;
     uint8_t kind;

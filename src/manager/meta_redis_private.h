@@ -13,9 +13,9 @@
 /* docs/format/meta.md has the keys and fields. */
 
 #define TIERCE__REDIS_TOKEN_BYTES                                                                  \
-    20u /* a fencing token in decimal, padded, so that texts compare */
+    20u /* a fencing token in decimal, padded, so that texts compare like numbers */
 
-/* A script of the server, by the hash under which it knows it. */
+/* A server-side script and its hash. */
 struct tierce__redis_script {
     const char *text;
     char sha[41];
@@ -25,14 +25,15 @@ enum tierce__redis_script_id {
     TIERCE__REDIS_FENCE,
     TIERCE__REDIS_WRITE,
     TIERCE__REDIS_TOUCH,
-    TIERCE__REDIS_COMMIT, /* these in a cluster */
+    TIERCE__REDIS_COMMIT, /* this and the following ones are for clusters */
     TIERCE__REDIS_SETTLE,
     TIERCE__REDIS_REDO,
     TIERCE__REDIS_TOUCH_ONE,
     TIERCE__REDIS_SCRIPTS,
 };
 
-/* Names of a space's keys; kept until the store is closed, as touches outlive spaces. */
+/* Names of a space's keys; kept until the store is closed, because buffered touches outlive
+ * spaces. */
 struct tierce__redis_keys {
     struct tierce__redis_keys *next;
     uint32_t number;
@@ -41,7 +42,7 @@ struct tierce__redis_keys {
     char *keys;     /* the sorted set of keys */
     char *notes;    /* prefix; the kind follows */
     char *journal;  /* in a cluster: batches whose records are not all written */
-    char *guard;    /* in a cluster: behind the tag of a slot */
+    char *guard;    /* in a cluster: the suffix after a slot's hash tag */
 };
 
 struct tierce__redis {
@@ -50,24 +51,24 @@ struct tierce__redis {
     bool is_cluster;
     struct tierce__touches *touches;
     struct tierce__redis_script scripts[TIERCE__REDIS_SCRIPTS];
-    struct tierce__lock lock;                  /* of what follows */
-    struct tierce__redis_keys *keys;           /* of all spaces that were opened */
+    struct tierce__lock lock;                  /* guards the fields below */
+    struct tierce__redis_keys *keys;           /* of all spaces that have been opened */
     char token[TIERCE__REDIS_TOKEN_BYTES + 1]; /* "": none */
-    _Atomic uint32_t fences;                   /* how often the token was set */
+    _Atomic uint32_t fences;                   /* number of times that the token was set */
 };
 
-/* Batches whose records are written, and whose entries the next commit takes out of the journal. */
+/* Maximum number of finished batches, which the next commit removes from the journal. */
 #define TIERCE__REDIS_FINISHED_MAX 64u
 
-/* What a space in a cluster needs beside (meta_redis_cluster.c). */
+/* The additional state of a space in a cluster (meta_redis_cluster.c). */
 struct tierce__redis_ledger {
-    struct tierce__lock lock;  /* of all below, and held while the journal is worked off */
-    _Atomic bool is_unsettled; /* the journal must be worked off before anything else */
-    _Atomic uint32_t fences;   /* redis->fences when it last was */
+    struct tierce__lock lock;  /* guards all below; held while the journal is replayed */
+    _Atomic bool is_unsettled; /* the journal must be replayed before other calls */
+    _Atomic uint32_t fences;   /* redis->fences at the last replay */
     char era[TIERCE__REDIS_TOKEN_BYTES + 1];
     uint64_t era_min; /* of the next era */
-    uint64_t last;    /* the largest number of a batch that was told */
-    bool is_wrong;    /* keys and counters must be made anew */
+    uint64_t last;    /* the largest batch number that was assigned */
+    bool is_wrong;    /* keys and counters must be rebuilt */
     uint64_t finished[TIERCE__REDIS_FINISHED_MAX];
     size_t finished_count;
 };
@@ -76,7 +77,7 @@ struct tierce__redis_space {
     struct tierce__meta_space base;
     struct tierce__redis *redis;
     const struct tierce__redis_keys *keys;
-    struct tierce__registry *registry;       /* or NULL: nothing is written for KVCM to read */
+    struct tierce__registry *registry;       /* or NULL: records are not written for KVCM */
     const struct tierce__instance *instance; /* or NULL */
     _Atomic uint64_t unreadable;
     struct tierce__redis_ledger ledger; /* in a cluster */
@@ -84,7 +85,7 @@ struct tierce__redis_space {
 
 /* ---- meta_redis_call.c: pipelines and scripts ------------------------------------------------ */
 
-/* The texts of one command. What goes wrong while they are added is kept, and told by the call. */
+/* The texts of one command. An error while adding is kept in `rc` and returned by the call. */
 struct tierce__redis_command {
     struct tierce__arena *arena; /* of copies, and of the arrays */
     const char **texts;
@@ -114,8 +115,8 @@ TIERCE_MUSTUSE int tierce__redis_read(struct tierce__resp_link *link,
 /* What an error reply means. */
 TIERCE_MUSTUSE int tierce__redis_refused(const struct tierce__resp_value *value);
 
-/* One command, of the key behind its name, whose answer goes to `take` (NULL: nowhere), borrowed
- * until it returns. */
+/* Sends one command to the server of its first key. The answer is passed to `take` (NULL: ignored),
+ * borrowed until it returns. */
 typedef int (*tierce__redis_take_fn)(void *arg, const struct tierce__resp_value *value);
 TIERCE_MUSTUSE int tierce__redis_ask(struct tierce__redis *redis,
                                      const struct tierce__redis_command *command,
@@ -130,8 +131,8 @@ void tierce__redis_token(struct tierce__redis *redis, char out[TIERCE__REDIS_TOK
 void tierce__redis_start_script(struct tierce__redis *redis, enum tierce__redis_script_id id,
                                 struct tierce__redis_command *command, const char *const *keys,
                                 size_t count);
-/* Scripts of one kind in one pipeline; sent again where a server lost the text. `take` gets the
- * answers in any order, errors too where it is there; without it an error is the call's:
+/* Runs scripts of one kind in a pipeline, and reloads the script on servers that do not have it.
+ * `take` receives the answers, including errors, in any order. Without `take` an error is returned:
  * TIERCE_E_REFUSED for an older token. */
 TIERCE_MUSTUSE int tierce__redis_run_scripts(struct tierce__redis *redis,
                                              enum tierce__redis_script_id id,
@@ -140,12 +141,12 @@ TIERCE_MUSTUSE int tierce__redis_run_scripts(struct tierce__redis *redis,
 TIERCE_MUSTUSE int tierce__redis_load_scripts(struct tierce__redis *redis,
                                               struct tierce__resp *resp);
 
-/* 16 lower-case hexadecimal digits; false for what is none. */
+/* Parses 16 lower-case hexadecimal digits; false if the value is different. */
 bool tierce__redis_read_hex(uint64_t *out, const struct tierce__resp_value *value);
 
 /* ---- meta_redis_form.c: records as fields ---------------------------------------------------- */
 
-/* Of HMGET, in this order. */
+/* The fields of HMGET, in this order. */
 enum {
     TIERCE__REDIS_FORM, /* __tierce__ */
     TIERCE__REDIS_URI,
@@ -162,8 +163,8 @@ void tierce__redis_add_record(struct tierce__redis_command *command,
                               const struct tierce__catalog *catalog,
                               const struct tierce__record *record);
 
-/* A record from the fields' values, of ours or of KVCM's. *found false: there is none that serves;
- * *is_unreadable: there is something. Errors: -ENOMEM. */
+/* Reads a record from field values, written by us or by KVCM. *found false: no serving record;
+ * *is_unreadable: the values are invalid. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__redis_read_record(struct tierce__record *out, bool *found,
                                              bool *is_unreadable,
                                              const struct tierce__redis_space *space,
@@ -173,27 +174,27 @@ TIERCE_MUSTUSE int tierce__redis_read_record(struct tierce__record *out, bool *f
 
 /* ---- meta_redis_import.c --------------------------------------------------------------------- */
 
-/* Counts what KVCM left, if it wrote last; or, `always`, whatever there is. */
+/* Rebuilds the counts from the records if KVCM wrote last, or always with `always`. */
 TIERCE_MUSTUSE int tierce__redis_import(struct tierce__redis_space *space, bool always);
 
 /* ---- meta_redis_cluster.c: batches over several slots ---------------------------------------- */
 
-/* Works off the journal, if need be: what was committed is written then, and what was sent before
- * and has not come will not. Before everything that reads or writes a space; does nothing with one
- * server. Errors: TIERCE_E_REFUSED; of a store. */
+/* Replays the journal if necessary: afterwards committed batches are written, and earlier batches
+ * that were not committed can no longer arrive. Called before every read or write of a space; does
+ * nothing with a single server. Errors: TIERCE_E_REFUSED; of a store. */
 TIERCE_MUSTUSE int tierce__redis_settle(struct tierce__redis_space *space);
 
 /* As ops->write. */
 TIERCE_MUSTUSE int tierce__redis_commit(struct tierce__redis_space *space,
                                         const struct tierce__meta_batch *batch);
 
-/* The space's keys are gone, or never seen: the next call begins anew. */
+/* Resets the ledger, because the space's keys were deleted or never read. */
 void tierce__redis_forget(struct tierce__redis_space *space);
 
-/* Raises the fence of the store to the token, or finds it above: TIERCE_E_REFUSED. */
+/* Raises the store's fence to the token; TIERCE_E_REFUSED if it is higher. */
 TIERCE_MUSTUSE int tierce__redis_raise_fence(struct tierce__redis *redis);
 
-/* What a script takes of a batch. */
+/* Add the parts of a batch that a script needs. */
 void tierce__redis_add_notes(struct tierce__redis_command *command,
                              const struct tierce__meta_batch *batch);
 void tierce__redis_add_counters(struct tierce__redis_command *command,
@@ -201,7 +202,7 @@ void tierce__redis_add_counters(struct tierce__redis_command *command,
 
 /* ---- meta_redis_journal.c: what a batch does to records, as bytes ---------------------------- */
 
-/* Keys that are put, with the values of a record's fields, and then those that are deleted. */
+/* The keys that are put, with their field values, followed by the keys that are deleted. */
 struct tierce__redis_redo {
     size_t put_count, count;
     int64_t *keys;

@@ -8,7 +8,7 @@
  *                 never a part of a batch)
  *   cache_mib=N   of blocks in memory (default 128)
  *   touch_ms=N    how long touches are kept back (default 10000)
- * Who opens a path that is open already shares it as it is.
+ * Opening a path that is already open shares the database with its current parameters.
  *
  * There is no prefix extractor: a space is a range of keys, and the files below the first level
  * are cut by ranges; a filter by prefix would say nothing that their bounds do not say.
@@ -54,7 +54,7 @@ int tierce__rocks_code(char *error)
     return rc;
 }
 
-/* The same, told; not under a lock. */
+/* The same, and logs it; not under a lock. */
 static int told(char *error, const char *doing)
 {
     if (error != NULL)
@@ -271,17 +271,26 @@ static int write_striped(struct tierce__rocks *rocks, rocksdb_writebatch_t *batc
 {
     struct held held;
     char *error = NULL;
-    take_stripes(rocks, &held, mask);
-    rocksdb_write(rocks->db, rocks->writes, batch, &error);
-    tierce__lock_drop_all(held.locks, held.count);
+    int rc = tierce__rocks_admit_write(rocks);
+    if (rc == 0)
+        rc = tierce__rocks_enter(rocks);
+    if (rc == 0) {
+        take_stripes(rocks, &held, mask);
+        rocksdb_write(rocks->db, rocks->writes, batch, &error);
+        tierce__lock_drop_all(held.locks, held.count);
+        tierce__rocks_leave(rocks);
+        rc = told(error, "write");
+        if (rc < 0)
+            tierce__rocks_note_failure(rocks, rc);
+    }
     rocksdb_writebatch_destroy(batch);
-    return told(error, "write");
+    return rc;
 }
 
 static int rocks_space_drop(struct tierce__meta_space *base)
 {
     struct rocks_space *space = space_of(base);
-    /* Up to the next number, or behind every key of the last. */
+    /* The end of a range: the next number, or beyond every key if this is the last. */
     struct key first = key_of(space->number, 0), last = key_of(space->number + 1, 0);
     if (space->number == UINT32_MAX)
         last = key_of(UINT32_MAX, (char)0xff);
@@ -292,7 +301,7 @@ static int rocks_space_drop(struct tierce__meta_space *base)
 
 /* ---- reads ---------------------------------------------------------------------------------- */
 
-/* Arrays that a batched read of `count` keys wants, in one piece. */
+/* Arrays for a batched read of `count` keys, in one allocation. */
 struct reading {
     const char **keys;
     size_t *lengths;
@@ -341,11 +350,16 @@ static char *read_all(struct reading *reading, struct tierce__rocks *rocks)
     return error;
 }
 
-static void end_reading(struct reading *reading)
+/* The results of a read; valid while the database is open. */
+static void end_values(struct reading *reading)
 {
     for (size_t i = 0; i < reading->count; i++)
         if (reading->values[i] != NULL)
             rocksdb_pinnableslice_destroy(reading->values[i]);
+}
+
+static void end_reading(struct reading *reading)
+{
     tierce__free((void *)reading->keys);
 }
 
@@ -363,8 +377,8 @@ static int parse(struct rocks_space *space, int64_t key, const rocksdb_pinnables
         return rc;
     if (atomic_fetch_add_explicit(&space->rocks->unreadable, 1, memory_order_relaxed) == 0)
         tierce__log(TIERCE_LOG_WARN, "meta_record_unreadable",
-                    "store=rocksdb space=%" PRIu32 " key=%" PRId64 " rc=%d", space->number, key,
-                    rc);
+                    "store=rocksdb space=%" PRIu32 " key=%" PRId64 " reason=\"%s\"", space->number,
+                    key, tierce_strerror(rc));
     return 0;
 }
 
@@ -380,9 +394,14 @@ static int rocks_get(struct tierce__meta_space *base, const int64_t *keys, size_
         return rc;
     for (size_t i = 0; i < count; i++)
         set_key(&reading, i, record_key(space->number, tierce__meta_mix(keys[i])));
-    rc = told(read_all(&reading, space->rocks), "read");
-    for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = parse(space, keys[i], reading.values[i], arena, &records[i], &found[i]);
+    rc = tierce__rocks_enter(space->rocks);
+    if (rc == 0) {
+        rc = told(read_all(&reading, space->rocks), "read");
+        for (size_t i = 0; rc == 0 && i < count; i++)
+            rc = parse(space, keys[i], reading.values[i], arena, &records[i], &found[i]);
+        end_values(&reading);
+        tierce__rocks_leave(space->rocks);
+    }
     end_reading(&reading);
     return rc;
 }
@@ -393,21 +412,25 @@ static int rocks_note(struct tierce__meta_space *base, uint8_t kind, uint64_t nu
     struct rocks_space *space = space_of(base);
     struct key key = note_key(space->number, kind, number);
     char *error = NULL;
+    int rc = tierce__rocks_enter(space->rocks);
+    if (rc < 0)
+        return rc;
     rocksdb_pinnableslice_t *slice =
         rocksdb_get_pinned(space->rocks->db, space->rocks->reads, key.bytes, key.length, &error);
-    if (error != NULL)
-        return told(error, "read a note");
-    if (slice == NULL)
-        return -ENOENT;
-    size_t length;
-    const char *text = rocksdb_pinnableslice_value(slice, &length);
-    const void *copy = tierce__arena_copy(arena, text, length);
-    rocksdb_pinnableslice_destroy(slice);
-    if (copy == NULL)
-        return -ENOMEM;
-    *value = copy;
-    *bytes = length;
-    return 0;
+    rc = error != NULL ? told(error, "read a note") : slice == NULL ? -ENOENT : 0;
+    if (rc == 0) {
+        size_t length;
+        const char *text = rocksdb_pinnableslice_value(slice, &length);
+        const void *copy = tierce__arena_copy(arena, text, length);
+        rocksdb_pinnableslice_destroy(slice);
+        rc = copy != NULL ? 0 : -ENOMEM;
+        if (rc == 0) {
+            *value = copy;
+            *bytes = length;
+        }
+    }
+    tierce__rocks_leave(space->rocks);
+    return rc;
 }
 
 static int rocks_counters(struct tierce__meta_space *base, int64_t out[TIERCE__META_COUNTERS])
@@ -419,13 +442,18 @@ static int rocks_counters(struct tierce__meta_space *base, int64_t out[TIERCE__M
         return rc;
     for (unsigned i = 0; i < TIERCE__META_COUNTERS; i++)
         set_key(&reading, i, counter_key(space->number, i));
-    rc = told(read_all(&reading, space->rocks), "read");
-    for (unsigned i = 0; rc == 0 && i < TIERCE__META_COUNTERS; i++) {
-        size_t bytes = 0;
-        const char *value = NULL;
-        if (reading.values[i] != NULL)
-            value = rocksdb_pinnableslice_value(reading.values[i], &bytes);
-        out[i] = bytes == sizeof(uint64_t) ? (int64_t)tierce__load_le64(value) : 0;
+    rc = tierce__rocks_enter(space->rocks);
+    if (rc == 0) {
+        rc = told(read_all(&reading, space->rocks), "read");
+        for (unsigned i = 0; rc == 0 && i < TIERCE__META_COUNTERS; i++) {
+            size_t bytes = 0;
+            const char *value = NULL;
+            if (reading.values[i] != NULL)
+                value = rocksdb_pinnableslice_value(reading.values[i], &bytes);
+            out[i] = bytes == sizeof(uint64_t) ? (int64_t)tierce__load_le64(value) : 0;
+        }
+        end_values(&reading);
+        tierce__rocks_leave(space->rocks);
     }
     end_reading(&reading);
     return rc;
@@ -504,7 +532,7 @@ static void rocks_touch(struct tierce__meta_space *base, const int64_t *keys, si
     tierce__touches_add(space->rocks->touches, space->number, keys, count, now_us);
 }
 
-/* Raises what was read in a copy, and adds it to the batch. */
+/* Applies the touch to a copy of the record, and adds it to the batch. */
 static int raise_records(rocksdb_writebatch_t *batch, const struct reading *reading,
                          const struct tierce__touch *const *touches)
 {
@@ -524,16 +552,24 @@ static int raise_records(rocksdb_writebatch_t *batch, const struct reading *read
     return 0;
 }
 
-/* Those of one stripe. */
+/* Applies the touches of one stripe. */
 static int flush_stripe(struct tierce__rocks *rocks, unsigned stripe,
                         const struct tierce__touch *const *touches, size_t count)
 {
     struct reading reading;
-    int rc = begin_reading(&reading, count);
+    int rc = tierce__rocks_admit_write(rocks);
+    if (rc < 0)
+        return rc;
+    rc = begin_reading(&reading, count);
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < count; i++)
         set_key(&reading, i, record_key(touches[i]->space, tierce__meta_mix(touches[i]->key)));
+    rc = tierce__rocks_enter(rocks);
+    if (rc < 0) {
+        end_reading(&reading);
+        return rc;
+    }
     rocksdb_writebatch_t *batch = rocksdb_writebatch_create();
     tierce__lock_take(&rocks->stripes[stripe]);
     char *error = read_all(&reading, rocks);
@@ -543,12 +579,16 @@ static int flush_stripe(struct tierce__rocks *rocks, unsigned stripe,
         rocksdb_write(rocks->db, rocks->touch_writes, batch, &error);
     tierce__lock_drop(&rocks->stripes[stripe]);
     rocksdb_writebatch_destroy(batch);
+    end_values(&reading);
+    tierce__rocks_leave(rocks);
     end_reading(&reading);
     int failed = told(error, "write touches");
+    if (failed < 0)
+        tierce__rocks_note_failure(rocks, failed);
     return rc < 0 ? rc : failed;
 }
 
-/* What cannot be written is lost, as the header allows; it was logged. */
+/* Touches that cannot be written are lost, as the header allows; the error was logged. */
 void tierce__rocks_flush_touches(void *arg, const struct tierce__touch *touches, size_t count)
 {
     struct tierce__rocks *rocks = (struct tierce__rocks *)arg;
@@ -574,17 +614,23 @@ void tierce__rocks_flush_touches(void *arg, const struct tierce__touch *touches,
 
 /* An iterator over the keys of a space from `first` on that share its letter and kind. */
 struct range {
+    struct tierce__rocks *rocks;
     struct key end;
     rocksdb_readoptions_t *reads;
     rocksdb_iterator_t *iterator;
 };
 
-static void begin_range(struct range *range, struct tierce__rocks *rocks, struct key end)
+static int begin_range(struct range *range, struct tierce__rocks *rocks, struct key end)
 {
+    int rc = tierce__rocks_enter(rocks);
+    if (rc < 0)
+        return rc;
+    range->rocks = rocks;
     range->end = end;
     range->reads = rocksdb_readoptions_create();
     rocksdb_readoptions_set_iterate_upper_bound(range->reads, range->end.bytes, range->end.length);
     range->iterator = rocksdb_create_iterator(rocks->db, range->reads);
+    return 0;
 }
 
 static int end_range(struct range *range)
@@ -593,6 +639,7 @@ static int end_range(struct range *range)
     rocksdb_iter_get_error(range->iterator, &error);
     rocksdb_iter_destroy(range->iterator);
     rocksdb_readoptions_destroy(range->reads);
+    tierce__rocks_leave(range->rocks);
     return told(error, "scan");
 }
 
@@ -602,7 +649,9 @@ static int rocks_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t 
     struct rocks_space *space = space_of(base);
     struct key first = record_key(space->number, *cursor);
     struct range range;
-    begin_range(&range, space->rocks, key_of(space->number, TIERCE__ROCKS_RECORD + 1));
+    int rc = begin_range(&range, space->rocks, key_of(space->number, TIERCE__ROCKS_RECORD + 1));
+    if (rc < 0)
+        return rc;
     uint64_t next = 0;
     size_t n = 0;
     for (rocksdb_iter_seek(range.iterator, first.bytes, first.length);
@@ -611,7 +660,7 @@ static int rocks_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t 
         keys[n++] = tierce__meta_unmix(mixed);
         next = mixed + 1;
     }
-    int rc = end_range(&range);
+    rc = end_range(&range);
     if (rc < 0)
         return rc;
     *cursor = n == limit ? next : 0;
@@ -650,7 +699,9 @@ static int rocks_sample(struct tierce__meta_space *base, uint64_t *random, size_
         return rc;
     int64_t there = counters[TIERCE__META_KEYS];
     struct draws draws = {.space = space->number};
-    begin_range(&draws.range, space->rocks, key_of(space->number, TIERCE__ROCKS_RECORD + 1));
+    rc = begin_range(&draws.range, space->rocks, key_of(space->number, TIERCE__ROCKS_RECORD + 1));
+    if (rc < 0)
+        return rc;
     size_t n = 0;
     rc = tierce__meta_sample(
         base, &(struct tierce__meta_draws){draw, &draws, there > 0 ? (uint64_t)there : 0}, random,
@@ -672,8 +723,9 @@ static int rocks_notes(struct tierce__meta_space *base, uint8_t kind,
     struct key end = key_of(space->number, TIERCE__ROCKS_NOTE);
     end.bytes[end.length++] = (char)(kind + 1);
     struct range range;
-    begin_range(&range, space->rocks, end);
-    int rc = 0;
+    int rc = begin_range(&range, space->rocks, end);
+    if (rc < 0)
+        return rc;
     for (rocksdb_iter_seek(range.iterator, first.bytes, first.length);
          rc == 0 && rocksdb_iter_valid(range.iterator); rocksdb_iter_next(range.iterator)) {
         struct tierce__meta_note note = {.kind = kind, .number = number_of(range.iterator)};
@@ -684,7 +736,7 @@ static int rocks_notes(struct tierce__meta_space *base, uint8_t kind,
     return rc != 0 ? rc : failed;
 }
 
-/* The library's memory is of all spaces. */
+/* The library's memory is shared by all spaces. */
 static uint64_t rocks_memory(struct tierce__meta_space *space)
 {
     (void)space;
@@ -694,6 +746,11 @@ static uint64_t rocks_memory(struct tierce__meta_space *space)
 static uint64_t rocks_unreadable(struct tierce__meta_space *space)
 {
     return atomic_load_explicit(&space_of(space)->rocks->unreadable, memory_order_relaxed);
+}
+
+static int rocks_write_error(struct tierce__meta_space *space)
+{
+    return atomic_load_explicit(&space_of(space)->rocks->write_error, memory_order_relaxed);
 }
 
 const struct tierce__meta_store_ops tierce__meta_rocksdb = {
@@ -715,4 +772,5 @@ const struct tierce__meta_store_ops tierce__meta_rocksdb = {
     .counters = rocks_counters,
     .memory = rocks_memory,
     .unreadable = rocks_unreadable,
+    .write_error = rocks_write_error,
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The databases of the process. RocksDB would open any database: a folder is taken only if it has
- * our mark, which names the version of the keys and values, or if it is empty. A database that
- * another process holds is told by its lock.
+ * The databases of the process. RocksDB would open any database, so a folder is accepted only if it
+ * is empty or has our mark, which names the version of keys and values. The lock file shows whether
+ * another process has the database open.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -11,10 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "manager/meta_rocksdb_private.h"
 
 #define MARK                 "tierce-meta"
@@ -51,7 +54,7 @@ static int check_lock(const char *path, char why[256])
     return rc;
 }
 
-/* Nothing but what a file system puts there itself, and a note that was not finished. */
+/* Checks that the folder has no entries other than lost+found and an unfinished mark. */
 static int check_empty(int folder, const char *path, char why[256])
 {
     static const char *const passed[] = {".", "..", "lost+found", MARK_NEW};
@@ -72,6 +75,15 @@ static int check_empty(int folder, const char *path, char why[256])
     return TIERCE_E_FORMAT;
 }
 
+/* A damaged file may contain any bytes. */
+static void make_printable(char *text)
+{
+    for (; *text != '\0'; text++) {
+        if (*text < ' ' || *text > '~')
+            *text = '?';
+    }
+}
+
 static int check_mark(int mark, const char *path, char why[256])
 {
     char text[64];
@@ -82,27 +94,35 @@ static int check_mark(int mark, const char *path, char why[256])
     if (strcmp(text, mark_text) == 0)
         return 0;
     text[strcspn(text, "\n")] = '\0';
+    make_printable(text);
     snprintf(why, 256, "%.100s was written by another version: \"%.60s\"", path, text);
     return TIERCE_E_VERSION;
 }
 
-/* Durable before there is a database, so that none of ours is ever without. */
+/* The mark is durable before the database is created, so that none of our databases lacks it. */
 static int write_mark(int folder)
 {
-    int fd = openat(folder, MARK_NEW, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int fd = openat(folder, MARK_NEW, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
     size_t bytes = strlen(mark_text);
-    int rc = write(fd, mark_text, bytes) == (ssize_t)bytes && fsync(fd) == 0 ? 0 : -EIO;
+    ssize_t n = write(fd, mark_text, bytes);
+    int rc = n < 0 ? -errno : n < (ssize_t)bytes ? -ENOSPC : fsync(fd) != 0 ? -errno : 0;
     (void)close(fd);
     if (rc == 0 && (renameat(folder, MARK_NEW, folder, MARK) != 0 || fsync(folder) != 0))
         rc = -errno;
     return rc;
 }
 
-/* Whether the folder may be opened: ours, or empty and then marked. */
+/* Creates the folder if only its last component is missing. Checks that it is ours, or empty, and
+ * then writes the mark. */
 static int check_folder(const char *path, char why[256])
 {
+    if (mkdir(path, 0700) != 0 && errno != EEXIST) {
+        int rc = -errno;
+        snprintf(why, 256, "cannot make %.150s: %s", path, tierce_strerror(rc));
+        return rc;
+    }
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0)
         return -errno;
@@ -123,11 +143,35 @@ static int check_folder(const char *path, char why[256])
     return rc;
 }
 
+/*
+ * The library's own log aborts the process when its file has no room (writable_file_writer.h of
+ * RocksDB 7.8 asserts that nobody writes to a file again that failed once; its log does). A level
+ * above all lines keeps the file empty, so that no write of it can fail. Errors are still returned
+ * by the calls.
+ */
+enum { NO_LINES = 6 };
+
+/* That level has no name, so the library stops writing its OPTIONS file halfway. The file is not
+ * used. */
+static void remove_options(const char *path)
+{
+    static const char prefix[] = "OPTIONS-", suffix[] = ".dbtmp";
+    DIR *dir = opendir(path);
+    for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
+        size_t bytes = strlen(entry->d_name);
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0 && bytes > strlen(suffix) &&
+            strcmp(entry->d_name + bytes - strlen(suffix), suffix) == 0)
+            (void)unlinkat(dirfd(dir), entry->d_name, 0);
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+}
+
 /* ---- opening -------------------------------------------------------------------------------- */
 
 static void make_options(struct tierce__rocks *rocks, const struct tierce__rocks_opts *opts)
 {
-    enum { BLOOM_BITS = 10, BACKGROUND_JOBS = 2, LOG_FILES = 2, WARN_LEVEL = 2 };
+    enum { BLOOM_BITS = 10, BACKGROUND_JOBS = 2, LOG_FILES = 2 };
     rocks->cache = rocksdb_cache_create_lru((size_t)opts->cache_mib << 20);
     rocks->table = rocksdb_block_based_options_create();
     rocksdb_block_based_options_set_block_cache(rocks->table, rocks->cache);
@@ -137,7 +181,7 @@ static void make_options(struct tierce__rocks *rocks, const struct tierce__rocks
     rocksdb_block_based_options_set_data_block_index_type(
         rocks->table, rocksdb_block_based_table_data_block_index_type_binary_search_and_hash);
     rocks->options = rocksdb_options_create();
-    /* Keys that are not there are the usual case of a write. */
+    /* Writes mostly look up keys that do not exist. */
     rocksdb_options_set_memtable_prefix_bloom_size_ratio(rocks->options, MEMTABLE_BLOOM_SHARE);
     rocksdb_options_set_memtable_whole_key_filtering(rocks->options, 1);
     rocksdb_options_set_block_based_table_factory(rocks->options, rocks->table);
@@ -147,8 +191,8 @@ static void make_options(struct tierce__rocks *rocks, const struct tierce__rocks
     rocksdb_options_set_compression(rocks->options, rocksdb_no_compression);
     rocksdb_options_set_max_background_jobs(rocks->options, BACKGROUND_JOBS);
     rocksdb_options_set_keep_log_file_num(rocks->options, LOG_FILES);
-    rocksdb_options_set_info_log_level(rocks->options, WARN_LEVEL);
-    /* The log of one write goes on while another's records go into the table in memory. */
+    rocksdb_options_set_info_log_level(rocks->options, NO_LINES);
+    /* Overlaps one write's log with another write's insertion into the table in memory. */
     rocksdb_options_set_enable_pipelined_write(rocks->options, 1);
     rocks->reads = rocksdb_readoptions_create();
     rocks->writes = rocksdb_writeoptions_create();
@@ -156,7 +200,7 @@ static void make_options(struct tierce__rocks *rocks, const struct tierce__rocks
     rocks->touch_writes = rocksdb_writeoptions_create();
 }
 
-/* So that the next opening has no log to play back. */
+/* Leaves no log to replay at the next opening. */
 static void flush(struct tierce__rocks *rocks)
 {
     char *error = NULL;
@@ -166,15 +210,28 @@ static void flush(struct tierce__rocks *rocks)
     rocksdb_free(error);
 }
 
+static void close_database(struct tierce__rocks *rocks)
+{
+    if (rocks->family != NULL)
+        rocksdb_column_family_handle_destroy(rocks->family);
+    if (rocks->db != NULL)
+        rocksdb_close(rocks->db);
+    rocks->family = NULL;
+    rocks->db = NULL;
+    if (rocks->lock_fd >= 0)
+        (void)close(rocks->lock_fd);
+    rocks->lock_fd = -1;
+    if (rocks->memory != NULL)
+        rocksdb_env_destroy(rocks->memory);
+    rocks->memory = NULL;
+}
+
 static void destroy(struct tierce__rocks *rocks)
 {
     tierce__touches_stop(rocks->touches);
-    if (rocks->family != NULL)
-        rocksdb_column_family_handle_destroy(rocks->family);
-    if (rocks->db != NULL) {
+    if (rocks->db != NULL && atomic_load_explicit(&rocks->write_error, memory_order_relaxed) == 0)
         flush(rocks);
-        rocksdb_close(rocks->db);
-    }
+    close_database(rocks);
     if (rocks->options != NULL) {
         rocksdb_options_destroy(rocks->options);
         rocksdb_block_based_options_destroy(rocks->table);
@@ -185,25 +242,154 @@ static void destroy(struct tierce__rocks *rocks)
     }
     for (unsigned i = 0; i < TIERCE__ROCKS_STRIPES; i++)
         tierce__lock_fini(&rocks->stripes[i]);
+    pthread_rwlock_destroy(&rocks->opened);
     tierce__free(rocks->path);
     tierce__free(rocks);
 }
 
-/* The handle of the only column family, which batched reads want, comes from opening alone. */
-static int open_database(struct tierce__rocks *rocks, char why[256])
+/* Reports why the library did not open the database; frees `error`. */
+static int say_why_not(const struct tierce__rocks *rocks, char *error, char why[256])
+{
+    bool is_locked = strstr(error, "lock") != NULL;
+    make_printable(error);
+    snprintf(why, 256, "cannot open the database in %.100s: %.120s", rocks->path, error);
+    int rc = tierce__rocks_code(error);
+    /* The text contains the path, which may contain the word. */
+    return is_locked && rc != -ENOSPC ? TIERCE_E_LOCKED : rc;
+}
+
+/* Batched reads need the handle of the column family, which only opening returns. */
+static int open_with(struct tierce__rocks *rocks, const rocksdb_options_t *options, char why[256])
+{
+    const char *name = "default";
+    char *error = NULL;
+    rocks->db = rocksdb_open_column_families(options, rocks->path, 1, &name, &options,
+                                             &rocks->family, &error);
+    return error != NULL ? say_why_not(rocks, error, why) : 0;
+}
+
+static int open_to_write(struct tierce__rocks *rocks, char why[256])
+{
+    int rc = check_folder(rocks->path, why);
+    if (rc == 0)
+        rc = open_with(rocks, rocks->options, why);
+    if (rc == 0)
+        remove_options(rocks->path);
+    return rc;
+}
+
+/* Opens an empty database in memory instead of a new one on disk. */
+static int open_in_memory(struct tierce__rocks *rocks, char why[256])
+{
+    rocks->memory = rocksdb_create_mem_env();
+    rocksdb_options_t *options = rocksdb_options_create_copy(rocks->options);
+    rocksdb_options_set_env(options, rocks->memory);
+    int rc = open_with(rocks, options, why);
+    rocksdb_options_destroy(options);
+    if (rc < 0)
+        close_database(rocks);
+    return rc;
+}
+
+/* Takes the lock that the library takes only when it opens for writing. */
+static int hold_lock(struct tierce__rocks *rocks, char why[256])
+{
+    char *name = tierce__join_path(rocks->path, "LOCK");
+    if (name == NULL)
+        return -ENOMEM;
+    rocks->lock_fd = open(name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int rc = rocks->lock_fd >= 0 ? 0 : -errno;
+    tierce__free(name);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    if (rc == 0 && fcntl(rocks->lock_fd, F_SETLK, &lock) != 0)
+        rc = errno == EAGAIN || errno == EACCES ? TIERCE_E_LOCKED : -errno;
+    if (rc < 0)
+        snprintf(why, 256, "cannot lock %.180s: %s", rocks->path, tierce_strerror(rc));
+    return rc;
+}
+
+/* Opens for reading and writes nothing: records that are only in logs are read into memory. */
+static int open_to_read(struct tierce__rocks *rocks, char why[256])
 {
     const char *name = "default";
     const rocksdb_options_t *options = rocks->options;
     char *error = NULL;
-    rocks->db = rocksdb_open_column_families(rocks->options, rocks->path, 1, &name, &options,
-                                             &rocks->family, &error);
-    if (error != NULL) {
-        bool is_locked = strstr(error, "lock") != NULL;
-        snprintf(why, 256, "cannot open the database in %.100s: %.120s", rocks->path, error);
-        int rc = tierce__rocks_code(error);
-        return is_locked ? TIERCE_E_LOCKED : rc;
+    int rc = hold_lock(rocks, why);
+    if (rc == 0)
+        rocks->db = rocksdb_open_for_read_only_column_families(
+            rocks->options, rocks->path, 1, &name, &options, &rocks->family, 0, &error);
+    if (error != NULL)
+        rc = say_why_not(rocks, error, why);
+    if (rc < 0)
+        close_database(rocks);
+    return rc;
+}
+
+/* Returns whether a database exists, by the file that the library creates last. */
+static bool is_there(const struct tierce__rocks *rocks)
+{
+    char *name = tierce__join_path(rocks->path, "CURRENT");
+    bool is_there = name != NULL && access(name, F_OK) == 0;
+    tierce__free(name);
+    return is_there;
+}
+
+/* Opens for writing. If the file system is full, opens for reading and returns -ENOSPC, with
+ * rocks->db set on success. */
+static int open_as_may_be(struct tierce__rocks *rocks, char why[256])
+{
+    char inner[256] = "";
+    int rc = open_to_write(rocks, why);
+    if (rc != -ENOSPC)
+        return rc;
+    int failed = is_there(rocks) ? open_to_read(rocks, inner) : open_in_memory(rocks, inner);
+    if (failed < 0)
+        tierce__log(TIERCE_LOG_ERROR, "meta_rocksdb_failed", "doing=\"open to read\" err=\"%s\"",
+                    inner);
+    return rc;
+}
+
+/* The space that opening needs: its logs as tables, and some small files. */
+static bool has_room(const char *path)
+{
+    enum { SMALL_FILES = 8 << 20 };
+    struct statvfs st;
+    uint64_t needed = SMALL_FILES;
+    DIR *dir = opendir(path);
+    for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
+        size_t bytes = strlen(entry->d_name);
+        struct stat file;
+        if (bytes > 4 && strcmp(entry->d_name + bytes - 4, ".log") == 0 &&
+            fstatat(dirfd(dir), entry->d_name, &file, AT_SYMLINK_NOFOLLOW) == 0)
+            needed += 2 * (uint64_t)file.st_size;
     }
-    return 0;
+    if (dir != NULL)
+        (void)closedir(dir);
+    /* A missing folder is created. */
+    return statvfs(path, &st) != 0 || (uint64_t)st.f_bavail * st.f_frsize >= needed;
+}
+
+int tierce__rocks_reopen(struct tierce__rocks *rocks)
+{
+    enum { TRIES = 100 };
+    char why[256] = "";
+    if (!has_room(rocks->path))
+        return -ENOSPC;
+    int busy = EBUSY;
+    /* Does not block: the holder of the lock may write and call this function. */
+    for (int i = 0; i < TRIES && busy != 0; i++) {
+        busy = pthread_rwlock_trywrlock(&rocks->opened);
+        if (busy != 0)
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    if (busy != 0)
+        return -EBUSY;
+    close_database(rocks);
+    int rc = open_as_may_be(rocks, why);
+    pthread_rwlock_unlock(&rocks->opened);
+    if (rc < 0)
+        tierce__log(TIERCE_LOG_ERROR, "meta_rocksdb_failed", "doing=reopen err=\"%s\"", why);
+    return rc;
 }
 
 static int open_rocks(struct tierce__rocks **out, char *path, const struct tierce__rocks_opts *opts,
@@ -214,7 +400,9 @@ static int open_rocks(struct tierce__rocks **out, char *path, const struct tierc
         tierce__free(path);
         return -ENOMEM;
     }
+    pthread_rwlock_init(&rocks->opened, NULL);
     rocks->users = 1;
+    rocks->lock_fd = -1;
     rocks->path = path;
     for (unsigned i = 0; i < TIERCE__ROCKS_STRIPES; i++)
         tierce__lock_init(&rocks->stripes[i], TIERCE__LOCK_META_STRIPE);
@@ -222,9 +410,11 @@ static int open_rocks(struct tierce__rocks **out, char *path, const struct tierc
     why[0] = '\0';
     int rc = check_lock(path, why);
     if (rc == 0)
-        rc = check_folder(path, why);
-    if (rc == 0)
-        rc = open_database(rocks, why);
+        rc = open_as_may_be(rocks, why);
+    if (rc == -ENOSPC && rocks->db != NULL) {
+        tierce__rocks_note_failure(rocks, rc);
+        rc = 0;
+    }
     if (rc == 0)
         rc = tierce__touches_start(&rocks->touches, opts->touch_ms, tierce__rocks_flush_touches,
                                    rocks);
@@ -235,32 +425,54 @@ static int open_rocks(struct tierce__rocks **out, char *path, const struct tierc
     return rc;
 }
 
-/* The path without links, heap; makes its last folder. NULL: *rc says why. */
-static char *canonical(const char *path, int *rc, char why[256])
+/* Splits a path into its parent folder, with links resolved, and its last name. */
+static int canonical_of_missing(char **out, const char *path)
 {
-    *rc = -ENOMEM;
-    char *real = NULL, *copy = NULL;
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) {
-        *rc = -errno;
-        snprintf(why, 256, "cannot make %.150s: %s", path, strerror(errno));
-    } else if ((real = realpath(path, NULL)) == NULL) {
-        *rc = -errno;
-        snprintf(why, 256, "cannot find %.150s: %s", path, strerror(errno));
-    } else {
-        copy = tierce__strdup(real);
+    char *copy = tierce__strdup(path);
+    if (copy == NULL)
+        return -ENOMEM;
+    for (size_t n = strlen(copy); n > 1 && copy[n - 1] == '/'; n--)
+        copy[n - 1] = '\0';
+    char *slash = strrchr(copy, '/');
+    const char *name = slash != NULL ? slash + 1 : copy;
+    const char *above = slash == NULL ? "." : slash == copy ? "/" : copy;
+    if (slash != NULL && slash != copy)
+        *slash = '\0';
+    char *real = realpath(above, NULL);
+    int rc = real != NULL ? 0 : -errno;
+    if (rc == 0) {
+        *out = tierce__join_path(real, name);
+        rc = *out != NULL ? 0 : -ENOMEM;
     }
     free(real);
-    return copy;
+    tierce__free(copy);
+    return rc;
+}
+
+/* The path with links resolved, heap; its last folder need not exist. */
+static int canonical(char **out, const char *path, char why[256])
+{
+    char *real = realpath(path, NULL);
+    int rc = real != NULL ? 0 : -errno;
+    if (rc == -ENOENT) {
+        rc = canonical_of_missing(out, path);
+    } else if (rc == 0) {
+        *out = tierce__strdup(real);
+        rc = *out != NULL ? 0 : -ENOMEM;
+    }
+    if (rc < 0)
+        snprintf(why, 256, "cannot find %.150s: %s", path, tierce_strerror(rc));
+    free(real);
+    return rc;
 }
 
 int tierce__rocks_open(struct tierce__rocks **out, const char *path,
                        const struct tierce__rocks_opts *opts, char why[256])
 {
-    int rc;
-    char *real = canonical(path, &rc, why);
-    if (real == NULL)
+    char *real = NULL;
+    int rc = canonical(&real, path, why);
+    if (rc < 0)
         return rc;
-    rc = 0;
     (void)pthread_once(&databases_once, init_lock);
     tierce__lock_take(&databases_lock);
     struct tierce__rocks *rocks = databases;
@@ -282,7 +494,7 @@ int tierce__rocks_open(struct tierce__rocks **out, const char *path,
     return rc;
 }
 
-/* Closed under the lock, so that who opens the path next finds it free. */
+/* Closed under the lock, so that the next opener finds it free. */
 void tierce__rocks_close(struct tierce__rocks *rocks)
 {
     tierce__lock_take(&databases_lock);

@@ -29,7 +29,7 @@ const struct tierce__meta_store_ops *tierce__meta_store_find(const char *type, c
     return NULL;
 }
 
-/* The finalizer of splitmix64: each step can be undone. */
+/* The finalizer of splitmix64: each step is invertible. */
 uint64_t tierce__meta_mix(int64_t key)
 {
     uint64_t z = (uint64_t)key;
@@ -111,7 +111,7 @@ static int sample_by_draws(uint64_t *random, size_t count, int64_t *out, size_t 
     return 0;
 }
 
-/* All keys, and of them the first ones of a shuffle. */
+/* All keys, of which a partial shuffle selects the first ones. */
 static int sample_by_scan(struct tierce__meta_space *space, size_t limit, uint64_t *random,
                           size_t count, int64_t *out, size_t *found)
 {

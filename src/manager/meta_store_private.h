@@ -4,9 +4,9 @@
 
 #include "manager/meta_store.h"
 
-/* What the stores share. */
+/* Functions that the stores share. */
 
-/* One key near a random number; false: none there, draw again. Negative: an error. */
+/* Draws one key near a random number. 0: there is none, draw again. Negative: an error. */
 typedef int (*tierce__meta_draw_fn)(void *arg, uint64_t random, int64_t *key);
 
 struct tierce__meta_draws {
@@ -15,15 +15,15 @@ struct tierce__meta_draws {
     uint64_t keys; /* about as many are in the space */
 };
 
-/* ops->sample by draws; a space that has few keys is scanned instead. */
+/* Implements ops->sample by draws; a space with few keys is scanned instead. */
 TIERCE_MUSTUSE int tierce__meta_sample(struct tierce__meta_space *space,
                                        const struct tierce__meta_draws *draws, uint64_t *random,
                                        size_t count, int64_t *out, size_t *found);
 
-/* Whether every note of a batch is of a kind that there may be. */
+/* Returns whether every note of a batch has a valid kind. */
 bool tierce__meta_batch_is_valid(const struct tierce__meta_batch *batch);
 
-/* The i-th of keys that are touched at a time. */
+/* The time of use of the i-th key in one touch. */
 static inline int64_t tierce__meta_touch_us(int64_t now_us, size_t i)
 {
     return now_us - (int64_t)i;

@@ -9,8 +9,8 @@
 enum {
     BITS_MIN = 3,
     BITS_MAX = 40,
-    /* With each change. Growing begins at one entry a bucket and must be through before there are
-     * two; shrinking begins at an eighth, and must be through before a sixteenth. */
+    /* Buckets moved with each change. Growing begins at one entry per bucket and must finish before
+     * there are two; shrinking begins at an eighth and must finish before a sixteenth. */
     MOVED_AT_ONCE = 16,
     SHRINK_BELOW = 8,
 };
@@ -20,7 +20,7 @@ static size_t bucket_index(const struct tierce__table *table, unsigned bits, uin
     return (size_t)((number << table->skip_bits) >> (64 - bits));
 }
 
-/* Where a number belongs while entries move from `old` to `now`. */
+/* The bucket of a number while entries move from `old` to `now`. */
 static struct tierce__table_entry **bucket_of(const struct tierce__table *table, uint64_t number)
 {
     if (table->old.heads != NULL) {
@@ -89,7 +89,7 @@ static void move_bucket(struct tierce__table *table)
     table->moved++;
 }
 
-/* No memory for other buckets is no failure: chains get longer, or memory stays in use. */
+/* Running out of memory for buckets is no failure: chains get longer, or memory stays in use. */
 static void begin_move(struct tierce__table *table, unsigned bits)
 {
     struct tierce__table_buckets buckets;
@@ -195,7 +195,7 @@ struct tierce__table_entry *tierce__table_take(struct tierce__table *table, uint
 static uint64_t run_end(const struct tierce__table *table, uint64_t number)
 {
     unsigned bits = table->now.bits;
-    /* The smaller of both is a run in any case. */
+    /* The smaller of both tables determines the run. */
     if (table->old.heads != NULL && table->old.bits > bits)
         bits = table->old.bits;
     return number | (UINT64_MAX >> (table->skip_bits + bits));
@@ -246,7 +246,7 @@ bool tierce__table_draw(const struct tierce__table *table, uint64_t random, uint
         length++;
     if (length == 0)
         return false;
-    /* The low bits are not those that chose the bucket. */
+    /* The low bits did not select the bucket, so they are random within it. */
     uint64_t nth = (uint32_t)random % length;
     for (entry = head; nth > 0; nth--)
         entry = entry->next;

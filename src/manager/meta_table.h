@@ -9,10 +9,9 @@
 #include <tierce/status.h>
 
 /*
- * A hash table of byte strings under 64-bit numbers that are spread evenly (tierce__meta_mix): one
- * shard of the memory store. Buckets follow the order of the numbers, so that a scan goes on where
- * it was whatever the table grew to meanwhile. It grows and shrinks a few buckets with each change,
- * never all at once.
+ * A hash table of byte strings by evenly distributed 64-bit numbers (tierce__meta_mix): one shard
+ * of the memory store. Buckets are in the order of the numbers, so a scan can continue after the
+ * table was resized. Each change resizes a few buckets, never all at once.
  *
  * Thread: the owner locks.
  */
@@ -32,9 +31,9 @@ struct tierce__table_buckets {
 
 struct tierce__table {
     struct tierce__table_buckets now;
-    struct tierce__table_buckets old; /* what is moved from; heads NULL: nothing is */
-    size_t moved;                     /* buckets of `old` that are empty: the first ones */
-    unsigned skip_bits;               /* leading bits of the numbers, the same for all of them */
+    struct tierce__table_buckets old; /* the buckets of a resize in progress; heads NULL: none */
+    size_t moved;       /* the number of leading buckets of `old` that are already moved */
+    unsigned skip_bits; /* leading bits of the numbers, the same for all of them */
     uint64_t count;
     uint64_t memory; /* bytes of the buckets, as the allocator rounds them */
 };
@@ -42,16 +41,16 @@ struct tierce__table {
 /* Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__table_init(struct tierce__table *table, unsigned skip_bits);
 
-/* Frees the entries too; a zeroed table is accepted. */
+/* Frees the table and its entries; a zeroed table is accepted. */
 void tierce__table_fini(struct tierce__table *table);
 
 /* An entry with uninitialised data, not yet in a table; tierce__free. NULL: no memory. */
 struct tierce__table_entry *tierce__table_entry(uint64_t number, size_t bytes);
 
-/* NULL: not there. */
+/* Finds an entry; NULL: there is none. */
 struct tierce__table_entry *tierce__table_find(const struct tierce__table *table, uint64_t number);
 
-/* Makes the memory of the bucket, or of its first entry, come nearer. */
+/* Prefetches the bucket's memory, or its first entry's, into the processor's cache. */
 void tierce__table_prefetch_bucket(const struct tierce__table *table, uint64_t number);
 void tierce__table_prefetch_entry(const struct tierce__table *table, uint64_t number);
 
@@ -66,7 +65,7 @@ struct tierce__table_entry *tierce__table_take(struct tierce__table *table, uint
 size_t tierce__table_scan(const struct tierce__table *table, uint64_t from, size_t limit,
                           uint64_t *numbers);
 
-/* A number out of the bucket that `random` falls into; false if it is empty. */
+/* Draws a number from the bucket that `random` selects; false if the bucket is empty. */
 bool tierce__table_draw(const struct tierce__table *table, uint64_t random, uint64_t *number);
 
 #endif

@@ -26,12 +26,12 @@ struct part {
 
 struct tierce__touches {
     struct part parts[PARTS];
-    struct tierce__touch *taken; /* PART_SLOTS: what is handed on */
+    struct tierce__touch *taken; /* PART_SLOTS: the flushed entries */
     tierce__touches_flush_fn flush;
     void *arg;
     uint32_t interval_ms;
     pthread_t thread;
-    struct tierce__lock lock; /* of what follows */
+    struct tierce__lock lock; /* guards the fields below */
     struct tierce__cond wake;
     bool is_full, is_stopping;
 };

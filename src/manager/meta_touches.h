@@ -8,9 +8,9 @@
 #include <tierce/status.h>
 
 /*
- * Uses of keys, kept back in memory of a fixed size, one entry a key, and handed on by a thread
- * every few seconds or when there are many: a store that blocks is written once for all of them.
- * What finds no room is dropped.
+ * A write-behind buffer of key uses, of fixed size, with one entry per key. A thread flushes it
+ * every few seconds or when it fills up, so that a blocking store is written once for many uses.
+ * Uses that find no room are dropped.
  *
  * Threads: any; `flush` runs on the thread alone, without a lock.
  */
@@ -27,12 +27,11 @@ struct tierce__touches;
 typedef void (*tierce__touches_flush_fn)(void *arg, const struct tierce__touch *touches,
                                          size_t count);
 
-/* Entries that come out together belong to no particular space. Errors: -ENOMEM, negative errno
- * (thread). */
+/* A flushed batch may have entries of several spaces. Errors: -ENOMEM, negative errno (thread). */
 TIERCE_MUSTUSE int tierce__touches_start(struct tierce__touches **out, uint32_t interval_ms,
                                          tierce__touches_flush_fn flush, void *arg);
 
-/* Hands on what there is, and ends. NULL is accepted. */
+/* Flushes the buffer and destroys it. NULL is accepted. */
 void tierce__touches_stop(struct tierce__touches *touches);
 
 /* As tierce__meta_store_ops.touch. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/metrics.h"
 
+#include "base/alloc.h"
 #include "manager/deleter.h"
 #include "manager/locator_private.h"
 
@@ -112,7 +113,13 @@ static void tell_groups(const struct telling *t, const struct tierce__catalog *c
     }
 }
 
-static void tell_instances(const struct telling *t, const struct tierce__catalog *catalog)
+struct instance_numbers {
+    const struct tierce__instance *instance;
+    struct tierce__usage usage;
+};
+
+static void tell_instances(const struct telling *t, const struct instance_numbers *numbers,
+                           size_t count)
 {
     static const struct {
         const char *name, *help;
@@ -127,29 +134,161 @@ static void tell_instances(const struct telling *t, const struct tierce__catalog
         {"meta_indexer.search_cache_hit_count", "Records that it had.", true},
         {"meta_indexer.search_cache_miss_count", "Records that it did not have.", true},
         {"meta_indexer.search_cache_hit_ratio", "The former, of both.", false},
+        {"meta_indexer.writes_rejected",
+         "1 while the store of the index rejects writes (a full disk).", false},
+        {"cache_manager_instance.reclaimed_key_count", "Blocks that left for want of room.", true},
+        {"cache_manager_instance.reclaimed_idle_seconds",
+         "How long those all together had not been used when they left.", true},
+        {"cache_manager_instance.reclaim_age_seconds",
+         "How long the block used last of those that left last had not been used.", false},
     };
-    size_t count;
-    const struct tierce__instance *instances = tierce__catalog_instances(catalog, &count);
     for (size_t m = 0; m < sizeof(metrics) / sizeof(metrics[0]); m++) {
         for (size_t i = 0; i < count; i++) {
-            struct tierce__usage usage;
-            struct tierce__metric_tag tags[] = {{"instance_group", instances[i].group_name},
-                                                {"instance_id", instances[i].id}};
-            if (tierce__locator_instance_usage(t->manager->locator, instances[i].id, &usage) < 0)
-                continue;
-            double hits = (double)usage.cache_hits, tries = hits + (double)usage.cache_misses;
+            const struct tierce__usage *usage = &numbers[i].usage;
+            const struct tierce__instance *instance = numbers[i].instance;
+            struct tierce__metric_tag tags[] = {{"instance_group", instance->group_name},
+                                                {"instance_id", instance->id}};
+            double hits = (double)usage->cache_hits, tries = hits + (double)usage->cache_misses;
             double values[] = {
-                (double)usage.keys,
-                (double)usage.serving_bytes,
-                (double)usage.asked_keys,
-                (double)usage.found_keys,
-                (double)usage.keys,
-                (double)usage.cache_bytes,
+                (double)usage->keys,
+                (double)usage->serving_bytes,
+                (double)usage->asked_keys,
+                (double)usage->found_keys,
+                (double)usage->keys,
+                (double)usage->cache_bytes,
                 hits,
-                (double)usage.cache_misses,
+                (double)usage->cache_misses,
                 tries > 0 ? hits / tries : 0,
+                usage->write_error != 0 ? 1 : 0,
+                (double)usage->reclaimed_keys,
+                (double)usage->reclaimed_idle_us / 1e6,
+                (double)usage->reclaim_age_us / 1e6,
             };
             tell(t, metrics[m].name, metrics[m].help, metrics[m].is_counter, values[m], tags, 2);
+        }
+    }
+}
+
+static void tell_rejected(const struct telling *t, const struct instance_numbers *numbers,
+                          size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        for (int r = 0; r < TIERCE__REJECTIONS; r++) {
+            struct tierce__metric_tag tags[] = {
+                {"instance_group", numbers[i].instance->group_name},
+                {"instance_id", numbers[i].instance->id},
+                {"reason", tierce__rejection_name((enum tierce__rejection)r)}};
+            tell(t, "cache_manager_instance.rejected_key_count",
+                 "Blocks for which a write was asked for and not begun, by reason.", true,
+                 (double)numbers[i].usage.rejected_keys[r], tags, 3);
+        }
+    }
+}
+
+/* Each instance's numbers are read once. If memory runs out, instance metrics are omitted. */
+static void tell_all_of_instances(const struct telling *t, const struct tierce__catalog *catalog)
+{
+    size_t all, count = 0;
+    const struct tierce__instance *instances = tierce__catalog_instances(catalog, &all);
+    struct instance_numbers *numbers = tierce__calloc(all + 1, sizeof(*numbers));
+    for (size_t i = 0; i < all && numbers != NULL; i++) {
+        numbers[count].instance = &instances[i];
+        count += tierce__locator_instance_usage(t->manager->locator, instances[i].id,
+                                                &numbers[count].usage) == 0;
+    }
+    tell_instances(t, numbers, count);
+    tell_rejected(t, numbers, count);
+    tierce__free(numbers);
+}
+
+/* ---- quotas ---------------------------------------------------------------------------------- */
+
+enum quota_metric { QUOTA_BYTES, WATERMARK_BYTES, USED_BYTES, QUOTA_METRICS };
+
+static double used_bytes(uint64_t serving, uint64_t writing, uint64_t deleting)
+{
+    return (double)serving + (double)writing + (double)deleting;
+}
+
+static double limit_bytes(int64_t capacity)
+{
+    return capacity > 0 ? (double)capacity : 0;
+}
+
+/* The value for one kind of storage; false if there is none. */
+static bool kind_value(double *out, const struct tierce__group *group,
+                       const struct tierce__usage *usage, enum tierce__storage_type kind,
+                       enum quota_metric metric)
+{
+    const struct tierce__type_quota *quota = tierce__group_type_quota(group, kind);
+    uint32_t slot = tierce__meta_type_slot((uint8_t)kind);
+    double used = used_bytes(usage->serving_by_type[slot], usage->writing_by_type[slot],
+                             usage->deleting_by_type[slot]);
+    double limit = quota != NULL ? limit_bytes(quota->capacity_bytes) : 0;
+    *out = metric == QUOTA_BYTES       ? limit
+           : metric == WATERMARK_BYTES ? limit * tierce__reclaimer_watermark_share(group)
+                                       : used;
+    return quota != NULL || (metric == USED_BYTES && used > 0);
+}
+
+static void tell_quota(const struct telling *t, const char *name, const char *help,
+                       enum quota_metric metric, const struct tierce__group *group)
+{
+    struct tierce__usage usage;
+    struct tierce__metric_tag tags[] = {{"instance_group", group->name}, {"type", "all"}};
+    tierce__locator_group_usage(t->manager->locator, group->name, &usage);
+    double value = metric == QUOTA_BYTES ? limit_bytes(group->capacity_bytes)
+                   : metric == WATERMARK_BYTES
+                       ? tierce__reclaimer_watermark_bytes(group)
+                       : used_bytes(usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
+    tell(t, name, help, false, value, tags, 2);
+    enum tierce__storage_type kind;
+    for (size_t i = 0; (kind = tierce__storage_quota_kind(i)) != TIERCE__STORAGE_NONE; i++) {
+        tags[1].value = tierce__storage_type_name(kind);
+        if (kind_value(&value, group, &usage, kind, metric))
+            tell(t, name, help, false, value, tags, 2);
+    }
+}
+
+static void tell_quotas(const struct telling *t, const struct tierce__catalog *catalog)
+{
+    static const struct {
+        const char *name, *help;
+    } metrics[QUOTA_METRICS] = {
+        {"cache_manager_group.quota_bytes",
+         "What the group may hold: in all, and of each storage type that has a quota."},
+        {"cache_manager_group.watermark_bytes", "Above this many bytes blocks are reclaimed."},
+        {"cache_manager_group.used_bytes",
+         "Bytes that count against the quota: read, being written, being deleted."},
+    };
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    for (int m = 0; m < QUOTA_METRICS; m++) {
+        for (size_t i = 0; i < count; i++)
+            tell_quota(t, metrics[m].name, metrics[m].help, (enum quota_metric)m, &groups[i]);
+    }
+}
+
+/* The limits that groups share by quota.groups. */
+static void tell_global_quotas(const struct telling *t)
+{
+    enum { NAME_BYTES = 1024 };
+    char name[NAME_BYTES];
+    struct tierce__quota_shared shared;
+    struct tierce__quota *quota = t->manager->locator->quota;
+    for (int is_used = 0; is_used < 2; is_used++) {
+        for (size_t i = 0; tierce__quota_shared_at(quota, i, &shared, name, sizeof(name)); i++) {
+            const uint64_t *state = shared.by_state;
+            struct tierce__metric_tag tag = {"global_quota_group", shared.name};
+            if (is_used)
+                tell(t, "cache_manager_global_quota.used_bytes",
+                     "Bytes of the groups of one global_quota_group_name.", false,
+                     used_bytes(state[TIERCE__QUOTA_SERVING], state[TIERCE__QUOTA_WRITING],
+                                state[TIERCE__QUOTA_DELETING]),
+                     &tag, 1);
+            else if (shared.limit != UINT64_MAX)
+                tell(t, "cache_manager_global_quota.quota_bytes",
+                     "What quota.groups lets them hold.", false, (double)shared.limit, &tag, 1);
         }
     }
 }
@@ -158,15 +297,16 @@ static void tell_storages(const struct telling *t, const struct tierce__catalog 
 {
     static const char *const names[] = {"data_storage.healthy_status",
                                         "data_storage.storage_usage_ratio",
-                                        "data_storage.byte_size"};
+                                        "data_storage.byte_size", "data_storage.capacity_bytes"};
     static const char *const helps[] = {
         "1: enabled, and its last probes went well.",
         "The used share of what it lies on; -1: not known.",
         "Bytes of locations in it, in any state.",
+        "Its capacity_bytes; 0: not bounded.",
     };
     size_t count;
     const struct tierce__storage *storages = tierce__catalog_storages(catalog, &count);
-    for (size_t m = 0; m < 3; m++) {
+    for (size_t m = 0; m < sizeof(names) / sizeof(names[0]); m++) {
         for (size_t i = 0; i < count; i++) {
             struct tierce__storage_state state;
             struct tierce__usage usage;
@@ -177,7 +317,8 @@ static void tell_storages(const struct telling *t, const struct tierce__catalog 
             tierce__locator_storage_usage(t->manager->locator, storages[i].number, &usage);
             double values[] = {
                 state.is_enabled && state.is_well, state.used_share < 0 ? -1 : state.used_share,
-                (double)(usage.serving_bytes + usage.writing_bytes + usage.deleting_bytes)};
+                used_bytes(usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes),
+                (double)storages[i].capacity_bytes};
             tell(t, names[m], helps[m], false, values[m], tags, 2);
         }
     }
@@ -208,6 +349,9 @@ static void tell_background(const struct telling *t)
     tierce__deleter_stats(t->manager->locator->deleter, &deleter);
     tell(t, "cache_reclaimer.block_submit_count", "Blocks that were reclaimed.", true,
          (double)reclaimer.submitted_blocks, NULL, 0);
+    tell(t, "cache_reclaimer.expired_block_count",
+         "Those of them that left because their time was over.", true,
+         (double)reclaimer.expired_blocks, NULL, 0);
     tell(t, "cache_reclaimer.location_submit_count", "Their locations.", true,
          (double)reclaimer.submitted_locations, NULL, 0);
     tell(t, "cache_reclaimer.location_del_count", "Locations whose bytes are deleted.", true,
@@ -238,7 +382,9 @@ void tierce__metrics_each(struct tierce__manager *manager, each_fn each, void *a
     tell_background(&t);
     const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
     tell_groups(&t, catalog);
-    tell_instances(&t, catalog);
+    tell_quotas(&t, catalog);
+    tell_global_quotas(&t);
+    tell_all_of_instances(&t, catalog);
     tell_storages(&t, catalog);
     tierce__registry_release(manager->registry, catalog);
 }
@@ -250,9 +396,30 @@ static void put_metric(void *arg, const struct tierce__metric *metric)
     tierce__prometheus_put(arg, metric);
 }
 
+/* GetMetrics has no form for histograms. */
+static void put_latencies(struct tierce__prometheus *text, const struct tierce__manager *manager)
+{
+    for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
+        const struct tierce__rpc_stats *stats = &manager->rpcs[id];
+        if (atomic_load_explicit(&stats->calls, memory_order_relaxed) == 0)
+            continue;
+        struct tierce__metric_tag tags[] = {{"api_name", tierce__rpcs[id].method},
+                                            {"service", tierce__rpcs[id].service}};
+        tierce__prometheus_put_latency(
+            text,
+            &(struct tierce__metric){.name = "service.query_seconds",
+                                     .help = "How long calls took, from their first byte read to "
+                                             "their answer.",
+                                     .tags = tags,
+                                     .tag_count = 2},
+            &stats->latency);
+    }
+}
+
 char *tierce__metrics_text(struct tierce__manager *manager, size_t *bytes)
 {
     struct tierce__prometheus text = {0};
     tierce__metrics_each(manager, put_metric, &text);
+    put_latencies(&text, manager);
     return tierce__prometheus_end(&text, bytes);
 }

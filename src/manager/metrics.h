@@ -6,13 +6,14 @@
 #include "manager/manager_private.h"
 
 /*
- * What a manager counts, told one number at a time to whoever shows it: GetMetrics under KVCM's
- * names, and Prometheus' text form under the same with '_' for '.', and "tierce_" before it.
+ * The manager's metrics, passed one at a time to a callback. GetMetrics shows them under KVCM's
+ * names; Prometheus' text format uses the same names with '_' for '.' and the prefix "tierce_".
  *
  * Threads: any.
  */
 
-/* Metrics of one name come after each other. [borrow] for the call of `each`. */
+/* Calls `each` for every metric; metrics of one name are consecutive. [borrow] for the call of
+ * `each`. */
 void tierce__metrics_each(struct tierce__manager *manager,
                           void (*each)(void *arg, const struct tierce__metric *metric), void *arg);
 

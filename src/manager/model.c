@@ -153,6 +153,25 @@ enum tierce__storage_type tierce__storage_type_quota(enum tierce__storage_type t
     return type == TIERCE__STORAGE_VCNS_3FS ? TIERCE__STORAGE_3FS : type;
 }
 
+enum tierce__storage_type tierce__storage_quota_kind(size_t index)
+{
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        if (tierce__storage_type_quota(types[i].type) == types[i].type && index-- == 0)
+            return types[i].type;
+    }
+    return TIERCE__STORAGE_NONE;
+}
+
+const struct tierce__type_quota *tierce__group_type_quota(const struct tierce__group *group,
+                                                          enum tierce__storage_type kind)
+{
+    for (size_t i = group->type_quota_count; i > 0; i--) {
+        if (tierce__storage_type_quota(group->type_quotas[i - 1].type) == kind)
+            return &group->type_quotas[i - 1];
+    }
+    return NULL;
+}
+
 uint32_t tierce__storage_type_bit(enum tierce__storage_type type)
 {
     return 1u << tierce__meta_type_slot((uint8_t)type);
@@ -203,7 +222,8 @@ int tierce__fields_init(void *object, const struct tierce__fields *fields)
     return 0;
 }
 
-/* Replaces the borrowed texts of a shallow copy by copies; those not reached become NULL. */
+/* Replaces the borrowed texts of a shallow copy by copies. On an error the remaining ones become
+ * NULL. */
 static int own_texts(void *object, const struct tierce__fields *fields)
 {
     int rc = 0;
@@ -420,7 +440,7 @@ static bool has_name(const struct tierce__spec_group *group, const char *name)
     return false;
 }
 
-/* Every spec group of `a` is one of `b`, with the same names. */
+/* Returns whether `b` has every spec group of `a`, with the same names. */
 static bool has_spec_groups(const struct tierce__instance *a, const struct tierce__instance *b)
 {
     for (size_t i = 0; i < a->spec_group_count; i++) {

@@ -9,11 +9,11 @@
 #include <tierce/status.h>
 
 /*
- * What a manager governs: storages, instance groups, instances, accounts. Plain data; texts are
- * heap, never NULL ("" for nothing), and owned by their struct. `_copy` is deep, and makes "" of
- * texts that are NULL, so that a caller may fill a struct with borrowed texts and pass it on.
- * `_clear` frees and accepts a zeroed struct. Storages, groups and instances have a number, given
- * once by the registry and never used again, by which records and places name them.
+ * The entities that a manager manages: storages, instance groups, instances, accounts. Plain data.
+ * Texts are on the heap, never NULL ("" if empty) and owned by their struct. `_copy` is deep and
+ * turns NULL texts into "", so a caller may pass a struct filled with borrowed texts. `_clear`
+ * frees; it accepts a zeroed struct. Storages, groups and instances have a number that the registry
+ * assigns once and never reuses; records and places refer to them by it.
  */
 
 /* Values of KVCM's wire and files; from 100 on our own. */
@@ -33,8 +33,12 @@ enum tierce__storage_type {
 const char *tierce__storage_type_name(enum tierce__storage_type type);
 bool tierce__storage_type_find(enum tierce__storage_type *out, const char *name);
 
-/* What a type's bytes count as in quotas: VCNS_3FS as 3FS, others as themselves. */
+/* The type under which quotas count a type's bytes: VCNS_3FS counts as 3FS, others as
+ * themselves. */
 enum tierce__storage_type tierce__storage_type_quota(enum tierce__storage_type type);
+
+/* The types that quotas distinguish, by index; TIERCE__STORAGE_NONE after the last. */
+enum tierce__storage_type tierce__storage_quota_kind(size_t index);
 
 struct tierce__storage {
     uint16_t number; /* 1 .. */
@@ -42,8 +46,8 @@ struct tierce__storage {
     enum tierce__storage_type type;
     bool is_enabled;
     bool check_when_open;
-    uint64_t capacity_bytes; /* of this storage; 0: not bounded */
-    /* Of all types; those that are not of this type are "" and 0. */
+    uint64_t capacity_bytes; /* limit of this storage; 0: unlimited */
+    /* Fields of all types; fields that this type does not have are "" and 0. */
     char *root_path;                            /* NFS */
     char *cluster_name, *mountpoint, *root_dir; /* 3FS, VCNS 3FS */
     int32_t key_count_per_file;                 /* NFS, 3FS; >= 1 */
@@ -54,8 +58,10 @@ struct tierce__storage {
     char *domain; /* TairMemPool */
     int32_t timeout;
     bool enable_vipserver;
-    char *uri; /* NODE, REDIS, S3: where it is */
+    char *uri; /* NODE, REDIS, S3: its address */
 };
+
+#define TIERCE__TTL_S_MAX (100ll * 365 * 24 * 60 * 60) /* of groups and of writes */
 
 struct tierce__type_quota {
     enum tierce__storage_type type;
@@ -69,7 +75,7 @@ enum tierce__reclaim_policy {
     TIERCE__RECLAIM_LEAF_LRU = 100,
 };
 
-/* An instance group; names of KVCM's JSON beside what is not obvious. */
+/* An instance group. Comments give the name in KVCM's JSON if it is not obvious. */
 struct tierce__group {
     uint16_t number;
     char *name;
@@ -84,25 +90,30 @@ struct tierce__group {
     int64_t version;
     /* cache_config.reclaim_strategy */
     char *reclaim_storage_name;
-    int32_t reclaim_policy; /* enum tierce__reclaim_policy; others as they came */
+    int32_t reclaim_policy; /* enum tierce__reclaim_policy; unknown values are kept unchanged */
     int64_t trigger_used_bytes;
     double trigger_used_share; /* trigger_strategy.used_percentage: the watermark, 0 .. 1 */
     int32_t trigger_period_s;
     int32_t reclaim_step, reclaim_step_percentage;
     int32_t delay_before_delete_ms;
-    int64_t ttl_s;           /* RECLAIM_TTL; our own; 0: 3600 */
+    int64_t ttl_s; /* since the last use; not in KVCM; 0: none, but 3600 with RECLAIM_TTL */
     int32_t prefer_strategy; /* CachePreferStrategy, 0 .. 8 */
     /* cache_config.meta_indexer_config */
-    int64_t max_key_count; /* of one instance */
+    int64_t max_key_count; /* per instance */
     int64_t mutex_shard_count, batch_key_count;
-    char *meta_store_type, *meta_store_uri; /* "local" (memory, or RocksDB where a path is given),
-                                               "rocksdb", "redis" */
+    char *meta_store_type,
+        *meta_store_uri; /* "local" (memory, or RocksDB if a path is given), "rocksdb", "redis" */
     int64_t persist_interval_ms;
     char *search_cache_type;
     int64_t search_cache_mib;
     int32_t search_cache_shard_bits;
     double search_cache_high_pri_ratio;
 };
+
+/* The quota that applies to a kind of storage: the last one of the list for that kind. NULL:
+ * none. */
+const struct tierce__type_quota *tierce__group_type_quota(const struct tierce__group *group,
+                                                          enum tierce__storage_type kind);
 
 struct tierce__spec_info {
     char *name;
@@ -157,13 +168,12 @@ TIERCE_MUSTUSE int tierce__account_copy(struct tierce__account *out,
                                         const struct tierce__account *in);
 void tierce__account_clear(struct tierce__account *account);
 
-/* Puts spec groups, and the names in them, in order. */
+/* Sorts the spec groups and the names in them. */
 void tierce__instance_sort(struct tierce__instance *instance);
 
 /*
- * The folder below which a storage of files keeps them, absolute, with one '/' at its end, heap
- * (tierce__free): NFS root_path; 3FS mountpoint and root_dir joined. "/" for storages without
- * files. NULL: no memory.
+ * The root folder of a file storage: absolute, with one '/' at its end, heap (tierce__free). NFS:
+ * root_path; 3FS: mountpoint and root_dir joined; storages without files: "/". NULL: no memory.
  */
 char *tierce__storage_root(const struct tierce__storage *storage);
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum {
-    DEPTH_MAX = 16,       /* of what is parsed */
+    DEPTH_MAX = 16,       /* bytes of a parsed text */
     PATH_BYTES_MAX = 128, /* of a field */
     LIST_MAX = 65535,     /* entries of one list */
 };
@@ -64,8 +64,8 @@ static int complain(char why[256], const char *path, const char *expected)
 /* ---- in -------------------------------------------------------------------------------------- */
 
 /*
- * Goes along a path of keys. 1 and *out: it is there; 0: it is not; TIERCE_E_FORMAT: something on
- * the way is no object.
+ * Follows a path of keys. 1 and *out: found; 0: not found; TIERCE_E_FORMAT: a value on the path is
+ * not an object.
  */
 static int find_at(struct json_object **out, struct json_object *json, const char *path,
                    char why[256])
@@ -87,7 +87,7 @@ static int find_at(struct json_object **out, struct json_object *json, const cha
     return 1;
 }
 
-/* A text without a NUL in it, in place of *out. */
+/* Replaces *out by a text without NUL bytes. */
 static int take_text(char **out, struct json_object *value, const char *path, char why[256])
 {
     if (!json_object_is_type(value, json_type_string))
@@ -160,7 +160,7 @@ static int take_field(void *object, const struct tierce__field *field, struct js
     return take_integer(at, value, INT64_MIN, INT64_MAX, field->path, why);
 }
 
-/* Whether a storage of these types has the field. */
+/* Returns whether a storage of this type has the field. */
 static bool is_of(const struct tierce__field *field, uint32_t types)
 {
     return field->types == 0 || (field->types & types) != 0;
@@ -184,7 +184,7 @@ static int take_fields(void *object, const struct tierce__fields *fields, uint32
     return 0;
 }
 
-/* The number that the registry gave; 0 if there is none. */
+/* The number that the registry assigned; 0 if there is none. */
 static int take_number(uint32_t *out, uint32_t max, struct json_object *json, char why[256])
 {
     struct json_object *value;
@@ -197,7 +197,7 @@ static int take_number(uint32_t *out, uint32_t max, struct json_object *json, ch
     return rc;
 }
 
-/* *count = entries of the list at a path, 0 where it is missing. */
+/* Sets *count to the number of entries of the list at a path, 0 if it is missing. */
 static int find_list(struct json_object **out, size_t *count, struct json_object *json,
                      const char *path, char why[256])
 {
@@ -405,7 +405,7 @@ int tierce__instance_from_json(struct tierce__instance *out, struct json_object 
     return rc;
 }
 
-/* KVCM keeps passwords as they are; here only their hashes live on. */
+/* KVCM stores plain passwords; here only their hashes are kept. */
 static int take_password(struct tierce__account *account, struct json_object *json, char why[256])
 {
     struct json_object *value = NULL;
@@ -448,7 +448,7 @@ int tierce__account_from_json(struct tierce__account *out, struct json_object *j
 
 /* ---- out ------------------------------------------------------------------------------------- */
 
-/* Adds a value [transfer] under a key; -ENOMEM if there is none or no room. */
+/* Adds a value [transfer] under a key; -ENOMEM if the value is NULL or memory runs out. */
 static int put(struct json_object *json, const char *key, struct json_object *value)
 {
     if (value != NULL && json_object_object_add(json, key, value) == 0)
@@ -465,7 +465,7 @@ static int push(struct json_object *list, struct json_object *value)
     return -ENOMEM;
 }
 
-/* The object at a key, made if it is not there. NULL: no memory. */
+/* Returns the object at a key, created if missing. NULL: no memory. */
 static struct json_object *object_at(struct json_object *json, const char *key)
 {
     struct json_object *object;
@@ -563,7 +563,7 @@ static int put_number(struct json_object *json, uint32_t number, enum tierce__js
     return put(json, "number", json_object_new_int64(number));
 }
 
-/* Ends every writer: the object, or nothing. */
+/* Ends every writer: returns the object, or frees it on an error. */
 static int hand_out(struct json_object **out, struct json_object *json, int rc)
 {
     if (rc == 0)

@@ -6,12 +6,12 @@
 #include "manager/record.h"
 
 /*
- * The model in KVCM's JSON, both ways: as it lies in registries, startup files and the reply of
- * RegisterInstance.
+ * Conversion of the model from and to KVCM's JSON, as used in registries, startup files and the
+ * reply of RegisterInstance.
  *
- * In: keys that are missing keep their defaults; keys that are not known are passed over; a value
- * of a wrong type is TIERCE_E_FORMAT, and `why` names its field. Out: KVCM's keys in its order;
- * ours only where they are not 0.
+ * Reading: missing keys keep their defaults; unknown keys are ignored; a value of a wrong type is
+ * TIERCE_E_FORMAT, and `why` names its field. Writing: KVCM's keys in its order; our own keys only
+ * if they are not 0.
  *
  * Errors of all: TIERCE_E_FORMAT, -ENOMEM; *out untouched. Threads: any.
  */
@@ -21,10 +21,10 @@ struct tierce__arena;
 
 enum tierce__json_form {
     TIERCE__JSON_SHOWN,  /* for clients */
-    TIERCE__JSON_STORED, /* with what only the registry knows: numbers */
+    TIERCE__JSON_STORED, /* with the numbers that only the registry uses */
 };
 
-/* A JSON text of an object, and back (heap, tierce__free; NULL: no memory). */
+/* Parse a JSON object from text, and print one (heap, tierce__free; NULL: no memory). */
 TIERCE_MUSTUSE int tierce__model_parse(struct json_object **out, const char *text, size_t bytes,
                                        char why[256]);
 char *tierce__model_print(struct json_object *json);
@@ -44,7 +44,7 @@ TIERCE_MUSTUSE int tierce__instance_from_json(struct tierce__instance *out,
 TIERCE_MUSTUSE int tierce__instance_to_json(struct json_object **out,
                                             const struct tierce__instance *instance,
                                             enum tierce__json_form form);
-/* An account with KVCM's "password" comes with its hash. */
+/* KVCM's plain "password" of an account is converted to a hash. */
 TIERCE_MUSTUSE int tierce__account_from_json(struct tierce__account *out, struct json_object *json,
                                              char why[256]);
 TIERCE_MUSTUSE int tierce__account_to_json(struct json_object **out,
@@ -59,9 +59,9 @@ enum tierce__location_status {
     TIERCE__LOCATION_DELETING = 4,
 };
 
-/* One location of a KVCM data set. Its places are texts in the arena, with the size that they
- * name; those of specs that the instance does not have are left out. Its storage is 0: that its
- * URIs name, see tierce__uri_storage. */
+/* Reads one location of a KVCM data set. Its places are URI texts in the arena, with the size from
+ * the URI; places of specs that the instance does not have are dropped. Its storage number is 0:
+ * the URIs name the storage, see tierce__uri_storage. */
 TIERCE_MUSTUSE int tierce__location_from_json(struct tierce__location *out,
                                               enum tierce__location_status *status,
                                               struct json_object *json,
@@ -75,7 +75,8 @@ TIERCE_MUSTUSE int tierce__location_to_json(struct json_object **out,
                                             const struct tierce__storage *storage,
                                             struct tierce__arena *arena);
 
-/* The storage's name in a URI, *bytes of it; NULL if it has none. And the value of `size`; 0. */
+/* The storage's name in a URI, of *bytes bytes, NULL if there is none; and the value of `size`, 0
+ * if there is none. */
 const char *tierce__uri_storage(const char *uri, size_t *bytes);
 uint64_t tierce__uri_size(const char *uri);
 

@@ -5,8 +5,8 @@
 #include "manager/model.h"
 
 /*
- * The plain fields of the model's structs and where KVCM's JSON has them: one table a struct, from
- * which copies, JSON in and JSON out are made. Lists are not in the tables.
+ * The plain fields of the model's structs and their paths in KVCM's JSON. Copies, JSON reading and
+ * JSON writing use one table per struct. Lists are not in the tables.
  */
 
 enum tierce__field_kind {
@@ -21,9 +21,9 @@ enum tierce__field_kind {
 struct tierce__field {
     const char *path; /* keys joined by dots */
     uint8_t kind;
-    bool is_own; /* KVCM does not have it: written only where it is not 0 or "" */
+    bool is_own; /* our own field: written only if it is not 0 or "" */
     uint16_t offset;
-    uint32_t types; /* of storages: bits (1 << slot) of the types that have it; 0: all */
+    uint32_t types; /* for storages: bits (1 << slot) of the types that have the field; 0: all */
 };
 
 struct tierce__fields {
@@ -40,7 +40,7 @@ extern const struct tierce__fields tierce__account_fields;
 /* Bit of a storage type in `types`. */
 uint32_t tierce__storage_type_bit(enum tierce__storage_type type);
 
-/* "" for every text of a zeroed struct. -ENOMEM: some are still NULL; clear it. */
+/* Sets every text of a zeroed struct to "". -ENOMEM: some are still NULL; clear the struct. */
 TIERCE_MUSTUSE int tierce__fields_init(void *object, const struct tierce__fields *fields);
 
 #endif

@@ -6,9 +6,9 @@
 #include "manager/record.h"
 
 /*
- * Writing and reading the durable form of notes, little-endian. A writer or
- * reader that has failed does nothing more, and says so at its end; what a reader reads after its
- * failure is 0. Bytes that are read are hostile: every length is checked.
+ * Writers and readers of notes in their durable form, little-endian. After an error a writer or
+ * reader does nothing more; the error is returned at its end, and a reader returns 0 until then.
+ * Input bytes are untrusted: every length is checked.
  *
  * Thread: one at a time.
  */
@@ -30,7 +30,7 @@ void tierce__note_put_bytes(struct tierce__note_writer *w, const void *bytes, si
 void tierce__note_put_text(struct tierce__note_writer *w, const char *text);
 void tierce__note_put_places(struct tierce__note_writer *w, const struct tierce__spec_place *places,
                              size_t count);
-/* What was written, in the arena. Errors: -ENOMEM, TIERCE_E_LIMIT. */
+/* Returns the bytes written, in the arena. Errors: -ENOMEM, TIERCE_E_LIMIT. */
 TIERCE_MUSTUSE int tierce__note_finish(struct tierce__note_writer *w, const void **out,
                                        size_t *bytes);
 
@@ -41,10 +41,10 @@ struct tierce__note_reader {
     int error;
 };
 
-/* TIERCE_E_VERSION if it is another one. */
+/* Fails with TIERCE_E_VERSION unless the version is TIERCE__NOTE_VERSION. */
 void tierce__note_get_version(struct tierce__note_reader *r);
 uint8_t tierce__note_get8(struct tierce__note_reader *r);
-/* 0 or 1; others are refused. */
+/* Reads 0 or 1; fails for other values. */
 bool tierce__note_get_flag(struct tierce__note_reader *r);
 uint16_t tierce__note_get16(struct tierce__note_reader *r);
 uint32_t tierce__note_get32(struct tierce__note_reader *r);
@@ -54,7 +54,7 @@ const char *tierce__note_get_text(struct tierce__note_reader *r);
 const struct tierce__spec_place *tierce__note_get_places(struct tierce__note_reader *r,
                                                          uint16_t *count);
 void tierce__note_refuse(struct tierce__note_reader *r, int error);
-/* 0 if all went well and nothing is left. */
+/* Returns 0 if no error occurred and no bytes are left. */
 TIERCE_MUSTUSE int tierce__note_end(const struct tierce__note_reader *r);
 
 #endif

@@ -5,6 +5,7 @@
 #include "manager/admin_http.h"
 #include "manager/deleter.h"
 #include "manager/locator_private.h"
+#include "manager/unmanaged.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +18,12 @@
  *    "state"                          "starts", "follows", "loads" or "leads"
  *    "groups":    [{"number", "name", "quota_bytes", "watermark_bytes", "instances", "keys",
  *                   "keys_max" (0: not bounded), "sessions", "expired_sessions", BYTES,
- *                   "kinds": [{"kind", "quota_bytes" and "watermark_bytes" (null: none of its
- *                   own), BYTES}]}]
- *    "storages":  [{"name", "kind", "is_enabled", "is_well", "probe_age_ms" and "probe_took_us"
- *                   (null: not probed yet), "why" (of the last failure), "used_share" (null: not
- *                   known), "capacity_bytes" (0: not bounded), BYTES}]
- *    "instances": [{"id", "group", "keys", "keys_max", "serving_bytes", "asked_keys", "found_keys",
- *                   "sessions", "expired_sessions"}]; the first 1,000 by name, of "instance_count"
+ *                   "warning" (of a limit that cannot be kept), "kinds": [{"kind", "quota_bytes"
+ * and "watermark_bytes" (null: none of its own), BYTES}]}] "storages":  [{"name", "kind", "status",
+ * "warning", "is_enabled", "is_well", "probe_age_ms" and "probe_took_us" (null: not probed yet),
+ * "why" (of the last failure), "used_share" (null: not known), "capacity_bytes" (0: not bounded),
+ * BYTES}] "instances": [{"id", "group", "keys", "keys_max", "serving_bytes", "asked_keys",
+ * "found_keys", "sessions", "expired_sessions"}]; the first 1,000 by name, of "instance_count"
  *    "reclaim":   {"rounds", "triggered_rounds", "blocks", "locations", "bytes"}
  *    "deletions": {"waiting", "executing" (batches), "failed_tries", "done_locations",
  *                  "orphaned_locations"}
@@ -107,7 +107,7 @@ static void put_node(struct tierce__line *line, struct tierce__manager *manager)
     static const char *const states[] = {"starts", "follows", "loads", "leads"};
     struct tierce__elector_state elector = {0};
     int state = atomic_load_explicit(&manager->state, memory_order_acquire);
-    /* Before that there may be no elector yet, and no name. */
+    /* Before that the elector and the name may not exist yet. */
     if (state != TIERCE__MANAGER_STARTS)
         tierce__elector_state(manager->elector, &elector);
     put_count(line, "now_us", (uint64_t)tierce__manager_now_us(manager));
@@ -119,36 +119,21 @@ static void put_node(struct tierce__line *line, struct tierce__manager *manager)
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
-static const enum tierce__storage_type kinds[] = {
-    TIERCE__STORAGE_3FS, TIERCE__STORAGE_MOONCAKE, TIERCE__STORAGE_TAIRMEMPOOL,
-    TIERCE__STORAGE_NFS, TIERCE__STORAGE_NODE,     TIERCE__STORAGE_REDIS,
-    TIERCE__STORAGE_S3,
-};
-
-static const struct tierce__type_quota *quota_of(const struct tierce__group *group,
-                                                 enum tierce__storage_type type)
-{
-    for (size_t i = 0; i < group->type_quota_count; i++) {
-        if (tierce__storage_type_quota(group->type_quotas[i].type) == type)
-            return &group->type_quotas[i];
-    }
-    return NULL;
-}
-
-/* Kinds of storage that the group uses or has a quota in. */
+/* The kinds of storage that the group uses or has a quota for. */
 static void put_kinds(struct tierce__line *line, const struct tierce__group *group,
                       const struct tierce__usage *usage)
 {
     begin_list(line, "kinds");
-    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        uint32_t slot = tierce__meta_type_slot((uint8_t)kinds[i]);
-        const struct tierce__type_quota *quota = quota_of(group, kinds[i]);
+    enum tierce__storage_type kind;
+    for (size_t i = 0; (kind = tierce__storage_quota_kind(i)) != TIERCE__STORAGE_NONE; i++) {
+        uint32_t slot = tierce__meta_type_slot((uint8_t)kind);
+        const struct tierce__type_quota *quota = tierce__group_type_quota(group, kind);
         uint64_t serving = usage->serving_by_type[slot], writing = usage->writing_by_type[slot],
                  deleting = usage->deleting_by_type[slot];
         if (quota == NULL && serving + writing + deleting == 0)
             continue;
         begin_entry(line);
-        put_text(line, "kind", tierce__storage_type_name(kinds[i]));
+        put_text(line, "kind", tierce__storage_type_name(kind));
         if (quota != NULL) {
             uint64_t bytes = quota->capacity_bytes > 0 ? (uint64_t)quota->capacity_bytes : 0;
             double share = tierce__reclaimer_watermark_share(group);
@@ -186,6 +171,9 @@ static void put_groups(struct tierce__line *line, struct tierce__manager *manage
         put_count(line, "sessions", usage.sessions);
         put_count(line, "expired_sessions", usage.expired_sessions);
         put_bytes(line, usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
+        char warning[TIERCE__WARNING_BYTES];
+        tierce__group_warning(warning, manager->storages, catalog, group);
+        put_text(line, "warning", warning);
         put_kinds(line, group, &usage);
         tierce__line_put(line, "}");
     }
@@ -227,6 +215,10 @@ static void put_storages(struct tierce__line *line, struct tierce__manager *mana
         begin_entry(line);
         put_text(line, "name", storages[i].name);
         put_text(line, "kind", tierce__storage_type_name(storages[i].type));
+        char warning[TIERCE__WARNING_BYTES];
+        tierce__storage_warning(warning, manager->storages, &storages[i]);
+        put_text(line, "status", tierce__storage_status(&state));
+        put_text(line, "warning", warning);
         put_health(line, &state);
         put_count(line, "capacity_bytes", storages[i].capacity_bytes);
         put_bytes(line, usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
@@ -287,24 +279,25 @@ static void put_background(struct tierce__line *line, struct tierce__manager *ma
     tierce__line_put(line, "}");
 }
 
-/* The value below which that share of the calls lies, as if they were spread evenly in their
- * bin. */
-static double percentile_us(const struct tierce__rpc_stats *stats, double share)
+/* The value below which that share of the calls lies, interpolated within the bucket; for the last,
+ * unbounded bucket its lower bound. */
+static double percentile_us(const struct tierce__latency *latency, double share)
 {
-    enum { BINS = sizeof(stats->bins) / sizeof(stats->bins[0]) };
-    uint64_t bins[BINS], sum = 0;
-    for (size_t i = 0; i < BINS; i++) {
-        bins[i] = atomic_load_explicit(&stats->bins[i], memory_order_relaxed);
-        sum += bins[i];
+    enum { BOUNDED = TIERCE__LATENCY_BUCKETS - 1 };
+    uint64_t counts[TIERCE__LATENCY_BUCKETS], sum = 0;
+    for (size_t i = 0; i <= BOUNDED; i++) {
+        counts[i] = atomic_load_explicit(&latency->counts[i], memory_order_relaxed);
+        sum += counts[i];
     }
-    double rank = share * (double)sum;
-    for (size_t i = 0; i < BINS; i++) {
-        double low = i == 0 ? 0 : (double)(1u << i), high = (double)(2u << i);
-        if (bins[i] > 0 && rank <= (double)bins[i])
-            return low + (high - low) * rank / (double)bins[i];
-        rank -= (double)bins[i];
+    double rank = share * (double)sum, low = 0;
+    for (size_t i = 0; i < BOUNDED; i++) {
+        double high = (double)tierce__latency_bound_ns(i) / 1000;
+        if (counts[i] > 0 && rank <= (double)counts[i])
+            return low + (high - low) * rank / (double)counts[i];
+        rank -= (double)counts[i];
+        low = high;
     }
-    return 0;
+    return sum > 0 ? low : 0;
 }
 
 static void put_calls(struct tierce__line *line, const struct tierce__manager *manager)
@@ -326,7 +319,7 @@ static void put_calls(struct tierce__line *line, const struct tierce__manager *m
         put_count(line, "errors", atomic_load_explicit(&stats->errors, memory_order_relaxed));
         for (size_t p = 0; p < sizeof(percentiles) / sizeof(percentiles[0]); p++) {
             put_name(line, percentiles[p].name);
-            tierce__line_put_double(line, percentile_us(stats, percentiles[p].share));
+            tierce__line_put_double(line, percentile_us(&stats->latency, percentiles[p].share));
         }
         tierce__line_put(line, "}");
     }
@@ -379,7 +372,7 @@ void tierce__page_sample(struct tierce__manager *manager)
                                             .groups = groups};
     sample_calls(manager, &sample);
     sample_groups(manager, &sample, groups);
-    /* Without memory the plots have a gap. */
+    /* If memory runs out, the plots have a gap. */
     int rc = tierce__history_add(manager->history, &sample);
     (void)rc;
 }
@@ -467,8 +460,8 @@ static void serve_numbers(void *arg, struct tierce__call *call)
 static void serve_file(struct tierce__call *call, const char *type, const unsigned char *bytes,
                        size_t count)
 {
-    /* The page loads its own two files and its numbers, and may not be asked for more by whatever
-     * gets into it. */
+    /* The page loads only its own two files and its numbers; injected content cannot load anything
+     * else. */
     static const char policy[] =
         "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
         "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

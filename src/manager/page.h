@@ -8,8 +8,8 @@
 /*
  * The web page on the administrators' HTTP port, read-only:
  *
- *   GET /          the page, with /page.css and /page.js (web/manager); it asks for nothing else
- *   GET /api/page  its numbers as JSON (page.c), for those who may call
+ *   GET / the page, with /page.css and /page.js (web/manager); it loads nothing else GET /api/page
+ *   its numbers as JSON (page.c), for those who may call
  *
  * Threads: any; tierce__page_sample one at a time.
  */
@@ -17,11 +17,10 @@
 /* Writes routes and returns how many. */
 size_t tierce__page_routes(struct tierce__manager *manager, struct tierce__route *out);
 
-/* Takes one sample for what the page shows over time. */
+/* Adds one sample to the history that the page shows. */
 void tierce__page_sample(struct tierce__manager *manager);
 
-/* The page's files, which the build turns into arrays: a NUL is behind each, which its size does
- * not count. */
+/* The page's files, embedded by the build. Each ends with a NUL that its size does not count. */
 extern const unsigned char tierce__manager_page_html[];
 extern const size_t tierce__manager_page_html_size;
 extern const unsigned char tierce__manager_page_css[];

@@ -26,8 +26,8 @@ static char *append(char *to, const char *text, size_t bytes)
 }
 
 /*
- * Appends a name as one part of a path: what could end it, begin a parameter or leave the folder
- * becomes ~hh. (Not %hh, which some clients decode and others do not.)
+ * Appends a name as one component of a path. Characters that could end it, begin a parameter or
+ * leave the folder become ~hh. (Not %hh, which only some clients decode.)
  */
 static char *escape(char *to, const char *name)
 {
@@ -45,11 +45,11 @@ static char *escape(char *to, const char *name)
     return to;
 }
 
-/* A longer name is none of a file system. "~~" stands in no other. */
+/* File systems have no longer names. Other escaped names never contain "~~". */
 enum { FILE_NAME_BYTES_MAX = 255, DIGEST_HEX_BYTES = 2 * TIERCE__SHA256_BYTES };
 
-/* A name whose escaped form would be too long for a folder's: its beginning, and a digest of
- * all. */
+/* Appends a folder's name. If the escaped form is too long, it is replaced by its beginning and a
+ * digest of the whole name. */
 static char *escape_folder(char *to, const char *name)
 {
     char *end = escape(to, name);
@@ -72,7 +72,8 @@ static bool has_files(const struct tierce__storage *storage)
            storage->type == TIERCE__STORAGE_VCNS_3FS;
 }
 
-/* "<root><instance>/<spec>/", *bytes of it, in the arena: what all files of a spec share. */
+/* The prefix "<root><instance>/<spec>/" of all files of a spec, in the arena; *bytes is its
+ * length. */
 static char *folder_of(const struct tierce__storage *storage,
                        const struct tierce__instance *instance, uint16_t spec, size_t *bytes,
                        struct tierce__arena *arena)
@@ -118,7 +119,7 @@ static char *append_decimal(char *to, uint64_t value)
     return to;
 }
 
-/* The path in a URI that came as text: between the storage's name and '?'. */
+/* The path in a URI text: between the storage's name and '?'. */
 static char *path_of_text(const char *uri, struct tierce__arena *arena)
 {
     const char *path = strstr(uri, "://");
@@ -194,7 +195,7 @@ char *tierce__place_uris_make(struct tierce__place_uris *uris,
         to = append_decimal(append(to, "blkid=", 6), place->slot);
         next = '&';
     }
-    if (place->bytes > 0 || !uris->instance->is_kv) { /* an entry's size is its writer's to say */
+    if (place->bytes > 0 || !uris->instance->is_kv) { /* the writer determines an entry's size */
         *to++ = next;
         to = append_decimal(append(to, "size=", 5), place->bytes);
     }

@@ -17,7 +17,7 @@
 /* A file's number: its slots minus one in the low bits, and a counter. */
 #define SLOT_BITS   16
 #define COUNTER_MAX ((UINT64_C(1) << (64 - SLOT_BITS)) - 1)
-/* A space begins below, so that as many numbers are left. */
+/* The first counter of a space is below this, so that as many numbers remain. */
 #define COUNTER_FIRST_MAX (COUNTER_MAX / 2)
 
 enum {
@@ -33,7 +33,7 @@ enum {
 /* A file of several slots that is not full, or busy. */
 struct file {
     struct file *next;        /* in its bucket */
-    struct tierce__list link; /* in its shelf's room, if it has some and is not busy */
+    struct tierce__list link; /* in its shelf's list, if it has free slots and is not busy */
     uint64_t number;
     uint64_t bytes; /* of a slot */
     int64_t reusable_us;
@@ -41,12 +41,14 @@ struct file {
     uint32_t slots, used;
     uint32_t leaving; /* slots of a give that has not ended */
     bool is_taking, is_noted;
-    const void *batch; /* of the give, and the place of the file's note in it, counted from 1 */
+    const void
+        *batch; /* the give's batch, and the index of the file's note in it, counted from 1 */
     size_t note_place;
     uint8_t bits[]; /* used slots, then leaving ones */
 };
 
-/* Files with room, of one storage, spec and size; about in the order in which they can be used. */
+/* Files with free slots, of one storage, spec and size; approximately in the order in which they
+ * become usable. */
 struct shelf {
     struct tierce__list room;
     uint64_t bytes;
@@ -59,10 +61,10 @@ struct tierce__places {
     struct tierce__cond ended; /* a take or a give */
     struct tierce__meta_space *space;
     size_t spec_count;
-    int64_t reusable_us; /* of what is found in the store */
+    int64_t reusable_us; /* of the files found in the store */
     bool is_loaded;
-    uint64_t counter, reserved; /* the next one, and the first that is not ours */
-    uint64_t reserve;           /* how many next time */
+    uint64_t counter, reserved; /* the next number, and the first one that is not reserved */
+    uint64_t reserve;           /* how many to reserve next time */
     struct file **buckets;
     size_t bucket_count, file_count;
     struct shelf **shelves;
@@ -121,7 +123,7 @@ static struct file *find_file(const struct tierce__places *places, uint64_t numb
     return file;
 }
 
-/* More buckets, if there is memory for them; without, chains grow. */
+/* Adds buckets. If memory runs out, chains grow. */
 static void grow_buckets(struct tierce__places *places)
 {
     struct file **old = places->buckets;
@@ -208,7 +210,7 @@ static struct shelf *make_shelf(struct tierce__places *places, uint16_t storage,
     return shelf;
 }
 
-/* Where a file belongs that is not busy: among those with room, or, full or empty, nowhere. */
+/* Lists a file that is not busy if it has free slots; full and empty files are not listed. */
 static void settle_file(struct tierce__places *places, struct file *file)
 {
     struct shelf *shelf = find_shelf(places, file->storage, file->spec, file->bytes);
@@ -226,13 +228,13 @@ static void settle_file(struct tierce__places *places, struct file *file)
 
 /* ---- notes ----------------------------------------------------------------------------------- */
 
-/* Whether a file of so many used slots has a note. */
+/* Returns whether a file with so many used slots has a note. */
 static bool is_noted(uint32_t used, uint32_t slots)
 {
     return used > 0 && used < slots;
 }
 
-/* The note of a file as it will be once its give has ended. */
+/* Makes the note of a file as it will be after its give. */
 static int note_file(struct tierce__meta_note *note, struct file *file, struct tierce__arena *arena)
 {
     *note = (struct tierce__meta_note){.kind = TIERCE__NOTE_FILE, .number = file->number};
@@ -253,7 +255,8 @@ static int note_file(struct tierce__meta_note *note, struct file *file, struct t
     return 0;
 }
 
-/* Takes over what a note says; false if it is damaged: its slots are never used again then. */
+/* Loads a file from its note; false if the note is damaged: the file's slots are never reused
+ * then. */
 static int read_note(struct tierce__places *places, const struct tierce__meta_note *note,
                      bool *is_damaged)
 {
@@ -305,8 +308,8 @@ static void forget_all(struct tierce__places *places)
             forget_file(places, places->buckets[i]);
 }
 
-/* Reads the notes, once; those of another leader, who may use our slots for something else, are
- * refused. */
+/* Reads the notes, once. Fails if another leader has taken over, because it may use our slots for
+ * other blocks. */
 static int load(struct tierce__places *places)
 {
     if (places->is_loaded)
@@ -321,7 +324,7 @@ static int load(struct tierce__places *places)
     return rc;
 }
 
-/* Sees to it that `count` numbers are ours. */
+/* Ensures that `count` numbers are reserved. */
 static int reserve(struct tierce__places *places, uint64_t count)
 {
     uint64_t left = places->reserved - places->counter, more = places->reserve;
@@ -425,7 +428,7 @@ static void add_place(struct take *take, uint64_t file, uint32_t slot)
         .spec = take->shelf->spec, .file = file, .slot = slot, .bytes = take->shelf->bytes};
 }
 
-/* As many free slots of a file as are wanted. */
+/* Takes as many free slots of a file as requested. */
 static int take_from(struct take *take, struct file *file)
 {
     tierce__list_remove(&file->link);
@@ -445,7 +448,7 @@ static int take_new(struct take *take)
     struct tierce__places *places = take->places;
     uint64_t number = places->counter++ << SLOT_BITS | (take->slots - 1);
     if (take->count - take->done >= take->slots) {
-        /* Full at once: nothing to remember. */
+        /* The file is full at once and needs no entry. */
         for (uint32_t slot = 0; slot < take->slots; slot++)
             add_place(take, number, slot);
         return 0;
@@ -471,7 +474,7 @@ static int take_all(struct take *take, int64_t now_us)
     return rc;
 }
 
-/* Ends a take: for good, or as if it had not been. */
+/* Ends a take: commits it or undoes it. */
 static void end_take(struct tierce__places *places, const struct tierce__spec_place *taken,
                      size_t count, bool is_kept)
 {
@@ -499,7 +502,7 @@ int tierce__places_take(struct tierce__places *places, const struct tierce__plac
     int32_t slots = wish->storage->key_count_per_file;
     TIERCE_ASSERT(slots <= (int32_t)TIERCE__PLACES_SLOTS_MAX);
     struct take take = {.places = places,
-                        /* What has no known size has no slots either, but files of its own. */
+                        /* Blocks of unknown size have no slots, but files of their own. */
                         .slots = wish->bytes > 0 && slots > 1 ? (uint32_t)slots : 1,
                         .count = wish->count,
                         .taken = taken,
@@ -572,14 +575,15 @@ void tierce__places_untake(struct tierce__places *places, const struct tierce__s
 
 /* ---- give ------------------------------------------------------------------------------------ */
 
-/* Whether a place is a slot of a file; one that its file has not is damaged, and gives nothing. */
+/* Returns whether a place is a slot of a file. A place with an invalid slot is damaged and
+ * ignored. */
 static bool is_slot(const struct tierce__spec_place *place)
 {
     uint32_t slots = tierce__place_slots(place->file);
     return place->uri == NULL && slots > 1 && place->slot < slots;
 }
 
-/* Whether a file is in a take, or in a give for another batch. */
+/* Returns whether a file is in a take, or in a give for another batch. */
 static bool is_busy(const struct tierce__places *places, const struct tierce__spec_place *place,
                     const void *batch)
 {
@@ -603,7 +607,7 @@ static int wait_for_others(struct tierce__places *places, const struct tierce__s
     return 0;
 }
 
-/* The file of a slot that is used or was; one that is not known is full. NULL: no memory. */
+/* Returns the file of a slot; an unknown file is full. NULL: no memory. */
 static struct file *find_or_fill(struct tierce__places *places, uint16_t storage,
                                  const struct tierce__spec_place *place)
 {
@@ -621,7 +625,7 @@ static struct file *find_or_fill(struct tierce__places *places, uint16_t storage
     return file;
 }
 
-/* Marks the slots as leaving. On an error some are; end_give undoes it. */
+/* Marks the slots as leaving. On an error some are marked; end_give undoes it. */
 static int leave(struct tierce__places *places, const struct tierce__place_return *given)
 {
     for (size_t i = 0; i < given->count; i++) {
@@ -644,8 +648,8 @@ static int leave(struct tierce__places *places, const struct tierce__place_retur
     return 0;
 }
 
-/* Whether a place has a file of its own. One that came as text has, if it does not say which part
- * of a file it is. */
+/* Returns whether a place has a file of its own. A URI text has one unless it names a part of a
+ * file. */
 static bool is_alone(const struct tierce__spec_place *place)
 {
     if (place->uri == NULL)
@@ -653,7 +657,7 @@ static bool is_alone(const struct tierce__spec_place *place)
     return strstr(place->uri, "?blkid=") == NULL && strstr(place->uri, "&blkid=") == NULL;
 }
 
-/* In place of the note that an earlier give made for the batch, if it did. */
+/* Replaces the note that an earlier give made for the batch, if any. */
 static int note_again(struct take *give, struct file *file)
 {
     size_t at = file->note_place;
@@ -664,7 +668,7 @@ static int note_again(struct take *give, struct file *file)
     return add_note(give, file);
 }
 
-/* What is empty, and the notes: one a file, at the last of its places. */
+/* Determines the empty files and makes the notes: one per file, at the last of its places. */
 static int write_notes(struct take *give, const struct tierce__spec_place *given, size_t count,
                        bool *is_empty)
 {
@@ -684,7 +688,7 @@ static int write_notes(struct take *give, const struct tierce__spec_place *given
     return 0;
 }
 
-/* Ends a give: the slots are free, or used as before. */
+/* Ends a give: the slots become free, or stay used. */
 static void end_give(struct tierce__places *places, const struct tierce__spec_place *given,
                      size_t count, bool is_done)
 {

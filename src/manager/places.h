@@ -6,37 +6,35 @@
 #include "manager/model.h"
 
 /*
- * Where a block lies in a storage: files that the manager names by number, cut into slots of one
- * size. A file holds key_count_per_file blocks of one spec (storages without files: 1). A slot that
- * was given back is taken again, before a new file is begun; a file is deleted when its last slot
- * was given back.
+ * Allocates space for blocks in storages. The manager names files by number and divides them into
+ * slots of one size. A file holds key_count_per_file blocks of one spec (storages without files:
+ * 1). Freed slots are reused before a new file is started; a file is deleted when its last slot is
+ * freed.
  *
- * A slot that was given back may still be read by somebody who was told of it, or written by
- * somebody who is late; so it is used again only from a time on that the giver says. A file that is
- * empty needs no such time: its number is never used again.
+ * A client that received a slot's URI may still read it after it was freed, and a late writer may
+ * still write to it. So a freed slot is reused only after a time that the caller gives. An empty
+ * file needs no such time: its number is never reused.
  *
- * Numbers of files are never used twice: they are drawn from ranges that were reserved durably.
- * The number says how many slots its file has. Which slots of a file are used is a note (NOTE_FILE,
- * docs/format/places.md) while some are and some are not; a full file, and one of one slot, needs
- * none.
+ * File numbers are never reused: they are drawn from ranges that were reserved durably. A number
+ * encodes how many slots its file has. While a file is partly used, a note records its used slots
+ * (NOTE_FILE, docs/format/places.md); a full file, and a file of one slot, needs no note.
  *
- * The notes of a take or give go into the batch that makes it durable. Until that is decided its
- * files are busy: other takes pass them over, and a give for another batch that needs one waits a
- * while for it. (The notes of two batches about one file have to reach the store in order.)
+ * The notes of a take or give are part of the batch that makes it durable. Until that batch is
+ * written or fails, its files are busy: other takes skip them, and a give for another batch waits a
+ * while for them. (The notes of two batches about one file must reach the store in order.)
  *
- * One object an instance. Threads: any.
+ * One object per instance. Threads: any.
  */
 
 struct tierce__places;
 
 #define TIERCE__PLACES_SLOTS_MAX 65536u /* key_count_per_file */
 
-/* [borrow] the space until close, the instance for the call. Slots that are free already are used
- * again from reusable_us (wall clock) on. An empty space begins at a number that `random` says:
- * clients of an instance that had the same name, or whose index is lost, may still write to its
- * files. Nothing is read before the first take or give, which may fail with what the store says,
- * TIERCE_E_REFUSED among it.
- * Errors: -ENOMEM. */
+/* [borrow] the space until close, the instance for the call. Slots that are already free are reused
+ * from reusable_us (wall clock) on. The first file number of an empty space derives from `random`,
+ * because clients of a former instance of the same name, or of one whose index was lost, may still
+ * write to its files. Nothing is read before the first take or give, which may fail with the
+ * store's errors, including TIERCE_E_REFUSED. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__places_open(struct tierce__places **out,
                                        struct tierce__meta_space *space,
                                        const struct tierce__instance *instance, int64_t reusable_us,
@@ -46,10 +44,10 @@ void tierce__places_close(struct tierce__places *places);
 /* Slots of a file. */
 uint32_t tierce__place_slots(uint64_t file);
 
-/* Of a take or a give of `count` places: the notes it adds at most. */
+/* The maximum number of notes that a take or give of `count` places adds. */
 size_t tierce__places_notes_max(size_t count);
 
-/* Where the notes of a take or a give are added: notes[*count .. max), values in the arena. */
+/* The array to which a take or give adds its notes: notes[*count .. max), values in the arena. */
 struct tierce__place_notes {
     struct tierce__meta_note *notes;
     size_t *count;
@@ -57,7 +55,7 @@ struct tierce__place_notes {
     struct tierce__arena *arena;
 };
 
-/* `count` slots of `bytes` each for a spec in a storage. */
+/* A request for `count` slots of `bytes` each, for a spec in a storage. */
 struct tierce__place_wish {
     const struct tierce__storage *storage;
     uint16_t spec;
@@ -67,39 +65,39 @@ struct tierce__place_wish {
 };
 
 /*
- * Takes what is wished for: in files with room first, then in new ones; places that follow each
- * other get slots that do. taken[i] has no uri. Errors, nothing taken: -ENOMEM, TIERCE_E_LIMIT (of
- * notes), of the store. May wait for it, where new numbers are to be reserved: rarely.
+ * Allocates the requested slots: first in files with free slots, then in new files; consecutive
+ * places get consecutive slots. taken[i] has no uri. Errors, nothing taken: -ENOMEM, TIERCE_E_LIMIT
+ * (of notes), those of the store. Rarely blocks on the store, to reserve new numbers.
  */
 TIERCE_MUSTUSE int tierce__places_take(struct tierce__places *places,
                                        const struct tierce__place_wish *wish,
                                        struct tierce__spec_place *taken,
                                        const struct tierce__place_notes *notes);
 
-/* The notes of the files that a take has not ended with, once more; *note_count goes on. Errors:
- * -ENOMEM, TIERCE_E_LIMIT. */
+/* Makes the notes of a take's files again, as long as the take has not ended; appends at
+ * *note_count. Errors: -ENOMEM, TIERCE_E_LIMIT. */
 TIERCE_MUSTUSE int tierce__places_note(struct tierce__places *places,
                                        const struct tierce__spec_place *taken, size_t count,
                                        struct tierce__meta_note *notes, size_t *note_count,
                                        size_t notes_max, struct tierce__arena *arena);
 
-/* The batch with the notes of a take was written, or nobody knows: the slots stay used, and from
- * now on others may take the rest of their files. Each take ends with this or with _untake, before
- * its places are told to anybody. */
+/* Ends a take whose batch was written, or whose outcome is unknown: its slots stay used, and other
+ * takes may use the rest of their files. Each take ends with this call or with _untake before its
+ * places are returned to a client. */
 void tierce__places_taken(struct tierce__places *places, const struct tierce__spec_place *taken,
                           size_t count);
 
-/* That batch was certainly not written: the slots are free again. */
+/* Ends a take whose batch was certainly not written: its slots are free again. */
 void tierce__places_untake(struct tierce__places *places, const struct tierce__storage *storage,
                            const struct tierce__spec_place *taken, size_t count);
 
-/* Places of one storage that come back. */
+/* A request to free places of one storage. */
 struct tierce__place_return {
     uint16_t storage;
     const struct tierce__spec_place *places;
     size_t count;
-    int64_t reusable_us; /* used again from then on */
-    const void *batch;   /* any pointer that stands for the batch that will have the notes */
+    int64_t reusable_us; /* reusable from then on */
+    const void *batch;   /* any pointer that identifies the batch that will contain the notes */
 };
 
 /*
@@ -117,18 +115,19 @@ TIERCE_MUSTUSE int tierce__places_give(struct tierce__places *places,
                                        const struct tierce__place_return *given, bool *is_empty,
                                        const struct tierce__place_notes *notes);
 
-/* The notes that _give made are written. */
+/* Ends a give whose notes were written. */
 void tierce__places_given(struct tierce__places *places, uint16_t storage,
                           const struct tierce__spec_place *given, size_t count);
 
-/* They are not, or nobody knows: the slots stay used until a later give. */
+/* Ends a give whose notes were not written, or whose outcome is unknown: the slots stay used until
+ * a later give. */
 void tierce__places_ungive(struct tierce__places *places, const struct tierce__spec_place *given,
                            size_t count);
 
-/* Files of several slots of which some are used and some are not, and slots free in them. */
+/* Partly used files, and the free slots in them. */
 struct tierce__places_stats {
     uint64_t files, free_slots;
-    uint64_t damaged; /* notes that could not be read; their free slots are lost */
+    uint64_t damaged; /* unreadable notes; the free slots of their files are lost */
 };
 void tierce__places_stats(struct tierce__places *places, struct tierce__places_stats *out);
 
@@ -138,8 +137,8 @@ char *tierce__place_uri(const struct tierce__storage *storage,
                         const struct tierce__instance *instance,
                         const struct tierce__spec_place *place, struct tierce__arena *arena);
 
-/* The same for many places of one storage: what is equal in all is made once. `storage` may be NULL
- * where all places have texts. */
+/* The same for many places of one storage; the common prefix is made once. `storage` may be NULL if
+ * all places have texts. */
 struct tierce__place_prefix {
     char *text;
     size_t bytes;
@@ -157,8 +156,8 @@ TIERCE_MUSTUSE int tierce__place_uris_begin(struct tierce__place_uris *out,
 char *tierce__place_uris_make(struct tierce__place_uris *uris,
                               const struct tierce__spec_place *place);
 
-/* Its file, as storages are asked to delete it: the path in the URI; of Mooncake "/" and the key.
- * "": it has none, being a text without a path or of a spec that there is not. NULL: no memory. */
+/* The path of a place's file, for deletion: the path in its URI; for Mooncake "/" and the key. "":
+ * no path, because the text has none or the spec does not exist. NULL: no memory. */
 char *tierce__place_path(const struct tierce__storage *storage,
                          const struct tierce__instance *instance,
                          const struct tierce__spec_place *place, struct tierce__arena *arena);

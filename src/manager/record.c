@@ -13,7 +13,8 @@ enum {
     VERSION = 1,
     FLAG_PARENT = 1,
     FLAG_KEY_TEXT = 2,
-    FLAGS = FLAG_PARENT | FLAG_KEY_TEXT,
+    FLAG_EXPIRES = 4,
+    FLAGS = FLAG_PARENT | FLAG_KEY_TEXT | FLAG_EXPIRES,
     AT_FLAGS = 1,
     AT_LOCATIONS = 2,
     AT_USES = 4,
@@ -63,7 +64,7 @@ static const uint8_t *take_bytes(struct reader *reader, uint64_t bytes)
     return taken;
 }
 
-/* The shortest form alone is read, so that equal records are equal bytes. */
+/* Accepts only the shortest form, so that equal records have equal bytes. */
 static uint64_t take_varint(struct reader *reader, uint64_t max)
 {
     uint64_t value = 0;
@@ -109,6 +110,8 @@ size_t tierce__record_size(const struct tierce__record *record)
     size_t bytes = FIXED_BYTES;
     if (record->has_parent)
         bytes += sizeof(uint64_t);
+    if (record->expires_us > 0)
+        bytes += sizeof(uint64_t);
     if (record->key_text != NULL)
         bytes += varint_size(record->key_text_bytes) + record->key_text_bytes;
     for (uint16_t i = 0; i < record->location_count; i++)
@@ -147,7 +150,8 @@ void tierce__record_write(const struct tierce__record *record, void *out)
     uint8_t *bytes = (uint8_t *)out;
     bytes[0] = VERSION;
     bytes[AT_FLAGS] = (uint8_t)((record->has_parent ? FLAG_PARENT : 0) |
-                                (record->key_text != NULL ? FLAG_KEY_TEXT : 0));
+                                (record->key_text != NULL ? FLAG_KEY_TEXT : 0) |
+                                (record->expires_us > 0 ? FLAG_EXPIRES : 0));
     tierce__store_le16(bytes + AT_LOCATIONS, record->location_count);
     tierce__store_le32(bytes + AT_USES, record->uses);
     tierce__store_le64(bytes + AT_USED, (uint64_t)record->used_us);
@@ -156,6 +160,10 @@ void tierce__record_write(const struct tierce__record *record, void *out)
     uint8_t *at = bytes + FIXED_BYTES;
     if (record->has_parent) {
         tierce__store_le64(at, (uint64_t)record->parent);
+        at += sizeof(uint64_t);
+    }
+    if (record->expires_us > 0) {
+        tierce__store_le64(at, (uint64_t)record->expires_us);
         at += sizeof(uint64_t);
     }
     if (record->key_text != NULL)
@@ -221,7 +229,7 @@ static int read_location(struct tierce__location *out, struct reader *reader,
     out->storage = (uint16_t)take_varint(reader, UINT16_MAX);
     out->type = *take_bytes(reader, 1);
     out->place_count = (uint16_t)take_varint(reader, UINT16_MAX);
-    /* The count is believed only as far as there are bytes for it. */
+    /* The count is bounded by the bytes that are left. */
     if (reader->bad || !is_id(id) ||
         out->place_count > (size_t)(reader->end - reader->at) / PLACE_BYTES_MIN)
         return TIERCE_E_FORMAT;
@@ -277,8 +285,12 @@ int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena,
     };
     if (record.has_parent)
         record.parent = (int64_t)tierce__load_le64(take_bytes(&reader, sizeof(uint64_t)));
-    int rc = 0;
-    if ((fixed[AT_FLAGS] & FLAG_KEY_TEXT) != 0)
+    if ((fixed[AT_FLAGS] & FLAG_EXPIRES) != 0) {
+        record.expires_us = (int64_t)tierce__load_le64(take_bytes(&reader, sizeof(uint64_t)));
+        reader.bad = reader.bad || record.expires_us <= 0;
+    }
+    int rc = reader.bad ? TIERCE_E_FORMAT : 0;
+    if (rc == 0 && (fixed[AT_FLAGS] & FLAG_KEY_TEXT) != 0)
         rc = read_text(&record.key_text, &record.key_text_bytes, &reader, arena);
     if (rc == 0)
         rc = read_locations(&record, &reader, arena);

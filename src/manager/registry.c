@@ -18,21 +18,21 @@
 
 struct tierce__registry {
     uint32_t magic;
-    struct tierce__lock changes;          /* one change at a time; guards what follows */
+    struct tierce__lock changes;          /* serializes changes; guards the fields below */
     struct tierce__registry_store *store; /* NULL: memory only */
     uint64_t fence;
     bool is_loaded;
 
     struct tierce__lock current_lock; /* guards the pointer, not what it points at */
     struct tierce__catalog *current;  /* never NULL */
-    struct tierce__catalog *empty;    /* what is current while nothing is loaded */
-    struct tierce__catalog *kept;     /* without a store: what a drop took out */
+    struct tierce__catalog *empty;    /* the current catalog while nothing is loaded */
+    struct tierce__catalog *kept;     /* without a store: the catalog that a drop removed */
     _Atomic uint64_t version;
 };
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
 
-/* One more reference of a catalog that somebody holds: relaxed is enough. */
+/* Adds a reference to a catalog that is already held: relaxed is enough. */
 static struct tierce__catalog *share(struct tierce__catalog *catalog)
 {
     atomic_fetch_add_explicit(&catalog->references, 1, memory_order_relaxed);
@@ -52,7 +52,7 @@ void tierce__registry_release(struct tierce__registry *registry,
                               const struct tierce__catalog *catalog)
 {
     TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
-    /* What is counted was ours before it was made const. */
+    /* The counted object was not const when it was created. */
     union {
         const struct tierce__catalog *in;
         struct tierce__catalog *out;
@@ -73,7 +73,7 @@ static void publish(struct tierce__registry *registry, struct tierce__catalog *c
     tierce__lock_take(&registry->current_lock);
     struct tierce__catalog *old = registry->current;
     registry->current = catalog;
-    /* release: whoever sees the version finds the catalog. */
+    /* release: a thread that sees the version sees the catalog. */
     atomic_fetch_add_explicit(&registry->version, 1, memory_order_release);
     tierce__lock_drop(&registry->current_lock);
     tierce__catalog_put(old);
@@ -101,7 +101,7 @@ static int open_store(struct tierce__registry_store **out, const struct tierce__
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (strncmp(uri, all[i].scheme, strlen(all[i].scheme)) == 0)
             return all[i].ops->open(out, uri, opts->vfs, why);
-    /* Not the URI itself, in which there may be a password. */
+    /* The URI itself is not logged, because it may contain a password. */
     snprintf(why, 256, "the URI of a registry begins with local:// or redis://, or is empty");
     return TIERCE_E_CONFIG;
 }
@@ -183,8 +183,8 @@ void tierce__registry_drop(struct tierce__registry *registry)
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* Changes a catalog that nobody else sees yet. > 0: there is nothing to do, and that is the
- * answer. */
+/* Changes a catalog that no other thread sees yet. A positive value: there is nothing to do, and it
+ * is returned. */
 typedef int edit_fn(struct tierce__catalog *catalog, const void *arg, char why[256]);
 
 static int change(struct tierce__registry *registry, edit_fn *edit, const void *arg, char why[256])
@@ -197,7 +197,7 @@ static int change(struct tierce__registry *registry, edit_fn *edit, const void *
         snprintf(why, 256, "the registry is not loaded: this manager does not lead");
         rc = TIERCE_E_CLOSED;
     }
-    /* Whoever holds `changes` is the only one to replace it. */
+    /* Only the holder of `changes` replaces it. */
     if (rc == 0)
         rc = tierce__catalog_copy(&after, registry->current);
     if (rc == 0)
@@ -400,6 +400,8 @@ static int update_group(struct tierce__catalog *catalog, const void *arg, char w
         rc = say_missing("instance group", group.name, why);
     if (rc == 0)
         rc = check_version(old, &group, update->current_version, why);
+    if (rc == 0 && update->group->ttl_s == 0)
+        group.ttl_s = old->ttl_s; /* a client that does not know the field does not reset it */
     if (rc == 0) {
         group.number = old->number;
         rc = tierce__catalog_set(catalog, TIERCE__KIND_GROUP, &group);
@@ -417,7 +419,7 @@ int tierce__registry_update_group(struct tierce__registry *registry,
     return change(registry, update_group, &update, why);
 }
 
-/* How many instances a group has; *one of them. */
+/* Returns the number of a group's instances, and *one of them. */
 static int64_t count_instances(const struct tierce__catalog *catalog, const char *group,
                                const struct tierce__instance **one)
 {
@@ -455,7 +457,7 @@ int tierce__registry_remove_group(struct tierce__registry *registry, const char 
 
 /* ---- instances ------------------------------------------------------------------------------- */
 
-/* 1: it is there and the same. */
+/* 1: an equal instance exists. */
 static int check_room(const struct tierce__catalog *catalog,
                       const struct tierce__instance *instance, char why[256])
 {
@@ -578,7 +580,7 @@ int tierce__registry_snapshot(struct tierce__registry *registry, char **out)
     return rc;
 }
 
-/* Numbers of what comes in say nothing here: what is the same keeps the number that it has. */
+/* Imported numbers are ignored: equal entries keep the numbers that they have. */
 static void keep_numbers(struct tierce__catalog *after, const struct tierce__catalog *before)
 {
     char field[128];
@@ -656,25 +658,6 @@ int tierce__registry_restore(struct tierce__registry *registry, const char *text
 
 /* ---- the first start ------------------------------------------------------------------------- */
 
-static const char builtin[] =
-    "{\"storage_config\":{\"type\":\"file\",\"is_available\":true,"
-    "\"global_unique_name\":\"nfs_01\",\"storage_spec\":{\"root_path\":\"/tmp/nfs/\","
-    "\"key_count_per_file\":8}},"
-    "\"instance_group\":{\"name\":\"default\",\"storage_candidates\":[\"nfs_01\"],"
-    "\"global_quota_group_name\":\"default_quota_group\",\"max_instance_count\":100,"
-    "\"quota\":{\"capacity\":30000000000,\"quota_config\":["
-    "{\"storage_type\":\"file\",\"capacity\":10000000000},"
-    "{\"storage_type\":\"hf3fs\",\"capacity\":10000000000},"
-    "{\"storage_type\":\"pace\",\"capacity\":10000000000}]},"
-    "\"cache_config\":{\"reclaim_strategy\":{\"storage_unique_name\":\"nfs_01\","
-    "\"reclaim_policy\":1,\"trigger_strategy\":{\"used_size\":0,\"used_percentage\":0.8},"
-    "\"delay_before_delete_ms\":1000},\"cache_prefer_strategy\":2,"
-    "\"meta_indexer_config\":{\"max_key_count\":1000000,\"mutex_shard_num\":16,"
-    "\"batch_key_size\":16,\"meta_storage_backend_config\":{\"storage_type\":\"local\","
-    "\"storage_uri\":\"\"},\"meta_cache_policy_config\":{\"type\":\"LRU\",\"capacity\":10000,"
-    "\"cache_shard_bits\":0,\"high_pri_pool_ratio\":0.0}}},"
-    "\"user_data\":\"\",\"version\":1}}";
-
 static int start_with(struct tierce__catalog *catalog, const char *key,
                       enum tierce__registry_kind kind, struct json_object *json, char why[256])
 {
@@ -695,6 +678,13 @@ static int start(struct tierce__catalog *catalog, const void *arg, char why[256]
     for (unsigned kind = 0; kind < TIERCE__KINDS; kind++)
         if (catalog->lists[kind].count > 0)
             return 1;
+    if (text == NULL) {
+        snprintf(
+            why, 256,
+            "the registry is empty, and there is no folder for a first storage: name a "
+            "startup.file, or set STATE_DIRECTORY, XDG_STATE_HOME or HOME to an absolute path");
+        return TIERCE_E_CONFIG;
+    }
     int rc = tierce__model_parse(&json, text, strlen(text), why);
     if (rc == 0)
         rc = start_with(catalog, "storage_config", TIERCE__KIND_STORAGE, json, why);
@@ -710,7 +700,7 @@ static int start(struct tierce__catalog *catalog, const void *arg, char why[256]
 
 int tierce__registry_startup(struct tierce__registry *registry, const char *text, char why[256])
 {
-    int rc = change(registry, start, text != NULL ? text : builtin, why);
+    int rc = change(registry, start, text, why);
     return rc > 0 ? 0 : rc;
 }
 

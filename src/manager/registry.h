@@ -5,11 +5,11 @@
 #include "manager/model.h"
 
 /*
- * Storages, instance groups, instances and accounts: read by everybody, changed one at a time, and
- * durable before a change is told.
+ * The store of storages, instance groups, instances and accounts. Reads are concurrent, changes are
+ * serialized, and a change is durable before it is acknowledged.
  *
- * What is read is a snapshot: tierce__registry_acquire gives one that stays as it is until it is
- * released, however the registry changes; so no lock is held while a request uses it.
+ * Readers use snapshots: tierce__registry_acquire returns an immutable one that is valid until it
+ * is released, so a request holds no lock.
  *
  *     const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
  *     const struct tierce__instance *instance = tierce__catalog_instance(catalog, id);
@@ -39,24 +39,24 @@ TIERCE_MUSTUSE int tierce__registry_open(struct tierce__registry **out,
                                          const struct tierce__registry_opts *opts, char why[256]);
 void tierce__registry_close(struct tierce__registry *registry);
 
-/* Reads all of it (again), as a leader does when it begins; `fence` goes with each later write. 0:
- * this manager is alone, and no token is looked at. Errors: TIERCE_E_REFUSED (an older token than
- * the store saw), TIERCE_E_FORMAT, TIERCE_E_VERSION, TIERCE_E_LOCKED, negative errno, -ENOMEM;
- * nothing has changed then. */
+/* Reads the whole registry (again), as a new leader does. Each later write carries `fence`; 0: this
+ * manager is alone, and tokens are not checked. Errors: TIERCE_E_REFUSED (an older token than the
+ * store saw), TIERCE_E_FORMAT, TIERCE_E_VERSION, TIERCE_E_LOCKED, negative errno, -ENOMEM; nothing
+ * has changed then. */
 TIERCE_MUSTUSE int tierce__registry_load(struct tierce__registry *registry, uint64_t fence,
                                          char why[256]);
-/* Forgets what was read, as a leader does when it ends: the catalog is empty, and changes are
- * TIERCE_E_CLOSED until the next load. */
+/* Drops the catalog, as a leader does when it stops leading. Changes return TIERCE_E_CLOSED until
+ * the next load. */
 void tierce__registry_drop(struct tierce__registry *registry);
 
 const struct tierce__catalog *tierce__registry_acquire(struct tierce__registry *registry);
 void tierce__registry_release(struct tierce__registry *registry,
                               const struct tierce__catalog *catalog);
 
-/* Bumped by every change; to notice one cheaply. */
+/* A counter that every change increments, for cheap change detection. */
 uint64_t tierce__registry_version(const struct tierce__registry *registry);
 
-/* NULL: none of that name. [borrow until release] */
+/* Look up an entry by name; NULL: there is none. [borrow until release] */
 const struct tierce__storage *tierce__catalog_storage(const struct tierce__catalog *catalog,
                                                       const char *name);
 const struct tierce__storage *
@@ -67,7 +67,7 @@ const struct tierce__instance *tierce__catalog_instance(const struct tierce__cat
                                                         const char *id);
 const struct tierce__account *tierce__catalog_account(const struct tierce__catalog *catalog,
                                                       const char *name);
-/* All, sorted by name. */
+/* All entries, sorted by name. */
 const struct tierce__storage *tierce__catalog_storages(const struct tierce__catalog *catalog,
                                                        size_t *count);
 const struct tierce__group *tierce__catalog_groups(const struct tierce__catalog *catalog,
@@ -78,9 +78,9 @@ const struct tierce__account *tierce__catalog_accounts(const struct tierce__cata
                                                        size_t *count);
 
 /*
- * Changes: atomic and durable when they return 0, else nothing has changed. The numbers inside are
- * the registry's to give and are ignored. Texts that are NULL are "", key_count_per_file 0 is 1.
- * They may block. A storage keeps its type: to change that, remove it and add another.
+ * Changes are atomic, and durable when they return 0; on an error nothing has changed. Numbers in
+ * the arguments are ignored: the registry assigns them. NULL texts mean "", key_count_per_file 0
+ * means 1. Changes may block. The type of a storage cannot change: remove it and add another.
  * Errors, `why` in words: -EEXIST (duplicate), -ENOENT, -EBUSY (in use; by whom), -ESTALE
  * (version), TIERCE_E_ARGUMENT (a value), TIERCE_E_LIMIT (max_instance_count), TIERCE_E_REFUSED
  * (fenced), TIERCE_E_CLOSED (not loaded), negative errno of the store.
@@ -102,7 +102,8 @@ TIERCE_MUSTUSE int tierce__registry_update_group(struct tierce__registry *regist
                                                  int64_t current_version, char why[256]);
 TIERCE_MUSTUSE int tierce__registry_remove_group(struct tierce__registry *registry,
                                                  const char *name, char why[256]);
-/* 1: it was there already and is the same. -EEXIST: it is there and differs; `why` says in what. */
+/* Returns 1 if an equal instance exists. -EEXIST: a different one exists; `why` names the
+ * difference. */
 TIERCE_MUSTUSE int tierce__registry_add_instance(struct tierce__registry *registry,
                                                  const struct tierce__instance *instance,
                                                  char why[256]);
@@ -114,19 +115,20 @@ TIERCE_MUSTUSE int tierce__registry_add_account(struct tierce__registry *registr
 TIERCE_MUSTUSE int tierce__registry_remove_account(struct tierce__registry *registry,
                                                    const char *name, char why[256]);
 
-/* All of it as one JSON text (heap), and back: everything or nothing. What is there already under
- * the same name keeps its number (an instance, a storage: if it is the same), the rest gets new
- * ones. */
+/* Export the registry as one JSON text (heap), and import it: all or nothing. Entries that exist
+ * under the same name keep their numbers (instances and storages only if they are equal); the
+ * others get new ones. */
 TIERCE_MUSTUSE int tierce__registry_snapshot(struct tierce__registry *registry, char **out);
 TIERCE_MUSTUSE int tierce__registry_restore(struct tierce__registry *registry, const char *text,
                                             char why[256]);
 
-/* The startup JSON of KVCM ({"storage_config":..,"instance_group":..}; NULL: the built-in one),
- * into a registry that holds nothing; 0 and nothing done if it holds something. */
+/* Imports KVCM's startup JSON ({"storage_config":..,"instance_group":..}) into an empty registry;
+ * returns 0 and does nothing if the registry is not empty. `text` NULL: there is none;
+ * TIERCE_E_CONFIG if the registry is empty. */
 TIERCE_MUSTUSE int tierce__registry_startup(struct tierce__registry *registry, const char *text,
                                             char why[256]);
-/* What is wrong in such a text, before there is anything to put it into. TIERCE_E_FORMAT,
- * TIERCE_E_ARGUMENT, -ENOMEM. */
+/* Validates such a text without importing it. Errors: TIERCE_E_FORMAT, TIERCE_E_ARGUMENT,
+ * -ENOMEM. */
 TIERCE_MUSTUSE int tierce__registry_check_startup(const char *text, char why[256]);
 
 #endif

@@ -29,7 +29,7 @@ struct local {
     struct tierce__vfs *vfs;
     bool owns_vfs;
     char *path, *temporary, *lock_path, *folder;
-    int held; /* the lock, of a manager that leads without a lease; -1 */
+    int held; /* the lock, if the manager leads without a lease; else -1 */
 };
 
 static struct local *local_of(struct tierce__registry_store *store)
@@ -138,7 +138,8 @@ static int wait_for_lock(const struct local *local, char why[256])
     return fd;
 }
 
-/* The same; who leads without a lease, of whom there may be one only, holds it until the end. */
+/* The same. A manager that leads without a lease holds the lock until it closes, because only one
+ * such manager may exist. */
 static int take_lock(struct local *local, uint64_t fence, char why[256])
 {
     int fd = local->held >= 0 ? local->held : wait_for_lock(local, why);
@@ -168,7 +169,7 @@ static int read_all(const struct local *local, struct content *out)
     struct tierce__vfs_file *file;
     char *text = NULL, byte;
     int rc = ops->open(local->vfs, &file, local->path, TIERCE__VFS_READONLY);
-    /* A link to what is not there (a mount that is away) is no registry that begins. */
+    /* A dangling link (an unmounted file system) is an error, not an empty registry. */
     if (rc == -ENOENT && readlink(local->path, &byte, 1) < 0)
         return 0;
     if (rc != 0)
@@ -226,7 +227,7 @@ static int check_content(struct content *content, char why[256])
     return 0;
 }
 
-/* What lies there, checked; heap, free content->text. */
+/* Reads and checks the file. The caller frees content->text. */
 static int read_content(const struct local *local, struct content *out, char why[256])
 {
     struct content content = {0};
@@ -267,7 +268,7 @@ static int write_beside(const struct local *local, const char *body, size_t byte
     return rc;
 }
 
-/* *is_replaced: the new content is there, if perhaps not durably. */
+/* *is_replaced: the file has the new content, perhaps not durably. */
 static int replace(const struct local *local, const char *body, size_t bytes, uint64_t fence,
                    bool *is_replaced)
 {
@@ -285,7 +286,7 @@ static int replace(const struct local *local, const char *body, size_t bytes, ui
     return ops->sync_folder(local->vfs, local->folder);
 }
 
-/* Writes a body; `old` comes back where the new one could not be made durable. */
+/* Writes a body; restores `old` if the new one could not be made durable. */
 static int write_content(const struct local *local, const char *body, size_t bytes, uint64_t fence,
                          const struct content *old, char why[256])
 {

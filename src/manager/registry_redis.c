@@ -7,8 +7,8 @@
  *     <id>                                hash, id -> JSON
  *
  * What KVCM does not know lies in a hash of its own, "kvcache_registry_tierce:<cluster_name>":
- * format, fence, and the next numbers. Every call is one script, so that it is whole or not at all.
- * In a cluster the name has a tag in braces, which puts all keys into one slot.
+ * format, fence, and the next numbers. Every call is one script, and therefore atomic. In a cluster
+ * the name has a tag in braces, which puts all keys into one slot.
  */
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -73,7 +73,7 @@ struct redis_store {
     struct tierce__resp_link *link;
     char *prefix, *own_key;
     char *keys[TIERCE__KINDS];
-    bool is_in_doubt; /* whether what is stored is what was stored last */
+    bool is_in_doubt; /* whether the stored state equals the last one written */
 };
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -252,7 +252,7 @@ static void add_triple(struct save *save, const char *key, const char *field, co
     save->arguments[save->count++] = value;
 }
 
-/* What puts an entry in its place, or, without a value, takes it away. */
+/* Adds the triple that sets an entry or, without a value, deletes it. */
 static int add_entry(struct save *save, const struct redis_store *store,
                      enum tierce__registry_kind kind, const char *name, const char *value)
 {
@@ -268,7 +268,7 @@ static int add_entry(struct save *save, const struct redis_store *store,
     return 0;
 }
 
-/* The name of an entry that is stored, if it is as it is here. */
+/* The name of a stored entry, if the stored one equals this one. */
 static int is_stored(bool *out, const struct tierce__catalog *before,
                      enum tierce__registry_kind kind, const char *name, const char *text)
 {
@@ -323,7 +323,7 @@ static int check_ids(const struct tierce__catalog *after, char why[256])
     return 0;
 }
 
-/* `before`: what is stored; NULL: nobody knows, all is written anew. */
+/* `before`: the stored state; NULL: unknown, so everything is rewritten. */
 static int save_as(struct redis_store *store, uint64_t fence, const struct tierce__catalog *before,
                    const struct tierce__catalog *after, char why[256])
 {
@@ -352,7 +352,7 @@ static int save_as(struct redis_store *store, uint64_t fence, const struct tierc
     return rc;
 }
 
-/* Whether after such an error nobody knows what is stored. */
+/* Returns whether the stored state is unknown after such an error. */
 static bool leaves_doubt(int rc)
 {
     return rc != 0 && rc != -ENOMEM && rc != TIERCE_E_REFUSED && rc != TIERCE_E_ARGUMENT &&
@@ -369,7 +369,8 @@ static int redis_save(struct tierce__registry_store *base, uint64_t fence,
     if (rc == 0) {
         store->is_in_doubt = false;
     } else if (leaves_doubt(rc)) {
-        /* It may have been done: it is undone, now if that can be, else with the next change. */
+        /* The change may have been applied. It is undone now if possible, else with the next
+         * change. */
         store->is_in_doubt = save_as(store, fence, NULL, before, ignored) != 0;
     }
     return rc;
@@ -383,7 +384,7 @@ static int refuse(const char *key, const char *inner, char why[256])
     return TIERCE_E_FORMAT;
 }
 
-/* Whether an entry lacks what only we write: then it is KVCM's, and to be written again. */
+/* Returns whether an entry lacks our own fields: then KVCM wrote it, and it must be rewritten. */
 static bool is_foreign(struct json_object *json, enum tierce__registry_kind kind)
 {
     const char *key = kind == TIERCE__KIND_ACCOUNT ? "password_hash" : "number";
@@ -456,7 +457,7 @@ static int redis_load(struct tierce__registry_store *base, uint64_t fence,
                        &has_foreign, why);
     if (rc == 0)
         rc = tierce__catalog_number(out, why);
-    /* Numbers are told to nobody before they are durable. */
+    /* Numbers are not used before they are durable. */
     if (rc == 0 && has_foreign)
         rc = save_as(store, fence, NULL, out, why);
     if (rc == 0)

@@ -12,7 +12,7 @@
 
 enum {
     NAME_BYTES_MAX = 512,
-    ROOT_BYTES_MAX = 2048, /* with what comes behind it, it is a path of a file system */
+    ROOT_BYTES_MAX = 2048, /* with its suffix it is a path of a file system */
     FILE_NAME_BYTES_MAX = 255,
     SPECS_MAX = 65535,
 };
@@ -41,8 +41,8 @@ static int check_name(const char *name, const char *what, const char *without, c
     return 0;
 }
 
-/* What cannot be read back as it was written (bytes that are no UTF-8, numbers that are none) must
- * not come in: it would make the whole unreadable. */
+/* Rejects values that cannot be read back (invalid UTF-8, NaN): one such value would make the whole
+ * registry unreadable. */
 static int check_readable(struct json_object *json, const char *what, char why[256])
 {
     struct json_object *again = NULL;
@@ -61,6 +61,32 @@ static bool has_files(const struct tierce__storage *storage)
     return storage->type == TIERCE__STORAGE_NFS || storage->type == TIERCE__STORAGE_3FS ||
            storage->type == TIERCE__STORAGE_VCNS_3FS;
 }
+
+/* A number: its field, its value, and the accepted range. */
+struct number {
+    const char *field;
+    int64_t value, low, high; /* accepted */
+};
+
+static int check_numbers(const struct number *numbers, size_t count, const char *what,
+                         const char *name, char why[256])
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct number *n = &numbers[i];
+        if (n->value >= n->low && n->value <= n->high)
+            continue;
+        if (n->high == INT64_MAX || n->high == INT32_MAX)
+            snprintf(why, 256, "%s of %s %.60s is %lld; accepted are numbers from %lld on",
+                     n->field, what, name, (long long)n->value, (long long)n->low);
+        else
+            snprintf(why, 256, "%s of %s %.60s is %lld; accepted are %lld to %lld", n->field, what,
+                     name, (long long)n->value, (long long)n->low, (long long)n->high);
+        return TIERCE_E_ARGUMENT;
+    }
+    return 0;
+}
+
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 /* An absolute path that does not go up. */
 static int check_root(const char *path, const char *what, char why[256])
@@ -84,9 +110,11 @@ static int check_files(struct tierce__storage *storage, char why[256])
 {
     if (storage->key_count_per_file == 0)
         storage->key_count_per_file = 1;
-    if (storage->key_count_per_file < 0 ||
-        storage->key_count_per_file > (int32_t)TIERCE__PLACES_SLOTS_MAX)
-        return complain(why, "key_count_per_file", "is not in 1 .. 65536");
+    const struct number number = {"key_count_per_file", storage->key_count_per_file, 1,
+                                  TIERCE__PLACES_SLOTS_MAX};
+    int bad = check_numbers(&number, 1, "storage", storage->name, why);
+    if (bad != 0)
+        return bad;
     if (storage->type == TIERCE__STORAGE_NFS)
         return check_root(storage->root_path, "root_path", why);
     int rc = check_root(storage->mountpoint, "mountpoint", why);
@@ -104,6 +132,13 @@ int tierce__storage_check(struct tierce__storage *storage, char why[256])
     int rc = check_name(storage->name, "global_unique_name", "/?#&= \\", why);
     if (rc == 0 && *tierce__storage_type_name(storage->type) == '\0')
         rc = complain(why, "type", "is not known");
+    const struct number numbers[] = {
+        {"capacity_bytes", (int64_t)storage->capacity_bytes, 0, INT64_MAX},
+        {"timeout", storage->timeout, 0, INT32_MAX},
+        {"remote_port", storage->remote_port, 0, UINT16_MAX},
+    };
+    if (rc == 0)
+        rc = check_numbers(numbers, COUNT_OF(numbers), "storage", storage->name, why);
     if (rc == 0 && has_files(storage))
         rc = check_files(storage, why);
     else if (rc == 0)
@@ -116,13 +151,109 @@ int tierce__storage_check(struct tierce__storage *storage, char why[256])
     return rc;
 }
 
+/* A watermark of 0 is the default. */
+static int check_watermark(const struct tierce__group *group, char why[256])
+{
+    double share = group->trigger_used_share;
+    if (share >= 0 && share <= 1)
+        return 0;
+    snprintf(why, 256,
+             "used_percentage of instance group %.60s is %g; accepted are shares "
+             "of the quota from 0 to 1 (0: 0.8), above which blocks are reclaimed",
+             group->name, share);
+    return TIERCE_E_ARGUMENT;
+}
+
+/* -1 says that there is none; 0 is what that becomes. */
+static int check_ttl(struct tierce__group *group, char why[256])
+{
+    if (group->ttl_s < -1 || group->ttl_s > TIERCE__TTL_S_MAX) {
+        snprintf(why, 256,
+                 "ttl_seconds of instance group %.60s is %lld; accepted are 1 to %lld, 0 for the "
+                 "usual time and -1 for none",
+                 group->name, (long long)group->ttl_s, (long long)TIERCE__TTL_S_MAX);
+        return TIERCE_E_ARGUMENT;
+    }
+    if (group->ttl_s == -1)
+        group->ttl_s = 0;
+    return 0;
+}
+
+static int check_quota_type(const struct tierce__group *group, enum tierce__storage_type type,
+                            char why[256])
+{
+    if (*tierce__storage_type_name(type) != '\0')
+        return 0;
+    snprintf(why, 256,
+             "quota_config.storage_type of instance group %.60s is %d; accepted are 1 to 5 and 100 "
+             "to 102",
+             group->name, (int)type);
+    return TIERCE_E_ARGUMENT;
+}
+
+/* 0 is KVCM's "unspecified": as LRU. */
+static int check_policy(const struct tierce__group *group, char why[256])
+{
+    switch (group->reclaim_policy) {
+    case 0:
+    case TIERCE__RECLAIM_LRU:
+    case TIERCE__RECLAIM_LFU:
+    case TIERCE__RECLAIM_TTL:
+    case TIERCE__RECLAIM_LEAF_LRU:
+        return 0;
+    default:
+        snprintf(why, 256,
+                 "reclaim_policy of instance group %.60s is %d; accepted are 1 (LRU), 2 (LFU), "
+                 "3 (TTL) and 100 (LRU, ends of chains only)",
+                 group->name, group->reclaim_policy);
+        return TIERCE_E_ARGUMENT;
+    }
+}
+
+/* Missing numbers are 0, which every field accepts. */
+static int check_group_numbers(const struct tierce__group *group, char why[256])
+{
+    enum { STRATEGIES = 8, SHARD_BITS_MAX = 20 };
+    const struct number numbers[] = {
+        {"max_instance_count", group->max_instance_count, 0, INT64_MAX},
+        {"quota.capacity", group->capacity_bytes, 0, INT64_MAX},
+        {"trigger_strategy.used_size", group->trigger_used_bytes, 0, INT64_MAX},
+        {"trigger_period_seconds", group->trigger_period_s, 0, INT32_MAX},
+        {"reclaim_step_size", group->reclaim_step, 0, INT32_MAX},
+        {"reclaim_step_percentage", group->reclaim_step_percentage, 0, 100},
+        {"delay_before_delete_ms", group->delay_before_delete_ms, 0, INT32_MAX},
+        {"data_storage_strategy (cache_prefer_strategy)", group->prefer_strategy, 0, STRATEGIES},
+        {"max_key_count", group->max_key_count, 0, INT64_MAX},
+        {"mutex_shard_num", group->mutex_shard_count, 0, INT64_MAX},
+        {"batch_key_size", group->batch_key_count, 0, INT64_MAX},
+        {"persist_metadata_interval_time_ms", group->persist_interval_ms, 0, INT64_MAX},
+        {"meta_cache_policy_config.capacity", group->search_cache_mib, 0, INT64_MAX >> 20},
+        {"meta_cache_policy_config.cache_shard_bits", group->search_cache_shard_bits, 0,
+         SHARD_BITS_MAX},
+    };
+    int rc = check_numbers(numbers, COUNT_OF(numbers), "instance group", group->name, why);
+    for (size_t i = 0; rc == 0 && i < group->type_quota_count; i++) {
+        const struct number quota = {"quota_config.capacity", group->type_quotas[i].capacity_bytes,
+                                     0, INT64_MAX};
+        rc = check_numbers(&quota, 1, "instance group", group->name, why);
+    }
+    return rc;
+}
+
 int tierce__group_check(struct tierce__group *group, char why[256])
 {
     struct json_object *json = NULL;
     int rc = check_name(group->name, "name", "", why);
     for (size_t i = 0; rc == 0 && i < group->type_quota_count; i++)
-        if (*tierce__storage_type_name(group->type_quotas[i].type) == '\0')
-            rc = complain(why, "quota_config.storage_type", "is not known");
+        rc = check_quota_type(group, group->type_quotas[i].type, why);
+    if (rc == 0)
+        rc = check_policy(group, why);
+    if (rc == 0)
+        rc = check_group_numbers(group, why);
+    if (rc == 0)
+        rc = check_watermark(group, why);
+    if (rc == 0)
+        rc = check_ttl(group, why);
     if (rc == 0)
         rc = tierce__group_to_json(&json, group, TIERCE__JSON_STORED);
     if (rc == 0)
@@ -136,7 +267,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* `names`: room for those of all specs, which it has sorted then. */
+/* `names`: room for the names of all specs; sorted on return. */
 static int check_specs(const struct tierce__instance *instance, const char **names, char why[256])
 {
     const char *what = "location_spec_infos";
@@ -145,8 +276,10 @@ static int check_specs(const struct tierce__instance *instance, const char **nam
         int rc = check_name(instance->specs[i].name, what, "", why);
         if (rc != 0)
             return rc;
-        if (instance->specs[i].size < 0)
-            return complain(why, what, "have a size below 0");
+        const struct number size = {"size", instance->specs[i].size, 0, INT64_MAX};
+        rc = check_numbers(&size, 1, "location_spec_infos", instance->specs[i].name, why);
+        if (rc != 0)
+            return rc;
         if (instance->specs[i].size > left)
             return complain(why, what, "have sizes of more than 2^47 bytes together");
         left -= instance->specs[i].size;
@@ -179,7 +312,7 @@ static int check_spec_groups(const struct tierce__instance *instance, const char
     return 0;
 }
 
-/* Any number of names takes no longer than to sort them: the registry waits. */
+/* The cost is that of sorting, because the registry is locked meanwhile. */
 static int check_names(const struct tierce__instance *instance, char why[256])
 {
     if (instance->spec_count > SPECS_MAX)
@@ -199,6 +332,14 @@ int tierce__instance_check(struct tierce__instance *instance, char why[256])
     struct json_object *json = NULL;
     tierce__instance_sort(instance);
     int rc = check_name(instance->id, "instance_id", "", why);
+    const struct number numbers[] = {
+        {"block_size", instance->block_size, 0, INT32_MAX},
+        {"model_deployment.tp_size", instance->model.tp_size, 0, INT32_MAX},
+        {"model_deployment.dp_size", instance->model.dp_size, 0, INT32_MAX},
+        {"model_deployment.pp_size", instance->model.pp_size, 0, INT32_MAX},
+    };
+    if (rc == 0)
+        rc = check_numbers(numbers, COUNT_OF(numbers), "instance", instance->id, why);
     if (rc == 0)
         rc = check_names(instance, why);
     if (rc == 0)

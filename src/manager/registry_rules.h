@@ -5,9 +5,9 @@
 #include "manager/model.h"
 
 /*
- * What an entry must be to be taken into a registry, looked at alone. Puts in order what has a
- * usual form (0 keys a file are 1, spec groups are sorted). Errors: TIERCE_E_ARGUMENT, `why` in
- * words; -ENOMEM. Threads: any.
+ * Validates a single entry before it is added to a registry, and normalizes it (0 keys per file
+ * become 1, spec groups are sorted). Errors: TIERCE_E_ARGUMENT, `why` in words; -ENOMEM. Threads:
+ * any.
  */
 TIERCE_MUSTUSE int tierce__storage_check(struct tierce__storage *storage, char why[256]);
 TIERCE_MUSTUSE int tierce__group_check(struct tierce__group *group, char why[256]);

@@ -5,7 +5,8 @@
 #include "manager/catalog.h"
 
 /*
- * Where a registry lies: the seam below registry.h. Threads: one at a time. All calls may block.
+ * The storage of a registry: the seam below registry.h. Threads: one at a time. All calls may
+ * block.
  */
 
 struct tierce__vfs;
@@ -18,13 +19,14 @@ struct tierce__registry_store_ops {
     TIERCE_MUSTUSE int (*open)(struct tierce__registry_store **out, const char *uri,
                                struct tierce__vfs *vfs, char why[256]);
     void (*close)(struct tierce__registry_store *store);
-    /* Reads all of it into an empty catalog; what is not there is nothing. From then on the store
-     * refuses writes with an older token than `fence` (0: there is none, and nothing is refused).
-     * Errors: TIERCE_E_FORMAT, TIERCE_E_VERSION, TIERCE_E_REFUSED, TIERCE_E_LOCKED (somebody else
-     * has been writing for long), negative errno, -ENOMEM. */
+    /* Reads the whole registry into an empty catalog; a missing registry is empty. From then on the
+     * store rejects writes with an older token than `fence` (0: no token, and no write is
+     * rejected). Errors: TIERCE_E_FORMAT, TIERCE_E_VERSION, TIERCE_E_REFUSED, TIERCE_E_LOCKED
+     * (another process holds the lock for too long), negative errno, -ENOMEM. */
     TIERCE_MUSTUSE int (*load)(struct tierce__registry_store *store, uint64_t fence,
                                struct tierce__catalog *out, char why[256]);
-    /* Makes what is stored `after` instead of `before`, durably, or leaves it. Errors as load's. */
+    /* Replaces the stored `before` by `after`, durably; on an error the stored state is unchanged.
+     * Errors as load. */
     TIERCE_MUSTUSE int (*save)(struct tierce__registry_store *store, uint64_t fence,
                                const struct tierce__catalog *before,
                                const struct tierce__catalog *after, char why[256]);

@@ -23,7 +23,7 @@ struct tierce__claim *tierce__live_claim(const struct tierce__live *live, int64_
     return claim;
 }
 
-/* Twice the buckets, if there is memory: chains only get longer without it. */
+/* Doubles the buckets. If memory runs out, chains only get longer. */
 static void grow_claims(struct tierce__live *live)
 {
     size_t bucket_count = live->claim_bucket_count * 2;
@@ -168,17 +168,21 @@ void tierce__live_drop_session(struct tierce__live *live, struct tierce__session
 
 /* ---- the durable form ------------------------------------------------------------------------ */
 
-enum { HAS_PARENT = 1, HAS_TEXT = 2, KNOWN_FLAGS = HAS_PARENT | HAS_TEXT };
+enum { HAS_PARENT = 1, HAS_TEXT = 2, HAS_TTL = 4, KNOWN_FLAGS = HAS_PARENT | HAS_TEXT | HAS_TTL };
 
-static void write_key(struct tierce__note_writer *w, const struct tierce__session_key *key)
+static void write_key(struct tierce__note_writer *w, const struct tierce__session_key *key,
+                      int64_t ttl_us)
 {
     tierce__note_put64(w, (uint64_t)key->claim.key);
-    tierce__note_put8(
-        w, (uint8_t)((key->has_parent ? HAS_PARENT : 0) | (key->text != NULL ? HAS_TEXT : 0)));
+    tierce__note_put8(w,
+                      (uint8_t)((key->has_parent ? HAS_PARENT : 0) |
+                                (key->text != NULL ? HAS_TEXT : 0) | (ttl_us > 0 ? HAS_TTL : 0)));
     if (key->has_parent)
         tierce__note_put64(w, (uint64_t)key->parent);
     if (key->text != NULL)
         tierce__note_put_text(w, key->text);
+    if (ttl_us > 0)
+        tierce__note_put64(w, (uint64_t)ttl_us);
     tierce__note_put_bytes(w, key->location_id, sizeof(key->location_id));
     tierce__note_put_places(w, key->places, key->place_count);
 }
@@ -194,11 +198,21 @@ int tierce__session_write(const struct tierce__session *session, struct tierce__
     tierce__note_put8(&w, session->type);
     tierce__note_put32(&w, (uint32_t)session->count);
     for (size_t i = 0; i < session->count; i++)
-        write_key(&w, &session->keys[i]);
+        write_key(&w, &session->keys[i], session->ttl_us);
     return tierce__note_finish(&w, out, bytes);
 }
 
-static void read_key(struct tierce__note_reader *r, struct tierce__session_key *key)
+/* A session's blocks have one time to live. */
+static void read_ttl(struct tierce__note_reader *r, bool is_given, struct tierce__session *session)
+{
+    int64_t ttl_us = is_given ? (int64_t)tierce__note_get64(r) : 0;
+    if (ttl_us < 0 || ttl_us > TIERCE__TTL_S_MAX * 1000000 || (is_given && ttl_us == 0))
+        tierce__note_refuse(r, TIERCE_E_FORMAT);
+    session->ttl_us = ttl_us;
+}
+
+static void read_key(struct tierce__note_reader *r, struct tierce__session *session,
+                     struct tierce__session_key *key)
 {
     key->claim.key = (int64_t)tierce__note_get64(r);
     uint8_t flags = tierce__note_get8(r);
@@ -209,6 +223,7 @@ static void read_key(struct tierce__note_reader *r, struct tierce__session_key *
         key->parent = (int64_t)tierce__note_get64(r);
     if ((flags & HAS_TEXT) != 0)
         key->text = tierce__note_get_text(r);
+    read_ttl(r, (flags & HAS_TTL) != 0, session);
     tierce__note_get_bytes(r, key->location_id, sizeof(key->location_id));
     key->places = tierce__note_get_places(r, &key->place_count);
 }
@@ -234,7 +249,8 @@ int tierce__session_read(struct tierce__session **out, struct tierce__locator *l
         return -ENOMEM;
     memcpy(session->id, id, sizeof(id));
     session->note = note;
-    /* As long as any session lasts, however the clocks of two leaders differ. */
+    /* The maximum duration of a session, so that different clocks of two leaders cannot extend
+     * it. */
     int64_t last_us =
         tierce__locator_now_us(locator) + (int64_t)TIERCE__WRITE_TIMEOUT_S_MAX * 1000000;
     session->due_us = due_us < last_us ? due_us : last_us;
@@ -242,7 +258,7 @@ int tierce__session_read(struct tierce__session **out, struct tierce__locator *l
     session->type = type;
     r.arena = &session->arena;
     for (size_t i = 0; i < keys && r.error == 0; i++) {
-        read_key(&r, &session->keys[i]);
+        read_key(&r, session, &session->keys[i]);
         for (size_t p = 0; r.error == 0 && p < session->keys[i].place_count; p++)
             session->bytes += session->keys[i].places[p].bytes;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files below a root folder: NFS, and 3FS through its mount. Every step below the root is taken
- * from an open folder and follows no link, so that no path leads out of it, whatever lies there.
+ * Files below a root folder: NFS, and 3FS through its mount. Below the root, each path component is
+ * opened relative to its folder without following links, so no path can leave the root.
  */
 #include "base/alloc.h"
 #include "base/bytes.h"
@@ -55,8 +55,8 @@ static void file_close(struct tierce__storage_driver *driver)
     tierce__free(driver);
 }
 
-/* The root is opened anew each time: a mount may have come or gone. Its own path is the operator's
- * and may have links. */
+/* Opens the root anew for each call, because a mount may have changed. The path of the root comes
+ * from the operator and may contain links. */
 static int open_root(const struct file_driver *driver)
 {
     int fd = open(driver->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -90,8 +90,8 @@ static int exchange(int fd, char why[128])
     return 0;
 }
 
-/* Makes the root, if only its last folder is missing. More is not made: where a mount is missing,
- * that would hide it. */
+/* Creates the root if only its last component is missing. More is not created, because that would
+ * hide a missing mount. */
 static int make_root(const struct file_driver *driver)
 {
     return mkdir(driver->root, 0700) == 0 || errno == EEXIST ? 0 : -errno;
@@ -125,7 +125,7 @@ static int file_probe(struct tierce__storage_driver *base, char why[128])
 
 /* ---- remove, measure ------------------------------------------------------------------------- */
 
-/* The next name of a path, NUL-terminated; its end, or NULL where it is no plain name. */
+/* Copies the next component of a path. Returns its end, or NULL if it is not a plain name. */
 static const char *next_name(const char *path, char name[NAME_BYTES_MAX + 1])
 {
     size_t n = strcspn(path, "/");
@@ -136,7 +136,7 @@ static const char *next_name(const char *path, char name[NAME_BYTES_MAX + 1])
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ? NULL : path + n;
 }
 
-/* What is done with a file in its folder, once that was found. */
+/* A function that is called with an open folder and the name of a file in it. */
 typedef int (*visit_fn)(void *arg, int folder, const char *name);
 
 static int remove_at(void *arg, int folder, const char *name)
@@ -162,8 +162,8 @@ static int measure_at(void *arg, int folder, const char *name)
     return 0;
 }
 
-/* Visits the file that `path` names below an open folder; where it was removed, the folders on the
- * way that are empty now go as well. -ENOENT: it is not there. */
+/* Visits the file that `path` names below an open folder. After a removal, folders of the path that
+ * are empty are removed as well. -ENOENT: the file does not exist. */
 static int visit_below(int folder, unsigned depth, const char *path, visit_fn visit, void *arg)
 {
     char name[NAME_BYTES_MAX + 1];
@@ -179,7 +179,7 @@ static int visit_below(int folder, unsigned depth, const char *path, visit_fn vi
         return errno == ELOOP || errno == ENOTDIR ? TIERCE_E_ARGUMENT : -errno;
     int rc = visit_below(fd, depth + 1, end + 1, visit, arg);
     close(fd);
-    /* Not empty, or somebody else's by now: either is as it should be. */
+    /* An error is expected: the folder is not empty, or was removed by another process. */
     if ((rc == 0 || rc == -ENOENT) && visit == remove_at)
         (void)unlinkat(folder, name, AT_REMOVEDIR);
     return rc;
@@ -194,7 +194,7 @@ static int visit_path(struct tierce__storage_driver *base, const char *path, vis
         return TIERCE_E_ARGUMENT;
     int root = open_root(driver);
     if (root < 0)
-        return root == -ENOENT ? TIERCE_E_DOWN : root; /* the root itself is not "not there" */
+        return root == -ENOENT ? TIERCE_E_DOWN : root; /* a missing root is not a missing file */
     int rc = visit_below(root, 0, path + root_bytes, visit, arg);
     close(root);
     return rc;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Storages that only their clients reach: accepted, stored, answered; taken for well. */
+/* Unmanaged storages, which only their clients reach. They count as well. */
 #include "base/alloc.h"
 #include "manager/storage.h"
 

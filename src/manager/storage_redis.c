@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks as keys of a Redis or Valkey, of what sentinels or a cluster have too; a path without its
- * first '/' is the key. */
+/* Blocks as keys of Redis or Valkey: a server, a master of sentinels, or a cluster. The key is the
+ * path without its first '/'. */
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "manager/storage.h"
@@ -77,7 +77,7 @@ static int exchange(struct redis_driver *driver, const char *key, char why[128])
     char written[PROBE_BYTES];
     if (getrandom(written, sizeof(written), 0) != (ssize_t)sizeof(written))
         return -EIO;
-    /* It goes by itself, should its deletion not be reached. */
+    /* The key expires even if its deletion fails. */
     int rc = call(driver, (const char *[]){"SET", key, written, "EX", "60"},
                   (size_t[]){3, strlen(key), sizeof(written), 2, 2}, 5, &value);
     if (rc != 0)
@@ -129,14 +129,14 @@ static int redis_measure(struct tierce__storage_driver *base, const char *path, 
     return value.integer > 0 ? 0 : -ENOENT; /* a key that is not there has length 0 */
 }
 
-/* The number behind "name:" in what INFO says; 0. */
+/* The number after "name:" in INFO's answer; 0 if missing. */
 static double info_of(const char *info, const char *name)
 {
     const char *at = strstr(info, name);
     return at != NULL ? strtod(at + strlen(name), NULL) : 0;
 }
 
-/* Of one server; -1: it is not known. */
+/* The used share of one server; -1: unknown. */
 static double used_share_of(struct tierce__resp *server)
 {
     struct tierce__resp_value value;
@@ -151,7 +151,7 @@ static double used_share_of(struct tierce__resp *server)
     return max > 0 ? info_of(value.text, "\nused_memory:") / max : -1;
 }
 
-/* The fullest server's: no other one takes its keys. */
+/* Returns the share of the fullest server, because its keys cannot go to another one. */
 static double redis_used_share(struct tierce__storage_driver *base)
 {
     struct tierce__resp_link *link = ((struct redis_driver *)base)->link;

@@ -12,12 +12,12 @@
 
 #define WORKER_MAGIC 0x7477726bu
 
-/* Paths to delete, or, with `bytes`, to measure. Its asker frees it, or, when that has gone, the
- * thread. */
+/* A job: paths to delete or, with `bytes`, to measure. The caller frees it; if the caller has given
+ * up, the thread does. */
 struct job {
     struct job *next;
     size_t count, done;
-    bool is_left; /* by its asker */
+    bool is_left; /* the caller has given up */
     int *status;
     uint64_t *bytes;
     char **paths;
@@ -30,13 +30,13 @@ struct tierce__storage_worker {
     uint64_t timeout_ns;
     pthread_t thread;
 
-    struct tierce__lock lock; /* guards what follows */
+    struct tierce__lock lock; /* guards the fields below */
     struct tierce__cond wanted;
     struct tierce__cond got_on;
-    unsigned references; /* the thread's and those of holders */
+    unsigned references; /* of the thread and of holders */
     struct job *first, *last;
     struct job *current;
-    uint64_t busy_ns; /* since when the thread is at one thing; 0: it is not */
+    uint64_t busy_ns; /* start of the current driver call; 0: none */
     bool wants_probe, is_ending, has_ended, is_joined;
     struct tierce__storage_report report;
 };
@@ -77,7 +77,7 @@ static struct job *make_job(const char *const *paths, size_t count, bool measure
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Frees the worker if nobody holds it. The lock is dropped in any case. */
+/* Drops a reference and frees the worker if it was the last. Always drops the lock. */
 static void drop_reference(struct tierce__storage_worker *worker)
 {
     tierce__lock_assert_held(&worker->lock);
@@ -93,7 +93,8 @@ static void drop_reference(struct tierce__storage_worker *worker)
     tierce__free(worker);
 }
 
-/* Around all that may hang: the lock is not held then, and others see since when. */
+/* begin and got_on surround calls that may hang: the lock is not held meanwhile, and other threads
+ * see the start time. */
 static void begin(struct tierce__storage_worker *worker)
 {
     worker->busy_ns = tierce__now_ns();
@@ -214,13 +215,13 @@ void tierce__storage_worker_end(struct tierce__storage_worker *worker)
     tierce__lock_drop(&worker->lock);
 }
 
-/* Whether the thread has been at one thing for too long. */
+/* Returns whether the current driver call takes longer than the time limit. */
 static bool hangs(const struct tierce__storage_worker *worker)
 {
     return worker->busy_ns != 0 && tierce__now_ns() - worker->busy_ns >= worker->timeout_ns;
 }
 
-/* Waits until the thread gets on; returns false when it hangs. */
+/* Waits for progress of the thread; returns false if it hangs. */
 static bool wait_for_it(struct tierce__storage_worker *worker)
 {
     uint64_t from_ns = worker->busy_ns != 0 ? worker->busy_ns : tierce__now_ns();
@@ -277,7 +278,7 @@ static void put_job(struct tierce__storage_worker *worker, struct job *job)
     tierce__cond_signal(&worker->wanted);
 }
 
-/* Takes a job that was not begun out of the queue. */
+/* Removes a job that was not started from the queue. */
 static void take_out(struct tierce__storage_worker *worker, struct job *job)
 {
     struct job *before = NULL;

@@ -5,9 +5,9 @@
 #include "manager/storage.h"
 
 /*
- * One storage's driver and the one thread that may hang in it. Whoever asks waits only as long as
- * the thread gets on: while one thing takes longer than the time limit, the worker hangs, and
- * everybody is told so at once.
+ * The driver of one storage, and the only thread that calls it and may hang. Callers wait only
+ * while the thread makes progress: if one driver call exceeds the time limit, the worker counts as
+ * hanging, and all callers fail at once.
  *
  * Threads: any; ending and joining are one caller's.
  */
@@ -20,15 +20,15 @@ TIERCE_MUSTUSE int tierce__storage_worker_start(struct tierce__storage_worker **
                                                 const struct tierce__storage_ops *ops,
                                                 uint32_t timeout_ms, char why[128]);
 
-/* Asks it to end when it has done what it was asked before. */
+/* Ends the worker after the jobs that were queued before. */
 void tierce__storage_worker_end(struct tierce__storage_worker *worker);
 
-/* Whether it has ended, waiting for that unless it hangs or `wait` is false. Then its thread is
- * gone. */
+/* Returns whether the worker has ended and joins its thread if so. With `wait`, blocks until it has
+ * ended or hangs. */
 bool tierce__storage_worker_has_ended(struct tierce__storage_worker *worker, bool wait);
 
-/* The end of it for whoever started it, once; one that hangs is left behind, and frees itself when
- * it returns. */
+/* Releases the starter's reference, once. A hanging worker is detached and frees itself when its
+ * call returns. */
 void tierce__storage_worker_forget(struct tierce__storage_worker *worker);
 
 /* Deletes; see tierce__storages_delete. Errors: -ENOMEM. */
@@ -53,8 +53,8 @@ void tierce__storage_worker_reset(struct tierce__storage_worker *worker);
 struct tierce__storage_report {
     bool hangs;
     bool is_probing;
-    unsigned failures; /* probes that failed since one went well */
-    bool is_probed;    /* one has ended */
+    unsigned failures; /* failed probes since the last successful one */
+    bool is_probed;    /* at least one probe has ended */
     uint64_t probed_ns, took_ns;
     char why[128]; /* of the last failure */
     double used_share;
@@ -62,7 +62,7 @@ struct tierce__storage_report {
 void tierce__storage_worker_report(struct tierce__storage_worker *worker,
                                    struct tierce__storage_report *out);
 
-/* Holds it while it is asked, whatever becomes of it meanwhile. */
+/* Holds a reference, so that the worker stays valid while it is used. */
 void tierce__storage_worker_hold(struct tierce__storage_worker *worker);
 void tierce__storage_worker_release(struct tierce__storage_worker *worker);
 

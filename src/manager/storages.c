@@ -25,7 +25,7 @@ enum {
     NUMBERS = UINT16_MAX + 1,
 };
 
-/* A storage as it was set up at one time. */
+/* A storage with one configuration. */
 struct unit {
     struct unit *next;
     struct tierce__storage_worker *worker;
@@ -33,7 +33,7 @@ struct unit {
     uint16_t number;
     char *name, *config; /* its JSON, to notice changes */
     bool is_enabled;     /* to be probed */
-    bool is_well;        /* as it was last told */
+    bool is_well;        /* as last reported */
 };
 
 struct tierce__storages {
@@ -42,10 +42,10 @@ struct tierce__storages {
     pthread_t prober;
     bool has_prober;
 
-    struct tierce__lock lock; /* guards what follows */
+    struct tierce__lock lock; /* guards the fields below */
     struct tierce__cond ending;
     bool is_ending;
-    uint64_t version;     /* of the registry that the units were last made from */
+    uint64_t version;     /* of the registry from which the units were last updated */
     struct unit *units;   /* at most one a number */
     struct unit *retired; /* ending, to be joined */
 
@@ -59,7 +59,7 @@ static char *config_of(const struct tierce__storage *storage)
 {
     struct tierce__storage alike = *storage;
     struct json_object *json = NULL;
-    alike.is_enabled = true; /* what changes nothing for its driver */
+    alike.is_enabled = true; /* fields that do not affect the driver */
     alike.capacity_bytes = 0;
     if (tierce__storage_to_json(&json, &alike, TIERCE__JSON_STORED) != 0)
         return NULL;
@@ -112,7 +112,7 @@ static void set_unwell(struct tierce__storages *storages, uint16_t number, bool 
     atomic_store_explicit(&storages->is_unwell[number], is_unwell, memory_order_relaxed);
 }
 
-/* Takes a unit out of the list and lets it end. */
+/* Removes a unit from the list and ends its worker. */
 static void retire(struct tierce__storages *storages, struct unit **at)
 {
     struct unit *unit = *at;
@@ -123,7 +123,7 @@ static void retire(struct tierce__storages *storages, struct unit **at)
     tierce__storage_worker_end(unit->worker);
 }
 
-/* Joins those that have ended; with `all`, those that hang are left behind too. */
+/* Joins the units that have ended; with `all`, detaches those that hang. */
 static void reap(struct tierce__storages *storages, bool all)
 {
     for (struct unit **at = &storages->retired; *at != NULL;) {
@@ -138,7 +138,8 @@ static void reap(struct tierce__storages *storages, bool all)
     }
 }
 
-/* The unit of a storage, made if need be. A change of its set-up makes another. */
+/* Returns the unit of a storage, created if necessary. A changed configuration creates a new
+ * unit. */
 static int take_unit(struct unit **out, struct tierce__storages *storages,
                      const struct tierce__storage *storage, bool is_current, char why[128])
 {
@@ -182,7 +183,7 @@ static void say_unmade(struct tierce__storages *storages, const struct tierce__s
     set_unwell(storages, storage->number, true);
 }
 
-/* Brings the units to what the registry says. Without memory: what could be done; later again. */
+/* Updates the units from the registry. If memory runs out, the rest follows later. */
 static void refresh(struct tierce__storages *storages)
 {
     uint64_t version = tierce__registry_version(storages->opts.registry);
@@ -207,7 +208,7 @@ static void refresh(struct tierce__storages *storages)
             say_unmade(storages, &all[i], rc, why);
             continue;
         }
-        /* Enabled again, it begins anew. */
+        /* A storage that is enabled again starts without failures. */
         if (all[i].is_enabled != unit->is_enabled)
             tierce__storage_worker_reset(unit->worker);
         unit->is_enabled = all[i].is_enabled;
@@ -217,14 +218,14 @@ static void refresh(struct tierce__storages *storages)
         storages->version = version;
 }
 
-/* What the prober has to tell about a unit, for when it holds no lock. */
+/* A report about a unit, to be sent when no lock is held. */
 struct change {
     char name[256];
     char why[128];
     bool is_well;
 };
 
-/* Asks for a probe if it is time, and looks how it went; true if there is something to tell. */
+/* Requests a probe if it is due, and reads the last result; true if the health has changed. */
 static bool look_after(struct tierce__storages *storages, struct unit *unit, struct change *out)
 {
     struct tierce__storage_report report;
@@ -257,7 +258,7 @@ static void tell(const struct tierce__storages *storages, const struct change *c
                                change->why);
 }
 
-/* The n-th unit, or NULL: the list may change while the lock is not held. */
+/* Returns the n-th unit, or NULL. The list may change while the lock is not held. */
 static struct unit *unit_at(struct tierce__storages *storages, size_t n)
 {
     struct unit *unit = storages->units;
@@ -382,6 +383,12 @@ int tierce__storages_try(const struct tierce__storages *storages,
     return rc;
 }
 
+bool tierce__storages_is_managed(const struct tierce__storages *storages,
+                                 enum tierce__storage_type type)
+{
+    return storages->opts.find_ops(type)->is_reached;
+}
+
 void tierce__storages_state(struct tierce__storages *storages, const char *name,
                             struct tierce__storage_state *out)
 {
@@ -397,6 +404,7 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
             tierce__storage_worker_report(unit->worker, &report);
         tierce__lock_drop(&storages->lock);
         out->is_enabled = storage->is_enabled;
+        out->is_managed = tierce__storages_is_managed(storages, storage->type);
         out->is_well =
             atomic_load_explicit(&storages->is_unwell[storage->number], memory_order_relaxed) == 0;
         out->is_probed = report.is_probed;
@@ -411,7 +419,7 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
     tierce__registry_release(storages->opts.registry, catalog);
 }
 
-/* The worker of a storage that is reached from here, held; NULL and 0: it is not reached. */
+/* Returns the worker of a managed storage, held; NULL and 0 if it is unmanaged. */
 static int hold_worker(struct tierce__storage_worker **out, struct tierce__storages *storages,
                        const struct tierce__storage *storage)
 {

@@ -18,11 +18,11 @@ struct tenant {
     struct tierce__objects *spaces[TIERCE__SPACE_KINDS];
 };
 
-/* A tenant stays when its last token is gone: somebody may be at work in its spaces. */
+/* A tenant stays when its last token is removed, because its spaces may be in use. */
 struct tierce__access {
     struct tierce_engine *engine;
     const char *token_file;
-    struct tierce__lock lock; /* NODE_ACCESS: what follows; one thread changes it */
+    struct tierce__lock lock; /* NODE_ACCESS: the following fields; one thread changes them */
     /* Of the tokens. Read without the lock to see whether a look at them is due: release,
      * acquire. */
     _Atomic uint64_t generation;
@@ -178,7 +178,7 @@ void tierce__access_destroy(struct tierce__access *access)
     tierce__free(access);
 }
 
-/* ---- who somebody is ------------------------------------------------------------------------- */
+/* ---- identities ------------------------------------------------------------------------------ */
 
 bool tierce__access_nobody(struct tierce__access *access, enum tierce__space_kind kind,
                            struct tierce__identity *out)

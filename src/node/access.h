@@ -6,8 +6,9 @@
 #include "serve/tokens.h"
 
 /*
- * Who may do what, and whose values they see. Without a token file everybody may do all, as the
- * tenant "". A space is of a tenant and a protocol; the node makes it, no client names one.
+ * Permissions and tenants of clients. Without a token file every client has all permissions, as the
+ * tenant "". A space belongs to a tenant and a protocol; the node creates it, and clients cannot
+ * name one.
  *
  * Thread: any.
  */
@@ -42,7 +43,7 @@ TIERCE_MUSTUSE int tierce__access_read(struct tierce__tokens **out, struct tierc
 TIERCE_MUSTUSE struct tierce__tokens *tierce__access_exchange(struct tierce__access *access,
                                                               struct tierce__tokens *fresh);
 
-/* Who somebody is. */
+/* The identity of a client. */
 struct tierce__identity {
     uint32_t scopes;
     struct tierce__objects *space; /* of the kind that was asked for. [borrow until destroy] */
@@ -50,7 +51,7 @@ struct tierce__identity {
     uint64_t generation;                        /* of the tokens that say so */
 };
 
-/* What everybody is who has shown nothing: false if nothing may be done without a token. */
+/* The identity of a client that has not authenticated; false if a token is required. */
 bool tierce__access_nobody(struct tierce__access *access, enum tierce__space_kind kind,
                            struct tierce__identity *out);
 

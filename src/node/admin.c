@@ -12,9 +12,10 @@
 #include <string.h>
 #include <strings.h>
 #include <tierce/operate.h>
+#include <tierce/version.h>
 
-/* HTTP of administrators, on loopback: what everybody of the machine may read, and what changes the
- * node, which needs a token with the scope admin. */
+/* HTTP for administrators, on loopback: pages that every user of the machine may read, and calls
+ * that change the node, which require a token with the scope admin. */
 
 static void release_c(void *body)
 {
@@ -32,19 +33,52 @@ static void serve_livez(void *arg, struct tierce__call *call)
 static void serve_readyz(void *arg, struct tierce__call *call)
 {
     struct tierce__node *node = arg;
-    char why[256], text[260];
+    char why[256], text[300];
+    const char *word = "";
     if (!tierce__call_info(call)->is_deferred) {
         tierce__call_defer(call); /* the probe may wait for a device */
         return;
     }
     if (atomic_load_explicit(&node->is_draining, memory_order_relaxed)) {
-        tierce__call_reply_text(call, 503, "the node ends\n");
-    } else if (tierce__node_is_ready(node, why)) {
-        tierce__call_reply_text(call, 200, "ok\n");
-    } else {
-        snprintf(text, sizeof(text), "%s\n", why);
-        tierce__call_reply_text(call, 503, text);
+        tierce__call_reply_text(call, 503, "the node is shutting down\n");
+        return;
     }
+    bool is_ready = tierce__node_is_ready(node, why);
+    if (is_ready && !tierce__node_has_disk(node, why)) {
+        is_ready = node->config->disk_is_optional;
+        word = is_ready ? "memory only: " : "";
+    } else if (is_ready) { /* it serves, perhaps with less disk than configured */
+        struct tierce_engine_stats stats = {.size = sizeof(stats)};
+        tierce_engine_stats(node->engine, &stats);
+        word = tierce__engine_condition_name(tierce__engine_condition(&stats));
+    }
+    snprintf(text, sizeof(text), "%s%s\n", word, why);
+    tierce__call_reply_text(call, is_ready ? 200 : 503, text);
+}
+
+/* ---- description ---------------------------------------------------------------------------- */
+
+static const char *value_of(const struct tierce__node *node, enum tierce__engine_param row)
+{
+    return tierce__config_canonical(node->config->values, row);
+}
+
+void tierce__node_describe(const struct tierce__node *node, char text[TIERCE__NODE_TEXT_BYTES])
+{
+    struct tierce_engine_stats stats = {.size = sizeof(stats)};
+    char disk[700] = "no disk", remotes[64] = "";
+    const char *path = tierce__config_text(node->config->values, TIERCE__ENGINE_DISK_PATH);
+    tierce_engine_stats(node->engine, &stats);
+    if (stats.disk_open_status < 0)
+        snprintf(disk, sizeof(disk), "memory only: disk %.512s cannot be used: %s", path,
+                 tierce_strerror((int)stats.disk_open_status));
+    else if (path[0] != '\0')
+        snprintf(disk, sizeof(disk), "disk %.512s %s with %lld chunks", path,
+                 value_of(node, TIERCE__ENGINE_DISK_SIZE), (long long)stats.disk_chunks_now);
+    if (stats.remotes_now > 0)
+        snprintf(remotes, sizeof(remotes), ", remote stores %lld", (long long)stats.remotes_now);
+    snprintf(text, TIERCE__NODE_TEXT_BYTES, "version %s, memory %s, %s%s", tierce_version(),
+             value_of(node, TIERCE__ENGINE_MEMORY_SIZE), disk, remotes);
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */
@@ -97,9 +131,16 @@ static char *node_metrics(struct tierce__node *node, size_t *bytes)
     put_gauge(&text, "node.connections_now", "Connections of clients.",
               atomic_load_explicit(&node->connections_now, memory_order_relaxed));
     put_gauge(&text, "node.incoming_bytes", "Bytes of values that are arriving.",
-              (double)atomic_load_explicit(&node->incoming_bytes, memory_order_relaxed));
+              (double)tierce__uploads_bytes(&node->uploads));
+    tierce__prometheus_put(
+        &text,
+        &(struct tierce__metric){
+            .name = "node.uploads_dropped",
+            .help = "Stalled uploads whose memory was given to other values.",
+            .is_counter = true,
+            .value = (double)atomic_load_explicit(&node->uploads.dropped, memory_order_relaxed)});
     put_gauge(&text, "node.grace_bytes",
-              "Bytes of values that stay for whoever was told that they are there.",
+              "Bytes of values that are kept because EXISTS has reported them.",
               (double)tierce__grace_bytes(node->grace));
     put_native(&text, node);
     return tierce__prometheus_end(&text, bytes);

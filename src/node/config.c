@@ -99,6 +99,8 @@ static void fill(struct tierce__node_config *config, struct tierce__config *valu
         .request_ms = u32_of(values, TIERCE__NODE_TIMEOUT_REQUEST),
         .grace_ms = u32_of(values, TIERCE__NODE_TIMEOUT_GRACE),
         .find_ms = (uint32_t)tierce__config_number(values, TIERCE__ENGINE_TIMEOUT_LOAD),
+        .disk_path = tierce__config_text(values, TIERCE__ENGINE_DISK_PATH),
+        .disk_is_optional = flag_of(values, TIERCE__NODE_DISK_OPTIONAL),
         .may_wait = tierce__config_text(values, TIERCE__ENGINE_DISK_PATH)[0] != '\0' ||
                     tierce__config_text(values, TIERCE__ENGINE_REMOTE_URLS)[0] != '\0',
     };
@@ -116,22 +118,22 @@ static int check_access(const struct tierce__node_config *config,
                                    "tls.certificate and tls.key belong together");
     if (has_client_ca && !has_tls)
         return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "tls.client_ca wants tls.certificate and tls.key");
+                                   "tls.client_ca requires tls.certificate and tls.key");
     if (tierce__is_loopback_host(config->host) || config->is_insecure)
         return 0;
     const char *host = config->host[0] != '\0' ? config->host : "every address";
     if (config->has_lm && !has_client_ca)
-        return tierce__config_fail(
-            error, TIERCE_E_CONFIG,
-            "listen.host is %.100s, which others reach, and lm:// lets everybody in: set "
-            "tls.client_ca, or say listen.lm: false, or listen.insecure: true",
-            host);
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "listen.host is %.100s, which other hosts can reach, and lm:// "
+                                   "has no authentication: set "
+                                   "tls.client_ca, listen.lm: false or listen.insecure: true",
+                                   host);
     if (config->has_resp && (!has_tls || !has_tokens))
-        return tierce__config_fail(
-            error, TIERCE_E_CONFIG,
-            "listen.host is %.100s, which others reach: set auth.token_file, tls.certificate "
-            "and tls.key, or say listen.insecure: true",
-            host);
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "listen.host is %.100s, which other hosts can reach: set "
+                                   "auth.token_file, tls.certificate "
+                                   "and tls.key, or listen.insecure: true",
+                                   host);
     return 0;
 }
 
@@ -182,7 +184,7 @@ static int read_arguments(struct request *request, int argc, char *const *argv,
         else if (is_config_flag(&i, argc, argv, &value))
             request->yaml = value;
         else if (strcmp(arg, "--config") == 0)
-            return tierce__config_fail(error, TIERCE_E_CONFIG, "--config wants a file behind it");
+            return tierce__config_fail(error, TIERCE_E_CONFIG, "--config requires a file");
         else if (strncmp(arg, "--", 2) != 0 || strchr(arg, '=') == NULL)
             return tierce__config_fail(
                 error, TIERCE_E_CONFIG,
@@ -231,7 +233,7 @@ static int make_engine_config(struct tierce_config **out, const struct tierce__c
         rc = tierce__engine_config_set(config, params[row].name,
                                        tierce__config_canonical(values, row),
                                        tierce__config_source(values, row), error->text);
-    /* Whoever says listen.native need not know how that is done. */
+    /* listen.native implies a shared pool. */
     if (rc == 0 && tierce__config_text(values, TIERCE__NODE_LISTEN_NATIVE)[0] != '\0')
         rc = tierce__engine_config_set(config, "memory.shared", "true", "listen.native",
                                        error->text);

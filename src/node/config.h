@@ -11,7 +11,7 @@
 #include "engine/config.h"
 
 /*
- * What a node is started with: its engine's parameters and its own in one table.
+ * The configuration of a node: its engine's parameters and its own in one table.
  *
  *     defaults < YAML file < TIERCE_NODE_* < flags
  *
@@ -36,9 +36,9 @@ enum tierce__node_action {
     TIERCE__NODE_MARKDOWN, /* the reference of params.def */
 };
 
-/* Texts are never NULL; what is not said is "". */
+/* Texts are never NULL; unset ones are "". */
 struct tierce__node_config {
-    struct tierce__config *values; /* owned: what the rest is taken from */
+    struct tierce__config *values; /* owned: the source of the other fields */
     struct tierce_config *engine;  /* owned */
     enum tierce__node_action action;
 
@@ -56,6 +56,8 @@ struct tierce__node_config {
     uint32_t connections_max, connections_per_address;
     uint64_t value_max, request_max, incoming_max, grace_max; /* bytes */
     uint32_t idle_ms, request_ms, grace_ms, find_ms;
+    const char *disk_path; /* "": none */
+    bool disk_is_optional;
     bool may_wait; /* there is a slower tier than memory */
 };
 

@@ -25,8 +25,8 @@
 /* Of a value at a time. The reader sleeps while a piece is verified, and waking it costs more than
  * the piece: 1.25x at 4 MiB against one piece each (2 cores of a virtual machine, 2026-11). */
 #define SEND_BYTES (4u * TIERCE__OBJECT_PIECE)
-/* As much of a value is to be there before we are told: 1.1x to 1.6x for SETs of 1 to 16 MiB, whose
- * writer need not wake us for each packet (ibidem). */
+/* The amount of a value that must arrive before epoll reports it: 1.1x to 1.6x for SETs of 1 to 16
+ * MiB, whose writer need not wake us for each packet (ibidem). */
 #define LOW_WATER_BYTES     TIERCE__OBJECT_PIECE
 #define LOW_WATER_BYTES_MIN (64u << 10) /* below this it is not worth the call */
 #define KEEPALIVE_S         60
@@ -82,8 +82,8 @@ static void close_noted(struct tierce__connection *c, const char *why)
     close_connection(c);
 }
 
-/* What comes yet is of no interest, but a socket that is closed over it is reset, and the other
- * side might not hear what it was told. */
+/* Discards arrived bytes. Closing a socket with unread bytes resets it, and the client could lose
+ * our last answer. */
 static void drop_arrived(struct tierce__connection *c)
 {
     (void)shutdown(c->source.fd, SHUT_WR);
@@ -284,7 +284,7 @@ static void encrypt_some(struct tierce__connection *c)
         advance(c, count);
 }
 
-/* What TLS has to say, into the memory that it is sent from. False: nothing. */
+/* Takes TLS's output into a buffer to send. False: there is none. */
 static bool take_cipher(struct tierce__connection *c)
 {
     uint8_t *scratch = c->loop->scratch;
@@ -312,7 +312,7 @@ static void send_cipher(struct tierce__connection *c)
     c->cipher = NULL;
 }
 
-/* What is sent next is verified while the client reads what was. */
+/* Verifies the next piece while the client reads the previous one. */
 static void look_ahead(struct tierce__connection *c)
 {
     if (c->value != NULL && !tierce__object_verified(c->value, next_value_end(c)))
@@ -398,7 +398,8 @@ static bool read_nothing(struct tierce__connection *c, ssize_t n)
     return false;
 }
 
-/* What TLS has for us: to the value's place, or to the session by way of the loop's memory. */
+/* Reads decrypted bytes from TLS: into the value's memory, or into the loop's memory and on to the
+ * session. */
 static void read_plain(struct tierce__connection *c)
 {
     size_t room_bytes = 0;
@@ -407,13 +408,15 @@ static void read_plain(struct tierce__connection *c)
     ssize_t n = tierce__tls_read(c->tls, room != NULL ? room : plain,
                                  capacity < TIERCE__OBJECT_PIECE ? capacity : TIERCE__OBJECT_PIECE);
     if (n < 0) {
+        if (room != NULL)
+            c->protocol->filled(c->session, 0);
         tierce__node_count(c->node, TIERCE__NODE_protocol_errors, 1);
         note_end(c, "it does not speak TLS as it should");
         c->is_ending = c->has_said_bye = true; /* once it has been sent the alert */
         return;
     }
     c->has_plain = n > 0;
-    if (n > 0 && room != NULL)
+    if (room != NULL)
         c->protocol->filled(c->session, (size_t)n);
     if (n > 0)
         feed(c, plain, room != NULL ? 0 : (size_t)n);
@@ -449,14 +452,17 @@ static bool read_some(struct tierce__connection *c)
     wanted = wanted < sizeof(c->loop->scratch) ? wanted : sizeof(c->loop->scratch);
     iov[parts++] = (struct iovec){c->loop->scratch, wanted};
     ssize_t n = readv(c->source.fd, iov, parts);
-    if (n <= 0)
+    if (n <= 0) {
+        if (room != NULL)
+            c->protocol->filled(c->session, 0);
         return read_nothing(c, n);
+    }
     if (!c->has_hung_up && (size_t)n < room_bytes + wanted)
-        c->is_readable = false; /* that was all; what comes is told */
+        c->is_readable = false; /* the socket is empty; epoll reports new bytes */
     size_t count = (size_t)n, direct = count < room_bytes ? count : room_bytes;
     c->progress_bytes += count;
     tierce__node_count(c->node, TIERCE__NODE_received_bytes, count);
-    if (direct > 0)
+    if (room != NULL)
         c->protocol->filled(c->session, direct);
     feed(c, c->loop->scratch, count - direct);
     return true;
@@ -510,9 +516,9 @@ static void out_of_patience(struct tierce__deadline *deadline)
     close_noted(c, whys[kind]);
 }
 
-/* Set anew when something else is awaited, for each MiB that went over, and when the client has
- * taken all its answers: a pipeline that always ends in half a request is not one request that is
- * late. */
+/* The deadline is set again when the awaited event changes, for each transferred MiB, and when the
+ * client has read all its answers: a pipeline that always ends in half a request is not one late
+ * request. */
 static void be_patient(struct tierce__connection *c)
 {
     enum tierce__patience kind = kind_of(c);
@@ -538,7 +544,7 @@ static void be_patient(struct tierce__connection *c)
 
 /* ---- low water ------------------------------------------------------------------------------- */
 
-/* While much of a value is awaited, what comes of it is told when a piece is there, or the end of
+/* While much of a value is missing, epoll reports it only when a piece has arrived, or the end of
  * the stream. */
 static void set_low_water(struct tierce__connection *c)
 {
@@ -547,6 +553,8 @@ static void set_low_water(struct tierce__connection *c)
         return;
     bool has_room = c->protocol->room(c->session, &room_bytes) != NULL;
     int bytes = 1;
+    if (has_room)
+        c->protocol->filled(c->session, 0);
     if (has_room && room_bytes >= LOW_WATER_BYTES_MIN)
         bytes = (int)(room_bytes < LOW_WATER_BYTES ? room_bytes : LOW_WATER_BYTES);
     if (bytes == c->low_water)
@@ -557,9 +565,9 @@ static void set_low_water(struct tierce__connection *c)
 
 /* ---- turning --------------------------------------------------------------------------------- */
 
-/* A little text may wait until the others of the round have had their turn. Then all answers go one
- * behind the other, and whoever reads them is woken once: 1.3x on pipelined small commands (2 cores
- * of a virtual machine, 2026-11). */
+/* A little text may wait until the other connections of the round have had their turn. Then all
+ * answers are sent together, and their reader is woken once: 1.3x on pipelined small commands (2
+ * cores of a virtual machine, 2026-11). */
 static bool may_hold(const struct tierce__connection *c)
 {
     return c->tls == NULL && c->value == NULL && c->tail_bytes == 0 &&
@@ -608,7 +616,7 @@ static void on_ready(struct tierce__poll_source *source, uint32_t events)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* What was under way is over. */
+/* The operation in progress has ended. */
 static void on_answer(struct tierce__task *task)
 {
     struct tierce__connection *c = TIERCE__CONTAINER_OF(task, struct tierce__connection, task);
@@ -669,6 +677,23 @@ int tierce__connection_work(struct tierce__connection *c, void (*work)(void *ses
         return -EBUSY;
     c->is_busy = true;
     return -EINPROGRESS;
+}
+
+static void on_settled(struct tierce__object_settle *settle)
+{
+    struct tierce__connection *c = settle->arg;
+    c->task.run = on_answer;
+    tierce__loop_post(&c->loop->base, &c->task);
+}
+
+void tierce__connection_settle(struct tierce__connection *c, struct tierce__objects *space)
+{
+    TIERCE_ASSERT(!c->is_busy);
+    c->find.object = NULL;
+    c->settle.done = on_settled;
+    c->settle.arg = c;
+    c->is_busy = true;
+    tierce__objects_settle_begin(space, &c->settle);
 }
 
 /* ---- the beginning --------------------------------------------------------------------------- */

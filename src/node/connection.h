@@ -9,14 +9,14 @@
 #include "serve/workers.h"
 
 /*
- * A client's socket, and what is under way on it. It reads bytes to where its session wants them,
- * sends what the session puts, and waits for the engine in its place. The session knows a protocol
- * and no sockets.
+ * A client's socket, and the operation in progress on it. It reads bytes into the memory that its
+ * session names, sends the session's output, and waits for the engine on the session's behalf. The
+ * session knows a protocol and no sockets.
  *
- * One thing at a time: while a find or a work is under way, or a value is being sent, nothing more
- * is taken from the client. So a client that does not read holds one value and a little text.
+ * It does one thing at a time: while a find or a work is in progress, or a value is being sent, it
+ * reads nothing more. So a client that does not read holds one value and a little text.
  *
- * Thread: its loop; find and work call other threads' functions and come back to it.
+ * Thread: its loop; find and work run on other threads and return to it.
  */
 
 struct tierce__node;
@@ -28,17 +28,18 @@ struct tierce__protocol {
     TIERCE_MUSTUSE int (*open)(void *session, struct tierce__connection *connection);
     /* Nothing is under way any more. */
     void (*close)(void *session);
-    /* Takes bytes, or goes on with what it has (count 0). It stops when it is busy or the
-     * connection is full. Errors: what is to be sent is sent, and the connection closed. */
+    /* Takes bytes, or continues with buffered ones (count 0). It stops when it is busy or the
+     * connection is full. Errors: pending output is sent, and the connection is closed. */
     TIERCE_MUSTUSE int (*feed)(void *session, const uint8_t *bytes, size_t count, size_t *used);
-    /* As of wire/resp_request.h; after filled comes feed. */
+    /* As in wire/resp_request.h; feed follows filled. Memory that room returned is in use until
+     * filled, which is called even if no bytes arrived (0). */
     void *(*room)(void *session, size_t *bytes);
     void (*filled)(void *session, size_t bytes);
     /* How many bytes are worth reading beyond those that have a room. */
     size_t (*wanted)(const void *session);
     /* Whether half a request is there. */
     bool (*is_within)(const void *session);
-    /* What find or work left undone is done. */
+    /* Completes an operation that find or work left pending. */
     void (*answered)(void *session);
 };
 
@@ -47,7 +48,7 @@ struct tierce__connection_limits {
     uint32_t request_ms; /* for each MiB of a request, of an answer, and for the first words */
 };
 
-/* What the deadline of a connection is about. */
+/* The meaning of a connection's deadline. */
 enum tierce__patience {
     TIERCE__PATIENCE_NONE,
     TIERCE__PATIENCE_OPENING,
@@ -74,11 +75,11 @@ struct tierce__connection {
     bool goes_on;     /* the session wants its turn without input */
     bool is_ending;   /* closed when all is sent */
     bool is_closing;  /* the socket is gone */
-    bool has_plain;   /* what TLS has decrypted, or will, is not taken yet */
+    bool has_plain;   /* TLS may have decrypted bytes that were not read yet */
     bool has_said_bye;
     bool is_open;  /* it may stay: who it is was told, where that must be */
     int low_water; /* bytes that the socket awaits before it tells */
-    int failure;   /* no memory for what was put */
+    int failure;   /* no memory for the session's output */
 
     struct tierce__tls_session *tls; /* or NULL */
     uint8_t *cipher;                 /* of it, on its way out */
@@ -100,6 +101,7 @@ struct tierce__connection {
     bool has_taken;          /* all answers that there were, since that was looked at */
 
     struct tierce__object_find find;
+    struct tierce__object_settle settle;
     void (*work)(void *session);
     struct tierce__task work_task;
     _Alignas(16) uint8_t session[];
@@ -144,7 +146,7 @@ void tierce__connection_go_on(struct tierce__connection *connection);
 /* Closes when what was put is sent. */
 void tierce__connection_end(struct tierce__connection *connection);
 
-/* What came is acknowledged now, though nothing is sent. */
+/* Acknowledges received bytes now, without sending any. */
 void tierce__connection_acknowledge(struct tierce__connection *connection);
 
 /* tierce__object_find: 0, an error, or -EINPROGRESS, and then `answered` is called and the answer
@@ -157,5 +159,10 @@ TIERCE_MUSTUSE int tierce__connection_find(struct tierce__connection *connection
  * and then `answered` is called). Errors: -EBUSY (too many wait). */
 TIERCE_MUSTUSE int tierce__connection_work(struct tierce__connection *connection,
                                            void (*work)(void *session));
+
+/* Calls tierce__objects_settle_begin; `answered` is called at the end, with the status in
+ * connection->settle. */
+void tierce__connection_settle(struct tierce__connection *connection,
+                               struct tierce__objects *space);
 
 #endif

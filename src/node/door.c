@@ -129,7 +129,7 @@ static void on_ready(struct tierce__poll_source *source, uint32_t events)
         else if (fd == -EMFILE)
             tierce__log_repeated(TIERCE_LOG_WARN, "node_no_descriptor", "port=%u", door->port);
         else
-            return; /* edge triggered: who comes next is told */
+            return; /* edge triggered: epoll reports the next connection */
     }
     tierce__poll_again(door->node->loops[0], source);
 }

@@ -5,7 +5,7 @@
 #include "node/connection.h"
 
 /*
- * A port whose connections go to the loop that has the fewest. The first loop accepts; what is
+ * A port whose connections go to the loop that has the fewest. The first loop accepts; a connection
  * beyond a limit is closed at once.
  */
 

@@ -5,8 +5,8 @@
 #include "engine/objects.h"
 
 /*
- * Leases on values whose existence was answered with yes, for a moment each: whoever was told so
- * finds the value, unless somebody replaced or removed it. Bounded in bytes; the oldest go first.
+ * Short leases on values whose existence was reported to a client: the client then finds the value,
+ * unless another client replaces or removes it. Bounded in bytes; the oldest go first.
  *
  * Thread: any.
  */

@@ -10,9 +10,9 @@
 #include <string.h>
 
 /*
- * A connection that speaks lm://. What a client says of a value (format, dtype, shape) is kept as
- * its note. A value that does not come whole was never there; one for which there is no room is
- * read and dropped, as nothing is answered to a PUT.
+ * An lm:// connection. A client's description of a value (format, dtype, shape) is stored as its
+ * note. An incomplete value is never stored. A value without room is read and dropped, because a
+ * PUT has no answer.
  */
 
 enum { NOTE_BYTES = 24, SMALL_BYTES = 16 << 10 };
@@ -25,7 +25,8 @@ struct session {
     size_t head_bytes;
     struct tierce__lm_request request; /* once the head is there */
     bool is_putting, is_working;
-    struct tierce__object *object; /* of a PUT; NULL: dropped */
+    struct tierce__upload *upload; /* of a PUT in progress; NULL: dropped */
+    struct tierce__object *object; /* of a received PUT */
     uint32_t filled;
     int rc;
 };
@@ -111,14 +112,36 @@ static void begin_put(struct session *s)
     s->is_putting = true;
     s->filled = 0;
     s->rc =
-        tierce__node_receive(s->node, s->space, &s->object,
+        tierce__node_receive(s->node, &s->upload, s->space,
                              &(struct tierce__object_what){.name = s->request.key,
                                                            .name_bytes = s->request.key_bytes,
                                                            .note = note,
                                                            .note_bytes = sizeof(note),
                                                            .value_bytes = s->request.value_bytes});
     if (s->rc < 0)
-        s->object = NULL;
+        s->upload = NULL;
+}
+
+static void drop_upload(struct session *s)
+{
+    tierce__object_release(tierce__upload_end(s->upload));
+    s->upload = NULL;
+}
+
+/* Whether the upload still has its memory; otherwise its bytes are dropped. */
+static bool hold_upload(struct session *s)
+{
+    if (s->upload == NULL || tierce__upload_hold(s->upload))
+        return s->upload != NULL;
+    drop_upload(s);
+    s->rc = TIERCE_E_FULL;
+    return false;
+}
+
+static void let_upload_go(struct session *s)
+{
+    if (s->upload != NULL)
+        tierce__upload_let_go(s->upload, s->filled);
 }
 
 static void publish(void *session)
@@ -129,14 +152,6 @@ static void publish(void *session)
     tierce__lock_take(lock);
     s->rc = tierce__object_publish(s->object);
     tierce__lock_drop(lock);
-    s->object = NULL;
-}
-
-static void drop_object(struct session *s)
-{
-    if (s->object != NULL)
-        tierce__node_arrived(s->node, s->request.value_bytes);
-    tierce__object_release(s->object);
     s->object = NULL;
 }
 
@@ -154,11 +169,13 @@ static void end_put(struct session *s)
     /* No answer carries it, and a client that has not set TCP_NODELAY (LMCache's) would hold its
      * next request back until it has one: 40 ms. */
     tierce__connection_acknowledge(s->connection);
-    if (s->object == NULL) {
+    bool is_there = hold_upload(s);
+    s->object = is_there ? tierce__upload_end(s->upload) : NULL;
+    s->upload = NULL;
+    if (!is_there) {
         after_put(s);
         return;
     }
-    tierce__node_arrived(s->node, s->request.value_bytes);
     s->is_working = true;
     int rc = tierce__connection_work(s->connection, publish);
     if (rc == -EBUSY) {
@@ -227,11 +244,13 @@ static size_t take(struct session *s, const uint8_t *bytes, size_t count)
         s->head_bytes += n;
         return n;
     }
-    if (s->object != NULL && n > 0) {
-        memcpy(s->object->value + s->filled, bytes, n);
-        tierce__object_filled(s->object, s->filled + n);
+    bool is_kept = n > 0 && hold_upload(s);
+    if (is_kept) {
+        memcpy(s->upload->object->value + s->filled, bytes, n);
+        tierce__object_filled(s->upload->object, s->filled + n);
     }
     s->filled += (uint32_t)n;
+    let_upload_go(s);
     return n;
 }
 
@@ -268,33 +287,33 @@ static int open_session(void *session, struct tierce__connection *connection)
 static void close_session(void *session)
 {
     struct session *s = session;
-    if (s->is_putting)
-        drop_object(s);
-    else
-        tierce__object_release(s->object);
+    drop_upload(s);
+    tierce__object_release(s->object);
 }
 
 static void *room(void *session, size_t *bytes)
 {
     struct session *s = session;
-    if (!s->is_putting || s->object == NULL || s->filled == s->request.value_bytes)
+    if (!s->is_putting || s->filled == s->request.value_bytes || !hold_upload(s))
         return NULL;
     *bytes = s->request.value_bytes - s->filled;
-    return s->object->value + s->filled;
+    return s->upload->object->value + s->filled;
 }
 
 static void filled(void *session, size_t bytes)
 {
     struct session *s = session;
     s->filled += (uint32_t)bytes;
-    tierce__object_filled(s->object, s->filled);
+    if (bytes > 0)
+        tierce__object_filled(s->upload->object, s->filled);
+    let_upload_go(s);
 }
 
 /* No more than a head, so that no byte of a value takes the way over the loop's memory. */
 static size_t wanted(const void *session)
 {
     const struct session *s = session;
-    if (s->is_putting && s->object == NULL)
+    if (s->is_putting && s->upload == NULL)
         return SIZE_MAX;
     return TIERCE__LM_REQUEST_BYTES - s->head_bytes;
 }

@@ -68,7 +68,7 @@ static int receive_some(struct tierce__native_connection *c, size_t need, uint64
 static int receive(struct tierce__native_connection *c, uint32_t *op, uint32_t *body_bytes)
 {
     uint32_t request_ms = c->native->node->config->request_ms;
-    /* Who has said who it is may be silent. */
+    /* An authenticated client may stay silent. */
     uint64_t deadline_ns =
         c->client != NULL ? TIERCE__DEADLINE_NEVER : tierce__deadline_in_ms(request_ms);
     size_t need = TIERCE__NATIVE_HEAD;
@@ -138,8 +138,8 @@ static int serve_one(struct tierce__native_connection *c)
 {
     uint32_t op, body_bytes;
     int rc = receive(c, &op, &body_bytes);
-    /* A reset is how a socket ends that was closed with the last answer unread in it; all else says
-     * that the answer was heard. */
+    /* A socket that was closed with an unread answer in it ends with a reset; any other end means
+     * that the answer was read. */
     if (rc != -ECONNRESET || c->in_used > 0)
         c->begun_by = 0;
     if (rc == 0)
@@ -292,7 +292,7 @@ static void *run_native(void *arg)
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-/* Whoever can change the folder can put another socket there. */
+/* A user who can write to the folder could replace the socket. */
 static int check_folder(const char *path, char why[256])
 {
     char folder[TIERCE__CONTROL_PATH_BYTES];

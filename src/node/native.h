@@ -7,16 +7,16 @@
 #include "node/node_private.h"
 
 /*
- * The native protocol (wire/native.h), which programs of this host speak that map the pool: a Unix
- * socket, a thread for each connection, and what each client has under way.
+ * The native protocol (wire/native.h) for programs on this host that map the pool: a Unix socket, a
+ * thread for each connection, and the operations of each client.
  *
  *     rc = tierce__native_start(&native, node, path, why);
  *     ...
  *     tierce__native_stop(native);
  *
- * What a client has is given back when its last connection closes, and not before: who is connected
- * may still write to the rooms of his stores. Loads that are late lose their leases, stores that
- * are late will not be published.
+ * A client's resources are released when its last connection closes, and not before: a connected
+ * client may still write to the memory of its stores. A late load loses its leases; a late store is
+ * not published.
  *
  * Thread: any.
  */

@@ -14,7 +14,9 @@
 /* The questions of clients, one function each: [in] what was asked, [out] the answer; returns its
  * status. */
 
-#define LAYERS_MAX     4096u
+#define LAYERS_MAX 4096u
+#define LOOKUP_FLAGS                                                                               \
+    (TIERCE_LOOKUP_PIN | TIERCE_LOOKUP_MEMORY_ONLY | TIERCE_LOOKUP_NO_WAIT | TIERCE_LOOKUP_AGAIN)
 #define POLL_MS_MAX    1000u
 #define FLUSH_MS_MAX   600000u
 #define FLUSH_MS_PIECE 1000u
@@ -178,9 +180,10 @@ static int look_up(struct call *call, const struct about *about)
                                       .from_block = ask->from_block,
                                       .tiers = ask->tiers,
                                       .pin_ms = ask->pin_ms,
+                                      .wait_ms = ask->wait_ms,
                                       .tag = ask->tag};
     struct tierce_found found;
-    if ((ask->flags & ~(TIERCE_LOOKUP_PIN | TIERCE_LOOKUP_MEMORY_ONLY)) != 0)
+    if ((ask->flags & ~LOOKUP_FLAGS) != 0)
         return TIERCE_E_ARGUMENT;
     if ((ask->flags & TIERCE_LOOKUP_PIN) != 0 &&
         (ask->session == 0 || ask->pin_ms > TIERCE_PIN_MS_MAX))
@@ -190,7 +193,8 @@ static int look_up(struct call *call, const struct about *about)
         return TIERCE_E_LIMIT;
     int rc =
         tierce_lookup(about->view->shared->view, about->chain->chain, ask->to_block, &opts, &found);
-    call->say.lookup = (struct tierce__native_found){found.blocks, found.memory_blocks};
+    call->say.lookup = (struct tierce__native_found){
+        .blocks = found.blocks, .memory_blocks = found.memory_blocks, .pending = found.pending};
     return rc;
 }
 
@@ -296,6 +300,7 @@ static int lend(struct call *call, struct about *about)
                                      .session = ask->session,
                                      .part = &about->view->part,
                                      .timeout_ms = timeout_ms,
+                                     .wait_ms = ask->wait_ms,
                                      .tiers = ask->tiers,
                                      .chain_stays = true,
                                      .keeps_pins = !takes_pins};
@@ -379,7 +384,8 @@ static int answer_load_wait(struct call *call)
     return rc;
 }
 
-/* What the client says of a chunk, of which nothing is believed that would cost others theirs. */
+/* Handles the client's verdict on a chunk. The node verifies a bad verdict itself, so that a client
+ * cannot remove chunks of others. */
 static void judge_chunk(struct tierce__loan *loan, size_t i, uint32_t verdict)
 {
     size_t count;
@@ -441,7 +447,7 @@ static int answer_load_next(struct call *call)
     return rc;
 }
 
-/* What the client says of each chunk. blocks[i]: loaded. */
+/* Handles the client's verdict on each chunk. blocks[i]: loaded. */
 static int judge(const struct call *call, const struct tierce__native_held_load *load,
                  uint32_t *blocks)
 {
@@ -653,7 +659,7 @@ static int answer_prefetch_poll(struct call *call)
         return TIERCE__NATIVE_UNKNOWN;
     uint32_t wait_ms = ask->wait_ms < POLL_MS_MAX ? ask->wait_ms : POLL_MS_MAX;
     int late = wait_ms > 0 ? tierce_prefetch_wait(held->prefetch, wait_ms) : 0;
-    (void)late; /* what has come by now is told */
+    (void)late; /* reports the progress so far */
     (void)tierce_prefetch_poll(held->prefetch, &result);
     tierce__native_put(call->client, &held->open);
     return tell_come(call, &result);

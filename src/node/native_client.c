@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "key/key.h"
 
-/* What clients have of a node: views, chains, loads, stores, prefetches and pins, and their end. */
+/* The objects of clients: views, chains, loads, stores, prefetches and pins, and their end. */
 
 /* ---- views that all clients share ------------------------------------------------------------ */
 
@@ -360,7 +360,7 @@ static void forget_chain(struct tierce__native_client *client,
     release_chain(client, chain);
 }
 
-/* A chain that begins anew, in the list. Under the lock. */
+/* A chain that starts again, in the list. Under the lock. */
 static struct tierce__native_held_chain *new_chain(struct tierce__native_client *client,
                                                    const struct tierce__native_held_view *view,
                                                    uint64_t number, const uint8_t *root)
@@ -425,8 +425,8 @@ static int extend(struct tierce__native_client *client, struct tierce__native_he
     return 0;
 }
 
-/* Another one of its number, with its blocks before `first`, because somebody uses it as it is.
- * Under the lock. */
+/* Another chain of its number, with its blocks before `first`, because a request is using the old
+ * one. Under the lock. */
 static struct tierce__native_held_chain *split(struct tierce__native_client *client,
                                                const struct tierce__native_held_view *view,
                                                struct tierce__native_held_chain *chain,
@@ -663,7 +663,7 @@ static struct tierce__native_open *take_any(struct tierce__native_client *client
     return open;
 }
 
-/* Nobody else has the client any more. */
+/* No other thread uses the client any more. */
 static void end_client(struct tierce__native_client *client)
 {
     struct tierce__native_open *open;

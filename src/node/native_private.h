@@ -15,8 +15,8 @@
 #include "node/native.h"
 #include "wire/native.h"
 
-/* What native.c (sockets), native_client.c (what clients have) and native_calls.c (questions)
- * share. */
+/* Shared by native.c (sockets), native_client.c (objects of clients) and native_calls.c
+ * (requests). */
 
 #define TIERCE__NATIVE_PIN_BINS     64u
 #define TIERCE__NATIVE_ENGINE_BYTES 128u /* of a name, with its NUL */
@@ -33,7 +33,7 @@ struct tierce__native {
     _Atomic bool is_draining, is_ending; /* relaxed */
     _Atomic uint64_t transfers;          /* loads and stores of all clients; relaxed */
 
-    struct tierce__lock lock; /* NATIVE: what follows */
+    struct tierce__lock lock; /* NATIVE: protects the following fields */
     struct tierce__cond changed;
     struct tierce__list clients, connections, views;
     uint32_t connection_count;
@@ -50,7 +50,7 @@ struct tierce__native_shared {
     uint32_t refs;                            /* under NATIVE */
 };
 
-/* What a client has by a number. */
+/* An object that a client names by a number. */
 struct tierce__native_open {
     struct tierce__list node;
     uint64_t number;
@@ -62,7 +62,7 @@ struct tierce__native_held_view {
     struct tierce__native_open open;
     struct tierce__native_shared *shared;
     struct tierce_part part;
-    uint32_t refs; /* of what is open on it, and of the client until it is closed */
+    uint32_t refs; /* of objects opened on it, and of the client until it is closed */
 };
 
 struct tierce__native_held_load {
@@ -116,7 +116,7 @@ struct tierce__native_client {
     uint8_t id[TIERCE__NATIVE_ID_BYTES];
     uint64_t pid;
 
-    struct tierce__lock lock; /* NATIVE_CLIENT: what follows */
+    struct tierce__lock lock; /* NATIVE_CLIENT: protects the following fields */
     uint64_t last_number;
     struct tierce__list lists[TIERCE__NATIVE_LISTS];
     uint32_t counts[TIERCE__NATIVE_LISTS];
@@ -133,14 +133,14 @@ struct tierce__native_connection {
     struct tierce__native_client *client; /* after HELLO */
     int fd;
     int pid;
-    uint8_t *in; /* what has come: [in_used] of in_room */
+    uint8_t *in; /* received bytes: [in_used] of in_room */
     size_t in_used, in_room;
     struct tierce__native_frame out;
     uint8_t *rows; /* of the answer that is being made */
     size_t rows_room;
     bool sends_pool; /* with the next answer */
-    /* What the last answer has begun, of which nobody may have heard yet: by what question, or 0,
-     * and its number. */
+    /* The object that the last answer has begun, and that the client may not know yet: the
+     * operation that began it, or 0, and its number. */
     enum tierce__native_op begun_by;
     uint64_t begun;
 };
@@ -226,8 +226,8 @@ void tierce__native_end_prefetch(struct tierce__native_client *client,
 TIERCE_MUSTUSE int tierce__native_answer(struct tierce__native_connection *connection, uint32_t op,
                                          const uint8_t *body, size_t body_bytes);
 
-/* Ends what the last answer has begun, which nobody has heard of: not been told, or not been read
- * when the connection was closed. */
+/* Ends the object that the last answer began if the client does not know it: the answer was not
+ * sent, or was not read when the connection was closed. */
 void tierce__native_end_unheard(struct tierce__native_connection *connection);
 
 #endif

@@ -2,9 +2,11 @@
 #include "node/node.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/log.h"
+#include "engine/smalls.h"
 #include "node/door.h"
 #include "node/native.h"
 #include "node/node_private.h"
@@ -13,13 +15,14 @@
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
+#include <tierce/operate.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 enum { WORKER_QUEUE_MAX = 65536, GRACE_TICK_MS = 250, DRAIN_TICK_MS = 20 };
 
-/* What only this file needs. */
+/* A node with the fields that only this file needs. */
 struct whole {
     struct tierce__node node;
     struct tierce__door *resp, *lm;
@@ -69,56 +72,91 @@ int tierce__node_find(struct tierce__node *node, struct tierce__objects *space,
     return rc;
 }
 
-int tierce__node_receive(struct tierce__node *node, struct tierce__objects *space,
-                         struct tierce__object **out, const struct tierce__object_what *what)
+static bool is_allowed(const struct tierce__node *node, const struct tierce__object_what *what)
 {
-    if (what->value_bytes > node->config->value_max || what->name_bytes == 0 ||
-        what->name_bytes > TIERCE__OBJECT_NAME_MAX)
-        return TIERCE_E_LIMIT;
-    uint64_t before =
-        atomic_fetch_add_explicit(&node->incoming_bytes, what->value_bytes, memory_order_relaxed);
-    int rc = before + what->value_bytes <= node->config->incoming_max
-                 ? tierce__object_create(space, out, what)
-                 : TIERCE_E_FULL;
-    if (rc < 0)
-        tierce__node_arrived(node, what->value_bytes);
-    return rc;
+    return what->value_bytes <= node->config->value_max && what->name_bytes > 0 &&
+           what->name_bytes <= TIERCE__OBJECT_NAME_MAX;
 }
 
-void tierce__node_arrived(struct tierce__node *node, uint64_t value_bytes)
+int tierce__node_receive(struct tierce__node *node, struct tierce__upload **out,
+                         struct tierce__objects *space, const struct tierce__object_what *what)
 {
-    atomic_fetch_sub_explicit(&node->incoming_bytes, value_bytes, memory_order_relaxed);
+    return is_allowed(node, what) ? tierce__upload_begin(&node->uploads, out, space, what)
+                                  : TIERCE_E_LIMIT;
+}
+
+int tierce__node_create(struct tierce__node *node, struct tierce__object **out,
+                        struct tierce__objects *space, const struct tierce__object_what *what)
+{
+    return is_allowed(node, what) ? tierce__upload_create(&node->uploads, out, space, what)
+                                  : TIERCE_E_LIMIT;
+}
+
+/* Stores, finds and removes a value. Returns 0, an error, or 1 if what was found differs. */
+static int probe(struct tierce__node *node, const char *name, size_t name_bytes,
+                 uint64_t value_bytes)
+{
+    struct tierce__objects *space = tierce__access_space(node->access, TIERCE__SPACE_PROBE);
+    struct tierce__object *object = NULL;
+    bool is_same, was = false;
+    struct tierce__object_what what = {
+        .name = name, .name_bytes = name_bytes, .value_bytes = value_bytes};
+    TIERCE_ASSERT(value_bytes >= name_bytes);
+    int rc = tierce__object_create(space, &object, &what);
+    if (rc < 0)
+        return rc;
+    memset(object->value, 0, (size_t)value_bytes);
+    memcpy(object->value + value_bytes - name_bytes, name, name_bytes);
+    rc = tierce__object_publish(object);
+    if (rc == 0)
+        rc = tierce__node_find(node, space, &object, name, name_bytes);
+    if (rc < 0)
+        return rc;
+    is_same = object->what.value_bytes == value_bytes &&
+              tierce__object_verified(object, value_bytes) &&
+              memcmp(object->value + value_bytes - name_bytes, name, name_bytes) == 0;
+    tierce__object_release(object);
+    rc = tierce__object_remove(space, name, name_bytes, &was);
+    return rc < 0 ? rc : !is_same || !was;
 }
 
 bool tierce__node_is_ready(struct tierce__node *node, char why[256])
 {
     static _Atomic uint64_t probes;
-    struct tierce__objects *space = tierce__access_space(node->access, TIERCE__SPACE_PROBE);
-    struct tierce__object *object = NULL;
+    static const struct {
+        uint64_t bytes;
+        const char *text;
+    } sizes[] = {{64, "a small value"}, {TIERCE__SMALL_VALUE_MAX + 1, "a value above 64 KiB"}};
     char name[64];
-    bool is_same = false, was = false;
-    /* Two who ask at once must not take each other's away. */
-    int bytes = snprintf(name, sizeof(name), "probe %ld %llu", (long)getpid(),
-                         (unsigned long long)atomic_fetch_add(&probes, 1));
-    int rc = tierce__object_create(space, &object,
-                                   &(struct tierce__object_what){.name = name,
-                                                                 .name_bytes = (size_t)bytes,
-                                                                 .value_bytes = (uint64_t)bytes});
-    if (rc == 0) {
-        memcpy(object->value, name, (size_t)bytes);
-        rc = tierce__object_publish(object);
+    int rc = 0;
+    why[0] = '\0';
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes) && rc == 0; i++) {
+        /* Two who ask at once must not take each other's away. */
+        int bytes = snprintf(name, sizeof(name), "probe %ld %llu", (long)getpid(),
+                             (unsigned long long)atomic_fetch_add(&probes, 1));
+        rc = probe(node, name, (size_t)bytes, sizes[i].bytes);
+        if (rc != 0)
+            snprintf(why, 256, "a probe of the data path with %s failed: %s", sizes[i].text,
+                     rc < 0 ? tierce_strerror(rc)
+                            : "the value that was read differs from the stored value");
     }
-    if (rc == 0)
-        rc = tierce__node_find(node, space, &object, name, (size_t)bytes);
-    if (rc == 0) {
-        is_same = tierce__object_verified(object, (uint64_t)bytes) &&
-                  memcmp(object->value, name, (size_t)bytes) == 0;
-        tierce__object_release(object);
-        rc = tierce__object_remove(space, name, (size_t)bytes, &was);
-    }
-    snprintf(why, 256, "a probe of the data path: %s",
-             rc < 0 ? tierce_strerror(rc) : "not what was stored came back");
-    return rc == 0 && is_same && was;
+    return rc == 0;
+}
+
+bool tierce__node_has_disk(struct tierce__node *node, char why[256])
+{
+    struct tierce_engine_stats stats = {.size = sizeof(stats)};
+    const char *path = node->config->disk_path;
+    why[0] = '\0';
+    if (path[0] == '\0')
+        return true;
+    tierce_engine_stats(node->engine, &stats);
+    if (stats.disk_open_status != 0)
+        snprintf(why, 256, "disk.path %.160s cannot be used: %.60s", path,
+                 tierce_strerror((int)stats.disk_open_status));
+    else if (stats.disk_in_service_now == 0)
+        snprintf(why, 256, "disk.path %.160s is out of service after errors", path);
+    return why[0] == '\0';
 }
 
 /* ---- the first loop's clock ------------------------------------------------------------------ */
@@ -177,11 +215,32 @@ static int read_certificates(struct tierce__tls_context **out,
     return tierce__tls_server_context(out, &files, why);
 }
 
+/* An engine continues on memory if it cannot use its folder; a node only with disk.optional. */
+static int check_disk(struct tierce__node *node, char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    struct tierce_engine_stats stats = {.size = sizeof(stats)};
+    char reason[256];
+    if (tierce__node_has_disk(node, reason))
+        return 0;
+    if (node->config->disk_is_optional) {
+        tierce__log(TIERCE_LOG_WARN, "node_memory_only", "reason=\"%s\"", reason);
+        return 0;
+    }
+    tierce_engine_stats(node->engine, &stats);
+    snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
+             "%s; with disk.optional: true the node starts on memory only", reason);
+    return stats.disk_open_status != 0 ? (int)stats.disk_open_status : -EIO;
+}
+
 static int open_parts(struct whole *whole, const struct tierce__node_config *config,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     struct tierce__node *node = &whole->node;
     int rc = tierce_engine_open(&node->engine, config->engine, why);
+    if (rc == 0)
+        rc = tierce_engine_set_role(node->engine, "node");
+    if (rc == 0)
+        rc = check_disk(node, why);
     if (rc < 0)
         return rc;
     rc = tierce__access_create(&node->access, node->engine, config->token_file, why);
@@ -238,8 +297,11 @@ int tierce__node_start(struct tierce__node **out, const struct tierce__node_conf
     node->find_ms = config->find_ms;
     node->may_wait = config->may_wait;
     node->started_ns = tierce__now_ns();
+    tierce__uploads_init(&node->uploads, config->incoming_max);
     for (size_t i = 0; i < TIERCE__NODE_NAME_LOCKS; i++)
         tierce__lock_init(&node->name_locks[i], TIERCE__LOCK_NODE_NAME);
+    tierce__lock_init(&node->clients_lock, TIERCE__LOCK_NODE_CLIENTS);
+    tierce__list_init(&node->clients);
     int rc = open_parts(whole, config, why);
     if (rc == 0)
         rc = listen_to(whole, config, why);
@@ -316,7 +378,7 @@ static uint32_t end_all(struct tierce__node *node, bool at_once)
     return left;
 }
 
-/* Whoever waits for the engine has an answer by its deadline, so this ends. */
+/* Every wait for the engine has a deadline, so this ends. */
 static void drain(struct tierce__node *node)
 {
     uint64_t until = tierce__deadline_in_ms(node->config->drain_ms);
@@ -347,7 +409,9 @@ void tierce__node_stop(struct tierce__node *node)
     tierce__access_destroy(node->access);
     tierce__tls_context_destroy(node->tls);
     tierce_engine_close(node->engine);
+    tierce__uploads_fini(&node->uploads);
     for (size_t i = 0; i < TIERCE__NODE_NAME_LOCKS; i++)
         tierce__lock_fini(&node->name_locks[i]);
+    tierce__lock_fini(&node->clients_lock);
     tierce__free(whole);
 }

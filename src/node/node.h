@@ -15,7 +15,8 @@
 struct tierce__node;
 
 /* [borrow] config until stop. Errors, *out untouched, `why` in words: TIERCE_E_CONFIG, negative
- * errno (a port that is taken), -ENOMEM. */
+ * errno (a port that is taken), -ENOMEM; the store folder's status if it cannot be used and
+ * disk.optional is false. */
 TIERCE_MUSTUSE int tierce__node_start(struct tierce__node **out,
                                       const struct tierce__node_config *config,
                                       char why[TIERCE_CONFIG_ERROR_BYTES]);
@@ -26,9 +27,17 @@ struct tierce__node_ports {
 };
 void tierce__node_ports(const struct tierce__node *node, struct tierce__node_ports *out);
 
+/* Writes a line for the log: version, tiers, sizes, chunks found. */
+#define TIERCE__NODE_TEXT_BYTES 1024u
+void tierce__node_describe(const struct tierce__node *node, char text[TIERCE__NODE_TEXT_BYTES]);
+
 /* Whether a value can be stored, found and removed; `why` in words where not. Blocks at most
  * timeout.load. Thread: any. */
 bool tierce__node_is_ready(struct tierce__node *node, char why[256]);
+
+/* Whether the disk is in service; if not, `why` is the reason. True without a disk. Thread: any.
+ * Does not block. */
+bool tierce__node_has_disk(struct tierce__node *node, char why[256]);
 
 /* Reads tokens and certificates again, all of them or none: sessions whose token is gone are
  * refused from their next command on, connections that are there keep their certificates. Errors,

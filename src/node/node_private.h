@@ -9,9 +9,10 @@
 #include "node/config.h"
 #include "node/connection.h"
 #include "node/grace.h"
+#include "node/upload.h"
 #include "serve/serve.h"
 
-/* What the files of a node share. */
+/* Shared by the files of a node. */
 
 enum tierce__node_counter {
 #define TIERCE_COUNTER(name, text) TIERCE__NODE_##name,
@@ -43,11 +44,14 @@ struct tierce__node {
     struct tierce__poll_loop **loops;
     size_t loop_count;
     struct tierce__lock
-        name_locks[TIERCE__NODE_NAME_LOCKS]; /* NODE_NAME: whoever changes a value */
+        name_locks[TIERCE__NODE_NAME_LOCKS]; /* NODE_NAME: held while a value is changed */
+
+    struct tierce__lock clients_lock; /* NODE_CLIENTS */
+    struct tierce__list clients;      /* connections of Redis' protocol */
 
     struct tierce__addresses *addresses; /* NULL: no limit */
     _Atomic uint64_t ids;                /* of connections. relaxed, as all below */
-    _Atomic uint64_t incoming_bytes;     /* of values that arrive */
+    struct tierce__uploads uploads;      /* values being received */
     _Atomic uint32_t connections_now;
     _Atomic bool is_draining;
     _Atomic uint64_t counters[TIERCE__NODE_COUNTERS];
@@ -59,7 +63,8 @@ static inline void tierce__node_count(struct tierce__node *node, enum tierce__no
     atomic_fetch_add_explicit(&node->counters[counter], by, memory_order_relaxed);
 }
 
-/* Of whoever changes the value of a name, from the look at the old one to the end. */
+/* The lock to hold while the value of a name is changed, from the check of the old value to the
+ * end. */
 struct tierce__lock *tierce__node_name_lock(struct tierce__node *node, const void *name,
                                             size_t name_bytes);
 
@@ -69,11 +74,14 @@ TIERCE_MUSTUSE int tierce__node_find(struct tierce__node *node, struct tierce__o
                                      size_t name_bytes);
 
 /* Room for a value that will arrive, within limit.value and limit.incoming. Errors: as
- * tierce__object_create's. It ends with arrived, before publish or release. */
-TIERCE_MUSTUSE int tierce__node_receive(struct tierce__node *node, struct tierce__objects *space,
-                                        struct tierce__object **out,
+ * tierce__object_create's. */
+TIERCE_MUSTUSE int tierce__node_receive(struct tierce__node *node, struct tierce__upload **out,
+                                        struct tierce__objects *space,
                                         const struct tierce__object_what *what);
-void tierce__node_arrived(struct tierce__node *node, uint64_t value_bytes);
+/* The same for a value that has been received in full. */
+TIERCE_MUSTUSE int tierce__node_create(struct tierce__node *node, struct tierce__object **out,
+                                       struct tierce__objects *space,
+                                       const struct tierce__object_what *what);
 
 extern const struct tierce__protocol tierce__resp_protocol, tierce__lm_protocol;
 

@@ -21,8 +21,8 @@ static void wake(struct tierce__loop *base)
     TIERCE_ASSERT(n == (ssize_t)sizeof(one) || errno == EAGAIN);
 }
 
-/* A pointer of an event that comes after its source was closed in the same round would be stale:
- * whoever closes leaves the memory until the round is over (tierce__loop_post). */
+/* The pointer of an event would be stale if its source was closed earlier in the same round, so a
+ * closed source's memory stays until the round is over (tierce__loop_post). */
 static void take_events(struct tierce__poll_loop *loop, int timeout_ms)
 {
     struct epoll_event events[EVENTS_AT_ONCE];
@@ -41,7 +41,7 @@ static void run_again(struct tierce__poll_loop *loop)
 {
     struct tierce__list now;
     tierce__list_init(&now);
-    while (!tierce__list_empty(&loop->again)) { /* what is added meanwhile waits */
+    while (!tierce__list_empty(&loop->again)) { /* sources added meanwhile wait */
         struct tierce__list *first = loop->again.next;
         tierce__list_remove(first);
         tierce__list_push_back(&now, first);

@@ -7,11 +7,10 @@
 #include "serve/loop.h"
 
 /*
- * A loop that epoll turns, on a thread of its own. What is watched is registered once, edge
- * triggered, for both directions: whoever reads or writes goes on until the socket has no more, and
- * no system call is spent on saying what is awaited. (libuv reads into buffers that it asks for
- * before it knows what comes, and one epoll_ctl goes with each change of direction; values go
- * straight from and to the pool here.)
+ * An epoll loop on its own thread. A source is registered once, edge triggered, for both
+ * directions. A reader or writer continues until the socket would block, so no system call changes
+ * the registration. (libuv reads into buffers that it asks for before it knows what comes, and one
+ * epoll_ctl goes with each change of direction; values go straight from and to the pool here.)
  */
 
 #define TIERCE__POLL_SCRATCH_BYTES (64u << 10)
@@ -28,7 +27,7 @@ struct tierce__poll_loop {
     pthread_t thread;
     bool is_ending;
     struct tierce__list again;
-    struct tierce__list members;   /* whoever belongs to the loop: connections. Owner only */
+    struct tierce__list members;   /* the loop's members: connections. Owner only */
     _Atomic uint32_t member_count; /* relaxed: to choose the loop of a new one, and to wait */
     uint8_t scratch[TIERCE__POLL_SCRATCH_BYTES], plain[TIERCE__POLL_SCRATCH_BYTES];
 };

@@ -3,12 +3,13 @@
 #include "base/lock.h"
 #include "node/resp_session.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /*
- * When a value ends, as SET, SETEX and PSETEX say it, and the commands that change it: EXPIRE,
- * PEXPIRE, EXPIREAT, PEXPIREAT, PERSIST. The end is part of what the tiers keep and verify, so a
- * value whose end changes is stored anew.
+ * The expiry of values in SET, SETEX and PSETEX, and the commands that change it: EXPIRE, PEXPIRE,
+ * EXPIREAT, PEXPIREAT, PERSIST. The tiers store and verify the expiry with the value, so a value
+ * whose expiry changes is stored again.
  */
 
 static bool is_command(const struct tierce__resp_session *s, const char *name)
@@ -44,11 +45,14 @@ bool tierce__resp_read_expiry(uint64_t *out_ms, const struct tierce__resp_arg *w
 /* SETEX name seconds value, PSETEX name milliseconds value */
 void tierce__resp_setex(struct tierce__resp_session *s)
 {
+    int64_t number;
     bool is_ms = is_command(s, "PSETEX");
     const struct tierce__resp_arg unit = {.text = is_ms ? "PX" : "EX", .bytes = 2};
     s->set = (struct tierce__resp_set){0};
     if (!tierce__resp_is_name(&s->request.args[1]))
-        tierce__resp_error(s, "ERR a key is 1 to 1024 bytes long");
+        tierce__resp_error(s, "%s", TIERCE__RESP_KEY_ERROR);
+    else if (!tierce__resp_arg_int(&s->request.args[2], &number))
+        tierce__resp_error(s, "ERR value is not an integer or out of range");
     else if (!tierce__resp_read_expiry(&s->set.expires_ms, &unit, &s->request.args[2]))
         tierce__resp_error(s, "ERR invalid expire time in '%s' command",
                            is_ms ? "psetex" : "setex");
@@ -66,24 +70,31 @@ static bool is_wanted(const struct tierce__resp_expire *expire, uint64_t before_
            !(expire->lt && before_ms != 0 && expire->at_ms >= (int64_t)before_ms);
 }
 
+int tierce__resp_write(struct tierce__resp_session *s, const void *bytes, uint64_t count,
+                       uint64_t expires_ms)
+{
+    const struct tierce__resp_arg *name = &s->request.args[1];
+    struct tierce__object *object;
+    int rc = tierce__node_create(s->node, &object, s->who.space,
+                                 &(struct tierce__object_what){.name = name->text,
+                                                               .name_bytes = name->bytes,
+                                                               .value_bytes = count,
+                                                               .expires_ms = expires_ms});
+    if (rc < 0)
+        return rc;
+    memcpy(object->value, bytes, (size_t)count);
+    return tierce__object_publish(object);
+}
+
 static int store_anew(struct tierce__resp_session *s, struct tierce__object *old,
                       uint64_t expires_ms)
 {
-    struct tierce__object_what what = old->what;
-    struct tierce__object *fresh;
-    if (!tierce__object_verified(old, what.value_bytes))
-        return TIERCE_E_MISS;
-    what.expires_ms = expires_ms;
-    int rc = tierce__node_receive(s->node, s->who.space, &fresh, &what);
-    if (rc < 0)
-        return rc;
-    memcpy(fresh->value, old->value, (size_t)what.value_bytes);
-    tierce__node_arrived(s->node, what.value_bytes);
-    return tierce__object_publish(fresh);
+    return tierce__object_verified(old, old->what.value_bytes)
+               ? tierce__resp_write(s, old->value, old->what.value_bytes, expires_ms)
+               : TIERCE_E_MISS;
 }
 
-/* Under the lock of the name. Returns 1: changed, 0: not, or an error. */
-static int change(struct tierce__resp_session *s)
+int tierce__resp_change_end(struct tierce__resp_session *s)
 {
     const struct tierce__resp_arg *name = &s->request.args[1];
     const struct tierce__resp_expire *expire = &s->expire;
@@ -111,7 +122,7 @@ static void change_work(void *session)
     const struct tierce__resp_arg *name = &s->request.args[1];
     struct tierce__lock *lock = tierce__node_name_lock(s->node, name->text, name->bytes);
     tierce__lock_take(lock);
-    s->rc = change(s);
+    s->rc = tierce__resp_change_end(s);
     tierce__lock_drop(lock);
 }
 
@@ -132,7 +143,7 @@ static void begin(struct tierce__resp_session *s)
 }
 
 /* NULL, or what is to be said. */
-static const char *read_options(struct tierce__resp_session *s)
+static const char *read_options(struct tierce__resp_session *s, char unknown[128])
 {
     struct tierce__resp_expire *expire = &s->expire;
     for (size_t i = 3; i < s->request.count; i++) {
@@ -145,8 +156,11 @@ static const char *read_options(struct tierce__resp_session *s)
             expire->gt = true;
         else if (tierce__resp_arg_is(word, "LT"))
             expire->lt = true;
-        else
-            return "ERR Unsupported option; NX, XX, GT and LT are served";
+        else {
+            snprintf(unknown, 128, "ERR Unsupported option %.80s",
+                     word->text != NULL ? word->text : "");
+            return unknown;
+        }
     }
     if (expire->nx && (expire->xx || expire->gt || expire->lt))
         return "ERR NX and XX, GT or LT options at the same time are not compatible";
@@ -160,14 +174,17 @@ void tierce__resp_run_expire(struct tierce__resp_session *s)
     bool is_at = is_command(s, "EXPIREAT") || is_command(s, "PEXPIREAT");
     bool is_ms = is_command(s, "PEXPIRE") || is_command(s, "PEXPIREAT");
     s->expire = (struct tierce__resp_expire){0};
-    const char *wrong = read_options(s);
-    if (!tierce__resp_arg_int(&s->request.args[2], &s->expire.at_ms))
-        tierce__resp_error(s, "ERR value is not an integer or out of range");
-    else if (wrong != NULL)
+    char unknown[128];
+    const char *wrong = read_options(s, unknown);
+    if (wrong != NULL)
         tierce__resp_error(s, "%s", wrong);
+    else if (!tierce__resp_arg_int(&s->request.args[2], &s->expire.at_ms))
+        tierce__resp_error(s, "ERR value is not an integer or out of range");
     else if (!read_when(&s->expire.at_ms, is_ms, is_at))
-        tierce__resp_error(s, "ERR invalid expire time in '%.16s' command",
-                           s->request.args[0].text);
+        tierce__resp_error(s, "ERR invalid expire time in '%s' command",
+                           is_at   ? (is_ms ? "pexpireat" : "expireat")
+                           : is_ms ? "pexpire"
+                                   : "expire");
     else
         begin(s);
 }

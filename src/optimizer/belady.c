@@ -28,7 +28,7 @@ static int map_file(struct tierce__future *f, const char *folder)
     int rc = 0, fd = tierce__open_temporary(folder);
     if (fd < 0)
         return fd;
-    /* Room for all of it now: a full disk is an error here and not a signal later. */
+    /* Allocates the whole file now, so that a full disk is an error here and not a signal later. */
     rc = -posix_fallocate(fd, 0, (off_t)bytes);
     void *map = rc == 0 ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : NULL;
     if (map == MAP_FAILED)
@@ -95,7 +95,7 @@ void tierce__future_destroy(struct tierce__future *future)
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
-/* A heap entry is old, and passed over, when the block's next use is another by now. */
+/* A heap entry is stale, and skipped, if the block's next use has changed. */
 struct candidate {
     uint32_t next, depth, block;
 };
@@ -146,8 +146,8 @@ static bool is_old(const struct cache *c, const struct candidate *candidate)
     return c->next[candidate->block] != candidate->next;
 }
 
-/* Room for `count` more; old entries go first, so that the heap is at most twice the cache and a
- * request. */
+/* Reserves room for `count` more entries. Stale entries are removed first, so the heap has at most
+ * twice the size of the cache plus a request. */
 static int make_heap_room(struct cache *c, uint32_t count)
 {
     if (c->heap_count + count <= c->heap_room)
@@ -207,13 +207,19 @@ static int use(struct cache *c, const struct tierce__recorded *request, const ui
 }
 
 static void look_up(struct cache *c, const struct tierce__recorded *request,
-                    const struct tierce__match *matches, size_t match_count, uint32_t *hits)
+                    const struct tierce__match *matches, size_t match_count, uint32_t *hits,
+                    struct tierce__belady_count *counts)
 {
+    const uint8_t *internal = tierce__recorded_internal(request);
     const uint32_t *blocks = tierce__recorded_blocks(request);
     for (uint32_t i = 0; i < request->read_count; i++)
         c->there[i] = c->next[blocks[i]] != ABSENT;
-    for (size_t m = 0; m < match_count; m++)
+    for (size_t m = 0; m < match_count; m++) {
         hits[m] = tierce__match_count(&matches[m], c->there, request->read_count);
+        counts[m].hits += hits[m];
+        counts[m].internal_hits +=
+            tierce__match_internal(&matches[m], c->there, internal, request->read_count, hits[m]);
+    }
 }
 
 static int init_cache(struct cache *c, const struct tierce__recording *recording, uint64_t capacity)
@@ -230,8 +236,9 @@ static int init_cache(struct cache *c, const struct tierce__recording *recording
 }
 
 int tierce__belady_watch(const struct tierce__future *future, uint64_t capacity,
-                         const struct tierce__match *matches, size_t match_count, uint64_t *hits,
-                         tierce__belady_lookup_fn *fn, void *arg)
+                         const struct tierce__match *matches, size_t match_count,
+                         struct tierce__belady_count *counts, tierce__belady_lookup_fn *fn,
+                         void *arg)
 {
     uint32_t found[TIERCE__BELADY_MATCHES_MAX];
     if (match_count > TIERCE__BELADY_MATCHES_MAX)
@@ -239,16 +246,14 @@ int tierce__belady_watch(const struct tierce__future *future, uint64_t capacity,
     for (size_t m = 0; m < match_count; m++) {
         if (matches[m].kind == TIERCE__MATCH_STREAM)
             return TIERCE_E_ARGUMENT;
-        hits[m] = 0;
+        counts[m] = (struct tierce__belady_count){0};
     }
     struct cache cache;
     int rc = init_cache(&cache, future->recording, capacity);
     const uint32_t *next = future->next;
     for (const struct tierce__recorded *r = tierce__recording_first(future->recording);
          rc == 0 && r != NULL; r = tierce__recording_next(future->recording, r)) {
-        look_up(&cache, r, matches, match_count, found);
-        for (size_t m = 0; m < match_count; m++)
-            hits[m] += found[m];
+        look_up(&cache, r, matches, match_count, found, counts);
         if (fn != NULL)
             fn(arg, r, found);
         rc = use(&cache, r, next);
@@ -263,5 +268,9 @@ int tierce__belady_watch(const struct tierce__future *future, uint64_t capacity,
 int tierce__belady_run(const struct tierce__future *future, uint64_t capacity,
                        const struct tierce__match *matches, size_t match_count, uint64_t *hits)
 {
-    return tierce__belady_watch(future, capacity, matches, match_count, hits, NULL, NULL);
+    struct tierce__belady_count counts[TIERCE__BELADY_MATCHES_MAX];
+    int rc = tierce__belady_watch(future, capacity, matches, match_count, counts, NULL, NULL);
+    for (size_t m = 0; rc == 0 && m < match_count; m++)
+        hits[m] = counts[m].hits;
+    return rc;
 }

@@ -6,12 +6,12 @@
 #include "optimizer/recording.h"
 
 /*
- * What no policy can beat: a cache that knows the future (Belady 1966), and need not store what it
- * is given. After each request it keeps, of what it has and what came, the blocks whose next use is
- * nearest; of equal ones the shallower, since without its prefix a block is no prefix hit. What is
- * never used again is dropped at once. For blocks of one size this is the most hits there can be,
- * of prefixes and of single blocks, where ids stand for prefixes and no request names one twice. By
- * a window it is not: the last blocks of a chain alone count for all of it.
+ * An upper bound for all policies: a cache that knows the future (Belady 1966) and need not store
+ * every block. After each request it keeps those cached and requested blocks whose next use is
+ * nearest; ties go to the shallower block, because a block without its prefix is no prefix hit.
+ * Blocks that are never used again are dropped at once. For blocks of one size this is the maximum
+ * number of hits, of prefixes and of single blocks, if ids identify prefixes and no request repeats
+ * a block. It is no bound for window matches, which need only the last blocks of a chain.
  *
  * A first pass from the end of the recording writes the next use of each block into a second
  * temporary file (4 bytes a block); each capacity then reads both from the start.
@@ -45,12 +45,17 @@ TIERCE_MUSTUSE int tierce__belady_run(const struct tierce__future *future, uint6
                                       const struct tierce__match *matches, size_t match_count,
                                       uint64_t *hits);
 
-/* The same; fn is told of each lookup and how many of its blocks hit under each match, unless it is
- * NULL. */
+struct tierce__belady_count {
+    uint64_t hits, internal_hits; /* of these, hits on blocks that the engine held itself */
+};
+
+/* The same; calls fn, unless it is NULL, for each lookup with the number of its hits under each
+ * match. */
 typedef void tierce__belady_lookup_fn(void *arg, const struct tierce__recorded *request,
                                       const uint32_t *hits);
 TIERCE_MUSTUSE int tierce__belady_watch(const struct tierce__future *future, uint64_t capacity,
                                         const struct tierce__match *matches, size_t match_count,
-                                        uint64_t *hits, tierce__belady_lookup_fn *fn, void *arg);
+                                        struct tierce__belady_count *counts,
+                                        tierce__belady_lookup_fn *fn, void *arg);
 
 #endif

@@ -10,7 +10,7 @@
 #define GROUP_WORDS (GROUP_SLOTS / 64)
 #define SLOTS_LEAST (1u << 16)
 #define NEVER       UINT32_MAX
-#define AHEAD       8u /* slots fetched before they are asked for */
+#define AHEAD       8u /* slots that are prefetched */
 
 struct tierce__curve {
     enum tierce__touch_order order;
@@ -92,7 +92,7 @@ static void leave_slot(struct tierce__curve *c, uint32_t slot)
         tree_add(c, slot / GROUP_SLOTS, UINT32_MAX);
 }
 
-/* Closes the line up: the blocks keep their order and hold the first slots. */
+/* Compacts the line: the blocks keep their order and get the first slots. */
 static void close_up(struct tierce__curve *c)
 {
     for (uint32_t b = 0; b < c->block_room; b++) {
@@ -113,7 +113,7 @@ static void close_up(struct tierce__curve *c)
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-/* Lengthens what has a place for each capacity, from `had` to `room`, with zeros. */
+/* Extends the arrays by capacity from `had` to `room`, with zeros. */
 static int grow_capacities(void **array, size_t size, size_t had, size_t room)
 {
     uint8_t *longer = tierce__realloc(*array, room * size);
@@ -156,7 +156,8 @@ static int grow_blocks(struct tierce__curve *c, uint32_t block)
     return 0;
 }
 
-/* Makes room for `count` touches: closes the line up, and lengthens it when most of it is held. */
+/* Makes room for `count` touches: compacts the line, and extends it if most of its slots are
+ * held. */
 static int make_slots(struct tierce__curve *c, uint32_t count)
 {
     uint64_t wanted = 2 * ((uint64_t)c->block_count + count);
@@ -212,8 +213,8 @@ static int make_room(struct tierce__curve *c, const uint32_t *blocks, uint32_t c
 
 /* ---- a request ------------------------------------------------------------------------------- */
 
-/* Each block that hits adds its tokens where it begins to hit. The costs of leading parts do not
- * decrease, so that at any capacity those of a whole leading part are summed. */
+/* Each block adds its tokens at the capacity at which it begins to hit. Costs do not decrease along
+ * the prefix, so the sum at any capacity covers a whole leading part. */
 static void sum_tokens(struct tierce__curve *c, size_t match, uint32_t count, uint64_t input_tokens)
 {
     struct tierce__curve_sum *sums = c->sums[match];

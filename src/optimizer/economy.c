@@ -100,7 +100,7 @@ double tierce__break_even_residency(const struct tierce__setup *setup, double to
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* What a cache is worth an hour, whether it is a row's or a point of a curve. */
+/* The hourly value of a cache, for a row or a point of a curve. */
 struct worth {
     uint64_t capacity;
     double saved, cost;
@@ -161,7 +161,7 @@ static void value_row(struct tierce__economy *e, struct tierce__economy_row *out
     out->break_even_residency = tierce__break_even_residency(s, row->hit_tokens, row->hit_squares);
 }
 
-/* Of the whole trace: what all prompts cost without a cache. */
+/* The cost of all prompts of the trace without a cache. */
 static void sum_prompts(struct tierce__economy *e, const struct tierce__recording *recording)
 {
     double squares = 0;
@@ -202,7 +202,7 @@ static int compare_worths(const void *a, const void *b)
     return (x->capacity > y->capacity) - (x->capacity < y->capacity);
 }
 
-/* All that is known of a line, by capacity, from the empty cache on. */
+/* The points of a line by capacity, beginning with the empty cache. */
 struct line {
     struct worth *worths; /* [count] heap */
     size_t count;
@@ -253,7 +253,7 @@ static double slope(const struct worth *a, const struct worth *b)
     return (b->saved - a->saved) / (double)(b->capacity - a->capacity);
 }
 
-/* Leaves the corners of the smallest concave function over the line's savings. */
+/* Keeps the corners of the concave hull of the line's savings. */
 static void make_hull(struct line *line)
 {
     size_t kept = 0;
@@ -276,7 +276,7 @@ static double saved_per_dollar(const struct worth *a, const struct worth *b)
     return cost > 0 ? saved / cost : saved > 0 ? INFINITY : 0;
 }
 
-/* By the next GiB from a row on; of a line without a curve up to its next row. */
+/* The return on the next GiB after a row; without a curve, up to the next row. */
 static double next_gib(const struct tierce__economy *e, const struct tierce__sweep *sweep,
                        const struct line *line, const struct tierce__sweep_row *row)
 {

@@ -14,12 +14,12 @@
  *     economy.rows[i]          // of sweep.rows[i]
  *     tierce__economy_clear(&economy);
  *
- * What it does not know: queues, batches, decoding, and loads that hinder each other. A GPU-second
- * that is saved counts as one that need not be bought, a tier as one that is bought as large as the
- * cache and no larger. Dollars are those of the profiles, most of them placeholders.
+ * Not modelled: queues, batches, decoding, and loads that interfere with each other. A saved
+ * GPU-second counts as one that need not be bought; a tier is assumed to be bought exactly as large
+ * as the cache. Prices come from the profiles; most of them are placeholders.
  *
- * Words: p is the number of tokens of a request that hit, n all its input tokens, P, L, h, d_qk,
- * d_v and bytes those of the model.
+ * Symbols: p is the number of hit tokens of a request, n all its input tokens; P, L, h, d_qk, d_v
+ * and bytes are those of the model.
  *
  * Threads: any.
  */
@@ -29,22 +29,22 @@
 struct tierce__setup {
     struct tierce__model model;
     struct tierce__gpu gpu;
-    struct tierce__storage storage; /* where the cache lies */
-    uint32_t block_tokens;          /* of a whole block of the trace; >= 1 */
+    struct tierce__storage storage; /* the tier of the cache */
+    uint32_t block_tokens;          /* of a full block of the trace; >= 1 */
     uint64_t block_bytes;           /* 0: block_tokens * bytes of the model */
 };
 
 /* ---- the steps ------------------------------------------------------------------------------- */
 
-/* FLOPs that prefixes of together `tokens` tokens, the sum of whose squares is `squares`, cost to
- * compute: 2 P * tokens + L h (d_qk + d_v) * squares. For one prefix: (p, p * p). */
+/* FLOPs to compute prefixes with `tokens` tokens in total and `squares` as the sum of the squares
+ * of their lengths: 2 P * tokens + L h (d_qk + d_v) * squares. For one prefix: (p, p * p). */
 double tierce__prefill_flops(const struct tierce__model *model, double tokens, double squares);
 
-/* FLOP/s of one GPU on this model: mfu * the peak of its kind of numbers; fp8 where the weights
- * are of one byte and the GPU has it, else bf16. */
+/* FLOP/s of one GPU on this model: mfu * its peak, in fp8 if the weights have one byte and the GPU
+ * supports it, else in bf16. */
 double tierce__gpu_speed(const struct tierce__model *model, const struct tierce__gpu *gpu);
 
-/* GPU-seconds of them: FLOPs / tierce__gpu_speed. Of one GPU, or of several together. */
+/* GPU-seconds for FLOPs: FLOPs / tierce__gpu_speed; summed over all GPUs. */
 double tierce__gpu_seconds(const struct tierce__setup *setup, double flops);
 
 /* Bytes of a block in the cache. */
@@ -53,80 +53,81 @@ double tierce__block_bytes(const struct tierce__setup *setup);
 /* Seconds until p tokens are loaded: latency + p * bytes / bandwidth; 0 for none. */
 double tierce__load_seconds(const struct tierce__setup *setup, double tokens);
 
-/* Seconds to compute the tokens behind a prefix of p: those of FLOPs(n) - FLOPs(p) on gpu.count
- * GPUs, but no less than one reading of the weights, P * weight_bytes / (bandwidth * count). */
+/* Seconds to compute the tokens after a prefix of p: FLOPs(n) - FLOPs(p) on gpu.count GPUs, but at
+ * least the time to read the weights once, P * weight_bytes / (bandwidth * count). */
 double tierce__compute_seconds(const struct tierce__setup *setup, double n, double p);
 
 /*
- * Seconds until the first token of a request alone on its GPUs: of n tokens, `held` are in the GPU
- * already and the others of p are loaded, layer by layer beside the computing:
- * max(load, compute) + min(load, compute) / L. At least one token is computed. Without queueing.
+ * Seconds until the first token of a request that is alone on its GPUs. Of its n tokens, `held` are
+ * in GPU memory already and the rest of p is loaded layer by layer while computing: max(load,
+ * compute) + min(load, compute) / L. At least one token is computed. Queueing is not included.
  */
 double tierce__ttft_seconds(const struct tierce__setup *setup, double n, double p, double held);
 
-/* Dollars' worth of GPU time that FLOPs take. */
+/* The price of the GPU time for FLOPs, in dollars. */
 double tierce__gpu_cost(const struct tierce__setup *setup, double flops);
 
-/* Dollars an hour for `bytes` of the tier: bytes / 10^9 * price / lifetime in hours, which is the
- * smaller of its years and, at `written` bytes an hour, of writes * bytes / written. */
+/* Dollars per hour for `bytes` of the tier: bytes / 10^9 * price / lifetime in hours. The lifetime
+ * is the smaller of the tier's years and, at `written` bytes per hour, writes * bytes / written. */
 double tierce__storage_cost(const struct tierce__storage *storage, double bytes, double written);
 
-/* Bytes/s from which on a load is faster than computing: bytes * tokens / GPU-seconds of the same
- * tokens. Of one GPU; what is shared by several must be as many times as fast. 0 for no tokens. */
+/* The bandwidth in bytes/s above which loading is faster than computing: bytes * tokens /
+ * GPU-seconds of the same tokens. Per GPU; a tier that n GPUs share must be n times as fast. 0 for
+ * no tokens. */
 double tierce__break_even_bandwidth(const struct tierce__setup *setup, double tokens,
                                     double squares);
 
-/* Seconds that a token may lie unused in the tier until keeping it costs as much as computing it
- * again: dollars to compute it / dollars a second for its bytes, wear apart. Infinite where the
- * tier costs nothing. */
+/* The time in seconds after which keeping an unused token costs as much as computing it again:
+ * dollars to compute it / dollars per second for its bytes, without wear. Infinite if the tier
+ * costs nothing. */
 double tierce__break_even_residency(const struct tierce__setup *setup, double tokens,
                                     double squares);
 
 /* ---- all of them over a sweep ---------------------------------------------------------------- */
 
 struct tierce__economy_row {
-    bool is_valued;     /* else the rest is 0: hits that are no prefix, a capacity without limit, or
-                           blocks in bytes */
-    double hit_tokens;  /* over the trace, as all sums here */
-    double saved_flops; /* tierce__prefill_flops of them */
-    double saved_share; /* of the FLOPs of all input tokens */
+    bool is_valued; /* if false, the other fields are 0: no prefix hits, an unlimited capacity, or a
+                       capacity in bytes */
+    double hit_tokens;     /* over the trace, as all sums here */
+    double saved_flops;    /* tierce__prefill_flops of the hit tokens */
+    double saved_share;    /* of the FLOPs of all input tokens */
     double saved_seconds;  /* of GPUs */
     double gpus_saved;     /* saved_seconds / seconds of the trace */
     double saved_per_hour; /* gpus_saved * price */
     double bytes;          /* capacity * bytes of a block */
-    double written;        /* bytes an hour, at most: blocks that did not hit */
+    double written;        /* bytes per hour, upper bound: blocks that missed */
     double cost_per_hour;  /* tierce__storage_cost */
     double net_per_hour;   /* saved - cost */
-    double next_gib;       /* dollars saved for each dollar spent by the next GiB (or block, if that
-                              is larger): from the curve where there is one, else up to the next
-                              capacity of the line; NAN at the last of these */
-    double hull_next;      /* the same along the convex hull: falls from row to row, and sees over
-                              a plateau; behind its end 0, or NAN without a curve */
+    double next_gib;       /* dollars saved per dollar spent on the next GiB (or block, if that is
+                              larger): from the curve if there is one, else up to the next capacity of the
+                              line; NAN for the last capacity */
+    double hull_next; /* the same along the concave hull: falls from row to row, and looks beyond a
+                         plateau; after its end 0, or NAN without a curve */
     double break_even_bandwidth; /* of what hit; 0 for nothing */
     double break_even_residency;
 };
 
-/* Where a line (a cache, an order and a match) stops paying: its largest net, looked for at every
- * capacity where there is a curve, else at those of the rows. */
+/* The capacity at which a line (a cache, an order and a match) stops paying: its largest net value,
+ * at any capacity if there is a curve, else at those of the rows. */
 struct tierce__economy_line {
-    size_t first_row; /* that shows which line */
+    size_t first_row; /* a row that identifies the line */
     bool is_valued;
-    bool is_exact;     /* from a curve */
-    bool is_last;      /* of all that was looked at it is the largest capacity: more may pay, or
-                          there is nothing more to keep */
-    uint64_t capacity; /* blocks; 0: none pays */
+    bool is_exact; /* from a curve */
+    bool is_last; /* it is the largest capacity examined: a larger one may pay, or there are no more
+                     blocks */
+    uint64_t capacity; /* blocks; 0: no capacity pays */
     double bytes, saved_per_hour, cost_per_hour, net_per_hour;
-    uint64_t hull_capacity; /* up to where the hull of what is saved rises faster than what bytes
-                               cost by their years: the same, where wear costs nothing */
+    uint64_t hull_capacity; /* the capacity up to which the hull of savings rises faster than the
+                               cost of bytes by years: the same if wear costs nothing */
 };
 
 struct tierce__economy {
     struct tierce__setup setup;
-    double span_hours;                /* of the trace */
-    double prompts;                   /* lookups */
-    double prompt_tokens;             /* n of all */
-    double prefill_flops;             /* of them, without any cache beyond what the engine held */
-    double prefill_gpus;              /* that this takes */
+    double span_hours;    /* of the trace */
+    double prompts;       /* lookups */
+    double prompt_tokens; /* n of all */
+    double prefill_flops; /* of these requests, without any cache except the engine's own */
+    double prefill_gpus;  /* that this takes */
     struct tierce__economy_row *rows; /* [row_count] of the sweep */
     size_t row_count;
     struct tierce__economy_line *lines; /* in the order of their first rows */
@@ -134,9 +135,9 @@ struct tierce__economy {
 };
 
 /*
- * The sweep was run with setup->block_tokens, over that recording. [borrow] all for the call.
- * Errors, *out untouched: -ENOMEM, TIERCE_E_ARGUMENT (the trace takes no time, so that nothing is
- * known by the hour; or block_tokens are 0).
+ * Evaluates a sweep that was run with setup->block_tokens over that recording. [borrow] all for the
+ * call. Errors, *out untouched: -ENOMEM, TIERCE_E_ARGUMENT (all requests have the same time, so
+ * there are no hourly rates; or block_tokens is 0).
  */
 TIERCE_MUSTUSE int tierce__economy_run(struct tierce__economy *out,
                                        const struct tierce__sweep *sweep,

@@ -4,7 +4,8 @@
 
 #include <errno.h>
 
-static int add(struct tierce__recording *out, const struct tierce__recorded *r, uint64_t *ids)
+static int add(struct tierce__recording *out, const struct tierce__recorded *r, uint64_t *ids,
+               const uint8_t *internal)
 {
     const uint32_t *blocks = tierce__recorded_blocks(r);
     for (uint32_t i = 0; i < r->count; i++)
@@ -19,9 +20,9 @@ static int add(struct tierce__recording *out, const struct tierce__recorded *r, 
                  .window = r->window,
                  .count = r->count,
                  .read_count = r->read_count,
-                 .unstored = r->kind == TIERCE__TRACE_TURN ? r->count - r->stored : 0,
+                 .unstored = r->kind != TIERCE__TRACE_READ ? r->count - r->stored : 0,
                  .blocks = ids,
-                 .internal = tierce__recorded_internal(r),
+                 .internal = internal,
                  .bytes = tierce__recorded_bytes(r),
                  .input_tokens = r->input_tokens,
              });
@@ -38,7 +39,7 @@ int tierce__recording_filter(struct tierce__recording **out,
     for (const struct tierce__recorded *r = tierce__recording_first(recording);
          rc == 0 && r != NULL; r = tierce__recording_next(recording, r)) {
         if (keep(arg, r))
-            rc = add(kept, r, ids);
+            rc = add(kept, r, ids, tierce__recorded_internal(r));
     }
     if (rc == 0)
         rc = tierce__recording_seal(kept);
@@ -47,5 +48,31 @@ int tierce__recording_filter(struct tierce__recording **out,
         *out = kept;
     else
         tierce__recording_destroy(kept);
+    return rc;
+}
+
+int tierce__recording_mark(struct tierce__recording **out,
+                           const struct tierce__recording *recording, const uint32_t *held,
+                           const char *folder)
+{
+    struct tierce__recording *marked = NULL;
+    size_t longest = tierce__recording_totals(recording).longest;
+    uint64_t *ids = tierce__alloc((longest + 1) * sizeof(*ids));
+    uint8_t *internal = tierce__alloc(longest + 1);
+    int rc = ids == NULL || internal == NULL ? -ENOMEM : tierce__recording_create(&marked, folder);
+    for (const struct tierce__recorded *r = tierce__recording_first(recording);
+         rc == 0 && r != NULL; r = tierce__recording_next(recording, r), held++) {
+        for (uint32_t i = 0; i < r->count; i++)
+            internal[i] = i < *held;
+        rc = add(marked, r, ids, *held > 0 ? internal : NULL);
+    }
+    if (rc == 0)
+        rc = tierce__recording_seal(marked);
+    tierce__free(ids);
+    tierce__free(internal);
+    if (rc == 0)
+        *out = marked;
+    else
+        tierce__recording_destroy(marked);
     return rc;
 }

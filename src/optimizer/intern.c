@@ -11,17 +11,18 @@
 #include <string.h>
 
 /*
- * What a number stands for lies in the order of the numbers: the ids, and the instances where there
- * are any. Over that lies a table of 8 bytes a cell, open addressing, which holds 32 bits of each
- * hash: a cell that has other bits needs no look at the id.
+ * Arrays indexed by number hold the ids and, if used, the instances. A hash table with open
+ * addressing and 8 bytes per cell holds 32 bits of each hash, so most cells are rejected without
+ * reading the id.
  *
- * A chain that comes again, or goes on from one that did, has numbers in a row. So the id after the
- * last number is compared first, and the table is asked only where chains part.
+ * A repeated or extended chain has consecutive numbers. So the id after the last number is compared
+ * first, and the table is searched only where chains diverge.
  *
- * The table is cut into segments by the first bits of the hash, and each grows alone: while one is
- * copied, the others are not there twice. A bucket is a line of memory and looked at as a whole.
- * Buckets lie in the order of the tags, so that copying reads and writes in a row. A segment
- * doubles when 4 of 5 cells are taken: 10 to 20 bytes for each number, and 8 for its id.
+ * The table is divided into segments by the first bits of the hash, and each segment grows
+ * separately, so only one of them exists twice during a copy. A bucket is a cache line and is
+ * checked as a whole. Buckets are in the order of the tags, so copying reads and writes
+ * sequentially. A segment doubles when 4 of 5 cells are used: 10 to 20 bytes for each number, and 8
+ * for its id.
  */
 
 #define INTERN_MAGIC   0x4e52544eu
@@ -29,7 +30,7 @@
 #define SEGMENTS       (1u << SEGMENT_BITS)
 #define BUCKET_CELLS   8u
 #define BITS_MAX       26u /* 2^4 segments of 2^26 buckets: 4 of 5 cells are over 2^32 */
-#define AHEAD          32u /* ids whose buckets are fetched before they are looked at */
+#define AHEAD          32u /* ids whose buckets are prefetched */
 #define HUGE_PAGE      ((size_t)2 << 20)
 #define CHUNK_BITS     12u
 #define CHUNK          (1u << CHUNK_BITS)
@@ -37,7 +38,7 @@
 #define CHUNK_ROOM_MIN 16u
 
 struct bucket {
-    uint32_t tags[BUCKET_CELLS]; /* of the hash; 0: empty, and so are those behind it */
+    uint32_t tags[BUCKET_CELLS]; /* of the hash; 0: empty, and so are the following ones */
     uint32_t numbers[BUCKET_CELLS];
 };
 
@@ -146,7 +147,7 @@ static inline uint32_t segment_of(uint32_t tag)
     return tag >> (32 - SEGMENT_BITS);
 }
 
-/* The bucket in its segment where a tag is looked for first. */
+/* The first bucket of a tag in its segment. */
 static inline uint32_t home_of(uint32_t tag, uint32_t bits)
 {
     return (uint32_t)((uint64_t)(tag << SEGMENT_BITS) << bits >> 32);
@@ -242,7 +243,7 @@ static int grow(struct segment *segment, uint32_t bits)
     return 0;
 }
 
-/* What an id needs that is not there: seldom. */
+/* The rare case: adds a missing id. */
 static __attribute__((noinline)) int make_room(struct tierce__intern *intern, uint32_t tag,
                                                uint32_t instance, uint64_t id, struct place *place)
 {
@@ -276,7 +277,7 @@ static inline int number_one(struct tierce__intern *intern, uint32_t tag, uint32
     return 0;
 }
 
-/* Inline by force: gcc 12 takes a function that only prefetches for one that does nothing. */
+/* Always inline: gcc 12 treats a function that only prefetches as having no effect. */
 static inline __attribute__((always_inline)) void prefetch(const struct tierce__intern *intern,
                                                            uint32_t tag)
 {
@@ -288,7 +289,7 @@ int tierce__intern_reserve(struct tierce__intern *intern, uint32_t count)
 {
     TIERCE_CHECK_MAGIC(intern, INTERN_MAGIC);
     uint32_t bits = 0;
-    /* Segments get different shares; a little more than the mean is enough for nearly all. */
+    /* Segments get different shares; slightly more than the mean is enough for nearly all. */
     while (bits < BITS_MAX && ((uint64_t)BUCKET_CELLS << bits) / 5 * 4 * SEGMENTS < count)
         bits++;
     for (uint32_t i = 0; i < SEGMENTS; i++) {

@@ -8,19 +8,19 @@
 #include <tierce/status.h>
 
 /*
- * Numbers 64-bit ids: the n-th different pair of (instance, id) that comes gets the number n, from
- * 0. Whoever keeps something for each block then keeps it in plain arrays.
+ * Assigns dense numbers to 64-bit ids: the n-th distinct pair of (instance, id) gets the number n,
+ * from 0. Callers can then keep data per block in plain arrays.
  *
  *     rc = tierce__intern_chain(intern, request.instance, request.blocks, request.count, numbers);
  *
- * Exact: different pairs have different numbers, whatever they hash to. Costs at most 32 bytes for
- * each pair (36 if there are instances other than 0), the moment of growing included, once there
- * are some thousand.
+ * Exact: distinct pairs get distinct numbers even if their hashes collide. Costs at most 32 bytes
+ * per pair (36 with several instances), including the peak while growing, from some thousand pairs
+ * on.
  *
  * Threads: one at a time.
  */
 
-/* No number; and so a table holds at most that many. */
+/* No number; also the maximum number of pairs. */
 #define TIERCE__INTERN_NONE UINT32_MAX
 
 struct tierce__intern;
@@ -32,14 +32,14 @@ TIERCE_MUSTUSE int tierce__intern_create(struct tierce__intern **out);
 void tierce__intern_destroy(struct tierce__intern *intern);
 
 /*
- * Writes the numbers of ids[0 .. count) to out[0 .. count); new ones get the next numbers in the
- * order in which they stand. Waits for memory once for many ids rather than for each.
- * Errors: -ENOMEM, TIERCE_E_LIMIT; what was numbered before stays so.
+ * Writes the numbers of ids[0 .. count) to out[0 .. count); new ids get the next numbers in their
+ * order. Prefetches, so that memory latency is paid once for many ids. Errors: -ENOMEM,
+ * TIERCE_E_LIMIT; existing numbers stay valid.
  */
 TIERCE_MUSTUSE int tierce__intern_chain(struct tierce__intern *intern, uint32_t instance,
                                         const uint64_t *ids, size_t count, uint32_t *out);
 
-/* The number of one id; new ones get one. Errors as above. */
+/* Returns the number of one id, and assigns one if it is new. Errors as above. */
 TIERCE_MUSTUSE int tierce__intern_one(struct tierce__intern *intern, uint32_t instance, uint64_t id,
                                       uint32_t *out);
 
@@ -47,12 +47,12 @@ TIERCE_MUSTUSE int tierce__intern_one(struct tierce__intern *intern, uint32_t in
 uint32_t tierce__intern_find(const struct tierce__intern *intern, uint32_t instance, uint64_t id);
 
 /*
- * Makes the table as large as `count` pairs will need, so that it does not grow on the way there.
- * Errors: -ENOMEM; what was numbered before stays so.
+ * Reserves room for `count` pairs, so that the table does not grow before. Errors: -ENOMEM;
+ * existing numbers stay valid.
  */
 TIERCE_MUSTUSE int tierce__intern_reserve(struct tierce__intern *intern, uint32_t count);
 
-/* How many have a number. */
+/* The number of numbered pairs. */
 uint32_t tierce__intern_count(const struct tierce__intern *intern);
 
 /* Bytes that the table takes now. */

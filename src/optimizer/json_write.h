@@ -7,17 +7,16 @@
 #include <stdio.h>
 
 /*
- * JSON into a file, member by member. What comes out may stand inside a <script> element: of texts
- * only letters that mean nothing to HTML are written as they are, and bytes that are no UTF-8
- * become U+FFFD.
+ * Writes JSON to a file, member by member. The output is safe inside a <script> element: characters
+ * with a meaning in HTML are escaped, and invalid UTF-8 becomes U+FFFD.
  *
  *     struct tierce__json_write json = {.file = file};
  *     tierce__json_write_open(&json, NULL, '{');
  *     tierce__json_write_text(&json, "name", name);
  *     tierce__json_write_close(&json, '}');
  *
- * A name of NULL is for elements of arrays and the outermost value. Whether writing went well is
- * the file's to say (ferror). Threads: one at a time.
+ * The name NULL is for elements of arrays and the outermost value. Write errors are reported by
+ * ferror. Threads: one at a time.
  */
 
 struct tierce__json_write {
@@ -29,13 +28,14 @@ void tierce__json_write_open(struct tierce__json_write *json, const char *name, 
 void tierce__json_write_close(struct tierce__json_write *json, char bracket);
 void tierce__json_write_count(struct tierce__json_write *json, const char *name, uint64_t value);
 void tierce__json_write_signed(struct tierce__json_write *json, const char *name, int64_t value);
-/* Nine digits; null where it is no finite number. */
+/* Nine digits; null if the number is not finite. */
 void tierce__json_write_number(struct tierce__json_write *json, const char *name, double value);
 void tierce__json_write_bool(struct tierce__json_write *json, const char *name, bool value);
 /* NULL is written as null. */
 void tierce__json_write_text(struct tierce__json_write *json, const char *name, const char *text);
 
-/* One letter of UTF-8 at `text`: its length in bytes, 1 and *letter U+FFFD where there is none. */
+/* Decodes one UTF-8 character at `text` and returns its length in bytes; invalid UTF-8: 1, and
+ * *letter is U+FFFD. */
 unsigned tierce__utf8_letter(uint32_t *letter, const unsigned char *text);
 
 #endif

@@ -155,20 +155,17 @@ static uint32_t count_set(const uint8_t *flags, uint32_t count)
     return set;
 }
 
-/* Matches other than KVCM's own, of what is asked for. */
+/* Matches other than KVCM's own, over the looked-up blocks. */
 static uint32_t count_match(const struct tierce__kvcm *k, const struct tierce__match *match,
                             const struct tierce__recorded *request, const uint8_t *internal,
                             uint32_t *internal_hits)
 {
     uint32_t hits = tierce__match_count(match, k->there, request->read_count);
-    uint32_t end = match->kind == TIERCE__MATCH_ANY ? request->read_count : hits;
-    *internal_hits = 0;
-    for (uint32_t i = 0; internal != NULL && i < end; i++)
-        *internal_hits += internal[i] != 0 && (match->kind != TIERCE__MATCH_ANY || k->there[i]);
+    *internal_hits = tierce__match_internal(match, k->there, internal, request->read_count, hits);
     return hits;
 }
 
-/* The lookup of a request `found` blocks of which are in the tree: counts and touches. */
+/* The lookup of a request with `found` blocks in the tree: counts and touches. */
 static void look_up(struct tierce__kvcm *k, const struct tierce__recorded *request, uint32_t found,
                     struct tierce__kvcm_read *read)
 {
@@ -199,10 +196,12 @@ static void look_up(struct tierce__kvcm *k, const struct tierce__recorded *reque
 static int store(struct tierce__kvcm *k, const struct tierce__recorded *request, uint32_t found)
 {
     struct tierce__kvcm_policy *policy = &k->policies[request->instance];
+    /* KVCM ignores which blocks of a write failed. */
+    uint32_t count = request->kind == TIERCE__TRACE_WRITE ? request->count : request->stored;
     uint64_t stored = 0;
     int rc = 0;
-    found = found < request->stored ? found : request->stored;
-    /* Holes first: whether their node is a leaf is asked before the chain grows. */
+    found = found < count ? found : count;
+    /* Holes first: whether their node is a leaf is decided before the chain grows. */
     for (uint32_t i = 0; rc == 0 && i < found; i++) {
         if (tierce__kvcm_is_cached(&k->tree, k->path[i]))
             continue;
@@ -211,8 +210,8 @@ static int store(struct tierce__kvcm *k, const struct tierce__recorded *request,
     }
     if (rc == 0)
         rc = tierce__kvcm_tree_extend(&k->tree, request->instance, tierce__recorded_blocks(request),
-                                      request->stored, found, k->path);
-    for (uint32_t i = found; rc == 0 && i < request->stored; i++, stored++)
+                                      count, found, k->path);
+    for (uint32_t i = found; rc == 0 && i < count; i++, stored++)
         rc = tierce__kvcm_policy_store(policy, k->path[i], request->time_us);
     k->used[k->layout->instances[request->instance].group] += stored;
     k->result.stored += stored;

@@ -6,8 +6,8 @@
 #include "optimizer/replay.h"
 
 /*
- * The caches of KVCM (Tair KVCache Manager, as of February 2026) as its own optimizer replays them,
- * to the hit, with what is odd about them.
+ * The caches of KVCM (Tair KVCache Manager, as of February 2026), exactly as its own optimizer
+ * replays them, including its peculiarities.
  *
  *   read    counts and touches the leading blocks that are cached, from the first on; what comes
  *           behind a hole is neither counted nor touched. Stores nothing.
@@ -23,8 +23,8 @@
  *   mode 2, instance_rough   the same of the instance that was written to, alone
  *   mode 3, instance_precise batches of it, the last of which is cut: the excess, no more
  *
- * and no longer once a round evicts nothing. Requests that ask for another match than the prefix
- * are left out, as there.
+ * and no longer once a round evicts nothing. As in KVCM, requests with another match than prefix
+ * are skipped.
  *
  *     rc = tierce__kvcm_layout_single(&layout, instances, TIERCE__KVCM_LRU, capacity, &tuning);
  *     rc = tierce__kvcm_create(&kvcm, &(struct tierce__kvcm_opts){..., .layout = &layout});
@@ -39,7 +39,7 @@ enum tierce__kvcm_mode {
     TIERCE__KVCM_INSTANCE_PRECISE,
 };
 
-/* What KVCM has no defaults for; 0 is what is said here. */
+/* Parameters for which KVCM has no defaults; 0 means the value given here. */
 struct tierce__kvcm_tuning {
     enum tierce__kvcm_mode mode; /* instance_precise */
     uint32_t batch;              /* blocks: 100 */
@@ -58,7 +58,7 @@ struct tierce__kvcm_group {
     uint32_t first_member, member_count; /* in `members` */
 };
 
-/* Which instances there are, and which share a quota. */
+/* The instances, and the groups of instances that share a quota. */
 struct tierce__kvcm_layout {
     enum tierce__kvcm_mode mode;
     uint32_t batch;
@@ -69,7 +69,7 @@ struct tierce__kvcm_layout {
     uint32_t group_count;
 };
 
-/* Room for a layout of so many, all zero. Errors, *out untouched: -ENOMEM. */
+/* Allocates a zeroed layout of that size. Errors, *out untouched: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__kvcm_layout_create(struct tierce__kvcm_layout *out,
                                               uint32_t instance_count, uint32_t group_count);
 
@@ -83,7 +83,7 @@ TIERCE_MUSTUSE int tierce__kvcm_layout_single(struct tierce__kvcm_layout *out,
 /* Accepts a zeroed layout. */
 void tierce__kvcm_layout_clear(struct tierce__kvcm_layout *layout);
 
-/* floor(capacity * share); UINT64_MAX stays what it is. */
+/* floor(capacity * share); UINT64_MAX stays unchanged. */
 uint64_t tierce__kvcm_quota(uint64_t capacity, double used_share);
 
 struct tierce__kvcm_opts {
@@ -94,9 +94,9 @@ struct tierce__kvcm_opts {
     size_t match_count;
 };
 
-/* What became of one request that looks up. */
+/* The result of one lookup. */
 struct tierce__kvcm_read {
-    bool is_read; /* else it is a write or was left out, and the rest is 0 */
+    bool is_read; /* if false, it is a write or was skipped, and the rest is 0 */
     uint32_t internal_blocks, external_blocks;
     uint32_t internal_hits, external_hits;
 };
@@ -111,13 +111,13 @@ TIERCE_MUSTUSE int tierce__kvcm_create(struct tierce__kvcm **out,
 /* NULL is accepted. */
 void tierce__kvcm_destroy(struct tierce__kvcm *kvcm);
 
-/* One request; its instance is in the layout. Errors: -ENOMEM, TIERCE_E_LIMIT; it is then good for
- * nothing but destroy. */
+/* Replays one request; its instance is in the layout. Errors: -ENOMEM, TIERCE_E_LIMIT; afterwards
+ * the cache can only be destroyed. */
 TIERCE_MUSTUSE int tierce__kvcm_request(struct tierce__kvcm *kvcm,
                                         const struct tierce__recorded *request,
                                         struct tierce__kvcm_read *read);
 
-/* [borrow until the next request] Of requests that were not left out. */
+/* [borrow until the next request] Counts only requests that were not skipped. */
 const struct tierce__replay_result *tierce__kvcm_result(const struct tierce__kvcm *kvcm);
 
 /* Blocks that an instance holds. */

@@ -61,8 +61,8 @@ static uint32_t evict_oldest(struct tierce__kvcm_policy *p, uint32_t count)
 
 /* ---- leaf_aware_lru -------------------------------------------------------------------------- */
 
-/* Whether the place of a time is sought from the newest block on, or from the oldest: from the end
- * that is nearer in time. */
+/* Returns whether the position of a time is searched from the newest block or from the oldest: from
+ * the end that is nearer in time. */
 static bool is_from_newest(const struct tierce__kvcm_policy *p, int64_t time)
 {
     if (newest(p) == p->end)
@@ -72,8 +72,8 @@ static bool is_from_newest(const struct tierce__kvcm_policy *p, int64_t time)
     return time >= newest_time || (time > oldest_time && newest_time - time < time - oldest_time);
 }
 
-/* The block, or the end, behind which a time belongs: before all of the same time if it is sought
- * from the newest on, else behind them. */
+/* The block, or the end, after which a time is inserted: before equal times if searched from the
+ * newest, else after them. */
 static uint32_t seek_time(const struct tierce__kvcm_policy *p, int64_t time, bool from_newest)
 {
     const struct tierce__kvcm_block *blocks = p->tree->blocks;
@@ -103,7 +103,8 @@ static void list_node(struct tierce__kvcm_policy *p, uint32_t node)
         if (before == TIERCE__KVCM_NONE || blocks[before].time_us != time) {
             from_newest = is_from_newest(p, time);
             list_behind(p, seek_time(p, time, from_newest), block);
-        } else { /* as many of a run: from the same end, to beside the one before */
+        } else { /* several blocks of a run: searched from the same end, inserted beside the
+                    previous one */
             list_behind(p, from_newest ? blocks[before].newer : before, block);
         }
         before = block;
@@ -160,11 +161,10 @@ static bool is_older(const struct tierce__kvcm_policy *p, uint32_t a, uint32_t b
 }
 
 /*
- * Many blocks have one time, and which of them comes first is decided by how the library that KVCM
- * is built with sorts a part of an array: it keeps a heap, the newest on top, over the first
- * `kept`, takes in whatever is older than the top, and unfolds the heap. A place that falls vacant
- * is filled from its children down to a leaf, and only then is the value lifted to where it
- * belongs.
+ * Many blocks have the same time; their order follows from partial_sort of the C++ library that
+ * KVCM is built with. It keeps a heap of the first `kept` values with the newest on top, inserts
+ * values older than the top, and then sorts the heap. A vacated slot is filled from its children
+ * down to a leaf, and then the value is sifted up to its position.
  */
 static void sink(const struct tierce__kvcm_policy *p, uint32_t *heap, uint32_t length, uint32_t at,
                  uint32_t value)
@@ -206,7 +206,7 @@ static void sort_oldest(const struct tierce__kvcm_policy *p, uint32_t *drawn, ui
     }
 }
 
-/* The last one takes the place of the one that leaves. */
+/* The last entry replaces the removed one. */
 static void evict_held(struct tierce__kvcm_policy *p, uint32_t block)
 {
     uint32_t place = p->tree->blocks[block].newer, last = p->held[--p->held_count];

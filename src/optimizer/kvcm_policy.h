@@ -5,7 +5,7 @@
 #include "optimizer/kvcm_tree.h"
 
 /*
- * In which order KVCM evicts the blocks of one instance:
+ * The order in which KVCM evicts the blocks of one instance:
  *
  *   lru             the one whose last use is longest ago. A chain is used from its head on, so
  *                   that its head leaves first.

@@ -22,7 +22,7 @@ static uint32_t key_of(const struct tierce__kvcm_tree *t, uint32_t node)
     return t->blocks[t->nodes[node].first].key;
 }
 
-/* Where the child is, or the free place where it belongs. */
+/* The slot of the child, or the free slot for it. */
 static size_t seek(const struct tierce__kvcm_tree *t, uint32_t parent, uint32_t key)
 {
     size_t at = home_of(t, parent, key);
@@ -40,7 +40,7 @@ static void add_child(struct tierce__kvcm_tree *t, uint32_t child)
     t->table_count++;
 }
 
-/* Closes the gap: what belongs at or before it moves up. */
+/* Closes the gap by moving later entries of the probe sequence. */
 static void remove_child(struct tierce__kvcm_tree *t, uint32_t child)
 {
     size_t mask = t->table_size - 1;
@@ -76,8 +76,8 @@ static int grow(void **array, uint32_t *room, uint64_t wanted, size_t item_bytes
     return 0;
 }
 
-/* Ids that are no prefix ids stand at several places of a tree, so that there may be more blocks
- * than different ids. */
+/* Ids that are no prefix ids may occur several times in a tree, so there may be more blocks than
+ * distinct ids. */
 static int reserve_blocks(struct tierce__kvcm_tree *t, uint32_t blocks)
 {
     void *array = t->blocks;
@@ -119,7 +119,7 @@ int tierce__kvcm_tree_init(struct tierce__kvcm_tree *out, uint32_t roots, uint32
         out->table_size *= 2;
     if (wanted > BLOCKS_MAX)
         return TIERCE_E_LIMIT;
-    /* What is not used yet costs addresses, not memory. */
+    /* Unused parts cost address space, not memory. */
     out->blocks = tierce__alloc(wanted * sizeof(*out->blocks));
     out->nodes = tierce__alloc(wanted * sizeof(*out->nodes));
     out->table = tierce__calloc(out->table_size, sizeof(*out->table));
@@ -188,8 +188,8 @@ static uint32_t take_node(struct tierce__kvcm_tree *t, uint32_t parent, uint32_t
 }
 
 /*
- * Cuts a run behind one of its blocks. The new node is the upper one, so that no child has to learn
- * of it. Returns it.
+ * Splits a run after one of its blocks. The new node is the upper one, so the children need no
+ * update. Returns the new node.
  */
 static uint32_t split(struct tierce__kvcm_tree *t, uint32_t last)
 {

@@ -9,11 +9,12 @@
 #include <tierce/status.h>
 
 /*
- * KVCM's index: a radix tree for each instance, a node of which holds a run of blocks. What a chain
- * adds is appended to a leaf, or becomes a new leaf where chains part. An evicted block stays as a
- * hole, to be filled when it is written again; a node goes once it is a leaf and has holes only.
+ * KVCM's index: a radix tree per instance; each node holds a run of blocks. New blocks of a chain
+ * are appended to a leaf, or become a new leaf where chains diverge. An evicted block stays as a
+ * hole, which is filled when the block is written again; a leaf with only holes is removed.
  *
- * Why a tree where ids name whole prefixes: in leaf_aware_lru it decides by node what may leave.
+ * A tree is necessary although ids identify prefixes, because leaf_aware_lru decides per node which
+ * blocks it may evict.
  *
  * At most 28 bytes a block, 20 a node and 11 a node for finding children: 59 for a block that has
  * a node of its own.
@@ -52,26 +53,27 @@ struct tierce__kvcm_tree {
     uint32_t *table;    /* (parent, key of its first block) -> node; 0 is a free place */
     size_t table_size;  /* a power of two */
     uint32_t table_count;
-    uint32_t *noted; /* nodes that blocks were evicted of since the last clean */
+    uint32_t *noted; /* nodes with evicted blocks since the last clean */
     uint32_t noted_count, noted_room;
 };
 
-/* Trees without blocks, for about so many. Errors: -ENOMEM, TIERCE_E_LIMIT (over 2^31 blocks);
- * *out is then good for fini. */
+/* Creates empty trees with room for about that many blocks. Errors: -ENOMEM, TIERCE_E_LIMIT (over
+ * 2^31 blocks); afterwards *out can only be passed to fini. */
 TIERCE_MUSTUSE int tierce__kvcm_tree_init(struct tierce__kvcm_tree *out, uint32_t roots,
                                           uint32_t distinct);
 
 /* Accepts a zeroed tree. */
 void tierce__kvcm_tree_fini(struct tierce__kvcm_tree *tree);
 
-/* How much of a chain is in the tree of that root, holes included; path[i] becomes the block. */
+/* Returns how many leading blocks of a chain are in the root's tree, including holes; sets path[i]
+ * to the blocks. */
 uint32_t tierce__kvcm_tree_walk(const struct tierce__kvcm_tree *tree, uint32_t root,
                                 const uint32_t *keys, uint32_t count, uint32_t *path);
 
 /*
- * Adds the rest of a chain, of which `found` blocks are in the tree and no holes, as holes behind
- * them; path[found .. count) becomes the new blocks. Errors: -ENOMEM, TIERCE_E_LIMIT; the tree is
- * then as it was, or good for fini alone.
+ * Adds the rest of a chain as holes after its first `found` blocks, which are in the tree and are
+ * no holes; sets path[found .. count) to the new blocks. Errors: -ENOMEM, TIERCE_E_LIMIT; the tree
+ * is then unchanged, or can only be passed to fini.
  */
 TIERCE_MUSTUSE int tierce__kvcm_tree_extend(struct tierce__kvcm_tree *tree, uint32_t root,
                                             const uint32_t *keys, uint32_t count, uint32_t found,
@@ -85,14 +87,14 @@ static inline bool tierce__kvcm_is_cached(const struct tierce__kvcm_tree *tree, 
 /* Fills a hole; the block is in no list yet. */
 void tierce__kvcm_tree_fill(struct tierce__kvcm_tree *tree, uint32_t block);
 
-/* Room for that many calls of evict until the next clean. Errors: -ENOMEM. */
+/* Reserves room for that many calls of evict until the next clean. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__kvcm_tree_expect(struct tierce__kvcm_tree *tree, uint32_t evictions);
 
-/* Makes a cached block, which is in no list any more, a hole. */
+/* Turns a cached block, which is no longer in a list, into a hole. */
 void tierce__kvcm_tree_evict(struct tierce__kvcm_tree *tree, uint32_t block);
 
-/* Removes the leaves of holes alone, among the nodes that blocks were evicted of: also those that
- * become leaves by it. */
+/* Removes leaves that have only holes, among the nodes with evicted blocks, including nodes that
+ * become leaves thereby. */
 void tierce__kvcm_tree_clean(struct tierce__kvcm_tree *tree);
 
 #endif

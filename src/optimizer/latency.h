@@ -5,9 +5,9 @@
 #include "optimizer/economy.h"
 
 /*
- * How long requests would have waited for their first token (tierce__ttft_seconds), with each cache
- * of a sweep and without any. Watches the sweep, and keeps for each row how many requests waited
- * how long, in steps of 1 %: a percentile is right to half a per cent, whatever the trace's length.
+ * Time to the first token (tierce__ttft_seconds) with each cache of a sweep, and without one.
+ * Watches the sweep and keeps a histogram per row in steps of 1 %, so percentiles are accurate to
+ * half a per cent for a trace of any length.
  *
  *     rc = tierce__latencies_create(&latencies, &setup, recording);
  *     opts.watches = (struct tierce__watch[]){tierce__latencies_watch(latencies)};
@@ -31,9 +31,9 @@ void tierce__latencies_destroy(struct tierce__latencies *latencies);
 /* [borrow latencies until the sweep has run] */
 struct tierce__watch tierce__latencies_watch(struct tierce__latencies *latencies);
 
-/* Seconds within which that share (above 0, up to 1) of the requests that look up had their first
- * token: of a row of the sweep, or with no cache, for TIERCE__NO_CACHE. NAN where nothing was
- * watched: of a match that is no prefix, without requests. */
+/* The quantile of the time to the first token, in seconds, over requests that look up, for a share
+ * above 0 and up to 1. `row` is a row of the sweep, or TIERCE__NO_CACHE for no cache. NAN if
+ * nothing was watched: no requests, or a match that is no prefix. */
 #define TIERCE__NO_CACHE SIZE_MAX
 double tierce__latencies_at(const struct tierce__latencies *latencies, size_t row, double share);
 

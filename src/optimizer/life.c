@@ -18,9 +18,9 @@ struct scan {
     struct tierce__recording_totals totals;
     struct tierce__curve *curve;
     struct tierce__life_blocks blocks;
-    int64_t *named_us; /* [distinct] when it was last named */
+    int64_t *named_us; /* [distinct] time of the last naming */
     uint8_t *flags;    /* [distinct] */
-    uint64_t *bytes;   /* [distinct] as last given; NULL where no request gives sizes */
+    uint64_t *bytes;   /* [distinct] last given size; NULL if no request gives sizes */
 };
 
 /* ---- the scan -------------------------------------------------------------------------------- */

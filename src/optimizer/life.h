@@ -7,20 +7,20 @@
 #include "optimizer/sweep.h"
 
 /*
- * How blocks live: what a trace itself says, whatever cache it meets (tierce__life_scan), and what
- * becomes of them in one cache (tierce__life_replay).
+ * The life of blocks: statistics of the trace alone (tierce__life_scan), and in one cache
+ * (tierce__life_replay).
  *
  *     rc = tierce__life_scan(&life, recording, &(struct tierce__life_opts){
  *              .size = sizeof(struct tierce__life_opts)});
  *     ...
  *     tierce__life_clear(&life);
  *
- * Words. A request names all its blocks. It uses those that it looks up (its first read_count), and
+ * Terms. A request names all its blocks. It uses those that it looks up (its first read_count), and
  * stores all of them unless it only reads. A reuse is the use of a block that an earlier request
- * named. Two requests that lie in one moment are still one before the other.
+ * named. Requests with equal times are still ordered.
  *
- * A scan costs, for each different block, 49 bytes (8 more where the trace gives sizes) and what
- * the curve costs (curve.h).
+ * A scan costs 49 bytes per distinct block (8 more if the trace has sizes), plus the memory of the
+ * curve (curve.h).
  *
  * Threads: any; each call by itself.
  */
@@ -28,9 +28,9 @@
 #define TIERCE__LIFE_NO_PARENT UINT32_MAX
 
 /*
- * A run of blocks that the same requests go through: each but the first has the block before it in
- * the run for its parent, and as many uses. What follows another block is the one that came before
- * it when it was first named.
+ * A run of blocks that the same requests share: each block except the first has the previous one as
+ * its parent, and the same number of uses. The parent of a block is the block before it in the
+ * first request that names it.
  */
 struct tierce__life_node {
     uint32_t parent;   /* index of the node whose last block the first one follows; NO_PARENT: the
@@ -71,7 +71,7 @@ struct tierce__life {
      * the last that uses them. */
     struct tierce__histogram span_us;
 
-    uint64_t block_tokens; /* as given, else tierce__block_tokens; 0: not known */
+    uint64_t block_tokens; /* as given, else tierce__block_tokens; 0: unknown */
 
     /* The nodes with the most requests through them, of each instance at most nodes_max: first the
      * instances in their order, then the requests, most first; equal ones shallower first. A
@@ -96,10 +96,10 @@ TIERCE_MUSTUSE int tierce__life_scan(struct tierce__life *out,
 void tierce__life_clear(struct tierce__life *life);
 
 /*
- * Tokens of a block, from the requests that say how many tokens they have: the roundest number
- * (divisible by the largest power of two) of which each request has its count of blocks, with the
- * last one full or not; if there is none, the roundest with which what is left over of each request
- * has no block. 0 if the trace says nothing or contradicts both.
+ * Derives the tokens per block from the requests that give their number of tokens. The result is
+ * the roundest number (divisible by the largest power of two) that explains each request's count of
+ * blocks, with a full or partial last block; otherwise the roundest number if partial last blocks
+ * are omitted. 0 if the trace gives no tokens or is inconsistent.
  */
 uint64_t tierce__block_tokens(const struct tierce__recording *recording);
 
@@ -116,9 +116,9 @@ struct tierce__life_cached {
 };
 
 /*
- * One replay of a policy of src/policy, or of the infinite cache. Requests by themselves:
- * `order`, `capacity`, `in_bytes`, `seed` and `ttl_us` as for tierce__replay_create.
- * Errors, *out untouched: -ENOMEM, TIERCE_E_ARGUMENT (another kind of cache, capacity 0).
+ * Replays a policy of src/policy, or the infinite cache. `order`, `capacity`, `in_bytes`, `seed`
+ * and `ttl_us` as for tierce__replay_create. Errors, *out untouched: -ENOMEM, TIERCE_E_ARGUMENT
+ * (another kind of cache, capacity 0).
  */
 TIERCE_MUSTUSE int tierce__life_replay(struct tierce__life_cached *out,
                                        const struct tierce__recording *recording,

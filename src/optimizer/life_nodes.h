@@ -4,9 +4,9 @@
 
 #include "optimizer/life.h"
 
-/* The tree of the prefixes that the most requests go through, for life.c. */
+/* The tree of the most used prefixes, for life.c. */
 
-/* What is known of each block once all requests were read. A parent has the smaller number. */
+/* Data per block after all requests were read. A parent has a smaller number than its children. */
 struct tierce__life_blocks {
     uint32_t count;
     uint32_t *uses;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A file that grows. At its end the path is looked at again: another file there, as after a
- * rotation, is read from its beginning once the old one has nothing more; one that has become
- * shorter is read anew. The file is looked at some times a second and not watched: that works on
- * every file system.
+ * A growing file. At its end the path is checked again: a new file, as after a rotation, is read
+ * from its beginning after the old one is finished; a truncated file is read from its beginning.
+ * The file is polled several times a second, which works on every file system.
  */
 #include "base/alloc.h"
 #include "optimizer/live_private.h"
@@ -21,8 +20,8 @@ struct live_file {
     char *path;
     int fd;
     uint64_t position;
-    bool in_line;  /* what was given out does not end with a line end */
-    bool replaced; /* another file was seen at the path, and this one is read to its end */
+    bool in_line;  /* the data returned so far does not end with a line end */
+    bool replaced; /* another file is at the path, and this one is read to its end */
 };
 
 static struct live_file *file_of(struct tierce__live_source *source)
@@ -32,7 +31,7 @@ static struct live_file *file_of(struct tierce__live_source *source)
 
 static int open_path(const char *path)
 {
-    /* A pipe without a writer is waited for in read. */
+    /* read waits for a pipe without a writer. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat st;
     if (fd < 0)
@@ -86,13 +85,13 @@ static bool is_cut(const struct live_file *f)
     return fstat(f->fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size < f->position;
 }
 
-/* Goes on at the beginning, of the file that is at the path now. */
+/* Continues at the beginning of the file that is now at the path. */
 static bool begin_anew(struct live_file *f)
 {
     if (f->replaced) {
         int fd = open_path(f->path);
         if (fd < 0)
-            return false; /* gone again: it may come back */
+            return false; /* the file is missing: it may come back */
         close(f->fd);
         f->fd = fd;
     } else if (lseek(f->fd, 0, SEEK_SET) != 0) {
@@ -120,7 +119,7 @@ static ssize_t file_read(struct tierce__live_source *source, void *out, size_t s
         return -error;
     }
     if (!f->replaced && is_elsewhere(f)) {
-        f->replaced = true; /* what was written until it was moved comes first */
+        f->replaced = true; /* the rest of the moved file comes first */
     } else if ((f->replaced || is_cut(f)) && begin_anew(f) && f->in_line) {
         f->in_line = false;
         *(char *)out = '\n';

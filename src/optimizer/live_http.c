@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A response over HTTP that goes on, line after line. What comes lies in a bounded buffer; while
- * it is full the connection is not read. A connection that breaks after something came is made
- * again each second; a response that ends is the end, and one that refuses is an error.
+ * A streaming HTTP response, line by line. Data goes into a bounded buffer; while it is full the
+ * connection is not read. A connection that breaks after it delivered data is reopened, at most
+ * once per second; the end of a response ends the source, and an error status is an error.
  */
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -27,10 +27,10 @@ struct live_http {
     size_t at, end;
     bool paused;
     bool is_added; /* the transfer is */
-    bool received; /* something, ever */
+    bool received; /* whether any data has arrived */
     bool in_line;
-    CURLcode result;   /* of the transfer that is over */
-    uint64_t again_ns; /* when the next one begins */
+    CURLcode result;   /* result of the finished transfer */
+    uint64_t again_ns; /* start of the next transfer */
     char error[CURL_ERROR_SIZE];
 };
 
@@ -100,7 +100,7 @@ static int http_open(struct tierce__live_source **out, const char *url,
     return 0;
 }
 
-/* Whether a transfer that ended so may be begun again. */
+/* Returns whether a transfer with this result may be restarted. */
 static bool is_broken(const struct live_http *h)
 {
     return h->result != CURLE_OK && h->result != CURLE_HTTP_RETURNED_ERROR && h->received;
@@ -138,7 +138,7 @@ static ssize_t give_out(struct live_http *h, char *out, size_t size)
     return (ssize_t)n;
 }
 
-/* After a transfer that is over and of which nothing is left. */
+/* Called after a transfer has ended and its data was consumed. */
 static ssize_t go_on(struct live_http *h, char *out, char why[TIERCE__TRACE_WHY_BYTES])
 {
     if (h->again_ns == 0)

@@ -8,15 +8,15 @@
 
 /* A kind of source: one file, one row in live_source.c. */
 
-#define TIERCE__LIVE_WAIT_MS 100 /* between two looks at `stop` and calls of `tick` */
+#define TIERCE__LIVE_WAIT_MS 100 /* between two checks of `stop` and calls of `tick` */
 
 struct tierce__live_ops {
     const char *format; /* or NULL */
     /* As tierce__live_open; the source begins with struct tierce__live_source. */
     int (*open)(struct tierce__live_source **out, const char *url,
                 char why[TIERCE__TRACE_WHY_BYTES]);
-    /* As tierce__trace_source.read, but it may also return -EAGAIN: nothing came for
-     * TIERCE__LIVE_WAIT_MS or a signal did. */
+    /* As tierce__trace_source.read, but it may also return -EAGAIN: no data arrived for
+     * TIERCE__LIVE_WAIT_MS, or a signal interrupted it. */
     ssize_t (*read)(struct tierce__live_source *source, void *out, size_t size,
                     char why[TIERCE__TRACE_WHY_BYTES]);
     void (*close)(struct tierce__live_source *source);

@@ -31,12 +31,11 @@ static ssize_t read_or_wait(void *arg, void *out, size_t size, char why[TIERCE__
 {
     struct tierce__live_source *source = arg;
     TIERCE_CHECK_MAGIC(source, LIVE_MAGIC);
-    while (source->opts.stop == NULL || *source->opts.stop == 0) {
+    while (source->opts.stop == NULL ||
+           !atomic_load_explicit(source->opts.stop, memory_order_relaxed)) {
         ssize_t n = source->ops->read(source, out, size, why);
         if (n != -EAGAIN)
             return n;
-        if (source->opts.tick != NULL)
-            source->opts.tick(source->opts.tick_arg);
     }
     return 0;
 }

@@ -2,7 +2,7 @@
 #ifndef TIERCE_OPTIMIZER_LIVE_SOURCE_H
 #define TIERCE_OPTIMIZER_LIVE_SOURCE_H
 
-#include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,8 +12,8 @@
 #include "optimizer/trace.h"
 
 /*
- * Bytes of a trace that is still being written. A source gives what there is and otherwise waits;
- * it ends when it is told to stop, or when the other side ends it.
+ * A source of a trace that is still being written. Reading blocks until data arrives; it ends when
+ * `stop` is set or the other side closes it.
  *
  *     tcp://host:port, ipc://path    KV events that vLLM publishes over ZMQ
  *     http://..., https://...        a response that goes on, line after line
@@ -22,39 +22,38 @@
  *     rc = tierce__live_open(&source, url, &opts, why);
  *     rc = tierce__trace_open_source(&trace, tierce__live_trace_source(source), &trace_opts, why);
  *
- * Threads: one at a time.
+ * Threads: a source one at a time; any number of sources.
  */
 
 struct tierce__live_source;
 
 struct tierce__live_opts {
     size_t size;
-    /* Called some times a second while the source waits; or NULL. */
-    void (*tick)(void *arg);
-    void *tick_arg;
-    const volatile sig_atomic_t *stop; /* not 0: the source ends. [borrow until close] */
+    /* When true, the source ends soon, or at once if a signal interrupts its thread's system call.
+     * A signal handler may set it. [borrow until close] */
+    const atomic_bool *stop;
 };
 
 /* What went by. */
 struct tierce__live_counts {
-    uint64_t messages; /* that came with numbers; 0 of sources that have none */
-    uint64_t lost;     /* numbers that were left out */
-    uint64_t restarts; /* numbers that began anew, a file that was replaced or cut, a connection
-                          that was made again */
-    uint64_t refused;  /* messages that are none */
+    uint64_t messages; /* numbered messages; 0 for sources without numbers */
+    uint64_t lost;     /* missing numbers */
+    uint64_t
+        restarts;     /* restarted numbering, a replaced or truncated file, a reopened connection */
+    uint64_t refused; /* invalid messages */
 };
 
 /* Errors, *out untouched and `why` a sentence: negative errno, -ENOMEM, TIERCE_E_ARGUMENT (an
- * address that cannot be one). */
+ * invalid address). */
 TIERCE_MUSTUSE int tierce__live_open(struct tierce__live_source **out, const char *url,
                                      const struct tierce__live_opts *opts,
                                      char why[TIERCE__TRACE_WHY_BYTES]);
 
-/* What tierce__trace_open_source reads. [borrow until close] */
+/* The trace source for tierce__trace_open_source. [borrow until close] */
 const struct tierce__trace_source *
 tierce__live_trace_source(const struct tierce__live_source *source);
 
-/* The format that the source always has, or NULL: it is told from what comes. */
+/* The fixed format of the source, or NULL: it is detected from the data. */
 const char *tierce__live_format(const struct tierce__live_source *source);
 
 const struct tierce__live_counts *tierce__live_counts(const struct tierce__live_source *source);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * KV events as vLLM publishes them over ZMQ: messages of three frames, the topic, a number of 64
- * bits, big-endian, that goes up by one, and a batch in MessagePack. The batches, one behind the
- * other, are a trace of the format `events`. What is no such message is counted and left out: it
- * would damage all that comes behind it. A number that is left out is a message that was lost, a
- * smaller one a publisher that began anew.
+ * bits, big-endian, that goes up by one, and a batch in MessagePack. The concatenated batches are a
+ * trace of the format `events`. Other messages are counted and skipped, because they would damage
+ * the rest of the trace. A gap in the numbers means lost messages, a smaller number a restarted
+ * publisher.
  */
 #include "base/alloc.h"
 #include "optimizer/live_private.h"
@@ -18,16 +18,16 @@
 #define FRAMES      3
 #define NUMBER_AT   1
 #define BATCH_AT    2
-#define WAITING_MAX 100000 /* messages inside ZMQ; what comes beyond is lost, and seen */
+#define WAITING_MAX 100000 /* messages queued in ZMQ; further ones are lost, which is detected */
 #define BYTES_MAX   ((int64_t)64 << 20)
 
 struct live_zmq {
     struct tierce__live_source base;
     void *context, *socket;
-    zmq_msg_t batch; /* being given out */
+    zmq_msg_t batch; /* the batch being returned */
     size_t given;
     bool has_batch;
-    uint64_t next; /* the number that comes next; 0: any */
+    uint64_t next; /* the next expected number; 0: any */
 };
 
 static struct live_zmq *zmq_of(struct tierce__live_source *source)
@@ -113,8 +113,8 @@ static bool take_frame(struct live_zmq *z, zmq_msg_t *frame)
     return false;
 }
 
-/* The first FRAMES frames of a message, all of which it takes; *count = how many it has. False:
- * there is none, and no frame is held. */
+/* Receives a whole message, keeps its first FRAMES frames, and sets *count to its number of frames.
+ * False: no message; no frame is held. */
 static bool take_frames(struct live_zmq *z, zmq_msg_t frames[FRAMES], int *count)
 {
     *count = 0;
@@ -129,7 +129,7 @@ static bool take_frames(struct live_zmq *z, zmq_msg_t frames[FRAMES], int *count
     return *count > 0;
 }
 
-/* Takes a message; its batch stays in z->batch. False: it was none, or there is nothing to take. */
+/* Receives a message and keeps its batch in z->batch. False: no message, or an invalid one. */
 static bool take_message(struct live_zmq *z)
 {
     zmq_msg_t frames[FRAMES];

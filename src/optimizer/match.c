@@ -62,7 +62,7 @@ static void window_costs(const uint32_t *depth, uint32_t count, uint32_t window,
 {
     uint32_t largest = 0, at = 0;
     for (uint32_t k = count; k-- > 0;) {
-        /* From the end, so that cost may be depth: what is read lies before what is written. */
+        /* Computed from the end, so that cost may be depth: reads are before writes. */
         uint32_t first = k + 1 > window ? k + 1 - window : 0;
         if (k + 1 == count || at > k) {
             at = k;
@@ -114,4 +114,14 @@ uint32_t tierce__match_count(const struct tierce__match *match, const bool *ther
         }
     }
     return hits;
+}
+
+uint32_t tierce__match_internal(const struct tierce__match *match, const bool *there,
+                                const uint8_t *internal, uint32_t count, uint32_t hits)
+{
+    bool is_any = match->kind == TIERCE__MATCH_ANY;
+    uint32_t end = is_any ? count : hits, found = 0;
+    for (uint32_t i = 0; internal != NULL && i < end; i++)
+        found += internal[i] != 0 && (!is_any || there[i]);
+    return found;
 }

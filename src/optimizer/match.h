@@ -9,7 +9,7 @@
 #include <tierce/status.h>
 
 /*
- * What counts as a hit. A lookup sees the cache as it is at the request's start:
+ * The definitions of a hit. A lookup sees the cache as it is at the request's start:
  *
  *   prefix    the leading blocks that are there
  *   any       the blocks that are there, wherever they stand
@@ -20,7 +20,7 @@
  * effect: what simulators of plain caches count.
  */
 
-/* In which order a request's blocks are touched after the lookup. */
+/* The order in which a request's blocks are touched after the lookup. */
 enum tierce__touch_order {
     TIERCE__TOUCH_REV, /* from the last to the first, as production does: a prefix is newer than
                           its suffix */
@@ -44,10 +44,10 @@ struct tierce__match {
 /* Parses "prefix", "any", "stream" or "window:N". TIERCE_E_ARGUMENT for anything else. */
 TIERCE_MUSTUSE int tierce__match_parse(struct tierce__match *out, const char *text);
 
-/* The text that parse reads. */
+/* Writes the text form that parse reads. */
 void tierce__match_print(const struct tierce__match *match, char out[TIERCE__MATCH_TEXT_BYTES]);
 
-/* Whether it counts leading blocks, so that what hits is what need not be computed. */
+/* Returns whether hits are leading blocks, which need not be computed. */
 bool tierce__match_is_leading(const struct tierce__match *match);
 
 /*
@@ -64,5 +64,10 @@ void tierce__match_costs(const struct tierce__match *match, const uint32_t *dept
 
 /* Hits of a lookup in one cache: there[i] says whether block i is there. Not for MATCH_STREAM. */
 uint32_t tierce__match_count(const struct tierce__match *match, const bool *there, uint32_t count);
+
+/* Returns how many of these `hits` are on blocks that the engine held: internal[i] is 1; NULL:
+ * none. */
+uint32_t tierce__match_internal(const struct tierce__match *match, const bool *there,
+                                const uint8_t *internal, uint32_t count, uint32_t hits);
 
 #endif

@@ -111,7 +111,7 @@ void tierce__profiles_init(struct tierce__profiles *out)
     memcpy(out->storages, storages, sizeof(storages));
 }
 
-/* What the three have in common: they begin with their name. */
+/* The common part of the three: they begin with their name. */
 struct kind {
     const char *what, *needed;
     const struct tierce__profile_key *keys;
@@ -208,7 +208,7 @@ static int set_figure(void *profile, const struct kind *kind, const char *key, c
     return 0;
 }
 
-/* A profile of which nothing is known; what must be told is below zero. */
+/* A profile without known values; required values are negative. */
 static void make_empty(void *profile, const struct kind *kind, const char *name)
 {
     memset(profile, 0, kind->size);
@@ -273,7 +273,7 @@ static int check_all(void *profile, const struct kind *kind, char why[TIERCE__PR
     return 0;
 }
 
-/* One part of the text: KEY=VALUE, or a name, which comes first. */
+/* Parses one part of the text: KEY=VALUE, or a name, which must be first. */
 static int read_part(void *profile, const struct tierce__profiles *profiles,
                      const struct kind *kind, char *part, bool is_first,
                      char why[TIERCE__PROFILE_WHY_BYTES])

@@ -8,7 +8,7 @@
 #include <tierce/status.h>
 
 /*
- * Models, GPUs and tiers in numbers, each of which knows where it comes from.
+ * Profiles of models, GPUs and tiers. Each number has a mark that gives its source.
  *
  *     tierce__profiles_init(&profiles);                                   // those of profiles.def
  *     rc = tierce__profiles_set(&profiles, TIERCE__PROFILE_GPU, "h100", "price", "2.1",
@@ -17,16 +17,16 @@
  *     rc = tierce__model_read(&model, &profiles, "bytes=131072,params=8e9", why);
  *     rc = tierce__gpu_read(&gpu, &profiles, "h100,mfu=0.5", why);
  *
- * Thread: any, of one book one at a time.
+ * Threads: any; one at a time for each set of profiles.
  */
 
 enum tierce__mark {
-    TIERCE__MARK_PLACEHOLDER, /* of the right size and no more */
+    TIERCE__MARK_PLACEHOLDER, /* only the order of magnitude is right */
     TIERCE__MARK_CONFIG,      /* the model's public configuration */
     TIERCE__MARK_DATA_SHEET,  /* the maker's */
-    TIERCE__MARK_REPORTED,    /* told by others */
+    TIERCE__MARK_REPORTED,    /* reported by others */
     TIERCE__MARK_GIVEN,       /* by the user */
-    TIERCE__MARK_MEASURED,    /* by tierce bench, on some machine */
+    TIERCE__MARK_MEASURED,    /* measured by tierce bench on some machine */
     TIERCE__MARKS,
 };
 
@@ -42,7 +42,7 @@ struct tierce__figure {
 #define TIERCE__PROFILE_WHY_BYTES  512u
 
 struct tierce__model {
-    char name[TIERCE__PROFILE_NAME_BYTES]; /* "given" where nothing is known by name */
+    char name[TIERCE__PROFILE_NAME_BYTES]; /* "given" if the name is unknown */
     const char *source;                    /* of the public configuration, or NULL */
     struct tierce__figure bytes;           /* of KV a token, all layers */
     struct tierce__figure params;          /* that a token passes, without the input embedding */
@@ -73,14 +73,14 @@ struct tierce__storage {
     struct tierce__figure writes;    /* how often all of it can be written; 0: without end */
 };
 
-/* What a profile is made of, for reading and for lists: in the order of the struct. */
+/* The fields of a profile, for parsing and for lists, in the order of the struct. */
 struct tierce__profile_key {
     const char *name;
     size_t offset; /* of the struct tierce__figure */
     const char *unit;
     double least, most;
-    bool is_needed; /* where nothing is known by name */
-    double usual;   /* where it is not needed and not given: a placeholder */
+    bool is_needed; /* the default if the name is unknown */
+    double usual;   /* the default if it is optional and not given: a placeholder */
 };
 
 extern const struct tierce__profile_key tierce__model_keys[];   /* end with a NULL name */
@@ -95,7 +95,7 @@ enum tierce__profile_kind {
 
 #define TIERCE__PROFILES_MAX 32u /* of a kind */
 
-/* What is known by name. */
+/* The profiles by name. */
 struct tierce__profiles {
     struct tierce__model models[TIERCE__PROFILES_MAX];
     struct tierce__gpu gpus[TIERCE__PROFILES_MAX];
@@ -106,18 +106,18 @@ struct tierce__profiles {
 void tierce__profiles_init(struct tierce__profiles *out);
 
 /*
- * Sets the figure of a key of a name, in any case of letters; a name that is not known gets a
- * profile of its own. Numbers are like 8e9, 0.45, 40GB. TIERCE_E_ARGUMENT: `why` is a sentence (no
- * such key, with the nearest; out of range; too many names, or too long a one).
+ * Sets a figure by name and key, ignoring case; an unknown name creates a profile. Numbers are like
+ * 8e9, 0.45, 40GB. TIERCE_E_ARGUMENT: `why` is a sentence (no such key, with the nearest; out of
+ * range; too many names, or too long a one).
  */
 TIERCE_MUSTUSE int tierce__profiles_set(struct tierce__profiles *profiles,
                                         enum tierce__profile_kind kind, const char *name,
                                         const char *key, const char *value, enum tierce__mark mark,
                                         char why[TIERCE__PROFILE_WHY_BYTES]);
 
-/* NAME, NAME,KEY=VALUE,... or KEY=VALUE,...; where the name does not say it, what has no usual
- * value must be there. TIERCE_E_ARGUMENT: *out is untouched and `why` a sentence, with the nearest
- * name where one is not known. */
+/* Parses NAME, NAME,KEY=VALUE,... or KEY=VALUE,...; keys without a default must be given unless the
+ * name's profile has them. TIERCE_E_ARGUMENT: *out is untouched and `why` a sentence, which
+ * suggests the nearest name for an unknown one. */
 TIERCE_MUSTUSE int tierce__model_read(struct tierce__model *out,
                                       const struct tierce__profiles *profiles, const char *text,
                                       char why[TIERCE__PROFILE_WHY_BYTES]);

@@ -11,7 +11,7 @@
 
 #define BUFFER_BYTES  ((size_t)1 << 20)
 #define IDS_TOGETHER  4096u
-#define EXPECTS_LEAST 65536u /* below, growing costs nothing */
+#define EXPECTS_LEAST 65536u /* below this size growing is free */
 #define EXPECTED_MAX  8.0
 
 /*
@@ -25,13 +25,13 @@ struct tierce__recording {
     uint8_t *buffer; /* [buffer_room] whole requests that are not written yet */
     size_t buffered, buffer_room;
     size_t numbered;   /* bytes of the buffer that have their numbers */
-    uint64_t *ids;     /* [id_room] of those that have not */
+    uint64_t *ids;     /* [id_room] of requests without numbers */
     uint32_t *numbers; /* [id_room] */
     uint32_t id_count, id_room;
     uint32_t instance; /* of all of them */
     uint64_t written;
     uint32_t last_bytes; /* of the request added last, in eights */
-    uint64_t expects_at; /* blocks from which on more are expected than there is room for */
+    uint64_t expects_at; /* the number of blocks at which more room is reserved */
     uint8_t *map;        /* sealed: the file, [written] */
 };
 
@@ -219,7 +219,8 @@ int tierce__recording_expect(struct tierce__recording *recording, uint64_t done,
     uint64_t count = tierce__intern_count(recording->intern);
     if (count < recording->expects_at || done < total / 64 || done >= total)
         return 0;
-    /* A trace may come to its new blocks early, so that only some are believed in at a time. */
+    /* Distinct blocks may be concentrated at the start of a trace, so the estimate is applied in
+     * steps. */
     double share = (double)total / (double)done;
     uint64_t wanted = (uint64_t)((double)count * (share < EXPECTED_MAX ? share : EXPECTED_MAX));
     if (wanted > UINT32_MAX)

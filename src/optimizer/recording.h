@@ -6,8 +6,9 @@
 #include "optimizer/trace.h"
 
 /*
- * A trace with its blocks numbered densely, in a temporary file without a name: read once, replayed
- * as often as one likes, by several threads at once, in memory bounded by the different blocks.
+ * A trace with densely numbered blocks in an unnamed temporary file. It is read once and replayed
+ * any number of times, by several threads at once; memory is bounded by the number of distinct
+ * blocks.
  *
  *     rc = tierce__recording_create(&recording, NULL);
  *     while (tierce__trace_next(trace, &request) > 0)
@@ -17,8 +18,8 @@
  *          r = tierce__recording_next(recording, r))
  *         replay(r, tierce__recorded_blocks(r));
  *
- * 4 bytes a block and 56 a request, 1 byte more a block where a trace says what the engine held
- * itself, 8 where blocks differ in size.
+ * Costs 4 bytes per block and 56 per request; 1 byte more per block if the trace marks blocks that
+ * the engine held, 8 if blocks differ in size.
  *
  * Threads: one at a time until it is sealed; then any.
  */
@@ -65,14 +66,14 @@ TIERCE_MUSTUSE int tierce__recording_create(struct tierce__recording **out, cons
 /* NULL is accepted. */
 void tierce__recording_destroy(struct tierce__recording *recording);
 
-/* Appends a request; TRACE_DROP is not recorded. [borrow] request for the call. Errors, of this
- * request or of one before, after which the recording is good for nothing but destroy: -ENOMEM,
- * TIERCE_E_LIMIT (over 2^32 - 2 different blocks), negative errno (the file). */
+/* Appends a request; TRACE_DROP is not recorded. [borrow] request for the call. Errors, of this or
+ * an earlier request, after which the recording can only be destroyed: -ENOMEM, TIERCE_E_LIMIT
+ * (over 2^32 - 2 distinct blocks), negative errno (the file). */
 TIERCE_MUSTUSE int tierce__recording_add(struct tierce__recording *recording,
                                          const struct tierce__trace_request *request);
 
-/* Tells that so many of `total` are added, in whatever unit: the numbering then makes room for what
- * is to come. Nothing but speed depends on it. Errors: -ENOMEM. */
+/* A hint about the progress, `done` of `total` in any unit, so that the numbering can reserve room.
+ * Affects only speed. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__recording_expect(struct tierce__recording *recording, uint64_t done,
                                             uint64_t total);
 
@@ -116,7 +117,7 @@ const uint8_t *tierce__recorded_internal(const struct tierce__recorded *request)
 /* Leading blocks that the engine held itself. */
 uint32_t tierce__recorded_held(const struct tierce__recorded *request);
 
-/* Input tokens: what the trace says, or the blocks that are looked up, all whole. */
+/* Input tokens: from the trace, or else the looked-up blocks, all full. */
 static inline uint64_t tierce__recorded_input(const struct tierce__recorded *request,
                                               uint32_t block_tokens)
 {
@@ -133,8 +134,8 @@ static inline uint64_t tierce__recorded_tokens(const struct tierce__recorded *re
     return tokens < input ? tokens : input;
 }
 
-/* Adds what a lookup saves whose first `hits` blocks hit: of p tokens that hit behind i that the
- * engine held, p - i and p * p - i * i. */
+/* Adds the savings of a lookup whose first `hits` blocks hit: with p hit tokens, of which the
+ * engine held i, p - i and p * p - i * i. */
 static inline void tierce__recorded_saves(const struct tierce__recorded *request, uint32_t hits,
                                           uint32_t block_tokens, double *tokens, double *squares)
 {

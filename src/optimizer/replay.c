@@ -13,7 +13,7 @@ struct tierce__replay {
     struct tierce__flat_watch flat_watch;
     bool *there; /* [there_room] of one request */
     uint32_t there_room;
-    bool looks_up;    /* some match needs to know what is there before the uses */
+    bool looks_up;    /* some match needs the cached blocks before the uses */
     bool counts_uses; /* MATCH_STREAM is asked for */
     struct tierce__replay_result result;
 };
@@ -28,11 +28,9 @@ static void count_hits(struct tierce__replay *r, const struct tierce__recorded *
         if (match->kind == TIERCE__MATCH_STREAM)
             continue;
         uint32_t hits = tierce__match_count(match, r->there, request->read_count);
-        uint32_t end = match->kind == TIERCE__MATCH_ANY ? request->read_count : hits;
         r->result.hits[m] += hits;
-        for (uint32_t i = 0; internal != NULL && i < end; i++)
-            r->result.internal_hits[m] +=
-                internal[i] != 0 && (match->kind != TIERCE__MATCH_ANY || r->there[i]);
+        r->result.internal_hits[m] +=
+            tierce__match_internal(match, r->there, internal, request->read_count, hits);
     }
 }
 
@@ -144,7 +142,8 @@ static void use_whole(struct tierce__replay *r, const struct tierce__recorded *r
         if (!there && policy != NULL)
             ops->set_evictable(policy, parent, false);
     }
-    /* The order once more, now that all is there: no use to a policy that counts them. */
+    /* Restores the order after all blocks are stored; policies that count uses do not count
+     * this. */
     for (uint32_t i = request->count; policy != NULL && !ops->counts_uses && i-- > 0;) {
         if (slot_of[blocks[i]] != TIERCE__NO_SLOT)
             ops->touch(policy, slot_of[blocks[i]], r->flat.now);

@@ -7,26 +7,26 @@
 #include "policy/policy.h"
 
 /*
- * One cache of one policy and capacity, driven by requests: the very code that evicts in
- * production, and a count of what would have hit.
+ * Replays requests in one cache with one policy and capacity, using the eviction code of
+ * production, and counts the hits.
  *
- * A request first looks its blocks up, which changes nothing; then it uses them one at a time in
- * the order that was asked for: what is there is touched, what is not is stored, evicting first
- * where the cache is full. A read touches what is there and stores nothing; a write looks nothing
- * up. A block that is larger than the cache is not stored.
+ * A request first looks up its blocks, which changes nothing. Then it uses them one at a time in
+ * the configured order: cached blocks are touched, missing ones are stored, after an eviction if
+ * the cache is full. A read only touches cached blocks; a write looks nothing up. A block larger
+ * than the cache is not stored.
  *
- * Whole requests (opts.whole) are what a tier does that never keeps a suffix without its prefix:
- * what is there is touched and held until the request's end, what is not is stored from the first
- * block on, and at the first that does not fit the rest is not stored. At the end all is put in
- * order, the first block newest, which policies that count uses do not hear of. There is no other
- * order of touching then, and no MATCH_STREAM.
+ * Whole requests (opts.whole) model a tier that never keeps a suffix without its prefix: cached
+ * blocks are touched and held until the request's end; missing blocks are stored from the first on,
+ * and after the first that does not fit the rest is not stored. Finally all blocks are reordered,
+ * the first one newest, without counting as uses. Other touch orders and MATCH_STREAM are not
+ * available.
  *
  * Threads: one at a time; any number of replays may read one recording.
  */
 
 #define TIERCE__REPLAY_MATCHES_MAX 8u
 
-/* Told of what happens to blocks, in the order in which it happens. */
+/* Callbacks for events of blocks, in order. */
 struct tierce__replay_watch {
     /* A lookup is over: there[i] of the request's [count] blocks. */
     void (*looked_up)(void *arg, const struct tierce__recorded *request, const bool *there);
@@ -64,7 +64,7 @@ struct tierce__replay_result {
     uint64_t used;    /* at the end, in the unit of the capacity */
     uint64_t used_max;
     bool has_hand;  /* the policy has one */
-    uint64_t wraps; /* how often it came round */
+    uint64_t wraps; /* how often the policy's hand wrapped around */
 };
 
 struct tierce__replay;
@@ -77,7 +77,7 @@ TIERCE_MUSTUSE int tierce__replay_create(struct tierce__replay **out,
 /* NULL is accepted. */
 void tierce__replay_destroy(struct tierce__replay *replay);
 
-/* One request. Errors: -ENOMEM; the replay is then good for nothing but destroy. */
+/* Replays one request. Errors: -ENOMEM; afterwards the replay can only be destroyed. */
 TIERCE_MUSTUSE int tierce__replay_request(struct tierce__replay *replay,
                                           const struct tierce__recorded *request);
 

@@ -11,15 +11,14 @@
 #include <stdio.h>
 
 /*
- * What was found, for readers: one page that shows it (HTML), the data of that page (JSON, which
- * docs/format/report.md describes), and the plot of hits against capacity for papers (SVG; the
- * same drawing as PNG is made by the command line, which has cairo).
+ * Reports of results: an HTML page, its data as JSON (docs/format/report.md), and a plot of hits
+ * against capacity as SVG (the command line, which has cairo, draws the same plot as PNG).
  *
- * The struct only points; whatever is NULL or 0 is not known, and what needs it is left out. Output
- * is the same for the same input. Threads: one at a time.
+ * The struct borrows all data; fields that are NULL or 0 are unknown, and parts that need them are
+ * omitted. Equal input gives equal output. Threads: one at a time.
  */
 
-/* Tiers, and what became of the trace in them. */
+/* Tiers, and the results of the trace in them. */
 struct tierce__report_tiers {
     const struct tierce__tiers_opts *opts;
     const struct tierce__tiers_result *result;
@@ -43,8 +42,7 @@ struct tierce__report {
     const struct tierce__report_tiers *tiers;
 };
 
-/* [borrow] the report for the call. Errors: -ENOMEM; what cannot be written is the file's to say
- * (ferror). */
+/* [borrow] the report for the call. Errors: -ENOMEM; write errors are reported by ferror. */
 TIERCE_MUSTUSE int tierce__report_html(FILE *file, const struct tierce__report *report);
 TIERCE_MUSTUSE int tierce__report_json(FILE *file, const struct tierce__report *report);
 TIERCE_MUSTUSE int tierce__report_svg(FILE *file, const struct tierce__report *report);
@@ -58,8 +56,8 @@ struct tierce__report_curve {
     const struct tierce__sweep_curve *exact; /* the same at every capacity, or NULL */
 };
 
-/* Capacities of an exact curve from the smallest to the largest of its rows, with equal factors
- * between them, ascending; how many. 0 where nothing lies between the rows. */
+/* Fills in capacities of an exact curve between its smallest and largest row, ascending with equal
+ * factors, and returns their number; 0 if there are none between the rows. */
 #define TIERCE__REPORT_EXACT_MAX 200u
 size_t tierce__report_exact(uint64_t out[TIERCE__REPORT_EXACT_MAX],
                             const struct tierce__report_curve *curve);
@@ -85,13 +83,8 @@ void tierce__report_curves_clear(struct tierce__report_curves *curves);
 void tierce__report_label(char out[TIERCE__REPORT_LABEL_BYTES],
                           const struct tierce__report_curves *curves, size_t index);
 
-/* Whether two curves are of one match. */
+/* Returns whether two curves have the same match. */
 bool tierce__report_same_match(const struct tierce__report_curve *a,
                                const struct tierce__report_curve *b);
-
-static inline double tierce__report_rate(const struct tierce__sweep_row *row)
-{
-    return row->blocks > 0 ? (double)row->hits / (double)row->blocks : 0;
-}
 
 #endif

@@ -13,7 +13,7 @@ static int compare_capacity(const void *a, const void *b)
     return (x->capacity > y->capacity) - (x->capacity < y->capacity);
 }
 
-/* The rows that are of one curve with row `first`; a capacity that was asked for twice is one. */
+/* The rows of the same curve as row `first`; a repeated capacity counts once. */
 static void gather(struct tierce__report_curve *curve, const struct tierce__sweep *sweep,
                    size_t first)
 {

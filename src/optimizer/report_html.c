@@ -12,9 +12,9 @@
 #include <tierce/version.h>
 
 /*
- * One page that needs nothing else. web/report/page.html has marks (<!--tierce:NAME-->) where
- * parts go in. Nothing but its own script and style, told by their sums, may run in it, even if
- * something in a trace got further than it should.
+ * A self-contained page. web/report/page.html has marks (<!--tierce:NAME-->) where parts are
+ * inserted. A content security policy allows only its own script and style, by their hashes, even
+ * if data of a trace were not escaped.
  */
 
 struct page {
@@ -40,7 +40,7 @@ static void put_html(FILE *file, const char *text)
     }
 }
 
-/* 'sha256-...' of what a browser may run. */
+/* 'sha256-...' of a script or style that a browser may use. */
 static void put_sum(FILE *file, const unsigned char *text, size_t size)
 {
     static const char letters[] =
@@ -79,8 +79,8 @@ static const struct tierce__sweep_row *row_at(const struct tierce__report_curve 
     return curve->rows[0]->cache->kind == TIERCE__CACHE_INFINITE ? curve->rows[0] : NULL;
 }
 
-/* The smallest capacity above `last` in curves of the match; 0: none. The unlimited one comes last,
- * and not for the sake of the infinite cache alone, which is in every row. */
+/* The smallest capacity above `last` in curves of the match; 0: none. Unlimited is the last one; it
+ * is skipped if only the infinite cache has it, which is shown in every row. */
 static uint64_t next_capacity(const struct page *page, const struct tierce__report_curve *head,
                               uint64_t last)
 {
@@ -167,7 +167,7 @@ static void put_row(const struct page *page, const struct tierce__report_curve *
         if (row == NULL)
             fputs("<td>&#8211;</td>", page->file);
         else
-            fprintf(page->file, "<td>%.2f&#160;%%</td>", 100 * tierce__report_rate(row));
+            fprintf(page->file, "<td>%.2f&#160;%%</td>", 100 * tierce__sweep_rate(row));
     }
     fputs("</tr>\n", page->file);
 }

@@ -54,6 +54,12 @@ static void write_points(struct tierce__json_write *json, const struct tierce__r
     for (size_t i = 0; i < curve->count; i++)
         tierce__json_write_count(json, NULL, curve->rows[i]->hits);
     tierce__json_write_close(json, ']');
+    if (curve->rows[0]->internal_blocks > 0) {
+        tierce__json_write_open(json, "internal_hits", '[');
+        for (size_t i = 0; i < curve->count; i++)
+            tierce__json_write_count(json, NULL, curve->rows[i]->internal_hits);
+        tierce__json_write_close(json, ']');
+    }
     if (!curve->rows[0]->is_replayed)
         return;
     tierce__json_write_open(json, "evicted", '[');
@@ -100,6 +106,8 @@ static void write_curves(struct tierce__json_write *json, const struct tierce__r
         tierce__json_write_text(json, "match", match);
         tierce__json_write_count(json, "requests", row->requests);
         tierce__json_write_count(json, "blocks", row->blocks);
+        if (row->internal_blocks > 0)
+            tierce__json_write_count(json, "internal_blocks", row->internal_blocks);
         write_points(json, &curves->curves[i]);
         write_exact(json, &curves->curves[i]);
         tierce__report_json_curve_money(json, report, &curves->curves[i]);

@@ -144,6 +144,9 @@ static void write_tier(struct tierce__json_write *json, const struct tierce__tie
     tierce__json_write_number(json, "read_s", result->read_s);
     tierce__json_write_number(json, "write_s", result->write_s);
     tierce__json_write_number(json, "worn", result->worn);
+    tierce__json_write_count(json, "waits", result->waits);
+    tierce__json_write_number(json, "wait_s", result->wait_s);
+    tierce__json_write_number(json, "queue_max_s", result->queue_max_s);
     tierce__json_write_close(json, '}');
 }
 

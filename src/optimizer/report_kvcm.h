@@ -5,9 +5,9 @@
 #include "optimizer/kvcm.h"
 
 /*
- * A recording replayed in KVCM's caches of one layout, with what KVCM itself writes of it: a file
- * INSTANCE_hit_rates.csv for each instance that is looked up in, a row a lookup, for those who have
- * its scripts. Where a trace does not name its instance, it is "instance".
+ * Replays a recording in KVCM's caches of one layout and writes KVCM's own output, for users of its
+ * scripts: a file INSTANCE_hit_rates.csv per instance with lookups, one row per lookup. An unnamed
+ * instance is called "instance".
  *
  * Threads: one at a time.
  */
@@ -23,11 +23,11 @@ struct tierce__kvcm_total {
 #define TIERCE__KVCM_FILES_MAX 500u
 
 /*
- * names[i] is that of instance i of the layout; totals[i] is filled. `folder` is made where it is
- * missing; NULL: no files. [borrow] all for the call.
- * Errors, `why` a sentence: -ENOMEM, negative errno (a file), TIERCE_E_ARGUMENT (a name that is no
- * name of a file), TIERCE_E_LIMIT (over TIERCE__KVCM_FILES_MAX instances with files, over 2^31
- * blocks). Files that were begun stay.
+ * names[i] is the name of instance i of the layout; totals[i] is filled. A missing `folder` is
+ * created; NULL: no files. [borrow] all for the call. Errors, `why` a sentence: -ENOMEM, negative
+ * errno (a file), TIERCE_E_ARGUMENT (a name that cannot be a file name), TIERCE_E_LIMIT (over
+ * TIERCE__KVCM_FILES_MAX instances with files, over 2^31 blocks). After an error incomplete files
+ * remain.
  */
 TIERCE_MUSTUSE int tierce__kvcm_report(struct tierce__kvcm_total *totals,
                                        const struct tierce__recording *recording,

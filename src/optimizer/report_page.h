@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* The files of web/report, which the build turns into arrays: a NUL is behind each, which its size
- * does not count. */
+/* The files of web/report, embedded by the build. Each ends with a NUL that its size does not
+ * count. */
 
 extern const unsigned char tierce__page_html[];
 extern const size_t tierce__page_html_size;

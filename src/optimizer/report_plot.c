@@ -21,7 +21,7 @@
 #define LEGEND_COLUMNS 3
 #define LEGEND_ROW     18.0
 #define HEADROOM_WIDTH 60.0
-#define HEADROOM_LEAST 45.0 /* high, for its name to stand in it */
+#define HEADROOM_LEAST 45.0 /* minimum height for a label inside */
 #define TICK_SPACE     44.0
 
 #define INK   0x1b1b1bu
@@ -29,7 +29,7 @@
 #define GRID  0xe3e3e3u
 #define SHADE 0xf0eee6u
 
-/* Told apart by those who see no red or no green, and legible on white. */
+/* Distinguishable with red-green color blindness, and legible on white. */
 static const uint32_t palette[] = {0x0067a5, 0xc4510b, 0x00805c, 0xa6487f,
                                    0x9a7200, 0x2f8fce, 0x6b4a2a, 0x5b5b8c};
 #define PALETTE (sizeof(palette) / sizeof(palette[0]))
@@ -196,12 +196,9 @@ static bool is_unlimited(const struct tierce__sweep_row *row)
     return row->capacity == TIERCE__CAPACITY_UNLIMITED;
 }
 
-static struct tierce__plot_point place(const struct panel *panel, uint64_t capacity, uint64_t hits,
-                                       const struct tierce__report_curve *curve)
+static struct tierce__plot_point place(const struct panel *panel, uint64_t capacity, double rate)
 {
-    double blocks = (double)curve->rows[0]->blocks;
-    return (struct tierce__plot_point){place_x(panel, (double)capacity),
-                                       place_y(panel, blocks > 0 ? (double)hits / blocks : 0)};
+    return (struct tierce__plot_point){place_x(panel, (double)capacity), place_y(panel, rate)};
 }
 
 /* The points of a line, from room for them: how many were taken. */
@@ -211,24 +208,26 @@ static size_t place_points(const struct panel *panel, struct tierce__plot_line *
     const struct tierce__report_curve *curve = line->curve;
     uint64_t capacities[TIERCE__REPORT_EXACT_MAX];
     size_t exact = tierce__report_exact(capacities, curve);
+    double blocks = (double)curve->rows[0]->blocks; /* a curve has no internal ones */
     line->dots = line->points = room;
     if (is_unlimited(curve->rows[0])) { /* one number for every capacity */
-        double y = place_y(panel, tierce__report_rate(curve->rows[0]));
+        double y = place_y(panel, tierce__sweep_rate(curve->rows[0]));
         room[0] = (struct tierce__plot_point){panel->frame.left, y};
         room[1] = (struct tierce__plot_point){panel->frame.right, y};
         return line->count = 2;
     }
     for (size_t i = 0; i < curve->count && !is_unlimited(curve->rows[i]); i++)
         room[line->dot_count++] =
-            place(panel, curve->rows[i]->capacity, curve->rows[i]->hits, curve);
+            place(panel, curve->rows[i]->capacity, tierce__sweep_rate(curve->rows[i]));
     line->count = line->dot_count;
     if (exact == 0)
         return line->count;
     line->points = room + line->dot_count;
     line->count = exact;
     for (size_t i = 0; i < exact; i++)
-        line->points[i] =
-            place(panel, capacities[i], tierce__report_exact_hits(curve, capacities[i]), curve);
+        line->points[i] = place(
+            panel, capacities[i],
+            blocks > 0 ? (double)tierce__report_exact_hits(curve, capacities[i]) / blocks : 0);
     return line->dot_count + exact;
 }
 
@@ -246,8 +245,8 @@ static void name_line(struct panel *panel, size_t index, const char *name)
     snprintf(panel->lines[index].label, sizeof(panel->lines[index].label), "%s", name);
 }
 
-/* From the best of the others at each capacity up to Belady's bound, and named where there is most
- * of it. */
+/* The area from the best other cache at each capacity up to Belady's bound; its label is at the
+ * widest part. */
 static void shade_headroom(struct panel *panel)
 {
     const struct tierce__plot_line *bound = NULL;
@@ -348,7 +347,7 @@ static bool is_limit(const struct tierce__plot_line *line)
     return is_bound(line) || line->curve->rows[0]->cache->kind == TIERCE__CACHE_INFINITE;
 }
 
-/* Colors by their place among the lines that differ; what no cache can have is black. */
+/* Colors by index among the distinct lines; Belady's bound is black. */
 static void color_lines(struct panel *panel)
 {
     size_t place = 0;
@@ -369,7 +368,7 @@ static void find_ranges(struct panel *panel)
     for (size_t i = 0; i < panel->line_count; i++) {
         const struct tierce__report_curve *curve = panel->lines[i].curve;
         for (size_t r = 0; r < curve->count; r++) {
-            most_rate = fmax(most_rate, tierce__report_rate(curve->rows[r]));
+            most_rate = fmax(most_rate, tierce__sweep_rate(curve->rows[r]));
             if (is_unlimited(curve->rows[r]))
                 continue;
             panel->x_least = fmin(panel->x_least, (double)curve->rows[r]->capacity);
@@ -403,7 +402,8 @@ static void draw_panel(struct panel *panel, const struct tierce__report *report,
     }
     color_lines(panel);
     tierce__match_print(&head->rows[0]->match, match);
-    snprintf(title, sizeof(title), "Hits (%s), of the blocks looked up", match);
+    snprintf(title, sizeof(title), "Hits (%s), of the blocks looked up%s", match,
+             head->rows[0]->internal_blocks > 0 ? " that the engine did not hold" : "");
     draw_text(panel, panel->frame.left, panel->frame.top - 18, TIERCE__PLOT_START, INK, title);
     shade_headroom(panel);
     draw_y_axis(panel);

@@ -63,8 +63,8 @@ struct tierce__plot_line {
     char label[160];      /* all that are the same */
 };
 
-/* Where the label of lines[index] stands clear of the other lines and of boxes[0..box_count),
- * within `frame`. Of the text, if its letters are `letter` wide on average and `height` high. */
+/* Finds a position for the label of lines[index] within `frame`, clear of the other lines and of
+ * boxes[0..box_count). Its characters are `letter` wide on average and `height` high. */
 struct tierce__plot_box tierce__plot_place_label(const struct tierce__plot_line *lines,
                                                  size_t line_count, size_t index,
                                                  const struct tierce__plot_box *boxes,

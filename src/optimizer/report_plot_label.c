@@ -7,9 +7,9 @@
 enum {
     LETTER = 7,  /* pixels a letter, on average */
     HEIGHT = 13, /* of a line of text */
-    STEP = 6,    /* between places that are tried */
+    STEP = 6,    /* distance between candidate positions */
     GAP = 4,     /* between a line and its own label */
-    ENOUGH = 24, /* pixels of white beyond which more is no better */
+    ENOUGH = 24, /* pixels of white that are enough */
 };
 
 /* The height of a line at x; false where it does not reach. */
@@ -54,7 +54,7 @@ static double clearance(const struct tierce__plot_line *lines, size_t line_count
     double least = ENOUGH;
     for (size_t i = 0; i < line_count; i++) {
         double white = clearance_of_line(&lines[i], box);
-        /* Its own line may come near, and has to. */
+        /* The label must be near its own line. */
         if (i != index && !lines[i].same_as_earlier)
             least = fmin(least, white);
         else if (white < 1)

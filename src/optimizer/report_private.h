@@ -5,8 +5,8 @@
 #include "optimizer/json_write.h"
 #include "optimizer/report.h"
 
-/* Parts of the report's JSON, each a member of the document or of a curve; nothing where the report
- * does not have it. */
+/* Parts of the report's JSON, each a member of the document or of a curve; a part that the report
+ * lacks is omitted. */
 
 /* report_json_money.c */
 void tierce__report_json_economy(struct tierce__json_write *json,

@@ -6,8 +6,8 @@
 #include <errno.h>
 #include <inttypes.h>
 
-/* The drawing as SVG, written here and not by cairo, which turns text into outlines: text stays
- * text, that can be searched, and set in another font. */
+/* The drawing as SVG. It is not written by cairo, which converts text to outlines: here text stays
+ * searchable, and its font can be changed. */
 
 struct svg {
     struct tierce__plot_canvas canvas; /* first: a canvas is the svg that it lies in */
@@ -19,7 +19,7 @@ static FILE *file_of(struct tierce__plot_canvas *canvas)
     return ((struct svg *)canvas)->file;
 }
 
-/* Text of XML: what it has no place for becomes U+FFFD. */
+/* Writes XML text; characters that XML does not allow become U+FFFD. */
 static void put_xml(FILE *file, const char *text)
 {
     const unsigned char *at = (const unsigned char *)text;

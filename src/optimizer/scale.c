@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#define SHARED_BY 100u /* a block that more than one in so many requests go through is no root */
+#define SHARED_BY 100u /* a block in more than one of so many requests is no root */
 
 /* ---- what is drawn --------------------------------------------------------------------------- */
 
@@ -40,11 +40,11 @@ static bool is_drawn(void *arg, const struct tierce__recorded *request)
     return (double)(hash >> 11) < s->rate * 0x1p53;
 }
 
-static int draw(struct tierce__recording **out, const struct tierce__recording *recording,
-                double rate, const struct tierce__sweep_opts *opts)
+int tierce__scale_draw(struct tierce__recording **out, const struct tierce__recording *recording,
+                       double rate, uint64_t seed, const char *folder)
 {
     struct tierce__recording_totals totals = tierce__recording_totals(recording);
-    struct sample s = {.most = totals.requests / SHARED_BY, .rate = rate, .seed = opts->seed};
+    struct sample s = {.most = totals.requests / SHARED_BY, .rate = rate, .seed = seed};
     s.through = tierce__calloc((size_t)totals.distinct + 1, sizeof(*s.through));
     if (s.through == NULL)
         return -ENOMEM;
@@ -54,24 +54,19 @@ static int draw(struct tierce__recording **out, const struct tierce__recording *
         for (uint32_t i = 0; i < r->count; i++)
             s.through[tierce__recorded_blocks(r)[i]]++;
     }
-    int rc = tierce__recording_filter(out, recording, is_drawn, &s, opts->folder);
+    int rc = tierce__recording_filter(out, recording, is_drawn, &s, folder);
     tierce__free(s.through);
     return rc;
 }
 
 /* ---- sweeps ---------------------------------------------------------------------------------- */
 
-static uint64_t scale_down(uint64_t capacity, double share)
+uint64_t tierce__scale_capacity(uint64_t capacity, double share)
 {
     double scaled = (double)capacity * share;
     return capacity == TIERCE__CAPACITY_UNLIMITED ? capacity
            : scaled < 1                           ? 1
                                                   : (uint64_t)llround(scaled);
-}
-
-static double rate_of(const struct tierce__sweep_row *row)
-{
-    return row->blocks > 0 ? (double)row->hits / (double)row->blocks : 0;
 }
 
 /* LRU, order rev; rates: [capacity_count][match_count], which is the order of its rows. */
@@ -92,7 +87,7 @@ static int run_lru(double *rates, const struct tierce__recording *recording,
     lru_opts.progress = NULL;
     rc = tierce__sweep_run(&sweep, recording, &lru_opts);
     for (size_t i = 0; rc == 0 && i < sweep.row_count; i++)
-        rates[i] = rate_of(&sweep.rows[i]);
+        rates[i] = tierce__sweep_rate(&sweep.rows[i]);
     tierce__sweep_clear(&sweep);
     return rc;
 }
@@ -115,7 +110,7 @@ static int run_part(struct tierce__scaled *out, const struct tierce__recording *
     if (capacities == NULL)
         return -ENOMEM;
     for (size_t c = 0; c < opts->capacity_count; c++)
-        capacities[c] = scale_down(opts->capacities[c], out->share);
+        capacities[c] = tierce__scale_capacity(opts->capacities[c], out->share);
     part_opts.capacities = capacities;
     int rc = tierce__sweep_run(&out->sweep, part, &part_opts);
     if (rc == 0)
@@ -139,7 +134,7 @@ int tierce__scale_run(struct tierce__scaled *out, const struct tierce__recording
     size_t points = opts->capacity_count * opts->match_count;
     if (!(rate > 0 && rate <= 1))
         return TIERCE_E_ARGUMENT;
-    int rc = draw(&part, recording, rate, opts);
+    int rc = tierce__scale_draw(&part, recording, rate, opts->seed, opts->folder);
     if (rc < 0)
         return rc;
     drawn = tierce__recording_totals(part);

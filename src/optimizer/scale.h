@@ -6,30 +6,39 @@
 #include "optimizer/sweep.h"
 
 /*
- * A sweep over a part of the trace, in caches that are smaller by as much: for policies that have
- * no curve, where a trace is too long to be replayed as a whole.
+ * A sweep over a sample of the trace, with proportionally smaller caches: for policies without a
+ * curve, if the trace is too long to be replayed completely.
  *
- * What is drawn is whole conversations, never single blocks, or prefixes would have holes: the
- * requests of a session where the trace names sessions, else all requests that go through the same
- * root: the first block of a request that at most one request in a hundred goes through, so that a
- * prefix that all have (a system prompt) does not make everything one. A request of shared
- * blocks alone has its last one for its root. Each session or root is drawn with the probability
- * `rate`, by a hash of it and of the seed.
+ * The sample consists of whole conversations, never single blocks, because prefixes would get
+ * holes. A conversation is a session of the trace, if it has sessions, else all requests with the
+ * same root: the first block of a request that at most one request in a hundred contains, so that a
+ * common prefix (a system prompt) does not join all requests. If all blocks of a request are
+ * shared, its last one is the root. Each conversation is drawn with the probability `rate`, by a
+ * hash of its id and the seed.
  *
- * Capacities are multiplied by `share`, the blocks that the part has of all different blocks. What
- * is shared by all is drawn whole, and so weighs too much in a small part.
+ * Capacities are multiplied by `share`, the sample's share of all distinct blocks. Common blocks
+ * are always in the sample, so they weigh too much in a small one.
  *
- * The error is shown, not guessed: LRU is run over the part as well, and compared with LRU over the
- * whole trace at the same capacities and matches (rev).
+ * The error is measured: LRU over the sample is compared with LRU over the whole trace at the same
+ * capacities and matches (rev).
  */
 
+/* Makes a recording of the drawn requests, in order. Errors, *out untouched: those of
+ * tierce__recording_filter. */
+TIERCE_MUSTUSE int tierce__scale_draw(struct tierce__recording **out,
+                                      const struct tierce__recording *recording, double rate,
+                                      uint64_t seed, const char *folder);
+
+/* The scaled capacity: at least 1; unlimited stays unlimited. */
+uint64_t tierce__scale_capacity(uint64_t capacity, double share);
+
 struct tierce__scaled {
-    struct tierce__sweep sweep; /* rows as of the whole: capacity is what was asked for; requests,
-                                   blocks and hits are the part's */
+    struct tierce__sweep sweep; /* rows as for the whole trace: with the original capacities, and
+                                   the requests, blocks and hits of the sample */
     uint64_t requests, requests_all;
     uint32_t distinct, distinct_all;
     double rate;  /* asked for */
-    double share; /* distinct / distinct_all: by which capacities were multiplied */
+    double share; /* distinct / distinct_all: the factor of the capacities */
 
     /* LRU, order rev, at each capacity and match: [capacity_count][match_count]. */
     size_t capacity_count, match_count;

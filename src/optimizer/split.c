@@ -29,8 +29,8 @@ static bool is_below(const uint64_t *curve, uint64_t a, uint64_t b, uint64_t c)
     return (wide)(curve[b] - curve[a]) * (c - a) <= (wide)(curve[c] - curve[a]) * (b - a);
 }
 
-/* The upper concave hull of a curve, as far as it rises: the pieces after `first` are a stack to
- * whose end a point is added when it takes those off that lie below its line. */
+/* The upper concave hull of a curve, as far as it rises. The pieces after `first` are a stack; a
+ * new point first removes the points below its line. */
 static int add_hull(struct pieces *pieces, size_t group, const uint64_t *curve, uint64_t length)
 {
     size_t first = pieces->count;
@@ -57,7 +57,7 @@ static int add_hull(struct pieces *pieces, size_t group, const uint64_t *curve, 
     return 0;
 }
 
-/* The steepest first; of one group in their order, whatever rounding makes of the slopes. */
+/* Sorts the steepest first; pieces of one group keep their order despite rounding of the slopes. */
 static int compare_pieces(const void *a, const void *b)
 {
     const struct piece *left = a, *right = b;

@@ -125,7 +125,7 @@ struct work {
     const struct tierce__sweep_opts *opts;
     const struct tierce__future *future; /* if Belady is asked for */
     struct tierce__sweep *sweep;
-    bool is_watched; /* every lookup is to be looked at */
+    bool is_watched; /* a watch needs every lookup */
     struct job *jobs;
     size_t job_count;
 };
@@ -139,7 +139,7 @@ static size_t list_matches(const struct job *job, struct tierce__match *out)
 
 /* ---- lookups --------------------------------------------------------------------------------- */
 
-/* What one lookup hit, in one row. */
+/* Adds the hits of one lookup to one row. */
 static void tell(const struct work *work, struct tierce__sweep_row *row,
                  const struct tierce__recorded *request, uint32_t hits)
 {
@@ -150,7 +150,7 @@ static void tell(const struct work *work, struct tierce__sweep_row *row,
         o->watches[i].lookup(o->watches[i].arg, (size_t)(row - work->sweep->rows), request, hits);
 }
 
-/* The same in the rows of a replay, whose counts of hits have grown by it. */
+/* The same for the rows of a replay, from the growth of its hit counts. */
 struct seen {
     uint64_t hits[TIERCE__REPLAY_MATCHES_MAX];
 };
@@ -167,7 +167,7 @@ static void tell_growth(const struct work *work, const struct job *job, struct s
 
 /* ---- running a job --------------------------------------------------------------------------- */
 
-/* Counts a request, and says whether to go on. */
+/* Counts a request, and returns whether to continue. */
 static bool has_done(struct tierce__workers *workers, uint64_t *done)
 {
     return ++*done % REQUESTS_TOLD != 0 || tierce__workers_tell(workers, REQUESTS_TOLD);
@@ -289,13 +289,15 @@ static void tell_belady(void *arg, const struct tierce__recorded *request, const
 static int run_belady(const struct work *work, const struct job *job)
 {
     struct tierce__match matches[TIERCE__REPLAY_MATCHES_MAX];
-    uint64_t hits[TIERCE__REPLAY_MATCHES_MAX];
+    struct tierce__belady_count counts[TIERCE__BELADY_MATCHES_MAX];
     struct scan scan = {.work = work, .job = job};
     size_t count = list_matches(job, matches);
-    int rc = tierce__belady_watch(work->future, job->capacity, matches, count, hits,
+    int rc = tierce__belady_watch(work->future, job->capacity, matches, count, counts,
                                   work->is_watched ? tell_belady : NULL, &scan);
-    for (size_t m = 0; rc == 0 && m < job->match_count; m++)
-        job->rows[m].hits = hits[m];
+    for (size_t m = 0; rc == 0 && m < job->match_count; m++) {
+        job->rows[m].hits = counts[m].hits;
+        job->rows[m].internal_hits = counts[m].internal_hits;
+    }
     return rc;
 }
 
@@ -404,7 +406,7 @@ static int run_job(void *arg, size_t index, struct tierce__workers *workers)
 
 /* ---- which jobs ------------------------------------------------------------------------------ */
 
-/* The curves count no hits on internal blocks apart, and know one last use of each block. */
+/* Curves do not separate hits on internal blocks, and use one last use per block. */
 static bool has_curves(const struct work *work)
 {
     return !work->totals.has_reads && work->totals.internal_blocks == 0;
@@ -422,7 +424,7 @@ static enum job_kind kind_of(const struct work *work, const struct job *job)
             return JOB_REPLAY;
         if (strcmp(job->cache->policy->name, "lru") == 0 && !work->opts->in_bytes)
             return JOB_CURVE;
-        /* Not where there is no time to live at all: that is the infinite cache. */
+        /* Not without a time to live: that would be the infinite cache. */
         if (strcmp(job->cache->policy->name, "ttl") == 0 && job->ttl_us > 0 &&
             job->capacity == TIERCE__CAPACITY_UNLIMITED && !work->is_watched)
             return JOB_TTL_CURVE;
@@ -464,7 +466,7 @@ static size_t add_rows(const struct work *work, struct tierce__sweep *out, const
     return added;
 }
 
-/* Places for the curves of a job, if they are kept. */
+/* Allocates the curves of a job, if they are kept. */
 static void add_curves(struct work *work, struct tierce__sweep *out, struct job *job)
 {
     if (!work->opts->keeps_curves)
@@ -475,7 +477,7 @@ static void add_curves(struct work *work, struct tierce__sweep *out, struct job 
             .cache = job->cache, .order = job->order, .match = job->rows[m].match};
 }
 
-/* One more point of the job before, if that is the same curve; else a job of its own. */
+/* Adds a point to the previous job if it is on the same curve; else adds a new job. */
 static void add_job(struct work *work, struct tierce__sweep *out, struct job job)
 {
     struct job *before = work->job_count > 0 ? &work->jobs[work->job_count - 1] : NULL;
@@ -618,6 +620,17 @@ void tierce__sweep_clear(struct tierce__sweep *sweep)
     *sweep = (struct tierce__sweep){0};
 }
 
+static uint64_t store_hits(const struct tierce__sweep_row *row)
+{
+    return row->hits - row->internal_hits;
+}
+
+double tierce__sweep_rate(const struct tierce__sweep_row *row)
+{
+    uint64_t blocks = row->blocks - row->internal_blocks;
+    return blocks > 0 ? (double)store_hits(row) / (double)blocks : 0;
+}
+
 const struct tierce__sweep_row *tierce__sweep_best(const struct tierce__sweep *sweep,
                                                    const struct tierce__match *match,
                                                    uint64_t budget)
@@ -629,8 +642,8 @@ const struct tierce__sweep_row *tierce__sweep_best(const struct tierce__sweep *s
             row->cache->kind == TIERCE__CACHE_INFINITE || row->match.kind != match->kind ||
             row->match.window != match->window || row->capacity > budget)
             continue;
-        if (best == NULL || row->hits > best->hits ||
-            (row->hits == best->hits && row->capacity < best->capacity))
+        if (best == NULL || store_hits(row) > store_hits(best) ||
+            (store_hits(row) == store_hits(best) && row->capacity < best->capacity))
             best = row;
     }
     return best;

@@ -7,9 +7,9 @@
 #include "optimizer/recording.h"
 
 /*
- * Every combination of caches, orders, matches and capacities over one recording, on the threads
- * there are. LRU at all capacities costs one scan where the recording allows it (curve.h); what is
- * equal is replayed once.
+ * Runs every combination of caches, orders, matches and capacities over one recording, on several
+ * threads. LRU at all capacities takes one scan if the recording allows it (curve.h); equal
+ * combinations are replayed once.
  *
  *     rc = tierce__sweep_run(&sweep, recording, &(struct tierce__sweep_opts){...});
  *     for (size_t i = 0; i < sweep.row_count; i++)
@@ -19,7 +19,7 @@
  * Threads: one at a time for each sweep.
  */
 
-/* What can be simulated: the policies of src/policy by name, and others. */
+/* The caches that can be simulated: the policies of src/policy by name, and others. */
 enum tierce__cache_kind {
     TIERCE__CACHE_POLICY,
     TIERCE__CACHE_INFINITE, /* keeps everything */
@@ -34,21 +34,21 @@ struct tierce__cache {
     char name[32];                           /* as users write it, with dashes */
 };
 
-/* The cache of that name, dashes or underscores. TIERCE_E_ARGUMENT: there is none. */
+/* Finds a cache by name, with dashes or underscores. TIERCE_E_ARGUMENT: unknown name. */
 TIERCE_MUSTUSE int tierce__cache_find(struct tierce__cache *out, const char *name);
 
 /* The caches by index, for lists; false past the end. */
 bool tierce__cache_at(struct tierce__cache *out, size_t index);
 
-/* Whether it drops what was not used for a time to live. */
+/* Returns whether it drops blocks that were not used for a time to live. */
 bool tierce__cache_expires(const struct tierce__cache *cache);
 
-/* Whether a request's blocks are touched in an order that makes a difference. */
+/* Returns whether the touch order of a request's blocks affects the result. */
 bool tierce__cache_has_order(const struct tierce__cache *cache);
 
 #define TIERCE__CAPACITY_UNLIMITED UINT64_MAX
 
-/* One cache: what a single replay is of. */
+/* The parameters of a single replay. */
 struct tierce__sim_point {
     const struct tierce__cache *cache; /* [borrow] */
     enum tierce__touch_order order;    /* where the cache has one */
@@ -59,9 +59,9 @@ struct tierce__sim_point {
 };
 
 /*
- * A replay of a point; the rest of `opts` (distinct, matches, samples, watch) as it is.
- * Errors, *out untouched: those of tierce__replay_create; TIERCE_E_ARGUMENT (Belady's cache, or
- * KVCM's, which are no replays).
+ * Creates the replay of a point; the other fields of `opts` (distinct, matches, samples, watch) are
+ * used unchanged. Errors, *out untouched: those of tierce__replay_create; TIERCE_E_ARGUMENT
+ * (Belady's cache, or KVCM's, which are no replays).
  */
 TIERCE_MUSTUSE int tierce__sim_replay(struct tierce__replay **out,
                                       const struct tierce__sim_point *point,
@@ -77,13 +77,13 @@ struct tierce__sweep_row {
     uint64_t ttl_us;       /* of a cache that expires; 0: never, or it does not */
     uint64_t requests, blocks, internal_blocks; /* looked up */
     uint64_t hits, internal_hits;
-    bool is_replayed; /* else from a curve or Belady: what follows is 0 */
+    bool is_replayed; /* if false, from a curve or Belady: the fields below are 0 */
     uint64_t evicted, refused, expired;
-    bool has_hand; /* the policy has one, which came round so often */
+    bool has_hand; /* whether the policy's hand wrapped around, and how often */
     uint64_t wraps;
     bool has_tokens;    /* prefix or window, and opts.block_tokens: */
-    double hit_tokens;  /* of all lookups, the tokens that hit and the engine did not hold, */
-    double hit_squares; /* and of p tokens that hit behind i that it held, p * p - i * i */
+    double hit_tokens;  /* over all lookups, the hit tokens that the engine did not hold, */
+    double hit_squares; /* and the sum of p * p - i * i for p hit tokens of which it held i */
 };
 
 /* LRU at every capacity. */
@@ -110,15 +110,15 @@ struct tierce__sweep {
 };
 
 /*
- * Is told of every lookup of every row but those of MATCH_STREAM, as it happens: on any thread, a
- * row's lookups one at a time and in the order of the trace.
+ * Observes every lookup of every row except MATCH_STREAM. Called on any thread; for each row one
+ * lookup at a time, in the order of the trace.
  */
 struct tierce__watch {
     void *arg;
-    /* Before the first: the rows, without results [borrow until the sweep has run]. An error ends
-     * the sweep and is what it returns. On the caller's thread. */
+    /* Called before the first lookup, on the caller's thread, with the rows without results [borrow
+     * until the sweep has run]. An error ends the sweep, which returns it. */
     int (*begin)(void *arg, const struct tierce__sweep *sweep);
-    /* A request that looks something up, and how many of its blocks hit. */
+    /* A request with a lookup, and the number of its hits. */
     void (*lookup)(void *arg, size_t row, const struct tierce__recorded *request, uint32_t hits);
 };
 
@@ -150,24 +150,27 @@ struct tierce__sweep_opts {
 };
 
 /*
- * [borrow] options for the call, but the caches. A cache that expires is run with every time to
- * live, in the order of the list, of each capacity first; without a limit and where no request only
- * looks up, all times cost one scan (ttl_curve.h). Combinations without a meaning are left out:
- * stream of caches that have no order, and Belady's without a limit. The infinite cache has one
- * capacity whatever the list says. KVCM's caches have all instances in one group.
- * Errors: -ENOMEM, negative errno (a temporary file, a thread), TIERCE_E_ARGUMENT (Belady's bound
- * or KVCM's caches of blocks that differ in size; `kvcm` out of range; over
- * TIERCE__REPLAY_MATCHES_MAX matches), TIERCE_E_LIMIT (KVCM's caches of over 2^31 blocks); what a
- * watch returns.
+ * [borrow] options for the call, except the caches. For each capacity a cache with expiry is run
+ * with every time to live, in the order of the list; if it is unlimited and no request only looks
+ * up, all times take one scan (ttl_curve.h). Combinations without a meaning are omitted: stream
+ * with caches that have no order, and Belady's unlimited cache. The infinite cache has one capacity
+ * regardless of the list. KVCM's caches have all instances in one group. Errors: -ENOMEM, negative
+ * errno (a temporary file, a thread), TIERCE_E_ARGUMENT (Belady's bound or KVCM's caches of blocks
+ * that differ in size; `kvcm` out of range; over TIERCE__REPLAY_MATCHES_MAX matches),
+ * TIERCE_E_LIMIT (KVCM's caches of over 2^31 blocks); what a watch returns.
  */
 TIERCE_MUSTUSE int tierce__sweep_run(struct tierce__sweep *out,
                                      const struct tierce__recording *recording,
                                      const struct tierce__sweep_opts *opts);
 
+/* The benefit of a store: the hit rate over the looked-up blocks that the engine did not hold.
+ * Without such marks in the trace, hits / blocks. */
+double tierce__sweep_rate(const struct tierce__sweep_row *row);
+
 /*
- * The row with the most hits of a match that could be bought: not of Belady's cache or the infinite
- * one, and of no larger capacity than the budget. Of equal hits the smaller capacity, then the
- * first in the list. NULL if no row fits. [borrow until clear]
+ * The best feasible row of a match: the most hits on blocks that the engine did not hold, without
+ * Belady's cache and the infinite cache, and within the budget. Ties go to the smaller capacity,
+ * then to the first in the list. NULL if no row fits. [borrow until clear]
  */
 const struct tierce__sweep_row *tierce__sweep_best(const struct tierce__sweep *sweep,
                                                    const struct tierce__match *match,
@@ -177,13 +180,13 @@ const struct tierce__sweep_row *tierce__sweep_best(const struct tierce__sweep *s
 #define TIERCE__SWEEP_NAME_BYTES 64u
 void tierce__sweep_name(char out[TIERCE__SWEEP_NAME_BYTES], const struct tierce__sweep_row *row);
 
-/* Blocks looked up that did not hit; 0 where KVCM's caches count more hits than that. */
+/* Looked-up blocks that missed; 0 if KVCM's caches count more hits than lookups. */
 static inline uint64_t tierce__sweep_missed(const struct tierce__sweep_row *row)
 {
     return row->hits < row->blocks ? row->blocks - row->hits : 0;
 }
 
-/* Whether two rows differ in nothing but their capacity. */
+/* Returns whether two rows differ only in capacity. */
 bool tierce__sweep_same_line(const struct tierce__sweep_row *a, const struct tierce__sweep_row *b);
 
 /* Accepts a zeroed sweep. */

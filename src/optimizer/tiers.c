@@ -1,36 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Read tierce__tiers_request: find what the tiers have, load it, choose what is stored, then let
- * each tier use what it has and put what is new. Of tiers that are all written to, the first goes
- * first, as the others get what it took; of a waterfall the slowest, so that what a faster one
- * evicts finds the request's blocks there used already.
+ * Start with tierce__tiers_request: find the cached blocks, load them, choose the blocks to store,
+ * then let each tier use its blocks and put new ones. With write-all the first tier is processed
+ * first, because the others get the blocks that it took. With a waterfall the slowest is first, so
+ * that the request's blocks there are already used when a faster tier evicts into it.
  */
 #include "optimizer/tiers.h"
+#include "optimizer/tiers_time.h"
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "policy/flat.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define NO_TIER UINT8_MAX
 
-/* What becomes of a request's block. */
+/* The action for a request's block. */
 enum {
     STORE = 1,   /* no tier has it, and the first takes it */
     PROMOTE = 2, /* loaded from a slower tier, and kept in faster ones */
     LEASED = 4,  /* loaded from the first tier, which cannot evict it until the load is over */
 };
 
-/* What becomes of it in one tier. */
+/* The action for a block in one tier. */
 enum {
-    KEEP = 1, /* it is there, and used */
+    KEEP = 1, /* cached, and used */
     PUT = 2,
-    LET_GO = 3, /* it is there or put, and then has to make room */
+    LET_GO = 3, /* cached or put, and then evicted to make room */
 };
 
-/* A tier, as its store tells of it. */
+/* The view of a tier during a request. */
 struct place {
     struct tierce__tiers *tiers;
     size_t tier;
@@ -43,12 +43,15 @@ struct tierce__tiers {
     struct tierce__flat_watch watches[TIERCE__TIERS_MAX];
     struct place places[TIERCE__TIERS_MAX];
     uint64_t refused[TIERCE__TIERS_MAX]; /* before the store was asked */
-    bool expiring;                       /* what leaves is not handed down */
+    uint64_t now_ns;                     /* of the request at hand, since the first */
+    struct tierce__tier_queue queues[TIERCE__TIERS_MAX];
+    uint64_t written_before[TIERCE__TIERS_MAX]; /* bytes, when the request began */
+    bool expiring;                              /* evicted blocks are not passed down */
     uint32_t *parent_of; /* [distinct] of a waterfall: the block before it; NO_SLOT */
     uint64_t *bytes_of;  /* [distinct] as last given; NULL until a request gives sizes */
 
-    /* Where a block was first mentioned in the last request that did so: of this one only if it
-     * stands there, which `first` tells. */
+    /* The index of a block's first mention in the last request that named it; `first` tells whether
+     * that is the current request. */
     uint32_t *mention_of; /* [distinct] */
 
     uint32_t *first; /* [room] the first mention of the same block: an index, perhaps its own */
@@ -56,12 +59,10 @@ struct tierce__tiers {
     uint8_t *fate;   /* [room] STORE, PROMOTE, LEASED; of first mentions */
     uint8_t *act;    /* [room] KEEP, PUT; of first mentions, of one tier */
     size_t room;
-    /* The first tier evicted all it could for a block that did not fit then. */
+    /* The first tier has evicted all it could and the block still did not fit. */
     bool load_drained, store_drained;
 
-    uint64_t *load_ns; /* of each request that loaded something */
-    size_t load_count, load_room;
-    bool loads_sorted;
+    struct tierce__load_times times; /* of each request that loaded something */
     struct tierce__tiers_result result;
 };
 
@@ -72,7 +73,7 @@ static bool has(const struct tierce__flat *store, uint32_t block)
     return store->slot_of[block] != TIERCE__NO_SLOT;
 }
 
-/* What a block that is there takes of the capacity. */
+/* The capacity that a cached block occupies. */
 static uint64_t held_cost(const struct tierce__flat *store, uint32_t block)
 {
     return store->bytes_in != NULL ? store->bytes_in[store->slot_of[block]] : 1;
@@ -141,7 +142,7 @@ static int make_room_for(struct tierce__tiers *t, uint32_t blocks)
     return 0;
 }
 
-/* A request may list a block again: it is looked up and read each time, and is one block else. */
+/* A request may repeat a block: it is looked up and read each time, and otherwise counts once. */
 static void find_mentions(struct tierce__tiers *t, const uint32_t *blocks, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -159,8 +160,8 @@ static bool is_again(const struct tierce__tiers *t, uint32_t i)
 
 /* ---- lookup ---------------------------------------------------------------------------------- */
 
-/* As tierce__storage_find: down the tiers and up again, each for the prefix of what is left; and
- * what the first tier has is read there. */
+/* As tierce__storage_find: asks the tiers in turn, repeatedly, each for a prefix of the rest;
+ * blocks that the first tier has are read there. */
 static uint32_t find(struct tierce__tiers *t, const uint32_t *blocks, uint32_t count)
 {
     uint32_t at = 0, before;
@@ -185,8 +186,8 @@ static bool any_has(const struct tierce__tiers *t, uint32_t block)
 
 /* ---- load ------------------------------------------------------------------------------------ */
 
-/* Marks what is promoted. Returns where loading ends: what comes from slower tiers must fit into
- * the first one beside the blocks that it lends. */
+/* Marks the promoted blocks. Returns the index at which loading ends: blocks from slower tiers must
+ * fit into the first tier beside the blocks that are leased there. */
 static uint32_t place_loads(struct tierce__tiers *t, const uint32_t *blocks,
                             const uint8_t *internal, uint32_t hits)
 {
@@ -213,31 +214,6 @@ static uint32_t place_loads(struct tierce__tiers *t, const uint32_t *blocks,
         *fate |= PROMOTE;
     }
     return hits;
-}
-
-static uint64_t load_time_ns(const struct tierce__tier_spec *spec, uint64_t bytes)
-{
-    double seconds = spec->read_bytes_per_s > 0 ? (double)bytes / spec->read_bytes_per_s : 0;
-    if (seconds * 1e9 + (double)spec->latency_ns >= 0x1p63)
-        return INT64_MAX; /* for ever, as good as */
-    return spec->latency_ns + (uint64_t)(seconds * 1e9 + 0.5);
-}
-
-static int note_load(struct tierce__tiers *t, uint64_t ns)
-{
-    if (t->load_count == t->load_room) {
-        size_t room = t->load_room > 0 ? 2 * t->load_room : 1024;
-        uint64_t *load_ns = tierce__realloc(t->load_ns, room * sizeof(*load_ns));
-        if (load_ns == NULL)
-            return -ENOMEM;
-        t->load_ns = load_ns;
-        t->load_room = room;
-    }
-    t->load_ns[t->load_count++] = ns;
-    t->loads_sorted = false;
-    t->result.loads++;
-    tierce__histogram_add(&t->result.load_ns, ns, 1);
-    return 0;
 }
 
 static void count_hits(struct tierce__tiers *t, const struct tierce__recorded *request,
@@ -282,20 +258,25 @@ static int load(struct tierce__tiers *t, const struct tierce__recorded *request,
         struct tierce__tier_result *tier = &t->result.tiers[i];
         if (answer->tier_blocks[i] == 0)
             continue;
-        uint64_t ns = load_time_ns(&t->specs[i], answer->tier_bytes[i]);
+        uint64_t ns = tierce__tier_queue_load(&t->queues[i], &t->specs[i], t->now_ns,
+                                              answer->tier_bytes[i], tier);
         tier->loads++;
         tier->read_blocks += answer->tier_blocks[i];
         tier->read_bytes += answer->tier_bytes[i];
         answer->load_ns = ns > answer->load_ns ? ns : answer->load_ns;
         any = true;
     }
-    return any ? note_load(t, answer->load_ns) : 0;
+    if (!any)
+        return 0;
+    t->result.loads++;
+    tierce__histogram_add(&t->result.load_ns, answer->load_ns, 1);
+    return tierce__load_times_add(&t->times, answer->load_ns);
 }
 
 /* ---- store ----------------------------------------------------------------------------------- */
 
-/* Marks what is stored: what no tier has, from the first such block on, as far as the first tier
- * has room. */
+/* Marks the stored blocks: those that no tier has, from the first missing one on, as far as the
+ * first tier has room. */
 static void choose_stores(struct tierce__tiers *t, const struct tierce__recorded *request)
 {
     const uint32_t *blocks = tierce__recorded_blocks(request);
@@ -345,7 +326,7 @@ static void nothing_stored(void *arg, uint32_t block)
     (void)block;
 }
 
-/* What a tier evicts goes down the waterfall. */
+/* Passes an evicted block down the waterfall. */
 static void demote(void *arg, uint32_t block)
 {
     const struct place *place = arg;
@@ -367,7 +348,7 @@ static void drain(struct tierce__flat *store)
     }
 }
 
-/* Whether this tier is asked to put the block. */
+/* Returns whether this tier is asked to put the block. */
 static bool is_wanted(const struct tierce__tiers *t, size_t tier, uint32_t block, uint32_t i)
 {
     if (has(&t->stores[tier], block))
@@ -378,8 +359,8 @@ static bool is_wanted(const struct tierce__tiers *t, size_t tier, uint32_t block
            (tier == 0 || t->opts.promote == TIERCE__TIERS_PROMOTE_ALL);
 }
 
-/* Marks what is put, and returns the room that stores leave. A slower tier has no suffix without
- * its prefix. */
+/* Marks the blocks to put, and returns the room that remains after stores. A slower tier has no
+ * suffix without its prefix. */
 static uint64_t plan_puts(struct tierce__tiers *t, size_t tier, const uint32_t *blocks,
                           uint32_t count)
 {
@@ -402,8 +383,8 @@ static uint64_t plan_puts(struct tierce__tiers *t, size_t tier, const uint32_t *
     return store_room;
 }
 
-/* Marks what of the tier's own is still there when all that is promoted has come: what is leased,
- * and of the rest the leading blocks. */
+/* Marks the tier's own blocks that remain after all promotions: the leased ones, and the leading
+ * ones of the rest. */
 static void plan_load(struct tierce__tiers *t, size_t tier, const uint32_t *blocks, uint32_t count)
 {
     const struct tierce__flat *store = &t->stores[tier];
@@ -432,8 +413,8 @@ static void plan_load(struct tierce__tiers *t, size_t tier, const uint32_t *bloc
 }
 
 /*
- * Decides what the tier keeps and puts of a request. What is stored goes before all else, as its
- * buffers are held until all is written; of what is there then, the leading blocks stay.
+ * Decides which blocks of a request the tier keeps and puts. Stored blocks take precedence, because
+ * their buffers are held until all is written; of the remaining blocks the leading ones stay.
  */
 static void plan_tier(struct tierce__tiers *t, size_t tier, const uint32_t *blocks, uint32_t count)
 {
@@ -452,7 +433,7 @@ static void plan_tier(struct tierce__tiers *t, size_t tier, const uint32_t *bloc
     }
 }
 
-/* Puts a block that is marked so. False: the policy lets nothing leave for it. */
+/* Puts a marked block. False: the policy found no victim for it. */
 static bool put_marked(struct tierce__tiers *t, size_t tier, const uint32_t *blocks, uint32_t i)
 {
     struct tierce__tier_result *result = &t->result.tiers[tier];
@@ -468,7 +449,7 @@ static bool put_marked(struct tierce__tiers *t, size_t tier, const uint32_t *blo
     return true;
 }
 
-/* A parent before its child; what follows one for which nothing could leave is not stored. */
+/* Parents before children; blocks after one that found no victim are not stored. */
 static void put_forward(struct tierce__tiers *t, size_t tier, const uint32_t *blocks,
                         uint32_t count)
 {
@@ -485,7 +466,7 @@ static void put_forward(struct tierce__tiers *t, size_t tier, const uint32_t *bl
     }
 }
 
-/* What was put came after what was there: the order once more, now that all is. */
+/* Restores the order after all puts, because new blocks were put after cached ones. */
 static void touch_again(const struct tierce__tiers *t, struct tierce__flat *store,
                         const uint32_t *blocks, uint32_t count)
 {
@@ -495,7 +476,7 @@ static void touch_again(const struct tierce__tiers *t, struct tierce__flat *stor
     }
 }
 
-/* From the last block to the first, or a parent before its child where the policy asks for it. */
+/* Touches from the last block to the first, or parents first if the policy requires it. */
 static void use_tier(struct tierce__tiers *t, size_t tier, const uint32_t *blocks, uint32_t count)
 {
     struct tierce__flat *store = &t->stores[tier];
@@ -505,7 +486,7 @@ static void use_tier(struct tierce__tiers *t, size_t tier, const uint32_t *block
         if (t->act[i] == KEEP)
             hold(store, blocks[i], true);
     }
-    for (uint32_t i = count; i-- > 0;) { /* what may have to leave leaves last */
+    for (uint32_t i = count; i-- > 0;) { /* blocks that may have to be evicted are evicted last */
         if (t->act[i] == LET_GO && has(store, blocks[i]))
             touch(store, blocks[i]);
         else if (t->act[i] == LET_GO && (t->fate[i] & PROMOTE) != 0)
@@ -515,7 +496,8 @@ static void use_tier(struct tierce__tiers *t, size_t tier, const uint32_t *block
         if (t->act[i] == KEEP)
             touch(store, blocks[i]);
         else if (t->act[i] == PUT && !by_parent)
-            (void)put_marked(t, tier, blocks, i); /* all but what is held can leave for it */
+            (void)put_marked(t, tier, blocks,
+                             i); /* all blocks that are not held can be evicted for it */
     }
     if (by_parent) {
         put_forward(t, tier, blocks, count);
@@ -545,6 +527,22 @@ static void pass_time(struct tierce__tiers *t, int64_t time_us)
     t->expiring = false;
 }
 
+static void begin_times(struct tierce__tiers *t, int64_t time_us)
+{
+    t->now_ns = tierce__tier_now_ns(t->result.first_us, time_us);
+    for (size_t i = 0; i < t->opts.tier_count; i++)
+        t->written_before[i] = t->result.tiers[i].written_bytes;
+}
+
+/* The request's writes are queued after its loads. */
+static void queue_writes(struct tierce__tiers *t)
+{
+    for (size_t i = 0; i < t->opts.tier_count; i++)
+        tierce__tier_queue_write(&t->queues[i], &t->specs[i], t->now_ns,
+                                 t->result.tiers[i].written_bytes - t->written_before[i],
+                                 &t->result.tiers[i]);
+}
+
 int tierce__tiers_request(struct tierce__tiers *tiers, const struct tierce__recorded *request,
                           struct tierce__tiers_answer *answer)
 {
@@ -562,6 +560,7 @@ int tierce__tiers_request(struct tierce__tiers *tiers, const struct tierce__reco
         t->result.first_us = request->time_us;
     t->result.last_us = request->time_us;
     pass_time(t, request->time_us);
+    begin_times(t, request->time_us);
     t->load_drained = t->store_drained = false;
     memset(t->fate, 0, request->count);
     memset(t->place, NO_TIER, request->count);
@@ -573,6 +572,7 @@ int tierce__tiers_request(struct tierce__tiers *tiers, const struct tierce__reco
         bool waterfall = t->opts.writes == TIERCE__TIERS_WATERFALL;
         use_tier(t, waterfall ? t->opts.tier_count - 1 - i : i, blocks, request->count);
     }
+    queue_writes(t);
     if (answer != NULL)
         *answer = own;
     return rc;
@@ -656,7 +656,7 @@ void tierce__tiers_destroy(struct tierce__tiers *tiers)
     tierce__free(tiers->place);
     tierce__free(tiers->fate);
     tierce__free(tiers->act);
-    tierce__free(tiers->load_ns);
+    tierce__load_times_clear(&tiers->times);
     tierce__free(tiers);
 }
 
@@ -690,22 +690,7 @@ bool tierce__tiers_has(const struct tierce__tiers *tiers, size_t tier, uint32_t 
     return has(&tiers->stores[tier], block);
 }
 
-static int compare_times(const void *a, const void *b)
-{
-    uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
-    return left < right ? -1 : left > right;
-}
-
 uint64_t tierce__tiers_load_ns(struct tierce__tiers *tiers, double share)
 {
-    size_t count = tiers->load_count;
-    if (count == 0)
-        return 0;
-    if (!tiers->loads_sorted)
-        qsort(tiers->load_ns, count, sizeof(*tiers->load_ns), compare_times);
-    tiers->loads_sorted = true;
-    double rank = share * (double)count;
-    size_t at = rank > 1 ? (size_t)rank : 1; /* the at-th, or the one after it if between */
-    at += (double)at < rank && at < count;
-    return tiers->load_ns[(at < count ? at : count) - 1];
+    return tierce__load_times_at(&tiers->times, share);
 }

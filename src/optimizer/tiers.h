@@ -7,8 +7,8 @@
 #include "policy/policy.h"
 
 /*
- * Tiers behind each other (memory, disk, remote; the first is the fastest), as src/engine and
- * src/tier drive them.
+ * A hierarchy of tiers (memory, disk, remote; the first is the fastest), as src/engine and src/tier
+ * use it.
  *
  *     rc = tierce__tiers_create(&tiers, &(struct tierce__tiers_opts){...});
  *     for each request: rc = tierce__tiers_request(tiers, request, NULL);
@@ -37,21 +37,25 @@
  *   use      In every tier what is there of a request is used once, from the last block to the
  *            first, so that the prefix is the newest; a policy that asks for parents gets them.
  *
- * A read does not store; a write does not look up or load. Writes take no time: a store is there
- * for the next request, and no queue overflows. What a tier's policy has expired is gone at the
- * start of a request, and is not handed to the next tier.
+ * A read does not store; a write does not look up or load. Stored blocks are available to the next
+ * request regardless of the tier's queue, and no queue overflows. Blocks that a tier's policy has
+ * expired are removed at the start of a request and are not passed to the next tier.
  *
- * Times. A load from tier t of b_t bytes takes latency_t + b_t / read_t; that of a request, the
- * tiers working at the same time, the largest of those with b_t > 0.
+ * Times. A load from tier t of b_t bytes takes w_t + latency_t + b_t / read_t; that of a request,
+ * the tiers working at the same time, the largest of those with b_t > 0. A tier that has a write
+ * speed does one thing at a time, in the order in which it comes: the loads of a request, then its
+ * writes (stores, promotions, demotions), written_t / write_t. w_t is the time until its earlier
+ * operations are done; it continues to work between requests. A tier without a write speed never
+ * waits (w_t is 0), and its loads do not delay each other.
  *
- * A block that a request lists again is looked up, and read, each time; it takes its room, is
- * stored and is used once, where it is listed first.
+ * If a request repeats a block, it is looked up and read each time, but occupies room, is stored
+ * and is used only once, at its first position.
  *
- * One tier of leaf_lru is tierce__replay of whole requests, one of lru that of the order rev; with
- * a tier that keeps everything all hits together are those of the infinite cache.
+ * A single tier with leaf_lru equals tierce__replay of whole requests, and one with lru equals it
+ * with the order rev. With a tier that keeps everything, the sum of all hits equals the infinite
+ * cache's hits.
  *
- * Costs for each different block 4 bytes, and 8 in each tier, with the policy's node for what it
- * holds.
+ * Costs 4 bytes per distinct block, 8 more per tier, and the policy's node for each cached block.
  *
  * Threads: one at a time.
  */
@@ -64,7 +68,7 @@ struct tierce__tier_spec {
     const struct tierce__policy_ops *policy; /* NULL: keeps everything, and capacity is not read */
     uint64_t capacity;                       /* blocks, or bytes if in_bytes; >= 1 */
     double read_bytes_per_s;                 /* 0: takes no time */
-    double write_bytes_per_s;                /* 0: the same */
+    double write_bytes_per_s;                /* 0: the same, and the tier has no queue */
     uint64_t latency_ns;                     /* before the first byte of a load */
     uint64_t ttl_us;                         /* for a policy that expires; 0: never */
     double endurance_bytes; /* that may be written in the device's life; 0: no bound */
@@ -77,8 +81,8 @@ enum tierce__tiers_writes {
 
 enum tierce__tiers_promote {
     TIERCE__TIERS_PROMOTE_FIRST, /* into the first tier, as the engine does */
-    TIERCE__TIERS_PROMOTE_ALL,   /* into every tier that is faster than where it lay */
-    TIERCE__TIERS_PROMOTE_NONE,  /* loaded beside the tiers */
+    TIERCE__TIERS_PROMOTE_ALL,   /* into every tier that is faster than its source */
+    TIERCE__TIERS_PROMOTE_NONE,  /* loaded in parallel to the tiers */
 };
 
 struct tierce__tiers_opts {
@@ -88,16 +92,16 @@ struct tierce__tiers_opts {
     enum tierce__tiers_writes writes;
     enum tierce__tiers_promote promote;
     bool in_bytes;         /* capacities, by the sizes that the trace gives */
-    uint64_t block_bytes;  /* of every block for which the trace gives no size; 0: not known, and
-                              counts as no bytes (as 1 for a capacity in bytes) */
+    uint64_t block_bytes;  /* for every block without a size in the trace; 0: unknown, counts as no
+                              bytes (as 1 for a capacity in bytes) */
     uint32_t block_tokens; /* 0: tokens are not counted */
     uint32_t distinct;     /* different blocks of the recording */
     uint64_t seed;
 };
 
 struct tierce__tier_result {
-    uint64_t asked;         /* blocks looked up that no faster tier hit: blocks less the hits of the
-                               faster tiers. Its hit rate is hits / asked */
+    uint64_t
+        asked; /* looked-up blocks that no faster tier hit. The tier's hit rate is hits / asked */
     uint64_t hits;          /* blocks that were found here, internal ones too */
     uint64_t internal_hits; /* of those, on blocks that the engine held itself: not loaded */
     uint64_t failed; /* of the external ones, not loaded because the first tier had no room */
@@ -106,13 +110,17 @@ struct tierce__tier_result {
     uint64_t written_blocks, written_bytes; /* stored + promoted + demoted */
     uint64_t stored;                        /* blocks put by stores */
     uint64_t promoted;                      /* by promotion from a slower tier */
-    uint64_t demoted;                       /* by what the faster tier evicted */
+    uint64_t demoted;                       /* by evictions of the faster tier */
     uint64_t refused; /* puts that were not taken: no block before it, or too large */
     uint64_t evicted, expired;
     uint64_t used, used_max; /* at the end and at most, in the unit of the capacity */
     double read_s;           /* busy: loads * latency + read_bytes / read_bytes_per_s */
     double write_s;          /* busy: written_bytes / write_bytes_per_s; 0: takes no time */
     double worn;             /* written_bytes / endurance_bytes; 0: no bound */
+    uint64_t waits;          /* loads that had to wait for the tier */
+    double wait_s;           /* their total waiting time */
+    double queue_s;          /* the tier's backlog after the last request */
+    double queue_max_s;      /* and the maximum after any request */
 };
 
 struct tierce__tiers_result {
@@ -122,7 +130,7 @@ struct tierce__tiers_result {
     uint64_t hits;            /* of all tiers; served are hits - failed */
     uint64_t internal_hits;
     uint64_t failed;
-    uint64_t not_stored; /* blocks that no tier has, and that the first had no room for */
+    uint64_t not_stored; /* blocks that no tier had, and for which the first tier had no room */
     double hit_tokens, hit_squares; /* as of struct tierce__sweep_row, of what was loaded */
     size_t tier_count;
     struct tierce__tier_result tiers[TIERCE__TIERS_MAX];
@@ -131,14 +139,14 @@ struct tierce__tiers_result {
     int64_t first_us, last_us;        /* of the requests */
 };
 
-/* What became of one request. */
+/* The result of one request. */
 struct tierce__tiers_answer {
-    uint32_t hits;                           /* leading blocks that some tier has */
+    uint32_t hits;                           /* leading blocks that some tier had */
     uint32_t internal_hits;                  /* of those */
     uint32_t failed;                         /* of those, external and not loaded */
     uint32_t tier_blocks[TIERCE__TIERS_MAX]; /* read from each tier */
     uint64_t tier_bytes[TIERCE__TIERS_MAX];
-    uint64_t load_ns; /* 0 if nothing was read */
+    uint64_t load_ns; /* with the waiting; 0 if nothing was read */
 };
 
 struct tierce__tiers;
@@ -151,8 +159,8 @@ TIERCE_MUSTUSE int tierce__tiers_create(struct tierce__tiers **out,
 /* NULL is accepted. */
 void tierce__tiers_destroy(struct tierce__tiers *tiers);
 
-/* One request; `answer` may be NULL. Errors: -ENOMEM; the tiers are then good for nothing but
- * destroy. */
+/* Replays one request; `answer` may be NULL. Errors: -ENOMEM; afterwards the tiers can only be
+ * destroyed. */
 TIERCE_MUSTUSE int tierce__tiers_request(struct tierce__tiers *tiers,
                                          const struct tierce__recorded *request,
                                          struct tierce__tiers_answer *answer);
@@ -160,11 +168,11 @@ TIERCE_MUSTUSE int tierce__tiers_request(struct tierce__tiers *tiers,
 /* [borrow until the next request] */
 const struct tierce__tiers_result *tierce__tiers_result(struct tierce__tiers *tiers);
 
-/* Whether a tier holds a block now. */
+/* Returns whether a tier holds a block now. */
 bool tierce__tiers_has(const struct tierce__tiers *tiers, size_t tier, uint32_t block);
 
-/* The time that the given share (0 .. 1) of the requests that load anything does not exceed,
- * exactly (tierce__histogram_quantile of load_ns knows it to its bin). 0 if none loads. */
+/* The exact quantile of load times over the requests that load, for a share 0 .. 1
+ * (tierce__histogram_quantile of load_ns is only as precise as a bin). 0 if no request loads. */
 uint64_t tierce__tiers_load_ns(struct tierce__tiers *tiers, double share);
 
 #endif

@@ -16,8 +16,8 @@ struct work {
 
 /* ---- one line -------------------------------------------------------------------------------- */
 
-/* Writes what has happened since `before` into slices up to `end`: the first gets all of it, as no
- * request lies in the others, which keep what was in use. */
+/* Writes the counts since `before` into slices up to `end`: the first slice gets all of them,
+ * because the others have no requests; those repeat the use. */
 static void fill_slices(struct tierce__timeline_slice *slices, uint32_t from, uint32_t end,
                         const struct tierce__replay_result *before,
                         const struct tierce__replay_result *now)

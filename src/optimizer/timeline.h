@@ -6,7 +6,7 @@
 #include "optimizer/sweep.h"
 
 /*
- * What a few caches do over the time of the trace.
+ * The results of a few caches over the time of the trace.
  *
  *     rc = tierce__timeline_run(&timeline, recording, &(struct tierce__timeline_opts){
  *              .points = points, .point_count = 3, .match = {TIERCE__MATCH_PREFIX, 0}, ...});

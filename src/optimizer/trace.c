@@ -15,7 +15,7 @@
 #define WINDOW_REQUESTS   65536u
 #define LINE_BYTES_MAX    ((size_t)64 << 20)
 #define BAD_SHARE_MAX     0.01
-#define BAD_LINES_FREE    10u /* so many end nothing, whatever their share */
+#define BAD_LINES_FREE    10u /* up to this many never end the reading, whatever their share */
 #define HEAD_BYTES_MAX    ((size_t)64 << 10)
 #define PROBED_LINES      10u
 #define INSTANCES_MAX     65536u
@@ -39,7 +39,7 @@ struct instances {
     uint32_t count, capacity;
     uint32_t *places; /* [place_count], index + 1 */
     uint32_t place_count;
-    uint32_t last; /* mostly it is the same again */
+    uint32_t last; /* usually the same as last time */
 };
 
 struct tierce__trace {
@@ -53,9 +53,11 @@ struct tierce__trace {
     size_t line_bytes_max;
     bool as_they_come;
     uint64_t line;   /* of the record at hand */
-    uint64_t record; /* its number, where records are no lines */
+    uint64_t record; /* its number, if records are not lines */
     bool ended;
     int error;
+    uint64_t block_bytes; /* of the first block with known bytes */
+    bool blocks_differ;
     struct tierce__trace_report report;
     char reason[sizeof(((struct tierce__trace_fault *)0)->reason)];
     char why[TIERCE__TRACE_WHY_BYTES];
@@ -101,7 +103,7 @@ static bool is_blank(const char *text, size_t length)
     return true;
 }
 
-/* What a trace begins with: a whole line if that is not too long. */
+/* The beginning of a trace: a whole line if it is not too long. */
 static int peek_head(struct tierce__input *input, const char **head, size_t *length)
 {
     size_t wanted = 1;
@@ -123,7 +125,7 @@ static int peek_head(struct tierce__input *input, const char **head, size_t *len
     }
 }
 
-/* The format that one of the first lines tells. */
+/* Detects the format from one of the first lines. */
 static const struct row *probe_formats(const char *head, size_t length)
 {
     const char *at = head, *end = head + length;
@@ -179,7 +181,7 @@ static int tell_format(struct tierce__trace *trace, const char *wanted)
 
 /* ---- open and close ------------------------------------------------------------------------- */
 
-/* Everything but the input. `trace->why` says what an error is. */
+/* Initializes everything except the input. On an error `trace->why` has the reason. */
 static int prepare(struct tierce__trace *trace, const struct tierce__trace_opts *opts)
 {
     int rc = tell_format(trace, opts->format);
@@ -199,7 +201,7 @@ static int prepare(struct tierce__trace *trace, const struct tierce__trace_opts 
     return rc;
 }
 
-/* Where a trace comes from: one of the three. */
+/* The origin of a trace: one of the three. */
 struct origin {
     const char *path;
     const struct tierce__trace_source *source;
@@ -356,6 +358,14 @@ bool tierce__trace_waits(const struct tierce__trace *trace, struct tierce__order
     return tierce__order_waits(trace->order, ticket);
 }
 
+void tierce__trace_note_block(struct tierce__trace *trace, uint64_t bytes)
+{
+    if (trace->block_bytes == 0)
+        trace->block_bytes = bytes;
+    trace->blocks_differ = trace->blocks_differ || bytes == 0 || trace->block_bytes != bytes;
+    trace->report.block_bytes = trace->blocks_differ ? 0 : bytes;
+}
+
 uint64_t tierce__trace_session_of(const char *text, size_t length)
 {
     uint64_t hash = XXH3_64bits(text, length);
@@ -368,7 +378,7 @@ static bool is_instance(const struct instances *all, uint32_t index, const char 
     return strlen(all->names[index]) == length && memcmp(all->names[index], name, length) == 0;
 }
 
-/* The place of a name: where it is, or the free one where it belongs. */
+/* The slot of a name, or the free slot for it. */
 static uint32_t *find_place(const struct instances *all, const char *name, size_t length)
 {
     uint32_t at = (uint32_t)XXH3_64bits(name, length) & (all->place_count - 1);
@@ -441,7 +451,7 @@ __attribute__((format(printf, 3, 4))) static int stop(struct tierce__trace *trac
     return error;
 }
 
-/* Counts a bad record, whose reason is in trace->reason; ends the reading if they are too many. */
+/* Counts a bad record, whose reason is in trace->reason; fails if there are too many. */
 static int count_bad(struct tierce__trace *trace)
 {
     struct tierce__trace_report *report = &trace->report;
@@ -468,6 +478,10 @@ static int take_record(struct tierce__trace *trace, const char *at, size_t lengt
     int rc = trace->format->record(trace, trace->state, at, length);
     if (rc == TIERCE__TRACE_SKIPPED)
         trace->report.skipped_lines++;
+    else if (rc == TIERCE__TRACE_JOINED)
+        trace->report.joined_lines++;
+    else if (rc == TIERCE__TRACE_NOTICE)
+        trace->report.notices++;
     else if (rc == TIERCE_E_FORMAT) {
         trace->report.cut = cut;
         return count_bad(trace);
@@ -504,7 +518,7 @@ static int next_line(struct tierce__trace *trace)
     return take_record(trace, line.at, line.length, line.cut);
 }
 
-/* A record whose end cannot be told: it is bad, and so is what is behind it. */
+/* A record without a recognizable end: it is bad, and so is the rest of the trace. */
 static int lose_rest(struct tierce__trace *trace, bool cut, const char *why)
 {
     trace->ended = true;
@@ -530,7 +544,7 @@ static int next_measured(struct tierce__trace *trace)
         size = trace->format->measure(at, length);
         if (size != 0 || length < wanted || length >= trace->line_bytes_max)
             break;
-        /* Measured from its beginning each time, so each time twice as much. */
+        /* Measured from its beginning each time, so the amount doubles each time. */
         wanted = length * 2 < trace->line_bytes_max ? length * 2 : trace->line_bytes_max;
     }
     trace->line = ++trace->record;

@@ -10,7 +10,7 @@
 #include <tierce/status.h>
 
 /*
- * Traces: requests of a recorded workload, one after the other, whatever format they lie in.
+ * Traces: a reader for the requests of a recorded workload, in several formats.
  *
  *     struct tierce__trace *trace;
  *     rc = tierce__trace_open(&trace, "conversation.jsonl.zst", &(struct tierce__trace_opts){
@@ -20,8 +20,8 @@
  *     if (rc < 0) explain(tierce__trace_report(trace));
  *
  * Reads as a stream, from a file or standard input, plain, gzip or zstd. Requests come in time
- * order, equal times in file order. Bytes of a trace are hostile: whatever is wrong with a line is
- * a bad line with a reason, never more.
+ * order, equal times in file order. The bytes of a trace are untrusted: an error in a line makes it
+ * a bad line with a reason, nothing more.
  *
  * Threads: a trace belongs to one thread at a time.
  */
@@ -30,33 +30,34 @@ enum tierce__trace_kind {
     TIERCE__TRACE_TURN,  /* looked up, then stored */
     TIERCE__TRACE_READ,  /* looked up only */
     TIERCE__TRACE_WRITE, /* stored only */
-    TIERCE__TRACE_DROP,  /* the blocks named are gone from where they were recorded, all of the
-                            instance if none is named; nothing is looked up or stored (KV events
-                            only) */
+    TIERCE__TRACE_DROP,  /* the named blocks, or all blocks of the instance if none is named, were
+                            removed from the recorded cache; nothing is looked up or stored (KV
+                            events only) */
 };
 
 /* How the recorded system matched; a replay may ask for another. */
 enum tierce__trace_query {
     TIERCE__QUERY_PREFIX,
-    TIERCE__QUERY_ANY,    /* each block by itself */
-    TIERCE__QUERY_WINDOW, /* the last `window` blocks of a prefix suffice */
+    TIERCE__QUERY_ANY,    /* each block separately */
+    TIERCE__QUERY_WINDOW, /* the last `window` blocks of a prefix are enough */
 };
 
 struct tierce__trace_request {
-    int64_t time_us;   /* from whatever zero the trace has */
+    int64_t time_us;   /* relative to the trace's own zero */
     uint64_t line;     /* where it was read, from 1 */
     uint64_t session;  /* requests of one conversation; 0: the trace does not say */
     uint32_t instance; /* index into the trace's names of instances */
     enum tierce__trace_kind kind;
     enum tierce__trace_query query;
-    uint32_t window;         /* QUERY_WINDOW: blocks, >= 1 */
-    uint32_t count;          /* blocks; 0 is a request for nothing, and is counted as one */
-    uint32_t read_count;     /* <= count: the leading blocks that are looked up */
-    uint32_t unstored;       /* of a turn: so many of the last blocks are not stored */
+    uint32_t window;     /* QUERY_WINDOW: blocks, >= 1 */
+    uint32_t count;      /* blocks; 0: an empty request, which is counted */
+    uint32_t read_count; /* <= count: the leading blocks that are looked up */
+    uint32_t unstored;   /* for a turn or a write: the number of last blocks that are not stored */
     const uint64_t *blocks;  /* [count] prefix ids; any may be NULL where count is 0 */
-    const uint8_t *internal; /* NULL, or [count]: 1 where the engine held the block itself */
+    const uint8_t *internal; /* NULL, or [count]: 1 if the engine held the block; for a write, if
+                                the store had it already */
     const uint64_t *bytes;   /* NULL: all of one size; or [count] */
-    uint64_t input_tokens, output_tokens; /* 0: the trace does not say */
+    uint64_t input_tokens, output_tokens; /* 0: unknown */
 };
 
 /* A bad line. */
@@ -67,34 +68,38 @@ struct tierce__trace_fault {
 
 #define TIERCE__TRACE_FAULTS_SHOWN 10u
 
-/* What reading has met so far. */
+/* Statistics of reading so far. */
 struct tierce__trace_report {
     const char *format;     /* the name of the format that is read */
-    uint64_t lines;         /* with something on them; of a binary format records */
+    uint64_t lines;         /* non-empty lines; records of a binary format */
     uint64_t requests;      /* given out or waiting in the window */
-    uint64_t skipped_lines; /* well-formed, and nothing that is replayed */
+    uint64_t skipped_lines; /* well-formed but not understood, or about a request that was returned
+                               already */
+    uint64_t joined_lines;  /* lines that add to the request of an earlier line */
+    uint64_t notices;       /* lines that are known to have nothing to replay */
     uint64_t bad_lines;
+    uint64_t block_bytes; /* of each block, if the format gives it and all are equal; else 0 */
     uint64_t reordered;   /* requests that came after one with a later time */
-    bool cut;             /* the last line ends without a line end and is bad */
+    bool cut;             /* the last line lacks a line end and is bad */
     uint32_t fault_count; /* of `faults` that are filled */
     struct tierce__trace_fault faults[TIERCE__TRACE_FAULTS_SHOWN]; /* the first ones */
 };
 
 struct tierce__trace_opts {
-    size_t size;              /* sizeof(struct tierce__trace_opts) */
-    const char *format;       /* a name of trace_formats.def; NULL: told from the first lines */
-    double bad_share_max;     /* more bad lines than this share of the lines, and more than ten,
-                                 end the reading; 0: one in a hundred; 1: never */
-    uint32_t window_requests; /* of which the earliest is given out; 0: 65,536. 1: as they come */
+    size_t size;          /* sizeof(struct tierce__trace_opts) */
+    const char *format;   /* a name of trace_formats.def; NULL: detected from the first lines */
+    double bad_share_max; /* reading fails if bad lines exceed this share of the lines and ten; 0:
+                             one in a hundred; 1: never */
+    uint32_t window_requests; /* size of the sorting window; 0: 65,536; 1: no sorting */
     size_t line_bytes_max;    /* a longer line is a bad one; 0: 64 MiB */
-    bool as_they_come;        /* requests are given out at once, with the latest time so far if
-                                 theirs is earlier; the window is 1 */
+    bool as_they_come; /* requests are returned at once, with the latest time so far if theirs is
+                          earlier; the window is 1 */
 };
 
-/* Where a trace comes from that is no file. */
+/* A source of bytes other than a file. */
 struct tierce__trace_source {
-    /* At least one byte and at most `size`, 0 at the end, or a negative errno and `why` a sentence.
-     * May wait. */
+    /* Reads at least one byte and at most `size`; returns 0 at the end, or a negative errno and
+     * `why` a sentence. May block. */
     ssize_t (*read)(void *arg, void *out, size_t size, char why[]);
     void *arg;
 };
@@ -104,22 +109,21 @@ struct tierce__trace;
 #define TIERCE__TRACE_WHY_BYTES 512u
 
 /*
- * Opens a trace; "-" is standard input. [borrow] path and options for the call.
- * Errors, *out untouched and `why` a sentence: negative errno (the file), TIERCE_E_ARGUMENT (no
- * such format, or an option out of its range; the sentence lists the formats), TIERCE_E_FORMAT (it
- * is empty, the format cannot be told, or the compressed stream is damaged), -ENOMEM. Blocks on
- * the file.
+ * Opens a trace; "-" is standard input. [borrow] path and options for the call. Errors, *out
+ * untouched and `why` a sentence: negative errno (the file), TIERCE_E_ARGUMENT (no such format, or
+ * an option out of its range; the sentence lists the formats), TIERCE_E_FORMAT (it is empty, the
+ * format is unknown, or the compressed stream is damaged), -ENOMEM. Blocks on the file.
  */
 TIERCE_MUSTUSE int tierce__trace_open(struct tierce__trace **out, const char *path,
                                       const struct tierce__trace_opts *opts,
                                       char why[TIERCE__TRACE_WHY_BYTES]);
 
-/* The same for a trace that lies in memory, [borrow]ed until close. */
+/* The same for a trace in memory, [borrow]ed until close. */
 TIERCE_MUSTUSE int tierce__trace_open_memory(struct tierce__trace **out, const void *data,
                                              size_t size, const struct tierce__trace_opts *opts,
                                              char why[TIERCE__TRACE_WHY_BYTES]);
 
-/* The same for what a source gives, which is [borrow]ed until close. Waits for the first line. */
+/* The same for a source, [borrow]ed until close. Blocks until the first line. */
 TIERCE_MUSTUSE int tierce__trace_open_source(struct tierce__trace **out,
                                              const struct tierce__trace_source *source,
                                              const struct tierce__trace_opts *opts,
@@ -128,22 +132,22 @@ TIERCE_MUSTUSE int tierce__trace_open_source(struct tierce__trace **out,
 /*
  * The next request: 1 and *request, whose pointers [borrow] until the next call; 0 at the end; or
  * negative: errno of the file, TIERCE_E_FORMAT (too many bad lines, no request at all, or a damaged
- * compressed stream), -ENOMEM. After 0 or an error it stays so.
+ * compressed stream), -ENOMEM. After 0 or an error further calls return the same.
  */
 TIERCE_MUSTUSE int tierce__trace_next(struct tierce__trace *trace,
                                       struct tierce__trace_request *request);
 
-/* [borrow until close]; filled in as reading goes on. */
+/* [borrow until close]; updated while reading. */
 const struct tierce__trace_report *tierce__trace_report(const struct tierce__trace *trace);
 
-/* After an error of next: what was wrong, as a sentence. [borrow until close] */
+/* After an error of next: the reason, as a sentence. [borrow until close] */
 const char *tierce__trace_error(const struct tierce__trace *trace);
 
 /* Names of instances seen so far; a format without them has one, "". NULL past the end. [borrow
  * until the next call of next] */
 const char *tierce__trace_instance(const struct tierce__trace *trace, uint32_t index);
 
-/* Bytes of the file read so far, and its length or 0 where it is not known: for progress. */
+/* Bytes of the file read so far, and its length, 0 if unknown; for progress. */
 uint64_t tierce__trace_position(const struct tierce__trace *trace, uint64_t *length);
 
 /* NULL is accepted. */

@@ -65,8 +65,8 @@ static uint64_t held_of(const struct tierce__trace_request *request)
     return held;
 }
 
-/* What waits, a lookup or what it and stores before have become, stores these blocks too.
- * TIERCE_E_MISS: it is out, or this is another chain. */
+/* Adds these blocks to a waiting request: a lookup, perhaps with earlier stores. TIERCE_E_MISS: it
+ * was returned already, or this is another chain. */
 static int join_store(struct tierce__trace *trace, struct access *a,
                       struct tierce__order_ticket ticket, const struct tierce__trace_request *store)
 {
@@ -100,7 +100,7 @@ static int hand_on(struct tierce__trace *trace, struct access *a,
         tierce__waiting_find(&a->requests, &ticket, &name, sizeof(name)))
         rc = join_store(trace, a, ticket, request);
     if (rc != TIERCE_E_MISS)
-        return rc;
+        return rc == 0 ? TIERCE__TRACE_JOINED : rc;
     rc = tierce__trace_emit(trace, request, NULL);
     if (rc < 0 || a->request == 0)
         return rc;

@@ -25,7 +25,7 @@ struct csv {
     size_t key_bytes;
 };
 
-/* What the names of a header mean. */
+/* The meaning of the names in a header. */
 static const struct {
     const char *name;
     enum column column;
@@ -49,8 +49,8 @@ static struct tierce__text trim(struct tierce__text text)
     return text;
 }
 
-/* Cuts a line at its commas, those in quotes aside. The columns, or 0: too many, or a quote that
- * does not end. */
+/* Splits a line at its commas outside quotes. Returns the number of columns, or 0: too many, or an
+ * unterminated quote. */
 static size_t split(struct tierce__text columns[COLUMNS_MAX], const char *line, size_t length)
 {
     const char *end = line + length, *start = line;
@@ -69,8 +69,7 @@ static size_t split(struct tierce__text columns[COLUMNS_MAX], const char *line, 
     return count;
 }
 
-/* A number with nothing behind it. It stands before a comma, a space or the line end, so that its
- * digits end there. */
+/* Parses a complete number. A comma, a space or the line end follows, so its digits end there. */
 static bool read_number(struct tierce__text text, int64_t *out, int scale)
 {
     struct tierce__json json;

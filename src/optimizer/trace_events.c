@@ -7,7 +7,7 @@
  *
  * BlockStored names new blocks and the one before them. Its request is the whole chain: what is
  * before the new blocks is known from earlier events, was held by the engine, and is marked so.
- * Only blocks of the GPU and of the first group count; what goes to other tiers is no use.
+ * Only blocks of the GPU and of the first group count; copies to other tiers are not uses.
  */
 #include "base/alloc.h"
 #include "optimizer/intern.h"
@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Each event of a batch may ask for the whole chain: a small batch for more than there is
+/* Each event of a batch may name the whole chain, so without a limit a small batch could use up all
  * memory. */
 #define BATCH_BLOCKS_MAX (1u << 24)
 
@@ -35,7 +35,7 @@ struct events {
     uint64_t emitted_blocks; /* and their blocks */
 };
 
-/* What an event says; fields that do not count are left out. */
+/* The relevant fields of an event. */
 struct event {
     struct tierce__text type, medium, session;
     bool has_parent;
@@ -198,7 +198,7 @@ static int take_event(struct tierce__trace *trace, struct events *e, struct tier
     return rc;
 }
 
-/* The number of a block, and room for what is kept of it. */
+/* The number of a block, and room for its data. */
 static int number_block(struct events *e, uint64_t hash, uint32_t *out)
 {
     if (tierce__ids_reserve(&e->hashes) < 0 || tierce__ids_reserve(&e->parents) < 0)
@@ -211,8 +211,8 @@ static int number_block(struct events *e, uint64_t hash, uint32_t *out)
     return rc;
 }
 
-/* Links the new blocks behind the parent. A link goes to a smaller number only, so that no chain
- * runs in a circle; one that would not is a gap. */
+/* Links the new blocks to the parent. Links go only to smaller numbers, so that no chain has a
+ * cycle; any other link becomes a gap. */
 static int link_blocks(struct events *e, const struct event *event)
 {
     uint32_t before = 0, number;
@@ -292,7 +292,7 @@ static int emit_stored(struct tierce__trace *trace, struct events *e, const stru
     return emit(trace, e, &request);
 }
 
-/* What became of one event. */
+/* The result of one event. */
 static int emit_event(struct tierce__trace *trace, struct events *e, const struct event *event,
                       struct tierce__trace_request request)
 {
@@ -374,7 +374,7 @@ static int read_batch(struct tierce__trace *trace, struct events *e, struct tier
     return rc;
 }
 
-/* The batch in what was recorded; false if there is none. */
+/* Finds the batch in a recorded message; false if there is none. */
 static bool find_batch(struct tierce__msgpack *m, uint32_t *items)
 {
     struct tierce__msgpack_item item = take(m);

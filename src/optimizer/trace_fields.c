@@ -72,6 +72,25 @@ static int read_ids(struct tierce__json *json, struct tierce__ids *ids)
     return json->why == NULL ? 0 : TIERCE_E_FORMAT;
 }
 
+static int read_sizes(struct tierce__json *json, struct tierce__ids *sizes)
+{
+    sizes->count = 0;
+    if (tierce__json_kind(json) == '0') {
+        if (tierce__ids_reserve(sizes) < 0)
+            return -ENOMEM;
+        if (!tierce__json_u64(json, &sizes->at[0]))
+            return TIERCE_E_FORMAT;
+        sizes->count = 1;
+    } else if (read_ids(json, sizes) < 0) {
+        return json->why == NULL ? -ENOMEM : TIERCE_E_FORMAT;
+    }
+    for (size_t i = 0; i < sizes->count; i++) {
+        if (sizes->at[i] > INT64_MAX)
+            return tierce__json_fail(json, "is not a size"), TIERCE_E_FORMAT;
+    }
+    return 0;
+}
+
 /* 0 .. 15, or above for what is no hex digit. */
 static inline unsigned hex_digit(char c)
 {
@@ -177,6 +196,8 @@ static int read_value(struct tierce__json *json, const struct tierce__field *fie
     switch (field->type) {
     case TIERCE__FIELD_IDS:
         return read_ids(json, value);
+    case TIERCE__FIELD_SIZES:
+        return read_sizes(json, value);
     case TIERCE__FIELD_HEX_IDS:
         return read_hex_ids(json, value);
     case TIERCE__FIELD_MASK:
@@ -213,12 +234,13 @@ static int read_value(struct tierce__json *json, const struct tierce__field *fie
     return good ? 0 : TIERCE_E_FORMAT;
 }
 
-/* What a field is that is not there. */
+/* The value of a missing field. */
 static void clear_value(const struct tierce__field *field, void *out)
 {
     void *value = (char *)out + field->offset;
     switch (field->type) {
     case TIERCE__FIELD_IDS:
+    case TIERCE__FIELD_SIZES:
     case TIERCE__FIELD_HEX_IDS:
         ((struct tierce__ids *)value)->count = 0;
         break;
@@ -265,7 +287,8 @@ static inline size_t find_field(const struct tierce__field *fields, size_t count
     return count;
 }
 
-/* Where the reading is: the row of the field at hand, NULL between fields and for others. */
+/* The parser's position: the row of the current field, NULL between fields and for unknown
+ * fields. */
 struct reading {
     struct tierce__json json;
     const struct tierce__field *fields;

@@ -5,22 +5,22 @@
 #include "base/json.h"
 
 /*
- * Formats of one JSON object a line as tables: a row for each field that counts, saying what it is
- * and where its value goes in a struct. Unknown fields are skipped, one that comes twice is an
- * error, and null is as if it were not there. What is not there is zero or empty.
+ * Table-driven parsing of formats with one JSON object per line: a row per known field gives its
+ * type and its member in a struct. Unknown fields are skipped, a repeated field is an error, and
+ * null counts as missing. Missing fields are zero or empty.
  *
  *     static const struct tierce__field fields[] = {
  *         TIERCE__FIELD("timestamp", TIME_MS, line, time_us),
  *         TIERCE__FIELD("hash_ids", IDS, line, ids)};
  */
 
-/* Numbers that grow; what a line needed stays for the next. */
+/* A growing array of numbers; the memory is reused for the next line. */
 struct tierce__ids {
     uint64_t *at;
     size_t count, capacity;
 };
 
-/* Which blocks the engine held itself: the first `offset`, or the flags. */
+/* The blocks that the engine held: the first `offset`, or by flags. */
 struct tierce__mask {
     bool is_offset;
     int64_t offset;
@@ -43,10 +43,11 @@ enum tierce__field_type {
     TIERCE__FIELD_SESSION, /* uint64_t: the hash of a text, or a number plus one */
     TIERCE__FIELD_NAME,    /* struct tierce__name; a number as it is written */
     TIERCE__FIELD_IDS,     /* struct tierce__ids: an array of integers of 64 bits */
+    TIERCE__FIELD_SIZES,   /* struct tierce__ids: an array of sizes in bytes, or one for all */
     TIERCE__FIELD_HEX_IDS, /* struct tierce__ids: a text of 16 hex digits each */
     TIERCE__FIELD_MASK,    /* struct tierce__mask: an integer or an array of true and false */
     TIERCE__FIELD_LENGTH,  /* uint64_t: how many elements an array has */
-    TIERCE__FIELD_OBJECT,  /* nothing is kept */
+    TIERCE__FIELD_OBJECT,  /* the value is ignored */
 };
 
 struct tierce__field {
@@ -62,28 +63,28 @@ struct tierce__field {
         (name), sizeof(name) - 1, TIERCE__FIELD_##type, offsetof(struct holder, member)            \
     }
 
-/* Which fields of a table a line has: bit i for row i. */
+/* The fields of a table that a line has: bit i for row i. */
 #define TIERCE__FIELDS_MAX 32u
 
 struct tierce__trace;
 
 /*
- * Reads a line into `out`; *seen gets the fields that are there, and those in `wanted` must be.
- * 0; what tierce__trace_bad returns; -ENOMEM.
+ * Reads a line into `out`; *seen is set to the fields present; those in `wanted` are required.
+ * Returns 0; the value of tierce__trace_bad; -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__fields_read(struct tierce__trace *trace, const char *line, size_t length,
                                        const struct tierce__field *fields, size_t count,
                                        uint32_t wanted, void *out, uint32_t *seen);
 
-/* The fields of a table that the first line of a trace has, as far as it reaches. */
+/* Returns the fields of a table in the first line of a trace, which may be incomplete. */
 uint32_t tierce__fields_probe(const char *head, size_t length, const struct tierce__field *fields,
                               size_t count);
 
 /* Room for one more id. 0 or -ENOMEM. */
 TIERCE_MUSTUSE int tierce__ids_reserve(struct tierce__ids *ids);
 
-/* *internal: 1 for each of `count` blocks that is masked and 0 for the others, in the room of the
- * mask; NULL if none is. 0 or -ENOMEM. */
+/* Sets *internal to 1 for each masked block of `count` and to 0 for the others, in the mask's
+ * memory; NULL if none is masked. Returns 0 or -ENOMEM. */
 TIERCE_MUSTUSE int tierce__mask_apply(struct tierce__mask *mask, const uint8_t **internal,
                                       size_t count);
 

@@ -16,7 +16,7 @@
 #include <zstd.h>
 
 #define INPUT_MAGIC 0x5450494eu
-/* What is asked for at a time: it stays in the second-level cache until it is parsed. */
+/* The size of one read: it stays in the second-level cache until it is parsed. */
 #define BLOCK_BYTES ((size_t)256 << 10)
 #define SLACK_BYTES 64u
 
@@ -24,7 +24,7 @@ enum codec { CODEC_PLAIN, CODEC_GZIP, CODEC_ZSTD };
 
 struct tierce__input {
     uint32_t magic;
-    int fd; /* -1: none, or it is standard input's and stays open */
+    int fd; /* -1: none, or standard input, which stays open */
     bool is_stdin;
     const struct tierce__trace_source *source; /* or NULL */
     const uint8_t *memory;                     /* or NULL; neither: the file */
@@ -32,7 +32,7 @@ struct tierce__input {
     uint64_t position, file_length;
 
     enum codec codec;
-    uint8_t *raw; /* [BLOCK_BYTES] what is not decompressed yet */
+    uint8_t *raw; /* [BLOCK_BYTES] not decompressed yet */
     size_t raw_at, raw_end;
     bool raw_ended;
     z_stream zlib;
@@ -116,7 +116,7 @@ static void zlib_free(void *opaque, void *ptr)
     tierce__free(ptr);
 }
 
-/* What stands behind a gzip stream: another one, zeros of a tape, or something that is none. */
+/* Checks the bytes after a gzip stream: another stream, padding zeros of a tape, or garbage. */
 static int gzip_next_member(struct tierce__input *input)
 {
     while (input->raw_at < input->raw_end && input->raw[input->raw_at] == 0)
@@ -177,7 +177,7 @@ static ssize_t read_compressed(struct tierce__input *input, char *out, size_t si
         if (rc < 0)
             return rc;
         bool drained = input->raw_at == input->raw_end;
-        /* What came in may not all have come out yet, so the decoder is asked at the end too. */
+        /* The decoder may still hold output, so it is called at the end too. */
         if (drained && !input->in_stream)
             return 0;
         ssize_t n =
@@ -189,7 +189,7 @@ static ssize_t read_compressed(struct tierce__input *input, char *out, size_t si
     }
 }
 
-/* Tells the codec by the first bytes, which are in the raw buffer. */
+/* Detects the codec by the first bytes, which are in the raw buffer. */
 static int find_codec(struct tierce__input *input)
 {
     const uint8_t *raw = input->raw;
@@ -213,7 +213,7 @@ static int find_codec(struct tierce__input *input)
 
 /* ---- the buffer ----------------------------------------------------------------------------- */
 
-/* Makes room for another block behind what is not taken yet. */
+/* Makes room for another block after the unconsumed bytes. */
 static int make_room(struct tierce__input *input)
 {
     size_t held = input->end - input->at;
@@ -233,7 +233,7 @@ static int make_room(struct tierce__input *input)
     return 0;
 }
 
-/* Reads another block behind what is there. */
+/* Appends another block to the buffer. */
 static int fill(struct tierce__input *input)
 {
     int rc = input->error != 0 ? input->error : make_room(input);
@@ -243,7 +243,7 @@ static int fill(struct tierce__input *input)
     if (input->codec != CODEC_PLAIN) {
         n = read_compressed(input, input->text + input->end, BLOCK_BYTES);
     } else if (input->raw_at < input->raw_end) {
-        /* The first block, by which the codec was told. */
+        /* Decodes the first block, from which the codec was detected. */
         n = (ssize_t)(input->raw_end - input->raw_at);
         memcpy(input->text + input->end, input->raw + input->raw_at, (size_t)n);
         input->raw_at = input->raw_end;
@@ -281,7 +281,7 @@ void tierce__input_take(struct tierce__input *input, size_t length)
     input->at += length;
 }
 
-/* Takes the rest of a line that is too long. */
+/* Skips the rest of a line that is too long. */
 static int drop_line(struct tierce__input *input)
 {
     for (;;) {
@@ -353,7 +353,8 @@ static int open_file(struct tierce__input *input, const char *path)
     return 0;
 }
 
-/* Fills the raw buffer as far as the first bytes decide: a pipe may give them one by one. */
+/* Fills the raw buffer with enough bytes to detect the codec: a pipe may deliver them one by
+ * one. */
 static int read_head(struct tierce__input *input)
 {
     while (input->raw_end < 4) {
@@ -367,7 +368,7 @@ static int read_head(struct tierce__input *input)
     return find_codec(input);
 }
 
-/* Where an input's bytes come from: one of the three. */
+/* The origin of an input's bytes: one of the three. */
 struct origin {
     const char *path;
     const struct tierce__trace_source *source;

@@ -9,10 +9,10 @@
 #include <tierce/status.h>
 
 /*
- * The bytes of a trace as lines or records: from a file, standard input or memory, plain, gzip or
- * zstd (told by their first bytes; several streams one after the other are one). Lines lie in one
- * buffer and are not copied; at least 64 bytes behind them may be read, and the first of those is
- * '\n' where the trace ends without one.
+ * The bytes of a trace as lines or records: from a file, standard input or memory; plain, gzip or
+ * zstd (detected by the first bytes; concatenated streams are one). Lines lie in one buffer and are
+ * not copied; at least 64 bytes after them are readable, and the first of these is '
+ * ' if the trace ends without one.
  *
  * Threads: one at a time. Blocks on the file.
  */
@@ -26,7 +26,7 @@ struct tierce__line {
     const char *at; /* [borrow] until the next call */
     size_t length;
     uint64_t number; /* from 1 */
-    bool too_long;   /* it is longer than the limit; at and length are of no use */
+    bool too_long;   /* it is longer than the limit; `at` and `length` are invalid */
     bool cut;        /* the trace ends in it, without a line end */
 };
 
@@ -50,25 +50,26 @@ TIERCE_MUSTUSE int tierce__input_open_source(struct tierce__input **out,
 /* NULL is accepted. */
 void tierce__input_close(struct tierce__input *input);
 
-/* The next line: 1; 0 at the end; or an error as below. "\r\n" ends a line as "\n" does. */
+/* Reads the next line: returns 1; 0 at the end; or an error as below. "\r
+ * " ends a line as "
+ * " does. */
 TIERCE_MUSTUSE int tierce__input_line(struct tierce__input *input, struct tierce__line *line);
 
 /*
- * What comes next, without taking it: at least `wanted` bytes, or all there are. The bytes are
- * [borrow]ed until the next call.
- * Errors, which stay: negative errno of the file, TIERCE_E_FORMAT (a damaged compressed stream),
- * TIERCE_E_LIMIT (more is wanted than a line may have), -ENOMEM.
+ * Peeks at the next bytes: at least `wanted`, or all that are left. [borrow]ed until the next call.
+ * Errors, which later calls repeat: negative errno of the file, TIERCE_E_FORMAT (a damaged
+ * compressed stream), TIERCE_E_LIMIT (`wanted` exceeds the length limit of a line), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__input_peek(struct tierce__input *input, const char **at, size_t *length,
                                       size_t wanted);
 
-/* Takes bytes that were peeked. */
+/* Consumes peeked bytes. */
 void tierce__input_take(struct tierce__input *input, size_t length);
 
-/* What an error was, as a sentence; "" if there was none. */
+/* The reason of an error, as a sentence; "" if there was none. */
 const char *tierce__input_error(const struct tierce__input *input);
 
-/* Bytes of the file that were read, and its length if that is known, else 0. */
+/* Bytes read from the file, and its length, 0 if unknown. */
 uint64_t tierce__input_position(const struct tierce__input *input, uint64_t *length);
 
 #endif

@@ -8,6 +8,7 @@
  */
 #include "base/alloc.h"
 #include "optimizer/trace_fields.h"
+#include "optimizer/trace_kvcm.h"
 #include "optimizer/trace_private.h"
 
 #include <string.h>
@@ -44,28 +45,7 @@ static bool probe(const char *head, size_t length)
     return (tierce__fields_probe(head, length, fields, FIELDS) & WANTED) == WANTED;
 }
 
-static int find_query(struct tierce__trace *trace, const struct kvcm_schema *k,
-                      struct tierce__trace_request *request)
-{
-    const char *name = k->query.text;
-    if (strcmp(name, "prefix_match") == 0 || name[0] == '\0')
-        request->query = TIERCE__QUERY_PREFIX;
-    else if (strcmp(name, "batch_get") == 0)
-        request->query = TIERCE__QUERY_ANY;
-    else if (strcmp(name, "reverse_roll_sw_match") == 0)
-        request->query = TIERCE__QUERY_WINDOW;
-    else
-        return tierce__trace_bad(trace, "\"query_type\" is none of prefix_match, batch_get and "
-                                        "reverse_roll_sw_match");
-    if (request->query != TIERCE__QUERY_WINDOW)
-        return 0;
-    if (k->window < 1 || k->window > UINT32_MAX)
-        return tierce__trace_bad(trace, "\"sw_size\" is no window: it lies between 1 and 2^32 - 1");
-    request->window = (uint32_t)k->window;
-    return 0;
-}
-
-/* What a turn stores: all keys, of which those that are looked up are the first. */
+/* The blocks that a turn stores: all keys; the looked-up keys are the first of them. */
 static int find_turn(struct tierce__trace *trace, const struct kvcm_schema *k,
                      struct tierce__trace_request *request)
 {
@@ -104,7 +84,7 @@ static int record(struct tierce__trace *trace, void *state, const char *line, si
         request.read_count = request.count;
     }
     if (rc == 0 && request.kind != TIERCE__TRACE_WRITE)
-        rc = find_query(trace, k, &request);
+        rc = tierce__kvcm_read_query(trace, &request, k->query.text, k->window);
     if (rc == 0 && request.kind != TIERCE__TRACE_WRITE)
         rc = tierce__mask_apply(&k->mask, &request.internal, request.count);
     if (rc == 0)

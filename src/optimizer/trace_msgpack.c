@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* What follows the first byte of an item: a number of `width` bytes, and then `extra` and as many
- * bytes as the number says if it is a length of bytes. */
+/* The bytes after the first byte of an item: a number of `width` bytes, then `extra` bytes and, if
+ * the number is a length, that many bytes. */
 struct head {
     enum tierce__msgpack_type type;
     uint8_t width;
@@ -57,7 +57,7 @@ static uint64_t sign_extend(uint64_t value, unsigned width)
     return (uint64_t)((int64_t)(value << shift) >> shift);
 }
 
-/* An item whose first byte holds all there is to say, but for the bytes of a text. */
+/* An item that is complete in its first byte, except the bytes of a text. */
 static bool fixed_item(uint8_t first, struct tierce__msgpack_item *item)
 {
     if (first < 0x80)
@@ -106,7 +106,7 @@ static enum tierce__msgpack_result long_item(const uint8_t **at, const uint8_t *
         item->number = sign_extend(number, head.width);
     else if (head.type >= TIERCE__MSGPACK_TEXT)
         item->count = (uint32_t)number;
-    /* The type of an extension is one byte more, which is seen as one of them. */
+    /* The type of an extension is one more byte, counted as one of its bytes. */
     if (head.extra != 0 && item->count == UINT32_MAX)
         return TIERCE__MSGPACK_DAMAGED;
     item->count += head.extra;
@@ -140,7 +140,7 @@ enum tierce__msgpack_result tierce__msgpack_next(struct tierce__msgpack *msgpack
 enum tierce__msgpack_result tierce__msgpack_skip(struct tierce__msgpack *msgpack)
 {
     struct tierce__msgpack from = *msgpack;
-    /* However deep it is nested, how many items are still to come is one number. */
+    /* The number of remaining items is a single counter at any nesting depth. */
     for (uint64_t left = 1; left > 0; left--) {
         struct tierce__msgpack_item item;
         enum tierce__msgpack_result result = tierce__msgpack_next(&from, &item);

@@ -8,14 +8,14 @@
 
 /*
  * MessagePack pulled from bytes item by item: nothing is allocated and nothing copied. An array or
- * a map is an item that says how many items (of a map twice as many) follow it.
+ * a map is an item with the number of the items that follow it (for a map twice as many).
  */
 
 enum tierce__msgpack_type {
     TIERCE__MSGPACK_NIL,
     TIERCE__MSGPACK_BOOL,  /* number: 0 or 1 */
     TIERCE__MSGPACK_UINT,  /* number */
-    TIERCE__MSGPACK_INT,   /* number in two's complement; what is not negative is a UINT */
+    TIERCE__MSGPACK_INT,   /* number in two's complement; non-negative numbers are UINT */
     TIERCE__MSGPACK_FLOAT, /* real */
     TIERCE__MSGPACK_TEXT,  /* bytes, count */
     TIERCE__MSGPACK_BYTES, /* bytes, count; an extension too */
@@ -37,8 +37,8 @@ struct tierce__msgpack {
 
 enum tierce__msgpack_result {
     TIERCE__MSGPACK_OK,
-    TIERCE__MSGPACK_SHORT,   /* the bytes end in it */
-    TIERCE__MSGPACK_DAMAGED, /* no item begins so */
+    TIERCE__MSGPACK_SHORT,   /* the bytes end within the item */
+    TIERCE__MSGPACK_DAMAGED, /* invalid first byte */
 };
 
 /* Takes the next item; nothing is taken unless it is OK. */

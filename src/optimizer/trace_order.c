@@ -14,9 +14,8 @@
 #define NONE           UINT32_MAX
 
 /*
- * Where the arrays of requests are copied to, one behind the other: what comes in order leaves in
- * order, and memory is written and read in one sweep. A chunk is used again when all requests
- * in it have gone.
+ * Chunks of memory for the arrays of requests, in order of arrival, so memory is written and read
+ * sequentially. A chunk is reused when all its requests have been returned.
  */
 struct chunk {
     struct chunk *next; /* of those that are free */
@@ -30,10 +29,10 @@ struct slot {
     struct tierce__trace_request request;
     uint64_t sequence; /* of its present place; 0: the slot is free */
     uint32_t next_free;
-    struct chunk *chunk; /* where its arrays lie; NULL: it has none */
+    struct chunk *chunk; /* the chunk of its arrays; NULL: none */
 };
 
-/* A place in the ring or the heap. It is stale when its slot has another sequence. */
+/* An entry of the ring or the heap. It is stale if its slot has another sequence. */
 struct place {
     int64_t time_us;
     uint64_t sequence;
@@ -60,7 +59,7 @@ struct tierce__order {
     struct tierce__order_ticket pushed; /* the last one with a settled time */
     struct places ring;                 /* times never fall */
     struct places heap;                 /* the earliest on top */
-    uint64_t stale;                     /* places of requests that have another now */
+    uint64_t stale;                     /* number of stale entries */
     int64_t latest_us;                  /* of what came */
     int64_t last_us;                    /* of what was given out */
     uint64_t reordered;
@@ -99,7 +98,7 @@ static int add_slots(struct tierce__order *order)
     return 0;
 }
 
-/* A chunk without requests is kept for the next, if it is not larger than the others. */
+/* Keeps an empty chunk for reuse, unless it is larger than the others. */
 static void release_chunk(struct tierce__order *order, struct chunk *chunk)
 {
     TIERCE_DASSERT(chunk->live == 0);
@@ -269,7 +268,7 @@ static void heap_drop(struct places *heap)
         heap_sift(heap, 0, last);
 }
 
-/* Takes stale places out when they are as many as the others. */
+/* Removes stale entries when they are as many as the others. */
 static void sweep(struct tierce__order *order)
 {
     if (order->stale <= order->held + 64ULL)
@@ -292,14 +291,14 @@ static void sweep(struct tierce__order *order)
     order->stale = 0;
 }
 
-/* Gives a slot its place. Room was reserved in both. */
+/* Adds the entry of a slot. Room was reserved in both. */
 static void put_place(struct tierce__order *order, uint32_t index, bool may_move)
 {
     struct slot *slot = &order->slots[index];
     struct places *ring = &order->ring;
     struct place place = {slot->request.time_us, ++order->sequence, index};
     slot->sequence = place.sequence;
-    /* A time that may change would hold up those that come behind it. */
+    /* A request whose time may change would block the following ones in the ring. */
     if (may_move || (ring->count > 0 && place.time_us < ring_at(ring, ring->count - 1)->time_us)) {
         heap_push(&order->heap, place);
     } else {
@@ -437,7 +436,7 @@ bool tierce__order_full(const struct tierce__order *order)
            (order->held > 0 && order->held_bytes >= HELD_BYTES_MAX);
 }
 
-/* Drops stale places from the front of the ring and the top of the heap. */
+/* Drops stale entries from the front of the ring and the top of the heap. */
 static void drop_stale(struct tierce__order *order)
 {
     struct places *ring = &order->ring, *heap = &order->heap;

@@ -6,61 +6,66 @@
 #include "optimizer/trace_order.h"
 
 /*
- * What a format is to the reader: a table of functions over a state of its own. A format takes one
- * record at a time, a line or what it measures itself, and hands requests on.
+ * The interface of a format: a table of functions over a state of its own. A format parses one
+ * record at a time (a line, or a record that it measures itself) and emits requests.
  */
 
 struct tierce__trace_format {
     size_t state_bytes;
 
-    /* Whether a trace is of this format, in which a line begins with these bytes. They may hold
-     * several lines and end in the middle of one; at least 64 bytes behind them may be read, the
-     * first of which is '\n'. */
+    /* Returns whether a trace with these bytes at the beginning of a line has this format. The
+     * bytes may hold several lines and end within one; at least 64 bytes after them are readable,
+     * the first of which is '
+     * '. */
     bool (*probe)(const char *head, size_t length);
 
-    /* Makes the state, which is zeroed; may be NULL. Errors: -ENOMEM. */
+    /* Initializes the zeroed state; may be NULL. Errors: -ENOMEM. */
     int (*init)(void *state);
 
     /*
-     * Takes a record, which is not empty and behind which 64 bytes may be read, and hands on what
-     * it asks for. 0; TIERCE__TRACE_SKIPPED if it is well-formed and asks for nothing; what
-     * tierce__trace_bad returns if it is bad; -ENOMEM.
+     * Parses a non-empty record, after which 64 bytes are readable, and emits its requests. Returns
+     * 0; TIERCE__TRACE_SKIPPED if it is well-formed but yields no request, _JOINED if it adds to an
+     * emitted request, _NOTICE if it is known to be irrelevant to a replay; the value of
+     * tierce__trace_bad if it is bad; -ENOMEM.
      */
     int (*record)(struct tierce__trace *trace, void *state, const char *record, size_t length);
 
     /*
-     * The length of the first record of these bytes; 0: more are needed; negative: this is damaged,
-     * and where the next record begins cannot be told. NULL: records are lines.
+     * Returns the length of the first record; 0: more bytes are needed; negative: the record is
+     * damaged, and the start of the next one is unknown. NULL: records are lines.
      */
     int64_t (*measure)(const char *at, size_t length);
 
-    /* Releases what the state holds, also after an init that failed; may be NULL. */
+    /* Frees the state, also after a failed init; may be NULL. */
     void (*fini)(void *state);
 };
 
 #define TIERCE__TRACE_SKIPPED 1
+#define TIERCE__TRACE_JOINED  2
+#define TIERCE__TRACE_NOTICE  3
 
-/* Says why a record is bad, by printf rules. Returns TIERCE_E_FORMAT. */
+/* Sets the reason why a record is bad, by printf rules. Returns TIERCE_E_FORMAT. */
 int tierce__trace_bad(struct tierce__trace *trace, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /*
- * Hands a request on; its arrays are copied, and `line` is filled in. With `ticket` its time may
- * still change. 0; what tierce__trace_bad returns if it comes too late for the window; -ENOMEM.
+ * Emits a request; its arrays are copied, and `line` is filled in. With `ticket` its time may still
+ * change. Returns 0; the value of tierce__trace_bad if it is too late for the window; -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__trace_emit(struct tierce__trace *trace,
                                       const struct tierce__trace_request *request,
                                       struct tierce__order_ticket *ticket);
 
-/* Gives a request that waits another time. 0; TIERCE_E_MISS: it is out already; as emit. */
+/* Changes the time of a waiting request. Returns 0; TIERCE_E_MISS: it was returned already; as
+ * emit. */
 TIERCE_MUSTUSE int tierce__trace_retime(struct tierce__trace *trace,
                                         struct tierce__order_ticket ticket, int64_t time_us);
 
-/* Whether a request that was handed on with a ticket still waits. */
+/* Returns whether a request that was emitted with a ticket still waits. */
 bool tierce__trace_waits(const struct tierce__trace *trace, struct tierce__order_ticket ticket);
 
-/* The request that was handed on last without a ticket, one that waits (NULL: it is out), and
- * another content for it: as of tierce__order_pushed, look and replace. */
+/* The last request that was emitted without a ticket, a waiting request (NULL: it was returned
+ * already), and the replacement of its content: see tierce__order_pushed, look and replace. */
 struct tierce__order_ticket tierce__trace_emitted(const struct tierce__trace *trace);
 const struct tierce__trace_request *tierce__trace_look(const struct tierce__trace *trace,
                                                        struct tierce__order_ticket ticket);
@@ -68,11 +73,15 @@ TIERCE_MUSTUSE int tierce__trace_replace(struct tierce__trace *trace,
                                          struct tierce__order_ticket ticket,
                                          const struct tierce__trace_request *request);
 
-/* The index of an instance by its name; a new one gets the next. 0; as emit (too many); -ENOMEM. */
+/* Records the bytes of a block, for the report. */
+void tierce__trace_note_block(struct tierce__trace *trace, uint64_t bytes);
+
+/* Finds the index of an instance by name; a new name gets the next index. Returns 0; as emit (too
+ * many); -ENOMEM. */
 TIERCE_MUSTUSE int tierce__trace_instance_index(struct tierce__trace *trace, uint32_t *out,
                                                 const char *name, size_t length);
 
-/* The number of a session that has a text for a name: its hash, never 0. */
+/* The number of a session with a text as its name: the hash, never 0. */
 uint64_t tierce__trace_session_of(const char *text, size_t length);
 
 #define TIERCE_TRACE_FORMAT(suffix, name, summary)                                                 \

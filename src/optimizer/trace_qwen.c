@@ -34,8 +34,9 @@ static const struct tierce__field fields[FIELDS] = {
     [HASH_IDS] = TIERCE__FIELD("hash_ids", IDS, qwen, ids),
 };
 
-#define WANTED  (1u << TIMESTAMP | 1u << HASH_IDS)
-#define TELLING (1u << CHAT | 1u << PARENT) /* one of them at least: else it is Mooncake's */
+#define WANTED (1u << TIMESTAMP | 1u << HASH_IDS)
+#define TELLING                                                                                    \
+    (1u << CHAT | 1u << PARENT) /* at least one of them, otherwise it is Mooncake's format */
 
 static bool probe(const char *head, size_t length)
 {

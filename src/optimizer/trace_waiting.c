@@ -10,7 +10,7 @@
 
 #define CAPACITY_MIN 64u
 
-/* Open addressing by the hash of the name; a place is free when its name is empty. */
+/* Open addressing by the hash of the name; a slot with an empty name is free. */
 struct tierce__waiting_place {
     uint64_t hash;
     struct tierce__order_ticket ticket;
@@ -24,7 +24,7 @@ static bool is_named(const struct tierce__waiting_place *place, uint64_t hash, c
     return place->hash == hash && place->length == length && memcmp(place->name, name, length) == 0;
 }
 
-/* Where a name is, or the free place where it belongs. */
+/* The slot of a name, or the free slot for it. */
 static size_t place_of(const struct tierce__waiting *w, uint64_t hash, const void *name,
                        size_t length)
 {
@@ -87,7 +87,7 @@ bool tierce__waiting_find(const struct tierce__waiting *waiting, struct tierce__
     return true;
 }
 
-/* What belongs at or before the hole moves up. */
+/* Moves later entries of the probe sequence into the hole. */
 void tierce__waiting_forget(struct tierce__waiting *waiting, const void *name, size_t length)
 {
     struct tierce__order_ticket ticket;

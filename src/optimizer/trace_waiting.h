@@ -5,9 +5,9 @@
 #include "optimizer/trace_order.h"
 
 /*
- * Requests in the window by a name of theirs, for formats in which a later line says more about
- * them. Names of requests that were given out are dropped when room is needed, so that there are
- * never many more than the window holds.
+ * An index of the window's requests by name, for formats in which a later line adds to an earlier
+ * request. Names of requests that were returned are dropped when room is needed, so the index is
+ * never much larger than the window.
  */
 
 #define TIERCE__WAITING_NAME_MAX 64u /* bytes; at least 1 */
@@ -21,12 +21,13 @@ struct tierce__waiting {
     size_t capacity, count;
 };
 
-/* The name is this request's from now on. -ENOMEM. */
+/* Assigns the name to this request. -ENOMEM. */
 TIERCE_MUSTUSE int tierce__waiting_put(struct tierce__waiting *waiting,
                                        const struct tierce__trace *trace, const void *name,
                                        size_t length, struct tierce__order_ticket ticket);
 
-/* False, *out untouched: there is none of this name. The request may have been given out. */
+/* Finds a request by name. False, *out untouched: unknown name. The request may have been returned
+ * already. */
 bool tierce__waiting_find(const struct tierce__waiting *waiting, struct tierce__order_ticket *out,
                           const void *name, size_t length);
 

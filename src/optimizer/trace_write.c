@@ -3,11 +3,12 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "optimizer/intern.h"
+#include "optimizer/trace_kvcm.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* What may be lost. */
+/* The kinds of data that may be omitted. */
 enum loss {
     LOSS_WRITES,
     LOSS_DROPS,
@@ -19,10 +20,12 @@ enum loss {
     LOSS_LENGTHS,
     LOSS_CHAINS,
     LOSS_INSTANCES,
+    LOSS_FAILED,
+    LOSS_SPLITS,
     LOSSES,
 };
 
-/* How it is told; # is how many. */
+/* The sentence for each kind; # stands for the number. */
 static const char *const loss_texts[LOSSES] = {
     [LOSS_WRITES] = "# writes are left out: a line is a lookup that stores what it misses",
     [LOSS_DROPS] = "# removals are left out",
@@ -33,6 +36,8 @@ static const char *const loss_texts[LOSSES] = {
     [LOSS_SESSIONS] = "of # requests the session is lost",
     [LOSS_LENGTHS] = "of # requests the lengths in tokens are lost",
     [LOSS_CHAINS] = "of # requests is lost which blocks belong together",
+    [LOSS_FAILED] = "of # writes the blocks that failed are left out",
+    [LOSS_SPLITS] = "# turns that store less than they look up are a read and a write now",
     [LOSS_INSTANCES] = "of # requests the instance is lost; its blocks have numbers of their own",
 };
 
@@ -126,7 +131,7 @@ static void put_ids(struct tierce__trace_writer *writer, const uint64_t *blocks,
     }
 }
 
-/* Milliseconds, with decimals where it takes them. */
+/* Milliseconds, with decimals if necessary. */
 static void put_milliseconds(struct tierce__trace_writer *writer, int64_t time_us)
 {
     unsigned fraction = (unsigned)(time_us % 1000);
@@ -186,7 +191,8 @@ static void put_csv(struct tierce__trace_writer *writer,
     }
 }
 
-/* How many leading blocks the engine held itself; the others it did not are lost if there are. */
+/* Returns the number of leading blocks that the engine held; other held blocks are counted as
+ * omitted. */
 static uint32_t held_count(struct tierce__trace_writer *writer,
                            const struct tierce__trace_request *request)
 {
@@ -243,8 +249,100 @@ static void put_access(struct tierce__trace_writer *writer,
         put_access_line(writer, request, instance, "store", 0, request->count - request->unstored);
 }
 
-static const struct writer_format writer_formats[] = {
-    {"access", true, put_access}, {"csv", false, put_csv}, {"mooncake", false, put_mooncake}};
+/* KVCM's keys have a sign. */
+static void put_keys(struct tierce__trace_writer *writer, const char *name, const uint64_t *blocks,
+                     uint32_t count)
+{
+    put_text(writer, ",\"");
+    put_text(writer, name);
+    put_text(writer, "\":[");
+    for (uint32_t i = 0; i < count; i++) {
+        put_text(writer, i > 0 ? "," : "");
+        put_text(writer, blocks[i] > INT64_MAX ? "-" : "");
+        put_number(writer, blocks[i] > INT64_MAX ? 0 - blocks[i] : blocks[i]);
+    }
+    put_text(writer, "]");
+}
+
+/* The number of leading blocks if it is sufficient, else true and false per block. */
+static void put_mask(struct tierce__trace_writer *writer, const uint8_t *internal, uint32_t count)
+{
+    uint32_t held = 0;
+    while (internal != NULL && held < count && internal[held] != 0)
+        held++;
+    put_text(writer, ",\"block_mask\":");
+    if (internal == NULL || held == count || memchr(internal + held, 1, count - held) == NULL) {
+        put_number(writer, held);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        put_text(writer, i > 0 ? "," : "[");
+        put_text(writer, internal[i] != 0 ? "true" : "false");
+    }
+    put_text(writer, "]");
+}
+
+static void put_lengths(struct tierce__trace_writer *writer,
+                        const struct tierce__trace_request *request)
+{
+    put_text(writer, ",\"input_len\":");
+    put_number(writer, request->input_tokens);
+    put_text(writer, ",\"output_len\":");
+    put_number(writer, request->output_tokens);
+}
+
+/* A line of KVCM's schema; its fields determine its kind. */
+static void put_schema_line(struct tierce__trace_writer *writer,
+                            const struct tierce__trace_request *request, const char *instance,
+                            enum tierce__trace_kind kind)
+{
+    bool is_write = kind == TIERCE__TRACE_WRITE, is_turn = kind == TIERCE__TRACE_TURN;
+    uint32_t stored = request->count - request->unstored;
+    bool has_lengths = request->input_tokens != 0 || request->output_tokens != 0;
+    put_text(writer, "{\"instance_id\":");
+    put_quoted(writer, instance);
+    put_text(writer, ",\"trace_id\":\"");
+    put_number(writer, writer->lines + 1);
+    put_text(writer, "\",\"timestamp_us\":");
+    put_number(writer, (uint64_t)request->time_us);
+    put_text(writer, ",\"tokens\":[]");
+    put_keys(writer, "keys", request->blocks, is_write ? stored : request->read_count);
+    if (!is_write) {
+        put_text(writer, ",\"query_type\":");
+        put_quoted(writer, tierce__kvcm_query_name(request->query));
+        put_mask(writer, request->internal, is_turn ? stored : request->read_count);
+        put_text(writer, ",\"sw_size\":");
+        put_number(writer, request->window);
+        put_text(writer, ",\"location_spec_names\":[]");
+    }
+    if (is_turn || has_lengths)
+        put_lengths(writer, request);
+    if (is_turn)
+        put_keys(writer, "total_keys", request->blocks, stored);
+    put_text(writer, "}");
+    end_line(writer);
+}
+
+static void put_schema(struct tierce__trace_writer *writer,
+                       const struct tierce__trace_request *request, const char *instance)
+{
+    bool is_write = request->kind == TIERCE__TRACE_WRITE;
+    bool splits = request->kind == TIERCE__TRACE_TURN &&
+                  request->count - request->unstored < request->read_count;
+    lose(writer, LOSS_SESSIONS, request->session != 0);
+    lose(writer, LOSS_BYTES, request->bytes != NULL);
+    lose(writer, LOSS_INTERNAL, is_write && request->internal != NULL);
+    lose(writer, LOSS_FAILED, is_write && request->unstored != 0);
+    lose(writer, LOSS_SPLITS, splits);
+    if (splits)
+        put_schema_line(writer, request, instance, TIERCE__TRACE_READ);
+    put_schema_line(writer, request, instance, splits ? TIERCE__TRACE_WRITE : request->kind);
+}
+
+static const struct writer_format writer_formats[] = {{"access", true, put_access},
+                                                      {"csv", false, put_csv},
+                                                      {"kvcm-schema", true, put_schema},
+                                                      {"mooncake", false, put_mooncake}};
 
 #define WRITER_FORMATS (sizeof(writer_formats) / sizeof(writer_formats[0]))
 
@@ -323,7 +421,7 @@ static int renumber(struct tierce__trace_writer *writer, struct tierce__trace_re
     return 0;
 }
 
-/* Whether the instance is the first one, or may differ. */
+/* Returns whether the instance is the first one, or several are allowed. */
 static int check_instance(struct tierce__trace_writer *writer, uint32_t instance)
 {
     if (writer->instance == UINT32_MAX)

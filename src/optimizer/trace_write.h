@@ -7,8 +7,8 @@
 #include <stdio.h>
 
 /*
- * Writes requests in one of the formats that can be written: mooncake, csv, access. What a format
- * has no place for is left out and counted, and can be told afterwards.
+ * Writes requests in one of the writable formats: access, csv, kvcm-schema, mooncake. Data that a
+ * format cannot express is omitted and counted; tierce__trace_writer_lost lists it.
  *
  * Threads: one at a time.
  */
@@ -16,9 +16,9 @@
 struct tierce__trace_writer;
 
 /*
- * [borrow] file until destroy. `renumber`: blocks get numbers from 0 in the order in which they
- * come, so that those of several instances stay apart in a format without instances.
- * Errors, *out untouched: TIERCE_E_ARGUMENT (no format of that name can be written), -ENOMEM.
+ * [borrow] file until destroy. `renumber`: blocks get numbers from 0 in the order of their first
+ * use, which keeps blocks of several instances distinct in a format without instances. Errors, *out
+ * untouched: TIERCE_E_ARGUMENT (no format of that name can be written), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__trace_writer_create(struct tierce__trace_writer **out, FILE *file,
                                                const char *format, bool renumber);
@@ -27,23 +27,23 @@ TIERCE_MUSTUSE int tierce__trace_writer_create(struct tierce__trace_writer **out
 void tierce__trace_writer_destroy(struct tierce__trace_writer *writer);
 
 /*
- * Writes a request of `instance`. Whether the file took it is seen by ferror. Errors:
- * TIERCE_E_UNSUPPORTED (a second instance, in a format without them and without `renumber`),
- * TIERCE_E_LIMIT (more different blocks than 2^32), -ENOMEM.
+ * Writes a request of `instance`. Write errors are reported by ferror. Errors: TIERCE_E_UNSUPPORTED
+ * (a second instance, in a format without them and without `renumber`), TIERCE_E_LIMIT (more
+ * different blocks than 2^32), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__trace_writer_put(struct tierce__trace_writer *writer,
                                             const struct tierce__trace_request *request,
                                             const char *instance);
 
-/* How many lines were written. */
+/* The number of lines written. */
 uint64_t tierce__trace_writer_lines(const struct tierce__trace_writer *writer);
 
-/* The next thing that was lost from *index on, which is moved behind it, as a sentence of at most
- * `size` - 1 bytes; false if there is no more. */
+/* Describes the next kind of omitted data from *index on, as a sentence of at most `size` - 1
+ * bytes, and advances *index; false if there are no more. */
 bool tierce__trace_writer_loss(const struct tierce__trace_writer *writer, size_t *index, char *out,
                                size_t size);
 
-/* The formats that can be written: name; NULL past the end. */
+/* The names of the writable formats by index; NULL past the end. */
 const char *tierce__trace_writer_format(size_t index);
 
 #endif

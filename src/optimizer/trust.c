@@ -33,8 +33,8 @@ static void count_uses(struct tierce__sessions *s, const struct tierce__recordin
     }
 }
 
-/* What tells a request's session: the id of the trace, or the first block of its own, or its last
- * block, where all are shared. It has one. */
+/* The key of a request's session: the id in the trace, or its first unshared block, or its last
+ * block if all are shared. */
 static uint64_t session_id(const struct tierce__sessions *s, const struct tierce__recorded *r,
                            uint32_t *instance)
 {
@@ -182,7 +182,7 @@ static double percentile(const double *sorted, uint32_t count, double share)
     return sorted[at < count ? at : count - 1];
 }
 
-/* Whether the counts by session are those of the row: some rows are not told all lookups. */
+/* Returns whether the counts by session are complete: some rows do not observe all lookups. */
 static bool is_counted(const struct tierce__sessions *s, const struct tierce__sweep_row *row)
 {
     uint64_t blocks = 0;
@@ -220,8 +220,8 @@ static int add_intervals(struct tierce__trust *trust, const struct tierce__sweep
 
 /* ---- findings -------------------------------------------------------------------------------- */
 
-/* Above which share a finding is told: of requests that met a cache not yet full, of misses that no
- * cache avoids. */
+/* The shares above which a finding is reported: requests before the cache was full, and unavoidable
+ * misses. */
 #define WARM_UP_MOST    0.5
 #define COMPULSORY_MOST 0.9
 
@@ -236,11 +236,11 @@ static int compare_capacities(const void *a, const void *b)
     return (x->capacity > y->capacity) - (x->capacity < y->capacity);
 }
 
-/* What one scan tells of all caches that store what they miss: until it is full, each holds all
- * that was stored. */
+/* Results of one scan for all caches that store every miss: until it is full, each holds all stored
+ * blocks. */
 struct scan {
     struct by_capacity *order; /* [row_count] */
-    size_t filled;             /* of these, that something has left by now */
+    size_t filled;             /* of these, with an eviction so far */
     bool *stored;              /* [distinct] */
     uint64_t stored_count;
     uint64_t compulsory; /* lookups of blocks that were not stored before */
@@ -287,8 +287,8 @@ static int scan_recording(struct scan *scan, struct tierce__trust *trust,
     return 0;
 }
 
-/* Whether the blocks that left are known, and how many: counted, or, of LRU's curve, what missed
- * and had to be stored, less what is there at the end. */
+/* Returns whether the number of evicted blocks is known, and the number: counted or, for LRU's
+ * curve, the stored misses less the blocks cached at the end. */
 static bool count_left(const struct tierce__sweep_row *row, uint64_t *left)
 {
     uint64_t missed = tierce__sweep_missed(row);

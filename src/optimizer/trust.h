@@ -5,8 +5,8 @@
 #include "optimizer/sweep.h"
 
 /*
- * How far a result can be trusted: what a row's number does not show, and, if it is asked for, how
- * much it would differ had other sessions come.
+ * How far a result can be trusted: caveats of a row's number and, on request, confidence intervals
+ * over sessions.
  *
  *     rc = tierce__sessions_create(&sessions, recording);                  // for intervals
  *     opts.watches = (struct tierce__watch[]){tierce__sessions_watch(sessions)};
@@ -21,30 +21,30 @@
  */
 
 enum tierce__finding {
-    TIERCE__FINDING_UNEXERCISED, /* nothing had to leave: all policies would do the same */
-    TIERCE__FINDING_BARELY,  /* fewer blocks left than the cache holds: it was not once renewed */
-    TIERCE__FINDING_NO_WRAP, /* the policy's hand never came round (policy.h, wraps) */
-    TIERCE__FINDING_WARM_UP, /* for most requests the cache was not full yet */
-    TIERCE__FINDING_COMPULSORY, /* nine in ten misses are first uses, which no cache can avoid */
+    TIERCE__FINDING_UNEXERCISED, /* no block was evicted: all policies would have the same hits */
+    TIERCE__FINDING_BARELY,      /* fewer blocks were evicted than the cache holds */
+    TIERCE__FINDING_NO_WRAP,     /* the policy's hand never wrapped around (policy.h, wraps) */
+    TIERCE__FINDING_WARM_UP,     /* for most requests the cache was not full yet */
+    TIERCE__FINDING_COMPULSORY,  /* nine in ten misses are first uses, which no cache can avoid */
     TIERCE__FINDINGS,
 };
 
 struct tierce__trust_row {
     uint32_t findings;    /* bits: 1u << enum tierce__finding */
-    double warm_up_share; /* of the requests, that came before anything had to leave a cache that
-                             stores what it misses; 1: it never had to. 0 of capacities in bytes */
-    double compulsory;    /* of the misses, lookups of blocks that were not stored before, in this
+    double warm_up_share; /* share of the requests before the first eviction of a cache that stores
+                             every miss; 1: there was none. 0 for capacities in bytes */
+    double compulsory;    /* share of the misses that looked up blocks never stored before in this
                              trace; 0 without misses */
     bool has_interval;
     double low, high; /* of the hit rate, between them 95 % of the draws */
 };
 
-/* What stands for a session. */
+/* The definition of a session. */
 enum tierce__session_kind {
     TIERCE__SESSIONS_NONE,    /* no intervals were asked for */
-    TIERCE__SESSIONS_TRACE,   /* the trace says which requests belong together */
-    TIERCE__SESSIONS_SUBTREE, /* it does not: requests that share the first of their blocks that
-                                 not more than one in a hundred requests goes through */
+    TIERCE__SESSIONS_TRACE,   /* the trace has session ids */
+    TIERCE__SESSIONS_SUBTREE, /* it has none: requests with the same first block that at most one
+                                 request in a hundred contains */
 };
 
 struct tierce__trust {
@@ -52,7 +52,7 @@ struct tierce__trust {
     size_t row_count;
     enum tierce__session_kind kind;
     uint32_t sessions; /* different ones */
-    uint32_t clusters; /* what was drawn: whole sessions, several together where there are many */
+    uint32_t clusters; /* the drawn units: whole sessions, grouped if there are many */
     uint32_t rounds;   /* draws */
     uint64_t seed;     /* of the draws */
 };
@@ -61,8 +61,8 @@ struct tierce__trust {
 
 struct tierce__sessions;
 
-/* Which request belongs to which session; [borrow] a sealed recording for the call. Errors, *out
- * untouched: -ENOMEM, TIERCE_E_LIMIT (2^32 requests). */
+/* Assigns requests to sessions; [borrow] a sealed recording for the call. Errors, *out untouched:
+ * -ENOMEM, TIERCE_E_LIMIT (2^32 requests). */
 TIERCE_MUSTUSE int tierce__sessions_create(struct tierce__sessions **out,
                                            const struct tierce__recording *recording);
 
@@ -80,9 +80,9 @@ struct tierce__watch tierce__sessions_watch(struct tierce__sessions *sessions);
 /*
  * Findings of every row; with sessions and rounds > 0 also the interval between the 2.5th and the
  * 97.5th percentile of the hit rate over `rounds` draws of as many sessions, with replacement: the
- * same draws for all rows. What is drawn are sessions with their counts of hits as they were, not
- * what other sessions would have done to the cache.
- * Errors, *out untouched: -ENOMEM, TIERCE_E_ARGUMENT (too many rounds).
+ * same draws for all rows. The draws resample sessions with their measured hits; they do not model
+ * the effect of other sessions on the cache. Errors, *out untouched: -ENOMEM, TIERCE_E_ARGUMENT
+ * (too many rounds).
  */
 TIERCE_MUSTUSE int tierce__trust_run(struct tierce__trust *out, const struct tierce__sweep *sweep,
                                      const struct tierce__recording *recording,
@@ -92,13 +92,13 @@ TIERCE_MUSTUSE int tierce__trust_run(struct tierce__trust *out, const struct tie
 /* Accepts a zeroed one. */
 void tierce__trust_clear(struct tierce__trust *trust);
 
-/* What a finding says of its row, as a sentence: "nothing had to leave: ...". */
+/* A finding as a sentence: "nothing had to leave: ...". */
 const char *tierce__finding_text(enum tierce__finding finding);
 
 /* The same as a word, for files: "unexercised". */
 const char *tierce__finding_name(enum tierce__finding finding);
 
-/* What stands for a session, as a sentence. */
+/* The definition of a session, as a sentence. */
 const char *tierce__session_kind_text(enum tierce__session_kind kind);
 
 #endif

@@ -81,7 +81,7 @@ static int run(struct scan *s, const struct tierce__recording *recording)
     return 0;
 }
 
-/* What each time to live keeps is what the shorter ones keep, and its own. */
+/* Each time to live keeps the blocks of the shorter ones, and its own. */
 static void sum_up(const struct scan *s, const uint64_t *ttls, uint64_t *hits)
 {
     for (size_t m = 0; m < s->match_count; m++) {

@@ -6,15 +6,15 @@
 #include "optimizer/recording.h"
 
 /*
- * The hits of a cache without a bound, whose blocks stay for a time to live after their last use,
- * at many such times from one scan: a block is there iff its last use is less than that ago. So for
- * each match tierce__match_costs turns ages into the times from which on a hit counts.
+ * The hits of an unbounded cache whose blocks expire after a time to live since their last use, for
+ * many times to live in one scan. A block is cached iff its last use is less than the time to live
+ * ago, so for each match tierce__match_costs turns ages into the minimum times to live of the hits.
  *
  * Exact (equal to replays with the policy ttl) for requests that store what they look up or only
- * store. Where a request only looks up, what has expired is not stored by it, and there is no one
- * last use for all times: such a recording is refused, and replayed instead.
+ * store. A request that only looks up does not store expired blocks, so there is no common last use
+ * for all times: such a recording is rejected and must be replayed instead.
  *
- * Costs 8 bytes for each different block, and for each use a search in the list.
+ * Costs 8 bytes per distinct block, and a search in the list per use.
  */
 
 /*

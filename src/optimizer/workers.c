@@ -10,7 +10,7 @@
 
 struct tierce__workers {
     const struct tierce__workers_opts *opts;
-    struct tierce__lock lock; /* WORKERS: below */
+    struct tierce__lock lock; /* WORKERS: guards the fields below */
     struct tierce__cond changed;
     size_t next_job;
     uint64_t done;

@@ -9,7 +9,7 @@
 #include <tierce/status.h>
 
 /*
- * Jobs on a few threads, and how far they are.
+ * Runs jobs on a few threads and reports their progress.
  *
  *     rc = tierce__workers_run(&(struct tierce__workers_opts){.run = run_one, .arg = &work, ...});
  *
@@ -22,17 +22,18 @@ struct tierce__workers_opts {
     size_t job_count;
     int (*run)(void *arg, size_t job, struct tierce__workers *workers);
     void *arg;
-    uint32_t threads;                                           /* 0: one for each processor */
-    uint64_t total;                                             /* of all that the jobs tell */
-    void (*progress)(void *arg, uint64_t done, uint64_t total); /* or NULL; on the caller's thread,
-                                                                   whenever a job has told */
+    uint32_t threads; /* 0: one for each processor */
+    uint64_t total;   /* the total of the progress that the jobs report */
+    void (*progress)(void *arg, uint64_t done,
+                     uint64_t total); /* or NULL; called on the caller's thread after each report */
     void *progress_arg;
 };
 
-/* Blocks until all is done. Errors: the first that a job returned, negative errno (no thread). */
+/* Blocks until all jobs are done. Errors: the first error of a job, negative errno (no thread). */
 TIERCE_MUSTUSE int tierce__workers_run(const struct tierce__workers_opts *opts);
 
-/* In a job: so much more is done. False: another job failed, and this one may return 0 at once. */
+/* Reports additional progress from a job. False: another job failed, and this one may return 0 at
+ * once. */
 bool tierce__workers_tell(struct tierce__workers *workers, uint64_t done);
 
 #endif

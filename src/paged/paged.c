@@ -8,7 +8,7 @@
 
 enum { SCATTER_STREAM_BYTES_MIN = 1 << 20 };
 
-/* Block ids come from outside, so the last byte of the last block must be an address. */
+/* Block ids are untrusted, so the last byte of the last block must be an address. */
 static bool layer_ok(const struct tierce_paged_layer *layer, uint32_t block_count)
 {
     uint64_t span, end;
@@ -59,7 +59,8 @@ static uint8_t *block_at(const struct tierce_paged_layer *layer, int32_t id)
     return (uint8_t *)layer->base + (uint64_t)(uint32_t)id * layer->block_stride;
 }
 
-/* What to fetch behind the last source of a call; without a row that source, which is there. */
+/* The address to prefetch after the last source of a call; without a row, the last source itself,
+ * which is cached already. */
 static const uint8_t *behind(const uint8_t *last, const struct tierce__row *row)
 {
     return row != NULL && row->next != NULL ? row->next : last;
@@ -79,7 +80,8 @@ int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const
     size_t n = cells->count;
     const struct tierce__kernel *kernel = tierce__kernel();
     const struct tierce_paged_layer *from = &paged->layers[layer];
-    /* What is gathered goes to other tiers by DMA or waits; this core does not read it soon. */
+    /* Gathered cells go to other tiers by DMA or stay unread for a while, so streaming stores keep
+     * them out of the cache. */
     enum tierce__store_hint hint = TIERCE__STORE_STREAM;
     uint8_t *cell = cells->bytes;
     for (size_t i = 0; i < n; i++, cell += from->block_bytes) {

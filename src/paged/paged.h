@@ -14,7 +14,7 @@
  * Thread: any; the caller orders access to the memory. Does not block, does not allocate.
  */
 
-/* Where copied bytes should end up: in the caches, or past them (non-temporal stores) where they
+/* The destination of copied bytes: the caches, or memory directly (non-temporal stores) if they
  * will not be read soon. A hint: small copies always stay in the caches. */
 enum tierce__store_hint {
     TIERCE__STORE_CACHED = 0,
@@ -29,8 +29,8 @@ uint64_t tierce__sum(const void *src, size_t n);
 
 #define TIERCE__SUM_STRIPE 64u
 
-/* XXH3-64 of `total` bytes: the 64 of `first`, what src has behind its own first 64 up to n, and
- * zeroes, which are not read. n and total are multiples of 64, 64 <= n <= total, total >= 256. */
+/* XXH3-64 of `total` bytes: the 64 of `first`, then bytes 64 to n of src, then zeroes, which are
+ * not read. n and total are multiples of 64, 64 <= n <= total, total >= 256. */
 uint64_t tierce__sum_padded(const uint8_t first[TIERCE__SUM_STRIPE], const void *src, size_t n,
                             size_t total);
 
@@ -48,7 +48,7 @@ bool tierce__kernel_force(unsigned index);
 const char *tierce__kernel_current(void);
 
 /*
- * Checks a description from outside: sizes, non-NULL bases, strides, counts.
+ * Checks an untrusted description: sizes, non-NULL bases, strides, counts.
  * Errors: TIERCE_E_ARGUMENT.
  */
 TIERCE_MUSTUSE int tierce__paged_check(const struct tierce_paged *paged);
@@ -62,7 +62,7 @@ struct tierce__row {
     const void *next; /* where the next call reads first, or NULL; only a hint, need not be valid */
 };
 
-/* Ends a row: what was copied is visible to whoever sees a later release store. */
+/* Ends a row: the copied bytes are visible to a thread that sees a later release store. */
 void tierce__paged_row_end(void);
 
 /* Cells of a chunk in one layer, end to end, and the sum of each. */

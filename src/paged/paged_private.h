@@ -31,14 +31,14 @@ enum {
 /* The default secret of XXH3; aligned so that the key of every 8th stripe is one cache line. */
 extern const uint8_t tierce__secret[TIERCE__SECRET_BYTES];
 
-/* Where a row of stripes that has come to stripe i pauses: behind the block of i, or at its end. */
+/* The next pause of a row of stripes at stripe i: after the block of i, or at the row's end. */
 static inline size_t tierce__block_end(size_t i, size_t end)
 {
     size_t stop = (i | (TIERCE__BLOCK_STRIPES - 1)) + 1;
     return stop < end ? stop : end;
 }
 
-/* What ends a block. */
+/* The step at the end of an XXH3 block. */
 static inline void tierce__scramble(uint64_t acc[TIERCE__LANES])
 {
     const uint8_t *key = tierce__secret + TIERCE__SCRAMBLE_KEY;
@@ -115,7 +115,7 @@ struct tierce__kernel {
      */
     void (*stream)(uint64_t acc[TIERCE__LANES], const struct tierce__stream *stream);
 
-    /* Makes the stores of stream() visible before what the caller stores next. */
+    /* Orders the stores of stream() before later stores of the caller. */
     void (*fence)(void);
 };
 

@@ -8,12 +8,11 @@
 #include <errno.h>
 
 /*
- * ARC (Megiddo and Modha, 2003). What was used once is in the order ONCE (T1), what was used again
- * in AGAIN (T2); the keys that left them lately are in a ghost list each (B1, B2). A key that comes
- * back from a ghost says which of the two orders was too short, and shifts the share of ONCE that
- * the next evictions aim at. Sizes are in the unit of the capacity, and a step of the share is as
- * big as the entry that causes it; for entries of size 1 this is the published algorithm, with a
- * real-valued share.
+ * ARC (Megiddo and Modha, 2003). Entries used once are in the order ONCE (T1), entries used again
+ * in AGAIN (T2). Each has a ghost list of recently evicted keys (B1, B2). A key that returns from a
+ * ghost list shows that its order was too short, and shifts the target share of ONCE for the next
+ * evictions. Sizes are in the unit of the capacity, and a step of the share is as big as the entry
+ * that causes it; for entries of size 1 this is the published algorithm, with a real-valued share.
  *
  * The share moves when an insert is announced, before the evictions that make room for it. Without
  * an announcement it moves at the insert, which evictions follow one entry late.

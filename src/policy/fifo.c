@@ -20,9 +20,17 @@ static uint32_t fifo_run(struct tierce__flat *flat, const struct tierce__flat_us
     return tierce__flat_use(flat, &tierce__policy_fifo_ops, uses);
 }
 
+static bool fifo_rank(struct tierce__policy_rank *out, const struct tierce__policy_history *history,
+                      uint64_t now, uint64_t half_life)
+{
+    (void)now, (void)half_life;
+    *out = (struct tierce__policy_rank){.time = history->stored};
+    return true;
+}
+
 const struct tierce__policy_ops tierce__policy_fifo_ops = {
     .name = "fifo",
-    .summary = "first in, first out: the entry that was stored longest ago leaves first",
+    .summary = "first in, first out: evicts the entry stored longest ago",
     .create = fifo_create,
     .destroy = tierce__ordered_destroy,
     .insert = tierce__ordered_insert,
@@ -30,5 +38,6 @@ const struct tierce__policy_ops tierce__policy_fifo_ops = {
     .set_evictable = tierce__ordered_set_evictable,
     .remove = tierce__ordered_remove,
     .victim = tierce__ordered_victim,
+    .rank = fifo_rank,
     .run = fifo_run,
 };

@@ -20,7 +20,7 @@
  * Threads: one at a time.
  */
 
-/* Told of what happens to keys, in the order in which it happens. */
+/* Receives the events of keys, in their order. */
 struct tierce__flat_watch {
     void (*stored)(void *arg, uint32_t key);
     void (*left)(void *arg, uint32_t key); /* evicted or expired */
@@ -77,7 +77,7 @@ void tierce__flat_expire(struct tierce__flat *flat);
 /* ---- on the hot path: `ops` are those of flat->policy, or NULL if there is none -------------- */
 
 #define TIERCE__FLAT_INLINE static inline __attribute__((always_inline))
-#define TIERCE__FLAT_AHEAD  4u /* uses before which the policy is told the second time */
+#define TIERCE__FLAT_AHEAD  4u /* uses ahead of the second announcement */
 
 TIERCE__FLAT_INLINE void tierce__flat_let_go(struct tierce__flat *flat,
                                              const struct tierce__policy_ops *ops, uint32_t slot)

@@ -14,13 +14,13 @@
  * Keys of entries that were evicted, with their sizes, in one or two lists by age. A key is in one
  * list at most. The nodes are used in turn and so lie in the order of their age; the table over
  * them holds 32 bits of each key's hash, so that looking for a key that is not there reads one
- * line, and nothing else is read when keys move up in the table. Where keys are dense numbers there
- * is an array over them instead.
+ * line, and nothing else is read when keys move up in the table. If keys are dense numbers, an
+ * array over them replaces the table.
  */
 
 enum { TIERCE__GHOST_LISTS = 2 };
 
-/* What a policy keeps of an entry that may become a ghost. */
+/* The policy's data about an entry that may become a ghost. */
 struct tierce__ghost_entry {
     uint64_t key;
     uint64_t bytes;

@@ -106,6 +106,12 @@ static void leaf_remove(struct tierce__policy *policy, uint32_t slot, bool evict
         update_evictable(leaf, parent);
 }
 
+static bool leaf_rank(struct tierce__policy_rank *out, const struct tierce__policy_history *history,
+                      uint64_t now, uint64_t half_life)
+{
+    return !history->has_children && tierce__policy_rank_by_use(out, history, now, half_life);
+}
+
 const struct tierce__policy_ops tierce__policy_leaf_lru_ops = {
     .name = "leaf_lru",
     .summary = "least recently used, and never a prefix before its suffix",
@@ -117,5 +123,6 @@ const struct tierce__policy_ops tierce__policy_leaf_lru_ops = {
     .set_evictable = leaf_set_evictable,
     .remove = leaf_remove,
     .victim = tierce__ordered_victim,
+    .rank = leaf_rank,
     .prefetch = tierce__ordered_prefetch,
 };

@@ -6,17 +6,18 @@
 #include "policy/policy_private.h"
 
 #include <errno.h>
+#include <math.h>
 
 /*
  * Least frequently used, by counts that an entry loses when it leaves.
  *
  * Entries of one count form a group: a list in the order in which they came to that count. Groups
- * form a list by count, so a use moves an entry to the next group, which is there or is made:
- * O(1). What is not evictable is passed over as in order.h: the search parks it, which takes it
- * out of its group's list, and a heap by count and parking holds what is evictable again. A group
- * lives as long as it has members, parked ones too, so that a use of a parked entry finds the next
- * group as well. The search walks over groups that have nothing but parked members; there are at
- * most as many as pinned entries with different counts.
+ * form a list by count, so a use moves an entry to the next group, which is there or is made: O(1).
+ * Entries that are not evictable are skipped as in order.h: the search parks them, which removes
+ * them from their group's list. When they become evictable again, they enter a heap ordered by
+ * count and time of parking. A group lives as long as it has members, parked ones too, so that a
+ * use of a parked entry finds the next group as well. The search walks over groups that have
+ * nothing but parked members; there are at most as many as pinned entries with different counts.
  */
 
 #define LFU_MAGIC 0x4c465531u
@@ -232,7 +233,7 @@ static void lfu_remove(struct tierce__policy *policy, uint32_t slot, bool evicte
     lfu->nodes[slot].flags = 0;
 }
 
-/* What is parked has no place in a list; its links hold the number of the parking. */
+/* A parked slot is in no list; its links hold the sequence number of its parking. */
 static void park_slot(struct lfu *lfu, uint32_t slot)
 {
     struct lfu_node *node = &lfu->nodes[slot];
@@ -277,9 +278,25 @@ static uint32_t lfu_run(struct tierce__flat *flat, const struct tierce__flat_use
     return tierce__flat_use(flat, &tierce__policy_lfu_ops, uses);
 }
 
+/* The average frequency over the entry's life, in uses a half_life, as a logarithm; and one less
+ * for each half_life since its last use. */
+static bool lfu_rank(struct tierce__policy_rank *out, const struct tierce__policy_history *history,
+                     uint64_t now, uint64_t half_life)
+{
+    double uses = (double)history->uses, half = (double)half_life;
+    out->time = history->used;
+    out->worth = uses;
+    if (half_life == 0)
+        return true;
+    double life = history->used > history->stored ? (double)(history->used - history->stored) : 0;
+    double idle = now > history->used ? (double)(now - history->used) : 0;
+    out->worth = log2(1 + uses) - log2(1 + life / half) - idle / half;
+    return true;
+}
+
 const struct tierce__policy_ops tierce__policy_lfu_ops = {
     .name = "lfu",
-    .summary = "least frequently used: the entry with the fewest uses leaves first, among equals "
+    .summary = "least frequently used: evicts the entry with the fewest uses, among equals "
                "the one that came to its number of uses first",
     .counts_uses = true,
     .create = lfu_create,
@@ -289,5 +306,6 @@ const struct tierce__policy_ops tierce__policy_lfu_ops = {
     .set_evictable = lfu_set_evictable,
     .remove = lfu_remove,
     .victim = lfu_victim,
+    .rank = lfu_rank,
     .run = lfu_run,
 };

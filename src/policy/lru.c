@@ -16,7 +16,7 @@ static uint32_t lru_run(struct tierce__flat *flat, const struct tierce__flat_use
 
 const struct tierce__policy_ops tierce__policy_lru_ops = {
     .name = "lru",
-    .summary = "least recently used: the entry whose last use is longest ago leaves first",
+    .summary = "least recently used: evicts the entry whose last use is longest ago",
     .create = lru_create,
     .destroy = tierce__ordered_destroy,
     .insert = tierce__ordered_insert,
@@ -24,6 +24,7 @@ const struct tierce__policy_ops tierce__policy_lru_ops = {
     .set_evictable = tierce__ordered_set_evictable,
     .remove = tierce__ordered_remove,
     .victim = tierce__ordered_victim,
+    .rank = tierce__policy_rank_by_use,
     .prefetch = tierce__ordered_prefetch,
     .run = lru_run,
 };

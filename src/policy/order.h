@@ -7,16 +7,16 @@
 #include "policy/policy.h"
 
 /*
- * Lists of slots that know who is first among the evictable, exactly. Most policies are one or two
- * of them and a rule.
+ * Lists of slots that know exactly which evictable slot is first. Most policies consist of one or
+ * two such lists and a rule.
  *
  * All slots stand in their list, evictable or not, so that turning evictability off and on again
- * (which every lease does) changes one bit and no link. What is not evictable is met at the list's
- * end by order_first, which parks it: it leaves the list. Once it is evictable again it enters a
- * heap ordered by the time of its last move, and the end of the list is compared with the heap's
- * top. So the order is the plain one, always, and an entry is passed over at most once for each
- * time that it moved or became evictable: push, move and set_evictable O(1), first O(1) amortised;
- * O(log parked) for parked slots.
+ * (which every lease does) changes one bit and no link. When order_first meets a slot at the list's
+ * end that is not evictable, it parks the slot: the slot leaves the list. Once it is evictable
+ * again it enters a heap ordered by the time of its last move, and the end of the list is compared
+ * with the heap's top. So the order is always that of the plain policy, and a search skips an entry
+ * at most once for each time that it moved or became evictable: push, move and set_evictable O(1),
+ * first O(1) amortised; O(log parked) for parked slots.
  */
 
 enum {
@@ -48,7 +48,7 @@ void tierce__order_fini(struct tierce__order *order);
 
 void tierce__order_set_evictable(struct tierce__order *order, uint32_t slot, bool evictable);
 
-/* tierce__order_first where something was passed over, or has to be. */
+/* tierce__order_first when entries were skipped, or must be. */
 bool tierce__order_search(struct tierce__order *order, uint32_t list, uint32_t *slot);
 
 /* Takes a parked slot out of the heap, if it is there. */

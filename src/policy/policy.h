@@ -9,8 +9,8 @@
 #include <tierce/status.h>
 
 /*
- * Which entry leaves first. One interface, driven alike by the memory tier, the disk tier, a
- * reclaimer and a simulator: what is simulated is what runs.
+ * Eviction policies. The memory tier, the disk tier, a reclaimer and a simulator use one interface,
+ * so the simulated policy is the one that runs.
  *
  * The owner numbers its entries with dense slots below slot_count and keeps the map from keys to
  * slots; the policy keeps order among the slots. A policy does no I/O, reads no clock (time is
@@ -25,8 +25,8 @@
  *
  * After a request, its chunks are touched in reverse order, so that a prefix is newer than its
  * suffix; that is the owner's duty, not the policy's. A request is one use of a chunk: an insert or
- * a touch. Where it touches a chunk again for the order's sake, a policy that counts uses does not
- * hear of it (tierce__policy_hears).
+ * a touch. Further touches of the same request, which only restore the order, are not passed to a
+ * policy that counts uses (tierce__policy_hears).
  */
 
 #define TIERCE__NO_SLOT          UINT32_MAX
@@ -39,6 +39,20 @@ struct tierce__policy_entry {
     uint32_t parent; /* slot of the entry whose suffix this is, or TIERCE__NO_SLOT */
 };
 
+/* The history of an entry in its record, for owners that keep records but no order (a reclaimer
+ * that ranks a sample). */
+struct tierce__policy_history {
+    uint64_t stored, used; /* times of the store and of the last use, in the unit of `now` */
+    uint64_t uses;         /* since it was stored */
+    bool has_children;     /* another entry has this entry as its parent */
+};
+
+/* Entries with the lowest worth are evicted first; among equals, those with the lowest time. */
+struct tierce__policy_rank {
+    double worth;
+    uint64_t time;
+};
+
 struct tierce__policy;
 struct tierce__flat;
 struct tierce__flat_uses;
@@ -46,8 +60,8 @@ struct tierce__flat_uses;
 struct tierce__policy_opts {
     size_t size;         /* sizeof(struct tierce__policy_opts) */
     uint32_t slot_count; /* slots run from 0 to slot_count - 1; 1 .. TIERCE__POLICY_SLOTS_MAX */
-    uint64_t capacity;   /* what the owner may hold, in the unit of `bytes`; for policies that
-                            split it (0: not bounded) */
+    uint64_t capacity;   /* the owner's capacity, in the unit of `bytes`; for policies that split it
+                            (0: not bounded) */
     uint64_t seed;       /* for policies that draw */
     uint64_t ttl;        /* for policies that expire, in the unit of `now`; 0 for never */
     uint32_t samples;    /* for policies that draw a sample: its size; 0 for 16 */
@@ -63,8 +77,8 @@ struct tierce__policy_ops {
     TIERCE_MUSTUSE int (*create)(struct tierce__policy **out,
                                  const struct tierce__policy_opts *opts); /* -ENOMEM, E_ARGUMENT */
     void (*destroy)(struct tierce__policy *policy);
-    /* Optional, tierce__policy_expect: the next insert will be of this entry, if there is one; what
-     * makes room for it is evicted in between. Policies that remember keys choose by it. */
+    /* Optional, tierce__policy_expect: the next insert, if any, will be of this entry; evictions in
+     * between make room for it. Policies that remember keys use it to choose. */
     void (*expect)(struct tierce__policy *policy, const struct tierce__policy_entry *entry);
     /* A slot that is not in. It is evictable from the start. */
     void (*insert)(struct tierce__policy *policy, uint32_t slot,
@@ -83,6 +97,13 @@ struct tierce__policy_ops {
     /* Optional, tierce__policy_expired: *slot = an evictable entry whose time is over, so that it
      * leaves even where there is room. */
     bool (*expired)(struct tierce__policy *policy, uint64_t now, uint32_t *slot);
+    /*
+     * Optional: the rank of an entry from its history alone. Returns false if the entry must not be
+     * evicted. If `half_life` is 0, the order by rank equals this policy's order of victims.
+     * Otherwise a policy that counts uses halves an entry's frequency per half_life without a use.
+     */
+    bool (*rank)(struct tierce__policy_rank *out, const struct tierce__policy_history *history,
+                 uint64_t now, uint64_t half_life);
     /* Optional, tierce__policy_prefetch: this key will be used, in this slot, or stored (NO_SLOT).
      * Called some uses ahead, with `near` false, and again with `near` true, nearer, when what the
      * first call fetched tells what else is needed. Changes nothing. */
@@ -130,6 +151,18 @@ static inline void tierce__policy_prefetch(const struct tierce__policy *policy, 
 {
     if (policy->ops->prefetch != NULL)
         policy->ops->prefetch(policy, key, slot, near);
+}
+
+static inline bool tierce__policy_rank_before(const struct tierce__policy_rank *a,
+                                              const struct tierce__policy_rank *b)
+{
+    return a->worth < b->worth || (!(b->worth < a->worth) && a->time < b->time);
+}
+
+/* Whether an entry last used at `used` has expired; ttl 0: never. */
+static inline bool tierce__policy_outlived(uint64_t used, uint64_t ttl, uint64_t now)
+{
+    return ttl > 0 && now >= used && now - used >= ttl;
 }
 
 /* The policies of this build in the order of policies.def; NULL past the end. */

@@ -8,13 +8,13 @@
 #include <errno.h>
 
 /*
- * S3-FIFO. What is new enters a small queue with a tenth of the capacity, and comes into the main
- * queue only if it was used twice before its turn came, or if its key is among those that recently
- * left the small queue (the ghost). In main, an entry that was used goes round again. A use is one
- * store into an array of a byte per slot.
+ * S3-FIFO. New entries enter a small queue with a tenth of the capacity. An entry moves to the main
+ * queue only if it was used twice before its turn, or if its key recently left the small queue (the
+ * ghost). In main, a used entry goes round again. A use is one store into an array of a byte per
+ * slot.
  *
- * The second policy of this file differs while no eviction has begun: what finds the small queue
- * full goes into main at once, so that a cold cache does not begin with main empty.
+ * The second policy of this file differs until the first eviction: an entry that finds the small
+ * queue full goes directly into main, so that a cold cache does not begin with main empty.
  */
 
 enum { SMALL, MAIN, USES_MAX = 3, USES_FOR_MAIN = 2 };
@@ -191,7 +191,7 @@ static bool victim_of_main(struct s3fifo *s, uint32_t *slot)
 static bool choose_victim(struct s3fifo *s, uint32_t *slot)
 {
     bool main_first = s->bytes[MAIN] > s->main_share || s->bytes[SMALL] == 0;
-    /* Main once more after small: what was just moved there may be all that is evictable. */
+    /* Main once more after small: the entries just moved there may be the only evictable ones. */
     return (main_first && victim_of_main(s, slot)) || victim_of_small(s, slot) ||
            victim_of_main(s, slot);
 }

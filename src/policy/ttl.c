@@ -69,8 +69,8 @@ static bool ttl_expired(struct tierce__policy *policy, uint64_t now, uint32_t *s
 {
     struct ttl *ttl = ttl_of(policy);
     uint32_t first;
-    if (ttl->ttl == 0 || !tierce__order_first(&ttl->ordered.order, 0, &first) ||
-        now < ttl->used_at[first] || now - ttl->used_at[first] < ttl->ttl)
+    if (!tierce__order_first(&ttl->ordered.order, 0, &first) ||
+        !tierce__policy_outlived(ttl->used_at[first], ttl->ttl, now))
         return false;
     *slot = first;
     return true;
@@ -78,8 +78,8 @@ static bool ttl_expired(struct tierce__policy *policy, uint64_t now, uint32_t *s
 
 const struct tierce__policy_ops tierce__policy_ttl_ops = {
     .name = "ttl",
-    .summary = "time to live: an entry leaves when it was not used for so long, and where there "
-               "is no room the one that would leave next",
+    .summary = "time to live: evicts an entry after this time without a use; without room, the "
+               "entry that would expire next",
     .create = ttl_create,
     .destroy = ttl_destroy,
     .insert = ttl_insert,
@@ -87,6 +87,7 @@ const struct tierce__policy_ops tierce__policy_ttl_ops = {
     .set_evictable = tierce__ordered_set_evictable,
     .remove = tierce__ordered_remove,
     .victim = tierce__ordered_victim,
+    .rank = tierce__policy_rank_by_use,
     .expired = ttl_expired,
     .prefetch = tierce__ordered_prefetch,
 };

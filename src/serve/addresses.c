@@ -11,7 +11,7 @@
 
 #define CAPACITY_MIN 64u /* a power of two, as every capacity is */
 
-/* One that nobody is connected from any more stays until the table is made anew. */
+/* An address without connections stays until the table is rebuilt. */
 struct entry {
     struct tierce__address address;
     uint32_t count;
@@ -20,7 +20,7 @@ struct entry {
 
 struct tierce__addresses {
     struct tierce__lock lock; /* SERVE_ADDRESSES */
-    uint64_t seed;            /* nobody is to choose addresses that meet in the table */
+    uint64_t seed; /* clients must not be able to choose addresses that collide in the table */
     uint32_t max;
     struct entry *entries;
     size_t capacity, used;
@@ -39,7 +39,7 @@ static uint64_t hash(const struct tierce__addresses *addresses,
     return h * UINT64_C(0xbf58476d1ce4e5b9) >> 20;
 }
 
-/* Its entry, or the one that it would take. */
+/* Returns the address's entry, or the free one for it. */
 static struct entry *find(const struct tierce__addresses *addresses,
                           const struct tierce__address *address)
 {
@@ -50,7 +50,8 @@ static struct entry *find(const struct tierce__addresses *addresses,
     return &addresses->entries[at];
 }
 
-/* Only with those that somebody is connected from, and at least half empty behind it. */
+/* Rebuilds the table with the addresses that have connections; afterwards at least half of it is
+ * empty. */
 static bool make_anew(struct tierce__addresses *addresses)
 {
     const struct entry *old = addresses->entries;

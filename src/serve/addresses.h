@@ -9,8 +9,8 @@
 #include <tierce/status.h>
 
 /*
- * How many connections of a listener come from one address, with a limit. Of IPv6 an address is its
- * first 64 bits: who has one has all behind them. Thread: any.
+ * Counts and limits a listener's connections per client address. For IPv6 the first 64 bits count
+ * as the address, because a client usually controls the whole prefix. Thread: any.
  */
 
 struct tierce__addresses;
@@ -23,8 +23,8 @@ struct tierce__address {
 TIERCE_MUSTUSE int tierce__addresses_create(struct tierce__addresses **out, uint32_t max);
 void tierce__addresses_destroy(struct tierce__addresses *addresses);
 
-/* Another connection of `from`, whose address is left in *out for tierce__addresses_leave. False:
- * that address has as many as it may, or there is no memory; nothing is counted. */
+/* Counts a connection from `from`, and sets *out to its address for tierce__addresses_leave. False,
+ * nothing counted: the address has reached its limit, or memory ran out. */
 TIERCE_MUSTUSE bool tierce__addresses_enter(struct tierce__addresses *addresses,
                                             struct tierce__address *out,
                                             const struct sockaddr *from);

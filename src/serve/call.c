@@ -119,7 +119,7 @@ void tierce__call_init(struct tierce__call *call, const struct tierce__call_ops 
     texts_init(&call->headers);
 }
 
-/* Names with a space cannot come from outside. */
+/* Clients cannot send names with a space. */
 int tierce__call_set_peer(struct tierce__call *call, const char *peer, const char *certificate)
 {
     int rc = tierce__texts_add(&call->headers, " peer", 5, peer, strlen(peer));
@@ -137,6 +137,9 @@ void tierce__call_drop(struct tierce__call *call)
     TIERCE_CHECK_MAGIC(call, CALL_MAGIC);
     if (atomic_fetch_sub_explicit(&call->holders, 1, memory_order_acq_rel) > 1)
         return;
+    void *state = tierce__call_take_state(call);
+    if (state != NULL)
+        call->release_state(state);
     call->magic = 0;
     texts_fini(&call->headers);
     call->ops->destroy(call);
@@ -157,7 +160,7 @@ void tierce__call_handler_is_done(struct tierce__call *call)
     atomic_fetch_sub_explicit(&shared->handlers, 1, memory_order_release);
 }
 
-/* An answer that the server makes itself. `why` needs no escape in JSON. */
+/* Makes the server's own answer. `why` needs no escaping in JSON. */
 static void refuse(struct tierce__call *call, uint32_t grpc, uint32_t http, const char *why)
 {
     char text[128];
@@ -206,6 +209,32 @@ void tierce__call_defer(struct tierce__call *call)
     TIERCE_ASSERT(!call->was_deferred);
     call->was_deferred = true;
     submit(call, call->shared->workers);
+}
+
+void tierce__call_defer_with(struct tierce__call *call, void *state, size_t bytes,
+                             void (*release)(void *state))
+{
+    TIERCE_CHECK_MAGIC(call, CALL_MAGIC);
+    TIERCE_ASSERT(call->state == NULL);
+    if (!tierce__shared_hold(call->shared, bytes)) {
+        release(state);
+        refuse(call, TIERCE__GRPC_RESOURCE_EXHAUSTED, 503, "too many bytes wait");
+        return;
+    }
+    call->state = state;
+    call->state_bytes = bytes;
+    call->release_state = release;
+    tierce__call_defer(call);
+}
+
+void *tierce__call_take_state(struct tierce__call *call)
+{
+    TIERCE_CHECK_MAGIC(call, CALL_MAGIC);
+    void *state = call->state;
+    if (state != NULL)
+        tierce__shared_give_back(call->shared, call->state_bytes);
+    call->state = NULL;
+    return state;
 }
 
 void tierce__call_defer_aside(struct tierce__call *call)

@@ -9,11 +9,11 @@
 #include "serve/workers.h"
 
 /*
- * What every call is, whatever protocol it came by. A call has two holders: its connection, until
- * the stream or request is over, and from its dispatch to its reply the handler.
+ * The common part of all calls, independent of the protocol. A call has two holders: its
+ * connection, until the stream or request is over, and the handler, from dispatch to reply.
  */
 
-/* What the calls and connections of a server share. */
+/* State shared by the calls and connections of a server. */
 struct tierce__shared {
     size_t message_bytes_max, held_bytes_max, stream_buffer_max;
     uint32_t streams_max, transfer_ms;
@@ -21,18 +21,18 @@ struct tierce__shared {
     void *is_serving_arg;
     struct tierce__workers *workers, *aside;
     const struct tierce__reflection *reflection; /* or NULL */
-    _Atomic size_t held_bytes;                   /* relaxed: a sum that only a limit looks at */
-    _Atomic uint64_t handlers;                   /* release by the reply, acquire by stop */
+    _Atomic size_t held_bytes; /* relaxed: a sum that is only compared with a limit */
+    _Atomic uint64_t handlers; /* release by the reply, acquire by stop */
     atomic_bool stopping;
 };
 
-/* Whether `bytes` more of requests may be held; they are then, until given back. */
+/* Reserves `bytes` of held requests until they are released; false if the limit is reached. */
 bool tierce__shared_hold(struct tierce__shared *shared, size_t bytes);
 void tierce__shared_give_back(struct tierce__shared *shared, size_t bytes);
 
 #define TIERCE__HEADER_BYTES_MAX (16u << 10)
 
-/* Pairs of texts, one behind the other: two lengths, "name\0value\0". */
+/* Consecutive pairs of texts: two lengths, "name\0value\0". */
 struct tierce__texts {
     char *data; /* small, or on the heap */
     size_t used, capacity;
@@ -47,9 +47,10 @@ TIERCE_MUSTUSE int tierce__texts_add(struct tierce__texts *texts, const char *na
 const char *tierce__texts_find(const struct tierce__texts *texts, const char *name);
 
 struct tierce__call_ops {
-    /* Takes the answer over; the handler holds the call until it returns. Thread: any. */
+    /* Takes over the answer. The handler holds the call until this returns. Thread: any. */
     void (*reply)(struct tierce__call *call, const struct tierce__reply *reply);
-    /* Whether the client is seen to be gone where nothing tells of it. NULL: never. Thread: any */
+    /* Checks whether the client is gone, if the transport does not report it. NULL: it does.
+     * Thread: any */
     bool (*is_gone)(const struct tierce__call *call);
     void (*destroy)(struct tierce__call *call);
 };
@@ -65,22 +66,25 @@ struct tierce__call {
     struct tierce__call_info info;
     struct tierce__texts headers;
     struct tierce__task work;
+    void *state; /* of tierce__call_defer_with, until it is taken */
+    size_t state_bytes;
+    void (*release_state)(void *state);
 };
 
 void tierce__call_init(struct tierce__call *call, const struct tierce__call_ops *ops,
                        struct tierce__shared *shared);
 
-/* Copies what the call must not borrow of its connection, so that it can outlive that. */
+/* Copies the fields that the call borrows from its connection, so that it can outlive it. */
 TIERCE_MUSTUSE int tierce__call_set_peer(struct tierce__call *call, const char *peer,
                                          const char *certificate);
 
-/* Hands it to its route's handler. */
+/* Passes the call to its route's handler. */
 void tierce__call_dispatch(struct tierce__call *call);
 
-/* The handler's hold on the call, and on the server, ends: nothing may be touched behind it. */
+/* Ends the handler's hold on the call and on the server; neither may be used afterwards. */
 void tierce__call_handler_is_done(struct tierce__call *call);
 
-/* One holder fewer. */
+/* Drops a reference. */
 void tierce__call_drop(struct tierce__call *call);
 
 #endif

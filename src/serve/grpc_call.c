@@ -22,7 +22,7 @@ static void destroy(struct tierce__call *base)
 
 static const struct tierce__call_ops ops = {.reply = tierce__grpc_call_reply, .destroy = destroy};
 
-/* The client's time is over: it is told so whatever the handler does. */
+/* The deadline has passed: the client gets an error regardless of the handler. */
 static void expired(struct tierce__deadline *deadline)
 {
     struct tierce__grpc_call *call =
@@ -83,10 +83,10 @@ static void stop_hurrying(struct tierce__grpc_call *call)
         tierce__deadline_unset(&call->loop->deadlines, &call->deadline);
     else if (at_ns != call->deadline.at)
         rc = tierce__deadline_set(&call->loop->deadlines, &call->deadline, at_ns);
-    TIERCE_ASSERT(rc == 0); /* it has a place in the heap already */
+    TIERCE_ASSERT(rc == 0); /* it is in the heap already */
 }
 
-/* False: it is refused. */
+/* False: it is rejected. */
 static bool set_deadline(struct tierce__grpc_call *call)
 {
     const char *text = tierce__call_header(&call->base, "grpc-timeout");
@@ -125,7 +125,7 @@ static const struct tierce__grpc_talk *find_talk(const struct tierce__grpc_call 
     return NULL;
 }
 
-/* What the client is told of a method that is not there names it, cut. */
+/* The error for an unknown method contains its name, truncated. */
 static void refuse_method(struct tierce__grpc_call *call)
 {
     char text[256];
@@ -146,14 +146,14 @@ static void find_route(struct tierce__grpc_call *call)
     if (call->talk == NULL)
         refuse_method(call);
     else
-        stop_hurrying(call); /* it lasts as long as both wish */
+        stop_hurrying(call); /* open until both sides end it */
 }
 
 void tierce__grpc_call_headers_end(struct tierce__grpc_call *call)
 {
     const struct tierce__grpc_connection_opts *opts = &call->connection->opts;
     struct tierce__call_info *info = &call->base.info;
-    if (call->phase != TIERCE__GRPC_RECEIVING) /* they came too late */
+    if (call->phase != TIERCE__GRPC_RECEIVING) /* trailers after the end are ignored */
         return;
     if (call->is_too_long ||
         tierce__call_set_peer(&call->base, opts->peer, opts->certificate) != 0) {
@@ -186,8 +186,8 @@ static void refuse_by(struct tierce__grpc_call *call, int rc)
         tierce__grpc_call_refuse(call, TIERCE__GRPC_RESOURCE_EXHAUSTED, "out of memory");
 }
 
-/* A message of a talk is answered as it comes. What is not read by the client is not made without
- * end. */
+/* Messages of a talk are answered as they arrive. If the client does not read the answers, no more
+ * are made. */
 static void answer_talk(struct tierce__grpc_call *call, struct tierce__grpc_message *message)
 {
     uint8_t *out = call->body;

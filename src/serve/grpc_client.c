@@ -80,7 +80,7 @@ void tierce__grpc_client_close(struct tierce__grpc_client *client)
     tierce__free(client);
 }
 
-/* The connection with the fewest calls, and how many take calls. */
+/* Returns the connection with the fewest calls, and counts those that accept calls. */
 static struct tierce__grpc_link *emptiest(struct tierce__grpc_client *client, uint32_t *count)
 {
     struct tierce__grpc_link *best = NULL;
@@ -115,7 +115,7 @@ int tierce__grpc_client_start(struct tierce__grpc_client *client,
 
 /* ---- poll ------------------------------------------------------------------------------------ */
 
-/* Those that failed or have nothing left to do. Ending their calls may start others. */
+/* Closes connections that failed or are finished. Ending their calls may start others. */
 static void close_ended(struct tierce__grpc_client *client)
 {
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &client->links) {
@@ -156,7 +156,7 @@ static int wait_ms(const struct tierce__grpc_client *client, uint64_t until_ns)
     return ms < INT32_MAX ? (int)ms : INT32_MAX;
 }
 
-/* Waits for the sockets and reads. Returns whether one of them had something. */
+/* Waits for the sockets and reads. Returns whether one of them was ready. */
 static bool wait_and_read(struct tierce__grpc_client *client, uint64_t until_ns)
 {
     size_t n = 0;

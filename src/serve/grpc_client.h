@@ -21,11 +21,11 @@
  *         ...
  *     tierce__grpc_answer_fini(&answer);
  *
- * Many in flight: tierce__grpc_client_start as often as wanted, then tierce__grpc_client_poll until
- * it returns 0; a `done` may start the next call.
+ * Several calls in flight: call tierce__grpc_client_start repeatedly, then tierce__grpc_client_poll
+ * until it returns 0; a `done` callback may start the next call.
  *
- * A connection that is lost ends its calls with UNAVAILABLE. One that is missing is made again by
- * the next start, which waits for it. Thread: one at a time.
+ * If a connection is lost, its calls end with UNAVAILABLE. The next start reconnects, and blocks
+ * until that is done. Thread: one at a time.
  */
 
 struct tierce__grpc_client_opts {
@@ -38,14 +38,14 @@ struct tierce__grpc_client_opts {
     bool tls;
     const char *ca_file; /* PEM, or NULL for the system's */
     const char *certificate, *key;
-    const char *server_name; /* to be found in its certificate; NULL: host */
+    const char *server_name; /* name expected in its certificate; NULL: host */
 };
 
 struct tierce__grpc_request {
     const char *path;
     const void *body; /* [borrow until done] */
     size_t bytes;
-    uint32_t timeout_ms; /* also told to the server; 0: none */
+    uint32_t timeout_ms; /* also sent to the server; 0: none */
     /* One more header (metadata), or NULL. [borrow until done] */
     const char *header_name, *header_value;
 };
@@ -60,8 +60,8 @@ struct tierce__grpc_answer {
 struct tierce__grpc_client;
 
 /* Connects all connections. Errors, *out untouched and `why` in words: negative errno,
- * TIERCE_E_CONFIG (TLS files), TIERCE_E_DEADLINE, TIERCE_E_REFUSED (the other side does not speak
- * TLS and HTTP/2, or one of the certificates is not good). */
+ * TIERCE_E_CONFIG (TLS files), TIERCE_E_DEADLINE, TIERCE_E_REFUSED (the server does not speak TLS
+ * and HTTP/2, or a certificate is invalid). */
 TIERCE_MUSTUSE int tierce__grpc_client_open(struct tierce__grpc_client **out,
                                             const struct tierce__grpc_client_opts *opts,
                                             char why[256]);
@@ -69,23 +69,23 @@ TIERCE_MUSTUSE int tierce__grpc_client_open(struct tierce__grpc_client **out,
 /* Calls in flight are dropped without their `done`. NULL is accepted. */
 void tierce__grpc_client_close(struct tierce__grpc_client *client);
 
-/* `answer` is the callee's during the call; it may move the body out by setting it to NULL. It may
- * start calls, but neither poll nor close. */
+/* The callback owns `answer` during the call, and may take the body by setting it to NULL. It may
+ * start calls, but must neither poll nor close. */
 typedef void (*tierce__grpc_done_fn)(void *arg, struct tierce__grpc_answer *answer);
 
-/* Begins a call on the connection with the fewest in flight. `done` comes exactly once, from
- * tierce__grpc_client_poll. Errors, and then no done: -ENOMEM; of a connection that had to be made,
- * negative errno, TIERCE_E_DEADLINE, TIERCE_E_REFUSED (TLS). */
+/* Starts a call on the connection with the fewest calls in flight. `done` is called exactly once,
+ * by tierce__grpc_client_poll. Errors, without `done`: -ENOMEM; while reconnecting: negative errno,
+ * TIERCE_E_DEADLINE, TIERCE_E_REFUSED (TLS). */
 TIERCE_MUSTUSE int tierce__grpc_client_start(struct tierce__grpc_client *client,
                                              const struct tierce__grpc_request *request,
                                              tierce__grpc_done_fn done, void *arg);
 
-/* Sends and receives until something was done or `timeout_ms` passed. Returns the calls in
- * flight. */
+/* Sends and receives until progress was made or `timeout_ms` has passed. Returns the number of
+ * calls in flight. */
 size_t tierce__grpc_client_poll(struct tierce__grpc_client *client, uint32_t timeout_ms);
 
-/* One call from beginning to end; others in flight go on meanwhile. 0: *answer is filled, whatever
- * its status. Errors, *answer untouched: as of start. */
+/* Makes one complete call; other calls in flight continue meanwhile. 0: *answer is filled, with any
+ * status. Errors, *answer untouched: as start. */
 TIERCE_MUSTUSE int tierce__grpc_client_unary(struct tierce__grpc_client *client,
                                              const struct tierce__grpc_request *request,
                                              struct tierce__grpc_answer *answer);

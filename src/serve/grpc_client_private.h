@@ -34,7 +34,7 @@ struct tierce__grpc_link {
     struct tierce__list node;
     struct tierce__grpc_client *client;
     int fd;
-    bool is_leaving; /* takes no more calls; gone when those that run have ended */
+    bool is_leaving; /* accepts no more calls; closed when the running ones have ended */
     bool has_failed;
     nghttp2_session *session;
     struct tierce__tls_session *tls;
@@ -56,7 +56,7 @@ struct tierce__grpc_client_call {
     size_t bytes, sent; /* sent: the prefix included */
     struct tierce__grpc_reader reader;
     struct tierce__grpc_message message;
-    bool has_message, is_broken; /* broken: what came is no answer */
+    bool has_message, is_broken; /* broken: the data received is no answer */
     int http_status;
     int64_t status; /* -1: none came */
     char text[256];
@@ -65,10 +65,10 @@ struct tierce__grpc_client_call {
 /* Connects. Errors as of tierce__grpc_client_open. */
 TIERCE_MUSTUSE int tierce__grpc_link_open(struct tierce__grpc_client *client, char why[256]);
 
-/* Its calls end UNAVAILABLE, if they are to be told. */
+/* Ends its calls with UNAVAILABLE if `done` is to be called. */
 void tierce__grpc_link_close(struct tierce__grpc_link *link, bool tell);
 
-/* Writes what can be written, and reads what is there; a failure is noted. */
+/* Writes and reads as much as possible without blocking; records a failure. */
 void tierce__grpc_link_write(struct tierce__grpc_link *link);
 void tierce__grpc_link_read(struct tierce__grpc_link *link);
 bool tierce__grpc_link_wants_write(const struct tierce__grpc_link *link);

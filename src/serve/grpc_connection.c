@@ -11,8 +11,8 @@
 #define STREAM_WINDOW     (1u << 20)
 #define CONNECTION_WINDOW (16u << 20)
 
-/* Streams that a client may reset at once, and per second after that. A client that cancels all
- * its calls is none that attacks: only beyond does it lose the connection. */
+/* Streams that a client may reset at once, and per second after that. A client that cancels all its
+ * calls is legitimate; it loses the connection only above this rate. */
 #define RESET_BURST 8192u
 #define RESET_RATE  1024u
 
@@ -58,7 +58,7 @@ static int on_data(nghttp2_session *session, uint8_t flags, int32_t stream, cons
     return 0;
 }
 
-/* No new stream from here on; those that have begun go on. */
+/* Rejects new streams from now on; existing ones continue. */
 static void send_last_goaway(struct tierce__grpc_connection *connection)
 {
     tierce__deadline_unset(&connection->opts.loop->deadlines, &connection->drain);
@@ -88,7 +88,8 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *frame, void *
     return 0;
 }
 
-/* Who was answered before the request was whole need not send the rest (RFC 9113, 8.1). */
+/* A client that was answered before its request was complete need not send the rest (RFC 9113,
+ * 8.1). */
 static int on_frame_sent(nghttp2_session *session, const nghttp2_frame *frame, void *arg)
 {
     (void)arg;

@@ -10,8 +10,8 @@
 #include "serve/routes.h"
 
 /*
- * The server's side of one gRPC connection: bytes in, calls out of them, bytes out. It knows no
- * socket and no TLS. Thread: the owner of the loop; replies may come from any.
+ * The server's side of one gRPC connection: turns received bytes into calls and replies into bytes.
+ * Independent of sockets and TLS. Thread: the owner of the loop; replies may come from any thread.
  */
 
 struct tierce__grpc_connection;
@@ -22,7 +22,7 @@ struct tierce__grpc_connection_opts {
     const struct tierce__routes *routes;
     const char *peer;
     const char *certificate; /* or NULL */
-    /* There is something to take that did not come of the caller's own feed. */
+    /* Called when output is available that the caller's own feed did not cause. */
     void (*changed)(void *arg);
     void *arg;
 };
@@ -31,25 +31,26 @@ struct tierce__grpc_connection_opts {
 TIERCE_MUSTUSE int tierce__grpc_connection_create(struct tierce__grpc_connection **out,
                                                   const struct tierce__grpc_connection_opts *opts);
 
-/* Its calls are over; their handlers may still reply. NULL is accepted. */
+/* Ends its calls; their handlers may still reply. NULL is accepted. */
 void tierce__grpc_connection_destroy(struct tierce__grpc_connection *connection);
 
-/* What the client has sent. Errors: TIERCE_E_FORMAT, TIERCE_E_LIMIT, -ENOMEM: to be closed once
- * what it wants to say has been taken. */
+/* Feeds bytes from the client. Errors: TIERCE_E_FORMAT, TIERCE_E_LIMIT, -ENOMEM; then send the
+ * remaining output and close the connection. */
 TIERCE_MUSTUSE int tierce__grpc_connection_feed(struct tierce__grpc_connection *connection,
                                                 const void *bytes, size_t count);
 
-/* Up to `capacity` bytes for the client; 0: nothing now. */
+/* Takes up to `capacity` bytes of output for the client; 0: none now. */
 size_t tierce__grpc_connection_take(struct tierce__grpc_connection *connection, void *bytes,
                                     size_t capacity);
 
-/* Whether it has neither anything to send nor anything to wait for. */
+/* Returns whether it has no output and no running calls. */
 bool tierce__grpc_connection_is_done(const struct tierce__grpc_connection *connection);
 
-/* Whether the client has introduced itself (its preface and settings). */
+/* Returns whether the client has sent its preface and settings. */
 bool tierce__grpc_connection_is_open(const struct tierce__grpc_connection *connection);
 
-/* Tells the client to make no more calls here; done once those that run have ended. */
+/* Asks the client to start no more calls here; the connection is done when the running ones have
+ * ended. */
 void tierce__grpc_connection_drain(struct tierce__grpc_connection *connection);
 
 /* Answers every call UNAVAILABLE. */

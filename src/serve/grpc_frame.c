@@ -39,7 +39,7 @@ static size_t announced(const struct tierce__grpc_reader *reader)
     return (size_t)p[1] << 24 | (size_t)p[2] << 16 | (size_t)p[3] << 8 | p[4];
 }
 
-/* Room for `wanted` bytes: twice as much as before, but no more than was announced. */
+/* Makes room for `wanted` bytes: doubles the memory, but not beyond the announced length. */
 static int reserve(struct tierce__grpc_reader *reader, size_t wanted)
 {
     if (wanted <= reader->capacity)

@@ -9,10 +9,10 @@
 #include <tierce/status.h>
 
 /*
- * gRPC's messages in a stream of bytes: a byte that tells whether it is compressed, four of length
- * (big-endian), the message. Bytes come cut anywhere.
+ * Parses gRPC messages from a stream of bytes: a byte for compression, four bytes of length
+ * (big-endian), the message. Input may be split anywhere.
  *
- * Memory grows with what has arrived, not with what a length promises.
+ * Memory grows with the received bytes, not with the announced length.
  */
 
 #define TIERCE__GRPC_PREFIX_BYTES 5u
@@ -20,15 +20,15 @@
 struct tierce__shared;
 
 struct tierce__grpc_reader {
-    struct tierce__shared *shared; /* whose held bytes are counted; NULL: not */
+    struct tierce__shared *shared; /* counts the held bytes; NULL: not counted */
     size_t bytes_max;
     uint8_t prefix[TIERCE__GRPC_PREFIX_BYTES];
     uint8_t prefix_bytes;
-    uint8_t *body; /* of capacity bytes, of which `bytes` have come */
+    uint8_t *body; /* of capacity bytes; `bytes` are received */
     size_t bytes, capacity;
 };
 
-/* A message that is the taker's; given back with tierce__grpc_message_fini. */
+/* A message owned by the caller; release it with tierce__grpc_message_fini. */
 struct tierce__grpc_message {
     struct tierce__shared *shared;
     uint8_t *body;
@@ -43,22 +43,22 @@ void tierce__grpc_reader_init(struct tierce__grpc_reader *reader, struct tierce_
 void tierce__grpc_reader_fini(struct tierce__grpc_reader *reader);
 
 /*
- * Reads on in *data, which moves on. 1: *out holds a message, and there may be more in *data; 0:
- * all was read, no message ended. Errors: TIERCE_E_FORMAT (a flag that is none), TIERCE_E_LIMIT
- * (too long), -ENOMEM (no memory, or too much is held); nothing may follow then.
+ * Consumes *data and advances it. 1: *out holds a message, and *data may contain more; 0: all was
+ * consumed, no message is complete. Errors: TIERCE_E_FORMAT (an invalid flag), TIERCE_E_LIMIT (too
+ * long), -ENOMEM (no memory, or too much is held); no further call is allowed then.
  */
 TIERCE_MUSTUSE int tierce__grpc_reader_feed(struct tierce__grpc_reader *reader,
                                             struct tierce__grpc_message *out, const uint8_t **data,
                                             size_t *count);
 
-/* Whether it stands inside of a message. */
+/* Returns whether a message is incomplete. */
 bool tierce__grpc_reader_is_inside(const struct tierce__grpc_reader *reader);
 
 void tierce__grpc_prefix_write(uint8_t prefix[TIERCE__GRPC_PREFIX_BYTES], size_t bytes);
 
 /*
- * The message uncompressed (gzip or zlib) in its place. Errors: TIERCE_E_FORMAT, TIERCE_E_LIMIT
- * (more than bytes_max come out of it), -ENOMEM; the message is as it was then.
+ * Decompresses a message (gzip or zlib) in place. Errors, the message unchanged: TIERCE_E_FORMAT,
+ * TIERCE_E_LIMIT (the result exceeds bytes_max), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__grpc_message_inflate(struct tierce__grpc_message *message,
                                                 size_t bytes_max);

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <zlib.h>
 
-/* What comes out of a message, growing as it comes. */
+/* The decompressed message, which grows on demand. */
 struct output {
     struct tierce__shared *shared;
     uint8_t *body;

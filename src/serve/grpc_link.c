@@ -55,7 +55,7 @@ static int connect_to(int *out_fd, const struct addrinfo *address, uint64_t dead
     return 0;
 }
 
-/* Each address of the name in turn. */
+/* Tries each address of the name in turn. */
 static int connect_any(int *out_fd, const struct tierce__grpc_client *client, uint64_t deadline_ns)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
@@ -78,7 +78,7 @@ static int connect_any(int *out_fd, const struct tierce__grpc_client *client, ui
 static int shake_hands(struct tierce__grpc_link *link, uint64_t deadline_ns)
 {
     while (!tierce__tls_is_ready(link->tls)) {
-        /* What comes behind the handshake stays inside: nothing is asked for. */
+        /* Data after the handshake stays in the session; it is not read here. */
         if (tierce__tls_read(link->tls, link->client->plain, 0) < 0)
             return TIERCE_E_REFUSED;
         tierce__grpc_link_write(link);

@@ -44,7 +44,7 @@ static struct tierce__uv_loop *emptiest(const struct tierce__grpc_listener *list
     return best;
 }
 
-/* Counts it, unless a limit is in the way. */
+/* Counts a connection unless a limit is reached. */
 static bool may_enter(struct tierce__grpc_listener *listener, struct tierce__address *out,
                       const struct sockaddr *address)
 {

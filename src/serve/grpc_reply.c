@@ -45,7 +45,7 @@ void tierce__grpc_call_free_reply(struct tierce__grpc_call *call)
     call->message = NULL;
 }
 
-/* What cannot be said for want of memory is said by a reset. */
+/* If memory runs out, the stream is reset instead. */
 static void reset(struct tierce__grpc_call *call)
 {
     (void)nghttp2_submit_rst_stream(call->connection->session, NGHTTP2_FLAG_NONE, call->stream,
@@ -121,7 +121,7 @@ static void deliver(struct tierce__grpc_call *call)
     struct tierce__grpc_connection *connection = call->connection;
     if (connection == NULL || call->phase != TIERCE__GRPC_SERVING)
         return;
-    /* The timer is about to fire, and would cut off what is submitted now. */
+    /* The timer is about to fire and would abort the reply that is submitted now. */
     bool is_late = call->deadline.place != 0 && tierce__now_ns() >= call->deadline.at;
     if (is_late) {
         tierce__grpc_call_refuse(call, TIERCE__GRPC_DEADLINE_EXCEEDED, "deadline exceeded");
@@ -146,7 +146,7 @@ static void deliver_posted(struct tierce__task *task)
     tierce__call_drop(&call->base);
 }
 
-/* Clients that ask and do not read come to the limit too. */
+/* Answers to clients that do not read count against the limit too. */
 static bool hold_body(struct tierce__grpc_call *call, const struct tierce__reply *reply)
 {
     if (reply->bytes > UINT32_MAX || !tierce__shared_hold(call->base.shared, reply->bytes))
@@ -189,7 +189,7 @@ void tierce__grpc_call_reply(struct tierce__call *base, const struct tierce__rep
 
 /* ---- the server's own answers ---------------------------------------------------------------- */
 
-/* Does not touch what a reply fills in: that may come from another thread right now. */
+/* Does not touch fields that a reply fills in: another thread may be replying now. */
 void tierce__grpc_call_refuse(struct tierce__grpc_call *call, uint32_t status, const char *message)
 {
     char encoded[MESSAGE_BYTES_MAX];

@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #define OPENING_MS     10000u /* for TLS and HTTP/2's preface */
-#define CLOSING_MS     1000u  /* for the last words to a client that does not read */
+#define CLOSING_MS     1000u  /* time limit for the last output to a client that does not read */
 #define KEEPALIVE_S    60u
-#define STALLED_MS     60000u /* of a client that takes no byte of what waits for it */
+#define STALLED_MS     60000u /* time limit for a client that accepts no bytes */
 #define WRITES_AT_ONCE 16
 
 struct socket {
@@ -25,14 +25,14 @@ struct socket {
     struct tierce__grpc_connection *connection; /* of TLS: once the certificate is known */
     struct tierce__tls_session *tls;
     struct tierce__deadline patience; /* with the opening, then with the end */
-    struct tierce__deadline taking;   /* of what it did not take at once */
+    struct tierce__deadline taking;   /* of the output that the socket did not accept at once */
     struct tierce__address address;
     bool is_closing, is_writing;
-    bool has_failed; /* nothing is read any more; closed when all is written */
+    bool has_failed; /* no more reads; closed when all output is written */
     char peer[TIERCE__PEER_BYTES];
 };
 
-/* What the socket did not take at once. */
+/* Output that the socket did not accept at once. */
 struct write {
     uv_write_t request;
     struct socket *socket;
@@ -46,7 +46,7 @@ static void mark_dirty(void *arg)
         tierce__list_push_back(&socket->loop->dirty, &socket->dirty);
 }
 
-/* The last that is done to the listener and the loop for a socket. */
+/* The last use of the listener and the loop by a socket. */
 static void leave(struct tierce__uv_loop *loop, struct tierce__grpc_origin *origin,
                   const struct tierce__address *address)
 {
@@ -98,7 +98,7 @@ static void be_patient(struct socket *socket, uint32_t ms)
 
 /* ---- out ------------------------------------------------------------------------------------- */
 
-/* Ciphertext: what the handshake has to say, and then records of plaintext. */
+/* Ciphertext: the handshake, then records of plaintext. */
 static size_t take_encrypted(struct socket *socket, uint8_t *out, size_t capacity)
 {
     size_t n = tierce__tls_take(socket->tls, out, capacity);
@@ -150,7 +150,7 @@ static void write_later(struct socket *socket, const uint8_t *bytes, size_t coun
         return;
     }
     socket->is_writing = true;
-    /* A client that takes a little now and then would hold its answers for ever. */
+    /* A client that reads very slowly would otherwise hold its answers forever. */
     if (tierce__deadline_set(&socket->loop->base.deadlines, &socket->taking,
                              tierce__deadline_in_ms(socket->origin->shared->transfer_ms)) != 0)
         close_socket(socket);
@@ -163,8 +163,8 @@ static void end_if_done(struct socket *socket)
         close_socket(socket);
 }
 
-/* Writes until there is nothing left or the socket takes no more. One that takes everything does
- * not keep the loop for itself: after some rounds it waits for its turn. */
+/* Writes until there is no more output or the socket is full. A fast socket does not monopolize the
+ * loop: after some rounds it waits for its next turn. */
 static void flush(struct socket *socket)
 {
     uint8_t *out = socket->loop->out;
@@ -238,7 +238,7 @@ static int feed_encrypted(struct socket *socket, const void *bytes, size_t count
     return rc;
 }
 
-/* Its last words are sent, for a while; what it says is not heard any more. */
+/* Sends the remaining output for a limited time; input is ignored. */
 static void fail(struct socket *socket)
 {
     uv_read_stop((uv_stream_t *)&socket->tcp);

@@ -27,17 +27,17 @@ TIERCE_MUSTUSE int tierce__grpc_listener_start(struct tierce__grpc_listener **ou
                                                char why[256]);
 uint16_t tierce__grpc_listener_port(const struct tierce__grpc_listener *listener);
 
-/* The certificates of connections from now on; `fresh` gets those that there were. */
+/* Installs certificates for new connections; `fresh` receives the previous ones. */
 void tierce__grpc_listener_exchange(struct tierce__grpc_listener *listener,
                                     struct tierce__tls_context *fresh);
 
-/* Accepts no more; returns when that is so. */
+/* Stops accepting; returns when that is done. */
 void tierce__grpc_listener_close(struct tierce__grpc_listener *listener);
 
 /* Once its loops have ended. */
 void tierce__grpc_listener_destroy(struct tierce__grpc_listener *listener);
 
-/* Every connection of a loop is to end its calls, or to give them up. Thread: any; done later. */
+/* Asks every connection of a loop to end its calls, or to abort them. Asynchronous. Thread: any. */
 void tierce__grpc_sockets_drain(struct tierce__uv_loop *loop);
 void tierce__grpc_sockets_give_up(struct tierce__uv_loop *loop);
 

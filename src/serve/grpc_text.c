@@ -46,7 +46,7 @@ void tierce__grpc_timeout_print(char text[TIERCE__GRPC_TIMEOUT_BYTES], uint64_t 
     snprintf(text, TIERCE__GRPC_TIMEOUT_BYTES, "%u%c", (unsigned)value, units[unit].letter);
 }
 
-/* How many bytes the UTF-8 character at `text` has; 1 for a byte that begins none. */
+/* The length of the UTF-8 character at `text`; 1 for an invalid first byte. */
 static size_t character_bytes(const unsigned char *text)
 {
     size_t n = *text >= 0xF0 ? 4 : *text >= 0xE0 ? 3 : *text >= 0xC0 ? 2 : 1;

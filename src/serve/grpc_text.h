@@ -8,11 +8,11 @@
 
 /* The texts of gRPC's headers. */
 
-/* grpc-timeout ("100m": 1 to 8 digits and one of H M S m u n) in nanoseconds, saturating. False: it
- * is none. */
+/* Parses grpc-timeout ("100m": 1 to 8 digits and one of H M S m u n) to nanoseconds, saturating.
+ * False: invalid. */
 bool tierce__grpc_timeout_parse(uint64_t *out_ns, const char *text);
 
-/* The same written; the value is rounded up where eight digits do not hold it. */
+/* Writes grpc-timeout; the value is rounded up if it does not fit eight digits. */
 #define TIERCE__GRPC_TIMEOUT_BYTES 10u
 void tierce__grpc_timeout_print(char text[TIERCE__GRPC_TIMEOUT_BYTES], uint64_t ns);
 
@@ -20,7 +20,7 @@ void tierce__grpc_timeout_print(char text[TIERCE__GRPC_TIMEOUT_BYTES], uint64_t 
  * NUL) ends, never inside of an escape or a character. Returns the length. */
 size_t tierce__grpc_message_encode(char *out, size_t capacity, const char *text);
 
-/* The reverse; escapes that are none stay as they are. Cut likewise. */
+/* The reverse; invalid escapes are kept unchanged. Truncated in the same way. */
 size_t tierce__grpc_message_decode(char *out, size_t capacity, const char *text, size_t bytes);
 
 /* Whether it is "application/grpc", perhaps with "+..." or ";..." */

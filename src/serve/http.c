@@ -13,13 +13,13 @@
 
 #define HEADER_MEMORY (32u << 10) /* of a connection, for one request's headers */
 #define SILENCE_S     30u         /* of a client between or inside of requests */
-#define LOOK_MS       1000u       /* so often for those that left */
-#define SPARE         4u          /* connections of a thread beyond the limit, on their way */
+#define LOOK_MS       1000u       /* interval of checks for closed connections */
+#define SPARE         4u /* connections per thread beyond the limit, while they are being closed */
 
 /* ---- deadlines ------------------------------------------------------------------------------- */
 
-/* Moves to those that are late. A client that has not sent its request by then is cut off; one that
- * waits gets an answer, and as long again to take it. */
+/* Handles calls past their deadline. A client with an incomplete request is disconnected; a waiting
+ * client gets an answer, and the same time again to take it. */
 static void retire(struct tierce__http *http, struct tierce__http_call *call, unsigned status,
                    const char *why)
 {
@@ -60,7 +60,7 @@ static void cut_first_idle(struct tierce__http *http)
     (void)shutdown(c->fd, SHUT_RDWR);
 }
 
-/* The first call whose request is not whole, or NULL. */
+/* Returns the first call with an incomplete request, or NULL. */
 static struct tierce__http_call *first_unheard(const struct tierce__http *http)
 {
     TIERCE__LIST_FOR_EACH (node, &http->calls) {
@@ -71,8 +71,9 @@ static struct tierce__http_call *first_unheard(const struct tierce__http *http)
     return NULL;
 }
 
-/* For one connection beyond the limit the one goes that has been without a whole request longest:
- * so who only holds a place keeps nobody out. Where all are being served, it stays. */
+/* If the limit is exceeded, the connection that has been without a complete request for the longest
+ * time is closed, so idle connections do not lock out other clients. If all are being served, none
+ * is closed. */
 static void make_room(struct tierce__http *http)
 {
     http->excess--;
@@ -91,10 +92,10 @@ static void make_room(struct tierce__http *http)
         retire(http, call, 503, "too many connections");
 }
 
-/* libmicrohttpd does not see the end that comes with the beginning of a request: it is told of both
- * at once, reads once, and waits for what is left of the request until SILENCE_S are over. Its
- * place would be held by nobody. Closing our side of what it reads tells it again; a request that
- * is whole after all can still be answered. */
+/* libmicrohttpd misses a close that arrives together with the beginning of a request: it reads once
+ * and then waits SILENCE_S for the rest of the request, while the dead connection occupies a slot.
+ * Shutting down our reading side notifies it again; a request that is complete can still be
+ * answered. */
 static void tell_of_those_that_left(struct tierce__http *http)
 {
     TIERCE__LIST_FOR_EACH (node, &http->calls) {
@@ -290,7 +291,7 @@ void tierce__http_give_up(struct tierce__http *http)
     while (!tierce__list_empty(&http->calls))
         retire_first(http, 503, "the server ends");
     tierce__lock_drop(&http->lock);
-    /* One may have become a stream meanwhile. */
+    /* A call may have become a stream meanwhile. */
     tierce__http_streams_end(http);
 }
 

@@ -22,28 +22,28 @@ TIERCE_MUSTUSE int tierce__http_start(struct tierce__http **out,
                                       const struct tierce__http_opts *opts, char why[256]);
 uint16_t tierce__http_port(const struct tierce__http *http);
 
-/* The files of TLS, read anew; to be exchanged, or dropped. Errors: TIERCE_E_CONFIG, -ENOMEM; `why`
- * in words. */
+/* Reads the TLS files again, to be exchanged or dropped. Errors: TIERCE_E_CONFIG, -ENOMEM; `why` in
+ * words. */
 struct tierce__http_credentials;
 TIERCE_MUSTUSE int tierce__http_credentials_read(struct tierce__http_credentials **out,
                                                  const struct tierce__tls *files, char why[256]);
 void tierce__http_credentials_drop(struct tierce__http_credentials *credentials);
-/* For connections from now on. [transfer] */
+/* Uses them for new connections. [transfer] */
 void tierce__http_exchange(struct tierce__http *http, struct tierce__http_credentials *fresh);
 
-/* Accepts no more, and ends streams; calls go on. */
+/* Stops accepting and ends streams; calls continue. */
 void tierce__http_drain(struct tierce__http *http);
 
-/* Calls that still run; zero once all are answered. */
+/* The number of running calls; 0 when all are answered. */
 uint32_t tierce__http_calls(struct tierce__http *http);
 
 /* Answers every call 503. */
 void tierce__http_give_up(struct tierce__http *http);
 
-/* Closes the connections of clients that have still not read their answers. */
+/* Closes the connections of clients that have not read their answers yet. */
 void tierce__http_cut(struct tierce__http *http);
 
-/* Once no handler runs any more. NULL is accepted. */
+/* Called when no handler runs any more. NULL is accepted. */
 void tierce__http_stop(struct tierce__http *http);
 
 #endif

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What is read and dropped of a body that is too long, so that the client reads why; then it is cut
- * off. */
+/* Bytes of a too long body that are read and discarded, so that the client can read the reason;
+ * then it is disconnected. */
 #define DISCARDED_MAX ((size_t)16 << 20)
 
 static void reply(struct tierce__call *base, const struct tierce__reply *reply);
@@ -64,7 +64,7 @@ void tierce__http_settle(struct tierce__http_call *call, unsigned status,
     }
     call->status = status;
     call->response = response;
-    /* Suspended connections are nobody's but ours; any other may be gone behind the exchange. */
+    /* We own suspended connections; any other may be gone after the exchange. */
     if (atomic_exchange_explicit(&call->state, TIERCE__HTTP_ANSWERED, memory_order_acq_rel) ==
         TIERCE__HTTP_SUSPENDED)
         MHD_resume_connection(call->connection);
@@ -96,11 +96,12 @@ static void reply(struct tierce__call *base, const struct tierce__reply *reply)
     unsigned status = reply->status;
     const char *refused = NULL;
     if (tierce__now_ns() >= base->info.deadline_ns) {
-        /* A handler that has seen the deadline before the thread that keeps it answers anything. */
+        /* The handler may notice the deadline before the deadline's thread does; its answer is
+         * replaced. */
         status = 504;
         refused = "deadline exceeded";
     } else if (!tierce__shared_hold(base->shared, reply->bytes)) {
-        /* Clients that ask and do not read come to the limit too. */
+        /* Answers to clients that do not read count against the limit too. */
         status = 503;
         refused = "no memory for the answer";
     } else {
@@ -197,7 +198,7 @@ static void refuse_method(struct tierce__http_call *call, const char *allowed)
     tierce__http_settle(call, 405, response);
 }
 
-/* HEAD is GET of which only the headers are sent. */
+/* HEAD is GET with only the headers sent. */
 static void find_route(struct tierce__http_call *call)
 {
     const char *other_method;
@@ -226,8 +227,8 @@ static bool announces_too_much(const struct tierce__http_call *call)
     return errno != 0 || length > call->base.shared->message_bytes_max;
 }
 
-/* Its headers are there. What is refused here is still read to the end, so that the client, which
- * may be writing, comes to read why. */
+/* Called when the headers are complete. A rejected request is still read to its end, so that a
+ * client that is writing can read the reason. */
 static void take_headers(struct tierce__http_call *call, const char *method)
 {
     struct MHD_Connection *connection = call->connection;
@@ -256,7 +257,7 @@ static void take_headers(struct tierce__http_call *call, const char *method)
         find_route(call);
 }
 
-/* Room for `more` bytes behind those that have come. */
+/* Makes room for `more` bytes after the received ones. */
 static int reserve(struct tierce__http_call *call, size_t more)
 {
     size_t wanted = call->bytes + more;
@@ -307,10 +308,10 @@ static enum MHD_Result queue_answer(struct tierce__http_call *call)
     return MHD_queue_response(call->connection, call->status, call->response);
 }
 
-/* False: it was answered before the request was whole. */
+/* False: it was answered before the request was complete. */
 static bool may_dispatch(struct tierce__http_call *call)
 {
-    tierce__lock_take(&call->http->lock); /* whoever retires it looks at this */
+    tierce__lock_take(&call->http->lock); /* read when the call is retired */
     bool may = !is_answered(call);
     call->was_dispatched = may;
     tierce__lock_drop(&call->http->lock);
@@ -334,8 +335,8 @@ static enum MHD_Result dispatch(struct tierce__http_call *call)
     return MHD_YES;
 }
 
-/* libmicrohttpd asks first with the headers, then with each piece of the body, then with nothing,
- * and with nothing again after a suspension. */
+/* libmicrohttpd calls this first with the headers, then with each piece of the body, then without
+ * data, and again without data after a suspension. */
 /* NOLINTNEXTLINE(readability-function-size): the arguments are libmicrohttpd's. */
 enum MHD_Result tierce__http_call_access(void *http, struct MHD_Connection *connection,
                                          const char *url, const char *method, const char *version,

@@ -7,9 +7,9 @@
 #include "serve/listen.h"
 
 /*
- * A connection, as libmicrohttpd tells of its begin and end. One that has no request is on a list
- * by the time at which it is to have one: libmicrohttpd itself only counts silence, and a client
- * that sends a letter now and then would keep its place for ever.
+ * A connection from libmicrohttpd's start to its end. A connection without a request is on a list
+ * by its deadline for one, because libmicrohttpd's own timeout counts only silence: a client that
+ * sends single bytes would keep its slot forever.
  */
 
 static struct tierce__http_connection *connection_of(struct MHD_Connection *connection)
@@ -49,7 +49,7 @@ static struct tierce__http_connection *begin(struct tierce__http *http,
     int fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
     struct tierce__http_connection *c = tierce__calloc(1, sizeof(*c));
     if (c == NULL) {
-        (void)shutdown(fd, SHUT_RDWR); /* which libmicrohttpd comes to see */
+        (void)shutdown(fd, SHUT_RDWR); /* which libmicrohttpd will notice */
         return NULL;
     }
     c->fd = fd;

@@ -7,14 +7,14 @@
 #include <strings.h>
 
 /*
- * Any web page may have its reader's browser send a request to a port that only this machine
- * reaches. A browser says from where: a page of another origin is refused by its Origin. A page
- * whose own name was made to mean 127.0.0.1 (DNS rebinding) is of the same origin, and is refused
- * by the name: no name but localhost is a loopback port's. Who is no browser sends no Origin, and
- * calls a loopback port by its address or as localhost.
+ * Any web page can make its reader's browser send a request to a loopback port. The browser sends
+ * the page's origin, so requests of other origins are rejected by Origin. A page whose name
+ * resolves to 127.0.0.1 (DNS rebinding) has the same origin, and is rejected by Host: the only
+ * valid name of a loopback port is localhost. Other clients send no Origin, and use the address or
+ * localhost.
  */
 
-/* The bytes of a host in "host:port", "[::1]:port"; the latter's brackets are not of it. */
+/* The length of the host in "host:port" or "[::1]:port", without brackets. */
 static size_t split_host(const char **host)
 {
     if (**host == '[') {
@@ -42,7 +42,7 @@ static bool is_loopback_name(const char *host)
            (bytes == strlen(local) && strncasecmp(host, local, bytes) == 0);
 }
 
-/* Whether "http://host:port" is what the client calls us. */
+/* Returns whether "http://host:port" matches the Host header. */
 static bool is_own_origin(const char *origin, const char *host)
 {
     const char *rest = strstr(origin, "://");
@@ -54,8 +54,8 @@ const char *tierce__http_refuses(const struct tierce__http_call *call)
     const char *host = tierce__call_header(&call->base, "host");
     const char *origin = tierce__call_header(&call->base, "origin");
     if (origin != NULL && !is_own_origin(origin, host))
-        return "a page of another origin asks; only this server's own may";
+        return "the Origin header names another site; only this server's own pages are accepted";
     if (call->http->is_loopback && host != NULL && !is_loopback_name(host))
-        return "a loopback port is called localhost or by its address, not as the Host header says";
+        return "the Host header of a loopback port must be localhost or a loopback address";
     return NULL;
 }

@@ -7,17 +7,17 @@
 
 #include <tierce/status.h>
 
-/* What a server answered. tierce__free the body. */
+/* A server's answer. The caller frees the body (tierce__free). */
 struct tierce__http_answer {
     long status;
-    char *body; /* NUL behind it; NULL: there is none */
+    char *body; /* NUL-terminated; NULL: none */
     size_t bytes;
 };
 
 /*
- * Posts a text, or asks for a page if it is NULL, and collects the answer, of at most `bytes_max`.
- * Headers, credentials, time limits and what is trusted are the caller's to set in `curl`, which
- * may be used again. Errors, told in `why`, and the answer empty: TIERCE_E_DEADLINE,
+ * Posts a text, or makes a GET request if it is NULL, and collects the answer of at most
+ * `bytes_max`. The caller sets headers, credentials, timeouts and trusted authorities in `curl`,
+ * which can be reused. Errors, with `why` set and an empty answer: TIERCE_E_DEADLINE,
  * TIERCE_E_LIMIT, -ENOMEM, -EIO. Blocks. Thread: one at a time for each `curl`.
  */
 TIERCE_MUSTUSE int tierce__http_post(struct tierce__http_answer *out, CURL *curl, const char *url,

@@ -6,9 +6,9 @@
 #include <string.h>
 
 /*
- * An answer without an end. libmicrohttpd pulls; while there is nothing to pull its connection is
- * suspended, and whoever brings something resumes it. Two hold a stream: the application until
- * tierce__stream_end, and the response until the connection is over.
+ * An endless answer. libmicrohttpd pulls data; while there is none its connection is suspended, and
+ * the next write resumes it. A stream has two holders: the application until tierce__stream_end,
+ * and the response until the connection is over.
  */
 
 #define STREAM_MAGIC 0x6d727473u
@@ -17,12 +17,12 @@ struct tierce__stream {
     uint32_t magic;
     struct tierce__lock lock;
     struct MHD_Connection *connection;
-    struct tierce__http *http; /* the response's side only */
+    struct tierce__http *http; /* used by the response only */
     struct tierce__list node;  /* of http, under its lock */
     int fd;
     unsigned holders;
     bool is_suspended, is_gone, is_ended;
-    char *data; /* [begin, end) waits; what was sent goes once it is as much as that */
+    char *data; /* [begin, end) is queued; the sent part is discarded when it is as large as that */
     size_t begin, end, capacity, bytes_max;
 };
 
@@ -117,7 +117,7 @@ struct tierce__stream *tierce__call_stream(struct tierce__call *base, const char
     return stream;
 }
 
-/* Room for `count` bytes behind those that wait. */
+/* Makes room for `count` bytes after the queued ones. */
 static bool reserve(struct tierce__stream *stream, size_t count)
 {
     size_t waiting = stream->end - stream->begin;
@@ -139,13 +139,13 @@ static bool reserve(struct tierce__stream *stream, size_t count)
     return true;
 }
 
-/* While the connection is suspended nobody else would see it. */
+/* While the connection is suspended, only this check detects it. */
 static bool has_left(const struct tierce__stream *stream)
 {
     return stream->is_suspended && tierce__http_has_left(stream->fd);
 }
 
-/* Under the lock; gives the connection to be resumed behind it, or NULL. */
+/* Called under the lock; returns the connection to resume after unlocking, or NULL. */
 static struct MHD_Connection *awaken(struct tierce__stream *stream)
 {
     bool was_suspended = stream->is_suspended;
@@ -195,7 +195,7 @@ void tierce__stream_end(struct tierce__stream *stream)
     drop(stream);
 }
 
-/* Their nodes stay: they go with the responses. */
+/* Their nodes stay until the responses are freed. */
 void tierce__http_streams_end(struct tierce__http *http)
 {
     tierce__lock_take(&http->lock);

@@ -55,7 +55,7 @@ static int use_authority(gnutls_certificate_credentials_t gnutls, const char *cl
 
 /* The contents of the files. */
 struct pems {
-    char *certificate, *key, *client_ca; /* the last: or NULL */
+    char *certificate, *key, *client_ca; /* the last one may be NULL */
 };
 
 static void free_pems(struct pems *pems)
@@ -149,7 +149,7 @@ void tierce__http_tls_begin(struct tierce__http *http, struct tierce__http_conne
     c->credentials = http->credentials;
     atomic_fetch_add_explicit(&c->credentials->holders, 1, memory_order_relaxed);
     tierce__lock_drop(&http->lock);
-    /* Without them it shakes hands with those that the daemon was started with. */
+    /* On failure the handshake uses the credentials that the daemon was started with. */
     if (gnutls_credentials_set(session, GNUTLS_CRD_CERTIFICATE, c->credentials->gnutls) != 0)
         (void)shutdown(c->fd, SHUT_RDWR);
 }

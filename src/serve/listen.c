@@ -115,7 +115,7 @@ int tierce__listen_accept(int fd, int *spare_fd, struct sockaddr_storage *peer)
         return taken;
     if (errno != EMFILE && errno != ENFILE)
         return -errno;
-    return drop_one(fd, spare_fd); /* the system says so whether somebody waits or not */
+    return drop_one(fd, spare_fd); /* the system reports this whether or not a connection waits */
 }
 
 void tierce__peer_print(char text[TIERCE__PEER_BYTES], const struct sockaddr *address)

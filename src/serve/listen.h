@@ -12,15 +12,15 @@
  * filled in. "::" takes IPv4 too. Errors: negative errno, `why` in words. */
 TIERCE_MUSTUSE int tierce__listen_tcp(int *out_fd, uint16_t *port, const char *host, char why[256]);
 
-/* The next connection, non-blocking, and its address. -EAGAIN: none waits. -EMFILE: no descriptor
- * is left, so that it would wait, and wake its loop, for ever; it was dropped. *spare_fd was given
- * up for that, and opened again (-1: that failed). Others: negative errno. */
+/* Accepts the next connection, non-blocking, and its address. -EAGAIN: none waits. -EMFILE: no
+ * descriptor is left; the connection was closed by means of *spare_fd, because it would otherwise
+ * wake its loop forever. *spare_fd was opened again (-1: that failed). Others: negative errno. */
 TIERCE_MUSTUSE int tierce__listen_accept(int fd, int *spare_fd, struct sockaddr_storage *peer);
 
-/* A descriptor to spare for it, or -1. */
+/* Opens the spare descriptor, or returns -1. */
 int tierce__listen_spare(void);
 
-/* Whether only this machine reaches a listening socket. */
+/* Returns whether a listening socket can only be reached from this machine. */
 bool tierce__listens_on_loopback(int fd);
 
 /* "127.0.0.1:4711", "[::1]:4711"; IPv4 in IPv6 as IPv4. */

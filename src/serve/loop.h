@@ -9,8 +9,8 @@
 #include "base/deadlines.h"
 
 /*
- * The thread that owns connections, as those see it: their deadlines, and the way in for other
- * threads. What turns it (uv_loop.c, or a test) is not their business.
+ * The interface of the thread that owns connections: deadlines, and messages from other threads.
+ * The implementation (uv_loop.c, or a test) is hidden.
  */
 
 struct tierce__task {
@@ -28,11 +28,11 @@ struct tierce__loop {
 void tierce__loop_init(struct tierce__loop *loop, void (*wake)(struct tierce__loop *loop));
 void tierce__loop_fini(struct tierce__loop *loop);
 
-/* The calling thread owns the loop from now on. NULL: none any more. */
+/* Makes the calling thread the owner of the loop. NULL: it owns none any more. */
 void tierce__loop_enter(struct tierce__loop *loop);
 bool tierce__loop_is_here(const struct tierce__loop *loop);
 
-/* Has `run` called by the owner. Thread: any. */
+/* Makes the owner call `run`. Thread: any. */
 void tierce__loop_post(struct tierce__loop *loop, struct tierce__task *task);
 
 /* Runs what was posted. Owner only. */

@@ -7,8 +7,8 @@
 
 #include <tierce/status.h>
 
-/* A message of protobuf field by field, for the few that the server itself understands and for
- * descriptors, which are only looked at. */
+/* A reader of protobuf messages field by field, for the few messages that the server itself parses
+ * and for descriptors. */
 
 struct tierce__protobuf {
     const uint8_t *data;
@@ -17,12 +17,12 @@ struct tierce__protobuf {
 
 struct tierce__protobuf_field {
     uint32_t number;
-    const uint8_t *data; /* of strings, bytes and messages; else of length 0 */
+    const uint8_t *data; /* for strings, bytes and messages; else of length 0 */
     size_t bytes;
     uint64_t value; /* of varints */
 };
 
-/* 1: the next field; 0: the end; TIERCE_E_FORMAT. Groups are none. */
+/* Reads the next field: 1; 0 at the end; TIERCE_E_FORMAT. Groups are rejected. */
 TIERCE_MUSTUSE int tierce__protobuf_next(struct tierce__protobuf *in,
                                          struct tierce__protobuf_field *out);
 

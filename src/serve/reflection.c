@@ -98,7 +98,7 @@ static void put_services(struct writer *out, const struct tierce__reflection *re
     put_message(out, SERVICES, &list);
 }
 
-/* The file, and behind it all that it stands on, each once. */
+/* Adds the file and all its dependencies, each once. */
 static void put_file(struct writer *list, const struct tierce__reflection *reflection, size_t file,
                      bool *done)
 {

@@ -5,8 +5,8 @@
 #include "serve/grpc_talk.h"
 
 /*
- * grpc.reflection.v1 and v1alpha: tells clients which services there are and hands out their
- * descriptors, as they stand in a FileDescriptorSet.
+ * grpc.reflection.v1 and v1alpha: lists the services and returns their descriptors from a
+ * FileDescriptorSet.
  */
 
 struct tierce__reflection;

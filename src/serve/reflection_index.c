@@ -71,7 +71,7 @@ static int add_all(struct tierce__reflection *reflection, const char *scope,
     const struct tierce__symbol *symbol = add(reflection, scope, in, kind, file);
     if (symbol == NULL || depth > DEPTH_MAX)
         return symbol == NULL ? -ENOMEM : TIERCE_E_FORMAT;
-    const char *name = symbol->name; /* stays where it is when the table grows */
+    const char *name = symbol->name; /* keeps its address when the table grows */
     struct tierce__protobuf_field field;
     int rc = 0;
     while (rc == 0 && in.bytes > 0) {

@@ -61,7 +61,7 @@ static bool takes(const struct tierce__route *route, const char **other_method, 
     return false;
 }
 
-/* The first of the sorted ones whose path is not before `path`. */
+/* The first of the sorted routes whose path is not before `path`. */
 static size_t lower_bound(const struct tierce__routes *routes, const char *path)
 {
     size_t low = 0, high = routes->whole_count;

@@ -7,7 +7,7 @@
 
 #include "serve/serve.h"
 
-/* The routes of a listener, in an order in which they are found fast. */
+/* The routes of a listener, sorted for fast lookup. */
 struct tierce__routes {
     const struct tierce__route **whole;  /* sorted by path */
     const struct tierce__route **prefix; /* longest first */
@@ -18,8 +18,8 @@ TIERCE_MUSTUSE int tierce__routes_init(struct tierce__routes *routes,
                                        const struct tierce__route *list, size_t count);
 void tierce__routes_fini(struct tierce__routes *routes);
 
-/* The route of a path, a whole one before a prefix. NULL: none; *other_method then tells whether
- * there would be one for another method (and is that one's, to name it). method NULL: any. */
+/* Finds the route of a path; an exact match takes precedence over a prefix. NULL: none;
+ * *other_method is then a route of the path for another method, or NULL. `method` NULL: any. */
 const struct tierce__route *tierce__routes_find(const struct tierce__routes *routes,
                                                 const char **other_method, const char *path,
                                                 const char *method);

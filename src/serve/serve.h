@@ -10,7 +10,7 @@
 
 /*
  * A server of calls over gRPC (unary, HTTP/2 by nghttp2 on libuv loops) and HTTP/1.1
- * (libmicrohttpd). What a call means is the business of whoever gives the routes.
+ * (libmicrohttpd). The routes define the meaning of calls.
  *
  *     static void echo(void *arg, struct tierce__call *call)
  *     {
@@ -23,10 +23,11 @@
  *     ...
  *     tierce__server_stop(server, 5000);
  *
- * Threads: handlers run on the loop of their connection and must not block there; one that has to
- * wait calls tierce__call_defer once, returns, and is called again on a worker. A call is replied
- * to exactly once, from any thread. Unknown paths are answered UNIMPLEMENTED or 404, a call whose
- * deadline has passed DEADLINE_EXCEEDED or 504, one too many RESOURCE_EXHAUSTED or 503.
+ * Threads: Handlers run on the loop of their connection and must not block there. A handler that
+ * must block calls tierce__call_defer once, returns, and is called again on a worker. Every call is
+ * replied to exactly once, from any thread. Unknown paths are answered UNIMPLEMENTED or 404, a call
+ * whose deadline has passed DEADLINE_EXCEEDED or 504, a call above a limit RESOURCE_EXHAUSTED or
+ * 503.
  */
 
 enum tierce__serve_protocol {
@@ -43,13 +44,13 @@ struct tierce__call_info {
     const char *method; /* "POST", "GET", ... */
     const char *path;   /* "/package.Service/Method", "/api/startWriteCache" */
     const char *query;  /* after the '?', or "" */
-    const void *body;   /* the message, uncompressed; of no alignment */
+    const void *body;   /* the message, uncompressed; not aligned */
     size_t body_bytes;
     uint64_t deadline_ns;    /* clock.h; TIERCE__DEADLINE_NEVER */
     const char *peer;        /* "127.0.0.1:4711", "[::1]:4711" */
     const char *certificate; /* common name of the client's verified certificate, or NULL */
     bool is_deferred;        /* on a worker: may block */
-    bool was_aside;          /* has had its turn by tierce__call_defer_aside */
+    bool was_aside;          /* was deferred by tierce__call_defer_aside before */
 };
 
 /* [borrow until the reply] */
@@ -58,19 +59,27 @@ const struct tierce__call_info *tierce__call_info(const struct tierce__call *cal
 /* A header by its lower-case name, or NULL. [borrow until the reply] */
 const char *tierce__call_header(const struct tierce__call *call, const char *name);
 
-/* Has the handler called again on a worker; to be called at most once, and then nothing else. A
- * call that is over before its turn comes is dropped: its handler is not called again. */
+/* Makes the handler run again on a worker. Call it at most once, as the handler's last action. If
+ * the call ends before that, it is dropped and the handler is not called again. */
 void tierce__call_defer(struct tierce__call *call);
 
-/* The same on one thread that has its own short queue: what only computes for long, and would keep
- * the workers from those who wait. The handler may defer the call once more from there. */
+/* The same, and keeps the handler's state: `state` [transfer] is returned by
+ * tierce__call_take_state, or released with the call. Its `bytes` count as held. */
+void tierce__call_defer_with(struct tierce__call *call, void *state, size_t bytes,
+                             void (*release)(void *state));
+
+/* Returns the kept state, once [transfer]; or NULL. */
+void *tierce__call_take_state(struct tierce__call *call);
+
+/* As tierce__call_defer, but on a single thread with its own short queue: for long computations,
+ * which would block the workers. The handler may defer the call once more from there. */
 void tierce__call_defer_aside(struct tierce__call *call);
 
-/* Whether nobody waits for the answer any more: cancelled, gone, or too late. It is replied to all
- * the same. Thread: any. */
+/* Returns whether the client no longer waits for the answer: the call was cancelled, the client is
+ * gone, or the deadline has passed. The handler must still reply. Thread: any. */
 bool tierce__call_is_over(const struct tierce__call *call);
 
-/* Codes of grpc-status; a server maps them to HTTP where it makes a reply itself. */
+/* Codes of grpc-status; the server maps them to HTTP status codes for its own replies. */
 enum tierce__grpc_status {
     TIERCE__GRPC_OK = 0,
     TIERCE__GRPC_CANCELLED = 1,
@@ -98,27 +107,29 @@ struct tierce__reply {
     const char *header_name, *header_value; /* HTTP: one more header, or NULL */
     const void *body;
     size_t bytes;
-    void (*release)(void *body); /* NULL: the body is copied; else [transfer], called once it is
+    void (*release)(void *body); /* NULL: the body is copied; else [transfer], called when it was
                                     sent or dropped, on any thread */
 };
 
-/* The one answer. [borrow] reply for the call. The call is gone afterwards. Thread: any. */
+/* Sends the only answer. [borrow] reply for the call. The call must not be used afterwards. Thread:
+ * any. */
 void tierce__call_reply(struct tierce__call *call, const struct tierce__reply *reply);
 
-/* HTTP only: plain text; and 401, with how to show who one is ("Bearer"). */
+/* HTTP only: a plain text reply; and a 401 reply that names the authentication scheme
+ * ("Bearer"). */
 void tierce__call_reply_text(struct tierce__call *call, uint32_t status, const char *text);
 void tierce__call_reply_unknown(struct tierce__call *call, const char *challenge, const char *text);
 
-/* HTTP only: 200 with a body of base/alloc.h [transfer], of JSON if type is NULL; or 500 if the
- * body is NULL, for want of memory. */
+/* HTTP only: 200 with a body of base/alloc.h [transfer], JSON if type is NULL; 500 if the body is
+ * NULL (out of memory). */
 void tierce__call_reply_heap(struct tierce__call *call, const char *type, char *body, size_t bytes);
 
 /*
- * HTTP only: an answer without an end, for events. Takes the call's place; NULL (no memory, or a
- * call of gRPC) leaves the call to be replied to.
- * tierce__stream_write copies; it returns false when the client is gone, does not keep up (more
- * than the server's stream_buffer_max waiting), or the server stops: then only tierce__stream_end
- * may follow. A stream may outlive its server. Thread: any, one at a time.
+ * HTTP only: replies with an endless stream of events. It replaces the call; NULL (no memory, or a
+ * gRPC call): the handler must reply to the call. tierce__stream_write copies; it returns false if
+ * the client is gone or too slow (more than the server's stream_buffer_max is queued), or the
+ * server stops: then only tierce__stream_end may follow. A stream may outlive its server. Thread:
+ * any, one at a time.
  */
 struct tierce__stream;
 struct tierce__stream *tierce__call_stream(struct tierce__call *call, const char *type);
@@ -139,16 +150,16 @@ struct tierce__route {
 struct tierce__tls {
     const char *certificate, *key; /* PEM files; NULL: no TLS */
     const char *client_ca;         /* PEM: clients must show a certificate of it; or NULL */
-    bool is_bare;                  /* not for HTTP/2: no protocol is agreed upon inside */
+    bool is_bare;                  /* not for HTTP/2: no ALPN inside TLS */
 };
 
-/* Several listeners may share a server: its loops, workers and routes may differ. */
+/* Several listeners may share a server; routes may differ between them. */
 struct tierce__listener {
     enum tierce__serve_protocol protocol;
     const char *host;       /* "127.0.0.1", "::", a name */
     uint16_t port;          /* 0: any; see tierce__server_port */
     uint32_t threads;       /* HTTP: 0: as many as the server's loops */
-    const char *name;       /* goes before what is said of it when it cannot start; or NULL */
+    const char *name;       /* prefix of the error message if it cannot start; or NULL */
     struct tierce__tls tls; /* [borrow until stop] the names */
     const struct tierce__route *routes; /* [borrow until stop] */
     size_t route_count;
@@ -160,20 +171,20 @@ struct tierce__server_opts {
     size_t listener_count;
     uint32_t loops;                   /* of gRPC, for all listeners together; 0: one a processor */
     uint32_t workers;                 /* 0: 4 */
-    uint32_t queue_max;               /* calls that wait for a worker; 0: 4096 */
+    uint32_t queue_max;               /* calls that are queued for a worker; 0: 4096 */
     size_t message_bytes_max;         /* of a request, also uncompressed; 0: 64 MiB */
-    size_t held_bytes_max;            /* of all requests and answers that are held; 0: 1 GiB */
+    size_t held_bytes_max;            /* of all requests and answers in memory; 0: 1 GiB */
     size_t stream_buffer_max;         /* 0: 4 MiB */
     uint32_t connections_max;         /* of each listener; 0: 4096 */
-    uint32_t connections_per_address; /* of those, from one; 0: no limit of its own */
+    uint32_t connections_per_address; /* of those, from one address; 0: no separate limit */
     uint32_t streams_max;             /* gRPC calls at a time on one connection; 0: 4096 */
-    /* An HTTP call's deadline, from its request line on; how long a client may take to come to a
-     * request line, to send a gRPC request, and to take an answer; 0: 60 s */
+    /* The deadline of an HTTP call, from its request line on; and the time limits for a client to
+     * send a request line, to send a gRPC request, and to take an answer; 0: 60 s */
     uint32_t transfer_ms;
     const void *descriptors; /* FileDescriptorSet for gRPC reflection, or NULL. [borrow] */
     size_t descriptor_bytes;
-    /* Asked by gRPC's health service with its service name ("" for the whole server); NULL: always
-     * true. On a loop. */
+    /* Called on a loop by gRPC's health service with the service name ("" for the whole server);
+     * NULL: always true. */
     bool (*is_serving)(void *arg, const char *service);
     void *is_serving_arg;
 };
@@ -181,8 +192,8 @@ struct tierce__server_opts {
 struct tierce__server;
 
 /*
- * Listens and serves. Errors, *out untouched and `why` filled in words: negative errno (a port
- * that is taken, a file), TIERCE_E_CONFIG (a certificate), -ENOMEM.
+ * Starts to listen and serve. Errors, *out untouched and `why` in words: negative errno (a port in
+ * use, a file), TIERCE_E_CONFIG (a certificate), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__server_start(struct tierce__server **out,
                                         const struct tierce__server_opts *opts, char why[256]);
@@ -190,17 +201,18 @@ TIERCE_MUSTUSE int tierce__server_start(struct tierce__server **out,
 /* The port of a listener by its index. */
 uint16_t tierce__server_port(const struct tierce__server *server, size_t listener);
 
-/* Reads the files of TLS again, for connections from now on; all of them, or none. Errors: as
- * start; those that were there stay. Thread: one at a time. */
+/* Reads the TLS files again for new connections. Errors: as start; then all previous certificates
+ * stay. Thread: one at a time. */
 TIERCE_MUSTUSE int tierce__server_reload(struct tierce__server *server, char why[256]);
 
-/* Calls that wait for a worker, and for the thread that computes aside. Thread: any. */
+/* The numbers of calls queued for a worker, and for the thread of tierce__call_defer_aside. Thread:
+ * any. */
 void tierce__server_waiting(const struct tierce__server *server, uint32_t *workers,
                             uint32_t *aside);
 
-/* Not to be called by a handler. Takes no new call, lets those that run end for at most drain_ms,
- * closes and frees. Calls that are late are answered UNAVAILABLE or 503, and their handlers'
- * replies waited for and dropped. */
+/* Rejects new calls, waits at most drain_ms for running ones, closes and frees. Later calls are
+ * answered UNAVAILABLE or 503; their handlers' replies are awaited and dropped. A handler must not
+ * call this. */
 void tierce__server_stop(struct tierce__server *server, uint32_t drain_ms);
 
 #endif

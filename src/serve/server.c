@@ -23,7 +23,7 @@ struct entrance {
     struct tierce__tls tls;
 };
 
-/* What is read anew of one of them; of its protocol. */
+/* The reloaded files of a listener, by protocol. */
 struct fresh {
     struct tierce__tls_context *grpc;
     struct tierce__http_credentials *http;
@@ -223,7 +223,7 @@ int tierce__server_reload(struct tierce__server *server, char why[256])
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Connections, calls and handlers that are left. */
+/* The number of remaining connections, calls and handlers. */
 static uint64_t left(const struct tierce__server *server)
 {
     uint64_t count = atomic_load_explicit(&server->shared.handlers, memory_order_acquire);
@@ -235,7 +235,7 @@ static uint64_t left(const struct tierce__server *server)
     return count;
 }
 
-/* The last to leave must touch nothing of the server behind it, so nobody wakes this thread. */
+/* The last holder must not touch the server afterwards, so it cannot wake this thread. */
 static void wait_until_empty(const struct tierce__server *server, uint64_t deadline_ns)
 {
     while (left(server) > 0 && tierce__now_ns() < deadline_ns)

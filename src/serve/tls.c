@@ -34,7 +34,7 @@ static const unsigned char alpn[] = "\x02h2";
 
 static int complain(char why[256], const char *what, const char *file)
 {
-    /* The first is the cause, those behind it say where it was met. */
+    /* The first error is the cause, the following ones its context. */
     unsigned long error = ERR_peek_error();
     const char *text = ERR_SYSTEM_ERROR(error) ? tierce_strerror(-(int)ERR_GET_REASON(error))
                                                : ERR_reason_error_string(error);
@@ -78,7 +78,7 @@ static int use_own(SSL_CTX *ssl, const char *certificate, const char *key, char 
 {
     if (SSL_CTX_use_certificate_chain_file(ssl, certificate) != 1)
         return complain(why, "TLS certificate", certificate);
-    /* Also one that does not fit the certificate. */
+    /* Also fails if the key does not match the certificate. */
     if (key == NULL || SSL_CTX_use_PrivateKey_file(ssl, key, SSL_FILETYPE_PEM) != 1)
         return complain(why, "TLS key", key != NULL ? key : "(none)");
     return 0;
@@ -108,7 +108,7 @@ int tierce__tls_server_context(struct tierce__tls_context **out, const struct ti
     context->is_bare = files->is_bare;
     if (!context->is_bare)
         SSL_CTX_set_alpn_select_cb(context->ssl, choose_alpn, NULL);
-    /* A session that is taken up again would not show its certificate. */
+    /* A resumed session would not present its certificate. */
     SSL_CTX_set_session_cache_mode(context->ssl, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_options(context->ssl, SSL_OP_NO_TICKET);
     rc = use_own(context->ssl, files->certificate, files->key, why);
@@ -163,7 +163,7 @@ void tierce__tls_context_exchange(struct tierce__tls_context *context,
     SSL_CTX *before = context->ssl;
     context->ssl = by->ssl;
     tierce__lock_drop(&context->lock);
-    by->ssl = before; /* sessions that run hold it too */
+    by->ssl = before; /* running sessions also hold a reference */
 }
 
 static SSL *new_ssl(struct tierce__tls_context *context)
@@ -233,7 +233,7 @@ int tierce__tls_feed(struct tierce__tls_session *session, const void *bytes, siz
     return BIO_write(session->in, bytes, (int)count) == (int)count ? 0 : -ENOMEM;
 }
 
-/* Whether h2 was agreed upon; a client that offers no ALPN at all is none of gRPC. */
+/* Returns whether h2 was negotiated; gRPC clients always offer ALPN. */
 static bool is_h2(const SSL *ssl)
 {
     const unsigned char *chosen;
@@ -249,14 +249,14 @@ static void read_peer_name(struct tierce__tls_session *session)
         return;
     int n = X509_NAME_get_text_by_NID(X509_get_subject_name(certificate), NID_commonName,
                                       session->peer_name, sizeof(session->peer_name));
-    /* A name with a NUL inside, or one that was cut, is not taken for another. */
+    /* A name with an embedded NUL, or a truncated one, is rejected. */
     if (n < 0 || (size_t)n != strlen(session->peer_name) ||
         (size_t)n >= sizeof(session->peer_name) - 1)
         session->peer_name[0] = '\0';
     X509_free(certificate);
 }
 
-/* 1: over; 0: waits for the other side. */
+/* 1: complete; 0: waits for the peer. */
 static int shake_hands(struct tierce__tls_session *session)
 {
     int rc = SSL_do_handshake(session->ssl);
@@ -274,7 +274,7 @@ static int shake_hands(struct tierce__tls_session *session)
 ssize_t tierce__tls_read(struct tierce__tls_session *session, void *bytes, size_t capacity)
 {
     TIERCE_ASSERT(capacity <= INT_MAX);
-    ERR_clear_error(); /* SSL_get_error looks at what was left there */
+    ERR_clear_error(); /* SSL_get_error reads the error queue */
     if (!session->is_ready) {
         int rc = shake_hands(session);
         if (rc <= 0)

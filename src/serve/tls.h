@@ -27,40 +27,41 @@ TIERCE_MUSTUSE int tierce__tls_client_context(struct tierce__tls_context **out, 
                                               char why[256]);
 void tierce__tls_context_destroy(struct tierce__tls_context *context);
 
-/* Sessions from now on have the certificates of `by`, which gets those that there were. */
+/* New sessions use the certificates of `by`, which receives the previous ones. */
 void tierce__tls_context_exchange(struct tierce__tls_context *context,
                                   struct tierce__tls_context *by);
 
-/* server_name: a client's, to be found in the certificate; NULL: a server's session.
- * Errors: -ENOMEM. */
+/* server_name: the name that a client expects in the certificate; NULL: a server's session. Errors:
+ * -ENOMEM. */
 TIERCE_MUSTUSE int tierce__tls_session_create(struct tierce__tls_session **out,
                                               struct tierce__tls_context *context,
                                               const char *server_name);
 void tierce__tls_session_destroy(struct tierce__tls_session *session);
 
-/* Ciphertext that has arrived. Errors: -ENOMEM. */
+/* Feeds received ciphertext. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__tls_feed(struct tierce__tls_session *session, const void *bytes,
                                     size_t count);
 
-/* Plaintext out of it, and the handshake on its way. 0: no more now. Errors: TIERCE_E_FORMAT (the
- * other side breaks the protocol, or its certificate is not good). */
+/* Reads plaintext, and advances the handshake. 0: no more now. Errors: TIERCE_E_FORMAT (the peer
+ * violates the protocol, or its certificate is invalid). */
 TIERCE_MUSTUSE ssize_t tierce__tls_read(struct tierce__tls_session *session, void *bytes,
                                         size_t capacity);
 
-/* Plaintext to be sent, all of it, once the session is ready. Errors: -ENOMEM, TIERCE_E_FORMAT. */
+/* Encrypts all of the plaintext; the session must be ready. Errors: -ENOMEM, TIERCE_E_FORMAT. */
 TIERCE_MUSTUSE int tierce__tls_write(struct tierce__tls_session *session, const void *bytes,
                                      size_t count);
 
-/* Says that nothing follows. */
+/* Sends close_notify. */
 void tierce__tls_end(struct tierce__tls_session *session);
 
-/* Ciphertext to be sent. 0: none now. */
+/* Takes ciphertext to send. 0: none now. */
 size_t tierce__tls_take(struct tierce__tls_session *session, void *bytes, size_t capacity);
 
-/* Whether the handshake is over, the certificates verified and h2 agreed upon. */
+/* Returns whether the handshake is complete, the certificates are verified and h2 was
+ * negotiated. */
 bool tierce__tls_is_ready(const struct tierce__tls_session *session);
 
-/* The common name of the other side's certificate, or NULL. [borrow until destroy] */
+/* The common name of the peer's certificate, or NULL. [borrow until destroy] */
 const char *tierce__tls_peer_name(struct tierce__tls_session *session);
 
 #endif

@@ -9,8 +9,9 @@
 #include <tierce/status.h>
 
 /*
- * A token file: "RIGHTS NAME SHA256-OF-TOKEN" a line, with a fourth word where the owner of the
- * file says so; '#' begins a comment. Mode 0600, read once. The tokens themselves are never kept.
+ * A token file: one "RIGHTS NAME SHA256-OF-TOKEN" per line, with an optional fourth word if the
+ * caller allows it; '#' begins a comment. Mode 0600, read once. The tokens themselves are never
+ * stored.
  *
  * Thread: any, once loaded.
  */
@@ -28,9 +29,9 @@ struct tierce__token {
 struct tierce__tokens_opts {
     size_t size;
     const char *path;
-    bool (*rights)(uint32_t *out, const char *word); /* false: there is no such word */
+    bool (*rights)(uint32_t *out, const char *word); /* false: unknown word */
     const char *rights_text;                         /* "a role is user or admin" */
-    bool has_tenants;                                /* a fourth word may stand there */
+    bool has_tenants;                                /* a fourth word is allowed */
 };
 
 struct tierce__tokens;
@@ -45,10 +46,10 @@ void tierce__tokens_destroy(struct tierce__tokens *tokens);
 size_t tierce__tokens_count(const struct tierce__tokens *tokens);
 const struct tierce__token *tierce__tokens_at(const struct tierce__tokens *tokens, size_t index);
 
-/* The token that is shown, or NULL. Takes as long for one that is wrong. [borrow until destroy] */
+/* Finds the presented token, or returns NULL, in constant time. [borrow until destroy] */
 const struct tierce__token *tierce__tokens_find(const struct tierce__tokens *tokens,
                                                 const char *shown, size_t shown_bytes);
-/* The same of one that was shown before. */
+/* Finds a token that was presented before. */
 const struct tierce__token *
 tierce__tokens_find_digest(const struct tierce__tokens *tokens,
                            const uint8_t digest[TIERCE__TOKEN_DIGEST_BYTES]);

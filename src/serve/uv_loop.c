@@ -26,8 +26,8 @@ static void on_timer(uv_timer_t *timer)
     tierce__deadlines_expire(&loop->base.deadlines, tierce__now_ns());
 }
 
-/* Before each wait: everything that happened since the last one is sent at once, and the timer is
- * set to what comes next. */
+/* Before each wait: sends all output since the last one, and sets the timer to the next
+ * deadline. */
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct tierce__uv_loop *loop = prepare->data;

@@ -7,7 +7,7 @@
 
 #include "serve/loop.h"
 
-/* A loop that libuv turns, on a thread of its own. */
+/* A libuv loop on a thread of its own. */
 
 #define TIERCE__SOCKET_BUFFER (64u << 10)
 
@@ -29,7 +29,7 @@ struct tierce__uv_loop {
 /* Errors: -ENOMEM, negative errno. */
 TIERCE_MUSTUSE int tierce__uv_loop_start(struct tierce__uv_loop **out);
 
-/* Closes what is open, and ends the thread. NULL is accepted. */
+/* Closes all handles and ends the thread. NULL is accepted. */
 void tierce__uv_loop_stop(struct tierce__uv_loop *loop);
 
 #endif

@@ -15,13 +15,13 @@ struct tierce__workers;
 TIERCE_MUSTUSE int tierce__workers_create(struct tierce__workers **out, uint32_t threads,
                                           uint32_t queue_max);
 
-/* Runs what still waits, and ends. NULL is accepted. */
+/* Runs the queued tasks, and ends. NULL is accepted. */
 void tierce__workers_destroy(struct tierce__workers *workers);
 
 /* False: the queue is full. Thread: any. */
 bool tierce__workers_submit(struct tierce__workers *workers, struct tierce__task *task);
 
-/* Tasks that wait. Thread: any. */
+/* The number of queued tasks. Thread: any. */
 uint32_t tierce__workers_waiting(struct tierce__workers *workers);
 
 #endif

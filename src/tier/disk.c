@@ -221,9 +221,10 @@ static int accept_clear(struct tierce__disk *d, struct tierce__tier_req *req,
 
 static int accept_flush(struct tierce__disk *d, struct tierce__tier_req *req)
 {
-    bool clean = d->dirty.count == 0 && d->committing.count == 0 &&
-                 d->limbo_head == d->limbo_tail && !d->limbo_is_full && d->journal_error == 0 &&
-                 d->unsaid_loss == 0;
+    bool clean =
+        d->limbo_head == d->limbo_tail && d->doomed == TIERCE__NO_SLOT && d->journal_error == 0;
+    if (!req->removals)
+        clean = clean && d->dirty.count == 0 && d->committing.count == 0 && d->unsaid_loss == 0;
     if (clean)
         return 0;
     tierce__list_push_back(&d->flushes, &req->node);
@@ -304,8 +305,10 @@ static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
     struct tierce__disk *d = disk_of(tier);
     tierce__lock_take(&d->lock);
     *out = d->stats;
-    out->used_bytes = tierce__space_used(d->space) + d->journal_bytes + d->text_bytes +
-                      TIERCE__JOURNAL_PAGE; /* the mark */
+    out->full = tierce__disk_blocked(d) > 0;
+    out->rejects = d->journal_error != 0;
+    out->used_bytes = tierce__space_used(d->space) - tierce__disk_blocked(d) + d->journal_bytes +
+                      d->text_bytes + TIERCE__JOURNAL_PAGE; /* the mark */
     out->cap_bytes = d->cap_bytes;
     out->queued_bytes = d->queued_put_bytes + d->active_put_bytes;
     out->durable_chunks = d->durable_count;
@@ -356,9 +359,10 @@ static bool wait_for(struct tierce__disk *d, const bool *flag, uint64_t deadline
 }
 
 /*
- * Drain the queues, commit, end the journal thread, end the I/O thread. What is not through by
- * the deadline is cancelled. A thread that does not come back from the kernel is left behind with
- * all it may still touch: leaking it is better than hanging, or than freeing under its hands.
+ * Drains the queues, commits, ends the journal thread, then ends the I/O thread. Requests that are
+ * not complete by the deadline are cancelled. A thread that does not return from the kernel is
+ * leaked together with all memory it may still touch: a leak is better than a hang or a use after
+ * free.
  */
 static bool close_tier(struct tierce__tier *tier, uint64_t deadline_ns)
 {

@@ -24,30 +24,30 @@ struct tierce__disk_opts {
     const char *path;   /* the store folder; made 0700 if missing */
     uint64_t cap_bytes; /* hard cap over data, padding, journal and its copy */
     const struct tierce__policy_ops *policy;
-    struct tierce__namespaces *namespaces; /* [borrow until close] filled with what is on disk */
+    struct tierce__namespaces *namespaces; /* [borrow until close] gets the namespaces on disk */
     struct tierce__pool *pool;             /* whose memory is registered; NULL for none */
     struct tierce__vfs *vfs;  /* [transfer, on success only]; NULL: tierce__vfs_create */
     uint32_t chunk_count_max; /* 0: cap_bytes / 256 KiB, at least 4096 */
     uint32_t io_depth;        /* transfers in flight, at most 64; 0: 16 */
     uint32_t io_bytes; /* a transfer's size, an eighth more where that spares a small one; multiple
                           of 4096; 0: 1 MiB */
-    uint64_t queue_bytes;       /* puts waiting; what comes beyond it is dropped; 0: 1/4 cap,
-                                   at most 256 MiB */
+    uint64_t queue_bytes;       /* maximum of waiting puts; further puts are dropped; 0: 1/4 cap, at
+                                   most 256 MiB */
     uint32_t flush_interval_ms; /* background flush; 0: 1000 */
     uint32_t lock_wait_ms;      /* wait for the folder's lock; UINT32_MAX: for ever */
     bool buffered;              /* no O_DIRECT */
     bool admit_second;          /* only chunks whose put was asked for twice */
     uint64_t seed;
-    uint64_t ttl_ms; /* for a policy that expires: what has expired is dropped by the next request;
-                        the time of what is read back begins anew */
+    uint64_t ttl_ms; /* for a policy that expires: the next request drops expired chunks; the time
+                        of chunks that are read back at open starts again */
 };
 
 /*
  * Opens or creates a store folder and reads its index back.
  * Errors: TIERCE_E_LOCKED (another process holds it, after the wait), TIERCE_E_VERSION (a newer
  * format; nothing is touched), negative errno of the file system, -ENOMEM, TIERCE_E_ARGUMENT. A
- * damaged journal is no error: what cannot be trusted is left out, counted and logged. A refusal is
- * logged as disk_open_failed with the file or folder that it is about, and what would be right.
+ * damaged journal is no error: untrusted records are skipped, counted and logged. A failure is
+ * logged as disk_open_failed with the file or folder and the remedy.
  */
 TIERCE_MUSTUSE int tierce__disk_open(struct tierce__tier **out,
                                      const struct tierce__disk_opts *opts);

@@ -11,12 +11,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RETRY_MS      1000u
-#define TEXT_RETRY_MS 60000u
+#define RETRY_MS 1000u
 
 /*
  * The journal thread. A commit makes durable what was visible when it began: sync of the data,
  * records, sync of the journal, in that order. Space of evicted chunks is given back after it.
+ *
+ * A commit that only has to make removals durable leaves the chunks that are dirty to a later one,
+ * and so the sync of the data: values that replace others wait for such a commit.
  *
  * After a sync that failed nothing that it should have covered is believed in again:
  * - of the data: the chunks concerned are dropped;
@@ -26,62 +28,17 @@
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* Publishes the text of a namespace beside the journal; failing costs only the text. */
-static void publish_text(struct tierce__disk *d, uint32_t id)
-{
-    const char *text = tierce__namespaces_text(d->namespaces, id);
-    if (text == NULL || d->ns_texts[id] != 0 || tierce__now_ns() < d->text_retry_at)
-        return;
-    uint64_t length = strlen(text), bytes = tierce__round_up(length, TIERCE__JOURNAL_PAGE);
-    char digest[2 * TIERCE_HASH_BYTES + 1], name[sizeof(digest) + 3], tmp[sizeof(digest) + 8];
-    tierce__hex_encode(digest, tierce__namespaces_digest(d->namespaces, id), TIERCE_HASH_BYTES);
-    snprintf(name, sizeof(name), "ns/%s", digest);
-    snprintf(tmp, sizeof(tmp), "ns/%s.tmp", digest);
-    struct tierce__vfs_file *file = NULL;
-    char *path = tierce__join_path(d->folder, name), *tmp_path = tierce__join_path(d->folder, tmp);
-    int rc = path != NULL && tmp_path != NULL ? 0 : -ENOMEM;
-    if (rc == 0 && d->text_bytes + bytes > d->text_bytes_max)
-        rc = TIERCE_E_LIMIT;
-    if (rc == 0)
-        rc = d->vfs->ops->open(d->vfs, &file, tmp_path, TIERCE__VFS_CREATE | TIERCE__VFS_TRUNCATE);
-    if (rc == 0)
-        rc = d->vfs->ops->write(d->vfs, file, text, length, 0);
-    if (rc == 0)
-        rc = d->vfs->ops->sync(d->vfs, file);
-    if (file != NULL)
-        d->vfs->ops->close(d->vfs, file);
-    if (rc == 0)
-        rc = d->vfs->ops->rename(d->vfs, tmp_path, path);
-    if (rc == 0)
-        rc = d->vfs->ops->sync_folder(d->vfs, d->ns_folder);
-    if (rc == 0) {
-        tierce__lock_take(&d->lock);
-        d->text_bytes += bytes;
-        tierce__disk_count_written(d, bytes);
-        tierce__lock_drop(&d->lock);
-        d->ns_texts[id] = 1;
-    } else {
-        d->text_retry_at = tierce__deadline_in_ms(TEXT_RETRY_MS);
-        int ignored = file != NULL ? d->vfs->ops->unlink(d->vfs, tmp_path) : 0;
-        (void)ignored; /* it is removed at the next open */
-        tierce__log_repeated(TIERCE_LOG_WARN, "disk_text_failed", "namespace=%s err=%s", digest,
-                             tierce_error_name(rc));
-    }
-    tierce__free(tmp_path);
-    tierce__free(path);
-}
-
 /* Adds a record whose key.ns is an id of the process. */
 static int add_record(struct tierce__disk *d, struct tierce__journal *journal,
                       struct tierce__journal_record *record)
 {
     uint32_t id = record->key.ns;
     if (d->ns_numbers[id] == 0 && d->ns_count == TIERCE__DISK_NS_MAX)
-        return TIERCE_E_LIMIT; /* a compaction numbers them anew */
+        return TIERCE_E_LIMIT; /* a compaction renumbers them */
     if (d->ns_numbers[id] == 0)
         d->ns_numbers[id] = ++d->ns_count;
     if (record->kind == TIERCE__JOURNAL_PUT)
-        publish_text(d, id);
+        tierce__disk_publish_text(d, id);
     record->key.ns = d->ns_numbers[id] - 1;
     return tierce__journal_add(journal, record, tierce__namespaces_digest(d->namespaces, id));
 }
@@ -142,12 +99,13 @@ void tierce__disk_mark_synced(struct tierce__disk *d)
     if (d->mark_failed)
         return;
     if (d->mark == NULL)
-        rc = d->vfs->ops->open(d->vfs, &d->mark, d->mark_path, TIERCE__VFS_CREATE);
+        rc = d->vfs->ops->open(d->vfs, &d->mark, TIERCE__JOURNAL_MARK_NAME, TIERCE__VFS_CREATE);
     if (rc == 0)
         rc = tierce__journal_mark_write(&mark, d->vfs, d->mark);
     d->mark_failed = rc < 0;
     if (rc < 0)
-        tierce__log_repeated(TIERCE_LOG_WARN, "disk_mark_failed", "path=%s err=%s", d->mark_path,
+        tierce__log_repeated(TIERCE_LOG_WARN, "disk_mark_failed",
+                             "path=%s/" TIERCE__JOURNAL_MARK_NAME " err=%s", d->folder,
                              tierce_error_name(rc));
 }
 
@@ -248,13 +206,28 @@ static void adopt_new(struct tierce__disk *d)
     d->journal_new.pages = 0;
 }
 
+/* Removes a journal.new that an earlier try left. */
+static int remove_own_new(struct tierce__disk *d)
+{
+    if (!d->has_leftover)
+        return 0;
+    int rc = d->vfs->ops->unlink(d->vfs, TIERCE__DISK_JOURNAL_NEW);
+    rc = rc == -ENOENT ? 0 : rc;
+    d->has_leftover = rc < 0;
+    return rc;
+}
+
 int tierce__disk_compact(struct tierce__disk *d)
 {
     uint64_t epoch = d->journal.epoch * 6364136223846793005ULL + (d->seed ^ tierce__now_ns()) + 1;
     bool renamed = false;
     forget_ns_numbers(d);
-    int rc =
-        tierce__journal_start(&d->journal_new, d->journal_new_path, epoch, d->table.slot_count);
+    int rc = remove_own_new(d);
+    if (rc == 0) {
+        rc = tierce__journal_start(&d->journal_new, TIERCE__DISK_JOURNAL_NEW, epoch,
+                                   d->table.slot_count);
+        d->has_leftover = rc == 0;
+    }
     if (rc == 0)
         rc = copy_index(d);
     if (rc == 0)
@@ -262,18 +235,19 @@ int tierce__disk_compact(struct tierce__disk *d)
     if (rc == 0)
         rc = tierce__journal_commit(&d->journal_new);
     if (rc == 0) {
-        rc = d->vfs->ops->rename(d->vfs, d->journal_new_path, d->journal_path);
+        rc = d->vfs->ops->rename(d->vfs, TIERCE__DISK_JOURNAL_NEW, TIERCE__DISK_JOURNAL);
         renamed = rc == 0;
     }
     if (rc == 0)
-        rc = d->vfs->ops->sync_folder(d->vfs, d->folder);
+        rc = d->vfs->ops->sync_folder(d->vfs, ".");
     if (renamed) {
         adopt_new(d);
+        d->has_leftover = false;
     } else {
         tierce__journal_close(&d->journal_new);
         d->journal_new.pages = 0;
-        int ignored = d->vfs->ops->unlink(d->vfs, d->journal_new_path);
-        (void)ignored; /* it is overwritten by the next try, and removed at the next open */
+        int ignored = remove_own_new(d);
+        (void)ignored; /* it is removed by the next try, or at the next open */
     }
     tierce__lock_take(&d->lock);
     /* The numbers of namespaces are the new file's now; without it, the old one is closed. */
@@ -283,8 +257,14 @@ int tierce__disk_compact(struct tierce__disk *d)
     if (rc == 0)
         tierce__disk_mark_synced(d);
     else
-        tierce__log_repeated(TIERCE_LOG_ERROR, "disk_journal_failed", "path=%s err=%s",
-                             d->journal_path, tierce_error_name(rc));
+        tierce__log_repeated(TIERCE_LOG_ERROR, "disk_journal_failed",
+                             "path=%s/" TIERCE__DISK_JOURNAL " err=%s hint=\"%s\"", d->folder,
+                             tierce_error_name(rc),
+                             tierce__disk_is_full_error(rc)
+                                 ? "the file system is full: chunks are read and none is written, "
+                                   "until there is room again"
+                                 : "chunks are read and none is written; it is tried again once a "
+                                   "second");
     return rc;
 }
 
@@ -315,16 +295,27 @@ static int write_journal(struct tierce__disk *d, uint64_t limbo_mark)
         int rc = append(d, limbo_mark);
         if (rc == 0)
             return 0;
-        tierce__log_repeated(TIERCE_LOG_WARN, "disk_append_failed", "path=%s err=%s",
-                             d->journal_path, tierce_error_name(rc));
+        tierce__log_repeated(TIERCE_LOG_WARN, "disk_append_failed",
+                             "path=%s/" TIERCE__DISK_JOURNAL " err=%s", d->folder,
+                             tierce_error_name(rc));
     }
-    return tierce__disk_compact(d);
+    int rc = tierce__disk_compact(d);
+    if (tierce__disk_is_full_error(rc) && tierce__disk_give_back(d))
+        rc = tierce__disk_compact(d);
+    return rc;
 }
 
-static void take_flushes(struct tierce__disk *d)
+static bool is_for_puts(struct tierce__list *node)
 {
-    while (!tierce__list_empty(&d->flushes)) {
-        struct tierce__list *node = d->flushes.next;
+    return !tierce__disk_req_of(node)->removals;
+}
+
+/* Flushes that wait are answered by this commit: all, or those that wait for chunks. */
+static void take_flushes(struct tierce__disk *d, bool for_puts)
+{
+    TIERCE__LIST_FOR_EACH_SAFE (node, after, &d->flushes) {
+        if (for_puts && !is_for_puts(node))
+            continue;
         tierce__list_remove(node);
         tierce__list_push_back(&d->flushing, node);
     }
@@ -339,19 +330,17 @@ static void put_flushes_back(struct tierce__disk *d)
     }
 }
 
-/* Answers the flushes of a commit. What an earlier sync has lost is told by the first flush after
- * it, though it was none of its own. */
+/* Answers the flushes of a commit. The first flush of chunks after a failed sync reports its loss,
+ * even if that flush covers none of the lost chunks. */
 static void answer_flushes(struct tierce__disk *d, struct tierce__list *finished, int status)
 {
-    if (tierce__list_empty(&d->flushing))
-        return;
-    if (d->unsaid_loss != 0)
-        status = d->unsaid_loss;
-    d->unsaid_loss = 0;
+    int of_puts = d->unsaid_loss != 0 ? d->unsaid_loss : status;
     while (!tierce__list_empty(&d->flushing)) {
         struct tierce__tier_req *req = tierce__disk_req_of(d->flushing.next);
         tierce__list_remove(&req->node);
-        tierce__disk_finish(finished, req, status);
+        if (!req->removals)
+            d->unsaid_loss = 0;
+        tierce__disk_finish(finished, req, req->removals ? status : of_puts);
     }
 }
 
@@ -360,14 +349,45 @@ static void sync_data(struct tierce__disk *d)
     int rc = d->vfs->ops->sync(d->vfs, d->data);
     if (rc == 0)
         return;
-    tierce__log_repeated(TIERCE_LOG_ERROR, "disk_sync_failed", "path=%s err=%s", d->data_path,
-                         tierce_error_name(rc));
+    tierce__log_repeated(TIERCE_LOG_ERROR, "disk_sync_failed",
+                         "path=%s/" TIERCE__DISK_DATA " err=%s", d->folder, tierce_error_name(rc));
     tierce__lock_take(&d->lock);
     tierce__disk_drop_unsynced(d);
-    take_flushes(d); /* what those wait for was dropped as well */
+    take_flushes(d, true); /* the chunks of these flushes were dropped too */
     d->unsaid_loss = rc;
     d->stats.errors++;
     tierce__lock_drop(&d->lock);
+}
+
+/* The time of the next background commit. */
+static uint64_t due_time(const struct tierce__disk *d)
+{
+    if (d->pending_since == 0)
+        return TIERCE__DEADLINE_NEVER;
+    uint64_t at = d->urgent ? 0 : d->pending_since + d->flush_interval_ms * TIERCE__MS_NS;
+    return at > d->retry_at ? at : d->retry_at;
+}
+
+/* Whether the commit that begins now has to make chunks durable. */
+static bool wants_puts(const struct tierce__disk *d)
+{
+    bool wants = d->journal_final || due_time(d) <= tierce__now_ns();
+    TIERCE__LIST_FOR_EACH (node, &d->flushes)
+        wants = wants || is_for_puts(node);
+    return wants;
+}
+
+/* Under the lock. */
+static void begin(struct tierce__disk *d)
+{
+    bool with_puts = wants_puts(d);
+    take_flushes(d, false);
+    if (with_puts)
+        tierce__disk_begin_commit(d);
+    if (d->dirty.count == 0) { /* else what is pending goes on to be */
+        d->pending_since = 0;
+        d->urgent = false;
+    }
 }
 
 /* Under the lock, which is dropped on the way. Answers the flushes that waited; not if more was
@@ -378,13 +398,10 @@ static bool commit(struct tierce__disk *d)
     tierce__list_init(&finished);
     tierce__disk_reap(d);
     bool whole = !d->limbo_is_full;
-    take_flushes(d);
-    tierce__disk_begin_commit(d);
+    begin(d);
     uint64_t limbo_mark = d->limbo_tail;
     bool has_data = d->committing.count > 0;
     bool has_work = has_data || limbo_mark > d->limbo_head || d->journal_error != 0;
-    d->pending_since = 0;
-    d->urgent = false;
     tierce__lock_drop(&d->lock);
 
     if (has_data)
@@ -395,6 +412,7 @@ static bool commit(struct tierce__disk *d)
     if (rc == 0) {
         tierce__disk_settle(d, limbo_mark);
         tierce__disk_reap(d);
+        tierce__disk_end_shrinking(d);
         d->retry_at = 0;
     } else {
         tierce__disk_retry_later(d);
@@ -415,48 +433,14 @@ static bool commit(struct tierce__disk *d)
     return whole;
 }
 
-/* ---- growth ---------------------------------------------------------------------------------- */
-
-/* Under the lock, which is dropped on the way. */
-static void grow(struct tierce__disk *d)
-{
-    uint64_t from = d->allocated, to = d->grow_target;
-    uint64_t least = d->grow_least;
-    tierce__lock_drop(&d->lock);
-    int rc = to > from ? d->vfs->ops->allocate(d->vfs, d->data, from, to - from) : 0;
-    if (rc == -ENOSPC && least > from && least < to) {
-        to = least;
-        rc = d->vfs->ops->allocate(d->vfs, d->data, from, to - from);
-    }
-    bool sparse = rc == -EOPNOTSUPP;
-    if (rc < 0 && !sparse)
-        tierce__log_repeated(TIERCE_LOG_WARN, "disk_grow_failed", "path=%s err=%s", d->data_path,
-                             tierce_error_name(rc));
-    tierce__lock_take(&d->lock);
-    d->grow_target = 0;
-    if (sparse)
-        d->allocated = d->data_cap; /* writes extend the file; a full disk shows at them */
-    else if (rc == 0)
-        d->allocated = to > d->allocated ? to : d->allocated;
-    else if (least > from) /* growth ahead of need may fail without anybody being hurt */
-        d->grow_error = rc;
-    bool polling = d->polling;
-    tierce__lock_drop(&d->lock);
-    tierce__disk_wake_io(d, polling);
-    tierce__lock_take(&d->lock);
-}
-
 /* ---- the thread ------------------------------------------------------------------------------ */
 
 /* When the next commit begins; 0: now. */
 static uint64_t commit_time(const struct tierce__disk *d)
 {
     if (!tierce__list_empty(&d->flushes) || d->journal_final)
-        return 0; /* somebody wants to know, even that it fails again */
-    if (d->pending_since == 0)
-        return TIERCE__DEADLINE_NEVER;
-    uint64_t at = d->urgent ? 0 : d->pending_since + d->flush_interval_ms * TIERCE__MS_NS;
-    return at > d->retry_at ? at : d->retry_at;
+        return 0; /* a flush waits for the result, even for another failure */
+    return due_time(d);
 }
 
 /* After the last commit. Under the lock, which is dropped on the way. */
@@ -464,7 +448,7 @@ static void finish(struct tierce__disk *d)
 {
     tierce__lock_drop(&d->lock);
     int rc = d->mark != NULL && !d->mark_failed ? d->vfs->ops->sync(d->vfs, d->mark) : 0;
-    (void)rc; /* what it says is true all the same; after a power cut it may say less */
+    (void)rc; /* the mark is true even so; after a power cut it may cover less */
     tierce__lock_take(&d->lock);
 }
 
@@ -475,7 +459,7 @@ void *tierce__disk_journal_main(void *arg)
     while (!d->journal_stop) {
         uint64_t at = commit_time(d);
         if (d->grow_target != 0) {
-            grow(d);
+            tierce__disk_grow(d);
         } else if (at <= tierce__now_ns()) {
             bool final = d->journal_final;
             final = commit(d) && final;

@@ -110,6 +110,8 @@ static void end_op(struct tierce__disk *d, struct tierce__disk_op *op,
             tierce__disk_publish(d, op->slot);
         else
             tierce__disk_abort(d, op->slot);
+        if (tierce__disk_is_full_error(op->status))
+            tierce__disk_write_found_full(d);
     } else {
         tierce__disk_unhold(d, op->slot);
     }
@@ -194,8 +196,8 @@ static void expire_list(struct sweep *s, struct tierce__list *list)
         expire(s, tierce__disk_req_of(it));
 }
 
-/* The request of an op was answered before its time. Its buffer stays ours until the device has
- * let go of it. A put is carried on, so that the work is not lost, unless the tier closes. */
+/* The request of an op was answered at its deadline. The buffer stays ours until the device has
+ * released it. A put continues, so that the work is not lost, unless the tier closes. */
 static void abandon(struct tierce__disk *d, struct sweep *s, struct tierce__disk_op *op)
 {
     op->req = NULL;
@@ -281,7 +283,7 @@ static void start_get(struct tierce__disk *d, struct tierce__tier_req *req,
 static void evict_ahead(struct tierce__disk *d)
 {
     uint64_t left = d->data_cap - tierce__space_used(d->space);
-    if (left < d->evict_bytes / 2 && d->limbo_bytes == 0 && tierce__disk_evict(d, 0))
+    if (left < tierce__disk_evict_batch(d) / 2 && d->limbo_bytes == 0 && tierce__disk_evict(d, 0))
         tierce__disk_want_commit(d, true);
 }
 
@@ -289,10 +291,17 @@ static void evict_ahead(struct tierce__disk *d)
 static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
 {
     bool full = tierce__index_count(d->table.index) >= d->chunk_count_max;
+    uint64_t blocked = tierce__disk_blocked(d);
+    if (blocked > 0 && bytes > d->data_cap - blocked) {
+        tierce__disk_want_growth(d, d->allocated);
+        return TIERCE_E_FULL; /* all that there is would not be enough */
+    }
     int rc = full ? TIERCE_E_FULL : tierce__space_take(d->space, offset, bytes);
     if (rc == TIERCE_E_FULL) {
-        /* What is in limbo may be enough, or may have been too scattered: wait for it first. It
-         * has no slots to give. */
+        if (blocked > 0)
+            tierce__disk_want_growth(d, d->allocated);
+        /* The space in limbo may suffice, or may be too scattered: wait for it first. Limbo holds
+         * no free slots. */
         bool some = (!full && d->limbo_bytes >= bytes) || tierce__disk_evict(d, bytes);
         if (some && full)
             return find_space(d, offset, bytes); /* a slot is free at once */
@@ -304,24 +313,23 @@ static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
     if (rc < 0)
         return rc == TIERCE_E_LIMIT ? TIERCE_E_FULL : rc;
     uint64_t end = *offset + bytes;
-    if (end + d->grow_bytes / 2 > d->allocated && d->allocated < d->data_cap &&
-        d->grow_target == 0 && d->grow_error == 0) {
-        d->grow_least = end;
-        d->grow_target = end + d->grow_bytes < d->data_cap ? end + d->grow_bytes : d->data_cap;
-        tierce__cond_signal(&d->journal_cond);
-    }
     if (end <= d->allocated) {
+        if (end + d->grow_bytes / 2 > d->allocated && blocked == 0)
+            tierce__disk_want_growth(d, end);
         evict_ahead(d);
         return 0;
     }
     tierce__space_give(d->space, *offset, bytes);
-    if (d->grow_error == 0)
-        return TIERCE_E_MISS;
-    rc = d->grow_error;
-    d->grow_error = 0;
-    if (rc == -ENOSPC && d->limbo_bytes < bytes && tierce__disk_evict(d, bytes))
-        tierce__disk_want_commit(d, true); /* the next put may find a hole in what there is */
-    return rc;
+    if (d->grow_error != 0) {
+        rc = d->grow_error;
+        d->grow_error = 0;
+        return rc;
+    }
+    if (d->shrinking)
+        tierce__disk_want_commit(d, true);
+    else
+        tierce__disk_want_growth(d, end);
+    return TIERCE_E_MISS;
 }
 
 static struct tierce__policy_entry entry_of(const struct tierce__disk *d,
@@ -456,7 +464,7 @@ static void issue(struct tierce__disk *d, struct tierce__disk_op *op, struct tie
     tierce__list_push_back(batch, &x->node);
 }
 
-/* Writes may fill the device's queue when nobody reads, and half of it when somebody does. */
+/* Writes may fill the device's queue while there are no reads, and half of it otherwise. */
 static bool may_write(const struct tierce__disk *d)
 {
     bool reads = d->get_op != NULL || d->reads_flying > 0 || !tierce__list_empty(&d->gets);
@@ -491,8 +499,8 @@ static bool plan_write(struct tierce__disk *d, struct tierce__list *finished,
     return true;
 }
 
-/* Reads first, for somebody waits for them; but of the transfers that are begun while a write
- * could be, every fourth is one. */
+/* Reads come first, because callers wait for them; but while writes are pending, every fourth
+ * transfer is a write. */
 static void plan(struct tierce__disk *d, struct tierce__list *finished, struct tierce__list *batch)
 {
     while (!tierce__list_empty(&d->free_xfers)) {
@@ -550,8 +558,12 @@ void *tierce__disk_io_main(void *arg)
             tierce__cond_broadcast(&d->ended_cond);
         bool stop = d->io_stop && d->io_idle;
         d->polling = true;
-        uint64_t deadline = d->next_deadline;
+        uint64_t deadline = d->next_deadline, room = d->allocated;
+        bool tells_full = d->full_is_untold;
+        d->full_is_untold = false;
         tierce__lock_drop(&d->lock);
+        if (tells_full)
+            tierce__disk_tell_full(d, room);
         submit_batch(d, &batch);
         free_spent(d, &spent);
         tierce__disk_answer(&finished);

@@ -137,7 +137,8 @@ static bool is_good(struct tierce__journal_reader *r, const uint8_t *page)
         return false;
     if (tierce__load_le64(page + AT_SUM) != XXH3_64bits(page + AT_VERSION, PAGE - AT_VERSION))
         return false;
-    if (tierce__load_le64(page + AT_PAGE) != r->page || tierce__load_le32(page + AT_USED) > ROOM)
+    if (tierce__load_le64(page + AT_PAGE) != r->page || tierce__load_le32(page + AT_USED) > ROOM ||
+        tierce__load_le64(page + AT_CAPACITY) > UINT32_MAX)
         return false;
     return r->good == 0 || tierce__load_le64(page + AT_EPOCH) == r->epoch;
 }
@@ -180,6 +181,50 @@ void tierce__journal_read(struct tierce__journal_reader *reader, const uint8_t *
     }
 }
 
+uint64_t tierce__journal_pages_live(uint64_t count)
+{
+    return count / (ROOM / (TIERCE__JOURNAL_PUT_BYTES + TIERCE__JOURNAL_NS_BYTES)) + 3;
+}
+
+uint64_t tierce__journal_pages_max(uint64_t slot_count)
+{
+    uint64_t dels = slot_count < TIERCE__JOURNAL_DELS_MAX ? slot_count : TIERCE__JOURNAL_DELS_MAX;
+    return 2 * tierce__journal_pages_live(slot_count) +
+           dels / (ROOM / TIERCE__JOURNAL_DEL_BYTES / 2) + 4;
+}
+
+static void ignore_record(void *arg, const struct tierce__journal_record *record)
+{
+    (void)arg;
+    (void)record;
+}
+
+int tierce__journal_probe(struct tierce__vfs *vfs, struct tierce__vfs_file *file, uint64_t length,
+                          uint64_t slot_count, uint64_t *capacity)
+{
+    uint64_t bound = tierce__journal_pages_max(slot_count) + EXTEND_PAGES;
+    uint64_t count = (length + PAGE - 1) / PAGE, whole = length / PAGE;
+    uint64_t last = count <= bound || whole < READ_PAGES ? whole : READ_PAGES;
+    uint8_t *pages = tierce__alloc_aligned(PAGE, (size_t)READ_PAGES * PAGE);
+    struct tierce__journal_reader probe = {0};
+    int rc = pages != NULL ? 0 : -ENOMEM;
+    while (rc == 0 && probe.good == 0 && probe.page < last) {
+        /* The first page that is good; nearly always the first. */
+        uint64_t n = probe.page == 0 ? 1 : last - probe.page;
+        n = n < READ_PAGES ? n : READ_PAGES;
+        rc = vfs->ops->read(vfs, file, pages, (size_t)n * PAGE, probe.page * PAGE);
+        for (uint64_t i = 0; rc == 0 && i < n && probe.good == 0; i++)
+            tierce__journal_read(&probe, pages + i * PAGE, 1, ignore_record, NULL);
+    }
+    tierce__free(pages);
+    uint64_t largest = probe.capacity > slot_count ? probe.capacity : slot_count;
+    if (rc == 0 && count > tierce__journal_pages_max(largest) + EXTEND_PAGES)
+        rc = TIERCE_E_LIMIT;
+    if (rc == 0)
+        *capacity = probe.capacity;
+    return rc;
+}
+
 int tierce__journal_read_file(struct tierce__journal_reader *reader, struct tierce__vfs *vfs,
                               struct tierce__vfs_file *file, tierce__journal_visit_fn *visit,
                               void *arg)
@@ -214,6 +259,11 @@ static const uint8_t mark_magic[8] = {'T', 'R', 'C', 'E', 'S', 'Y', 'N', 'C'};
 /* Offsets in a mark. */
 enum { MARK_MAGIC = 0, MARK_SUM = 8, MARK_EPOCH = 16, MARK_PAGES = 24 };
 
+bool tierce__journal_mark_has_magic(const uint8_t *at)
+{
+    return memcmp(at + MARK_MAGIC, mark_magic, sizeof(mark_magic)) == 0;
+}
+
 static uint64_t mark_sum(const uint8_t *at)
 {
     return XXH3_64bits(at + MARK_EPOCH, TIERCE__JOURNAL_MARK_BYTES - MARK_EPOCH);
@@ -228,7 +278,7 @@ struct tierce__journal_mark tierce__journal_mark_read(struct tierce__vfs *vfs, c
         return mark;
     int rc = vfs->ops->read(vfs, file, at, sizeof(at), 0);
     vfs->ops->close(vfs, file);
-    if (rc == 0 && memcmp(at + MARK_MAGIC, mark_magic, sizeof(mark_magic)) == 0 &&
+    if (rc == 0 && tierce__journal_mark_has_magic(at) &&
         tierce__load_le64(at + MARK_SUM) == mark_sum(at)) {
         mark.epoch = tierce__load_le64(at + MARK_EPOCH);
         mark.pages = tierce__load_le64(at + MARK_PAGES);
@@ -287,7 +337,7 @@ int tierce__journal_start(struct tierce__journal *journal, const char *path, uin
 {
     struct tierce__vfs_file *file;
     int rc = journal->vfs->ops->open(journal->vfs, &file, path,
-                                     TIERCE__VFS_CREATE | TIERCE__VFS_TRUNCATE);
+                                     TIERCE__VFS_CREATE | TIERCE__VFS_EXCLUSIVE);
     if (rc == 0)
         tierce__journal_resume(journal, file, epoch, capacity, 0);
     return rc;

@@ -10,8 +10,8 @@
  * records that add and remove chunks. docs/format/disk.md has it byte by byte.
  *
  * A page is written once and never again: records that were synced cannot be lost to a torn
- * rewrite. Each page can be read alone. Reading takes every page that proves itself, wherever it
- * stands; what is missing between good pages is reported as a gap and left to the owner.
+ * rewrite. Each page can be read alone. Reading accepts every valid page at any position; missing
+ * pages between valid ones are reported as a gap and left to the owner.
  *
  * Thread: one at a time per object. Writing blocks on the disk; nothing allocates after create.
  */
@@ -55,7 +55,7 @@ struct tierce__journal_record {
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-/* What reading has seen so far; start from zeroes. */
+/* The state of reading a journal; start from zeroes. */
 struct tierce__journal_reader {
     uint64_t page; /* number of the next page */
     uint64_t epoch;
@@ -70,6 +70,27 @@ struct tierce__journal_reader {
 
 /* Called for each record in order; key.ns etc. are as in the file, nothing is checked but form. */
 typedef void tierce__journal_visit_fn(void *arg, const struct tierce__journal_record *record);
+
+#define TIERCE__JOURNAL_DELS_MAX 4096u /* removals that one commit records */
+
+/* Slots of the largest store whose journal another process can read although its first 1 MiB is
+ * damaged. */
+#define TIERCE__JOURNAL_SCAN_SLOTS (1u << 22)
+
+/* Pages of a journal that holds `count` chunks, each of another namespace, and nothing else. */
+uint64_t tierce__journal_pages_live(uint64_t count);
+
+/* The most pages that a journal of a store with so many slots ever has: twice what is live, and a
+ * batch; then it is replaced. */
+uint64_t tierce__journal_pages_max(uint64_t slot_count);
+
+/*
+ * The capacity that the first good page tells, 0 if there is none, of a file that claims to be the
+ * journal of a store with `slot_count` slots, or with as many as the page says. TIERCE_E_LIMIT for
+ * a file that is longer than either can have made; it costs no more than the reading of 1 MiB then.
+ */
+TIERCE_MUSTUSE int tierce__journal_probe(struct tierce__vfs *vfs, struct tierce__vfs_file *file,
+                                         uint64_t length, uint64_t slot_count, uint64_t *capacity);
 
 /* Whether the first 8 bytes are those of a journal's page of any version. */
 bool tierce__journal_has_magic(const uint8_t *page);
@@ -89,10 +110,10 @@ TIERCE_MUSTUSE int tierce__journal_read_file(struct tierce__journal_reader *read
 /* ---- the mark -------------------------------------------------------------------------------- */
 
 /*
- * How much of which journal was synced, in a file beside it: what tells a journal that has lost its
+ * The synced length of a journal, in a file beside it. It distinguishes a journal that has lost its
  * end from one whose end was never synced. It is written after each sync of the journal, and synced
- * itself only when the tier closes; so what it says is always true, though after a power cut it may
- * be late and say less.
+ * itself only when the tier closes. So it is always true, but after a power cut it may be old and
+ * cover less.
  */
 struct tierce__journal_mark {
     uint64_t epoch;
@@ -102,14 +123,16 @@ struct tierce__journal_mark {
 #define TIERCE__JOURNAL_MARK_NAME  "journal.synced"
 #define TIERCE__JOURNAL_MARK_BYTES 32u
 
+/* Whether the first 8 bytes are those of a mark. */
+bool tierce__journal_mark_has_magic(const uint8_t *at);
 /* Zeroes if there is none that proves itself. */
 struct tierce__journal_mark tierce__journal_mark_read(struct tierce__vfs *vfs, const char *path);
 TIERCE_MUSTUSE int tierce__journal_mark_write(const struct tierce__journal_mark *mark,
                                               struct tierce__vfs *vfs,
                                               struct tierce__vfs_file *file);
 
-/* Pages that were synced and are not there, behind the last good one. Where another process may be
- * writing, the mark has to be read before the journal. */
+/* The number of synced pages that are missing after the last valid one. If another process may be
+ * writing, the mark must be read before the journal. */
 uint64_t tierce__journal_lost(const struct tierce__journal_mark *mark,
                               const struct tierce__journal_reader *reader);
 
@@ -134,8 +157,8 @@ TIERCE_MUSTUSE int tierce__journal_init(struct tierce__journal *journal, struct 
 /* Closes the file, if any, and frees the buffer. A zeroed object is accepted. */
 void tierce__journal_fini(struct tierce__journal *journal);
 
-/* Makes an empty journal at `path`, replacing what is there. Nothing is written before add and
- * write. Errors: those of open. */
+/* Makes an empty journal at `path`. Nothing is written before add and write. Errors: those of open;
+ * -EEXIST if anything has that name. */
 TIERCE_MUSTUSE int tierce__journal_start(struct tierce__journal *journal, const char *path,
                                          uint64_t epoch, uint64_t capacity);
 
@@ -147,7 +170,7 @@ void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_
  * Appends a record; writes when the buffer is full. `digest` is what key.ns of a PUT or DEL stands
  * for (a number of one file always for the same): each page names the namespaces it uses, so that
  * it can be read without any other. NULL for DAY. After any error the object must not be written to
- * again: what the file holds then is not known.
+ * again, because the contents of the file are unknown.
  */
 TIERCE_MUSTUSE int tierce__journal_add(struct tierce__journal *journal,
                                        const struct tierce__journal_record *record,

@@ -45,7 +45,8 @@ static int open_lock(struct tierce__disk *d)
 {
     pthread_once(&held_once, init_held);
     tierce__lock_take(&held_lock);
-    d->lock_fd = open(d->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    d->lock_fd = openat(d->vfs->folder, TIERCE__DISK_LOCK,
+                        O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     int rc = d->lock_fd >= 0 ? 0 : -errno;
     if (rc == 0)
         tierce__list_push_back(&held, &d->held_node);

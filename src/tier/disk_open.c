@@ -25,7 +25,6 @@
 #define EVICT_BYTES_MAX (256ULL << 20) /* cap / 64 of a large disk would be too much at once */
 #define EVICT_CAP_MIN   (1ULL << 30)   /* smaller stores evict one by one, exactly by policy */
 #define GROW_BYTES_MAX  (256ULL << 20)
-#define LIMBO_MAX       4096u
 #define FILTER_PLACES   65536u
 #define PAGE            TIERCE__JOURNAL_PAGE
 
@@ -33,21 +32,7 @@
 
 static uint32_t limbo_room(uint32_t chunk_count_max)
 {
-    return chunk_count_max < LIMBO_MAX ? chunk_count_max : LIMBO_MAX;
-}
-
-/* Pages of a journal that holds `count` chunks, each of another namespace, and nothing else. */
-static uint64_t live_pages(uint64_t count)
-{
-    uint64_t room = PAGE - TIERCE__JOURNAL_HEAD;
-    return count / (room / (TIERCE__JOURNAL_PUT_BYTES + TIERCE__JOURNAL_NS_BYTES)) + 3;
-}
-
-/* A journal may hold twice what is live, and a batch; then a copy is written beside it. */
-static uint64_t journal_pages_max(uint32_t count)
-{
-    uint64_t room = PAGE - TIERCE__JOURNAL_HEAD;
-    return 2 * live_pages(count) + limbo_room(count) / (room / TIERCE__JOURNAL_DEL_BYTES / 2) + 4;
+    return chunk_count_max < TIERCE__JOURNAL_DELS_MAX ? chunk_count_max : TIERCE__JOURNAL_DELS_MAX;
 }
 
 static uint64_t text_reserve(uint64_t cap)
@@ -58,10 +43,11 @@ static uint64_t text_reserve(uint64_t cap)
     return bytes < (16ULL << 20) ? bytes : 16ULL << 20;
 }
 
-/* What the cap has to keep free of data for `count` chunks. */
+/* The part of the cap that must stay free of data for `count` chunks. */
 static uint64_t reserve(uint64_t cap, uint32_t count)
 {
-    return (journal_pages_max(count) + live_pages(count)) * PAGE + text_reserve(cap);
+    return (tierce__journal_pages_max(count) + tierce__journal_pages_live(count)) * PAGE +
+           text_reserve(cap);
 }
 
 static uint64_t at_most(uint64_t value, uint64_t bound)
@@ -84,7 +70,8 @@ static int set_sizes(struct tierce__disk *d, const struct tierce__disk_opts *opt
     d->cap_bytes = cap;
     d->chunk_count_max = (uint32_t)count;
     d->data_cap = (cap - reserve(cap, d->chunk_count_max)) & ~(uint64_t)(PAGE - 1);
-    d->journal_pages_max = journal_pages_max(d->chunk_count_max);
+    d->blocked_from = d->data_cap;
+    d->journal_pages_max = tierce__journal_pages_max(d->chunk_count_max);
     d->text_bytes_max = text_reserve(cap) - PAGE; /* the mark has a page of it */
     d->limbo_room = limbo_room(d->chunk_count_max);
     d->queue_bytes_max =
@@ -115,17 +102,11 @@ struct replay {
     bool rewrite;  /* the journal says what is not so, or has holes */
 };
 
-static void ignore_record(void *arg, const struct tierce__journal_record *record)
-{
-    (void)arg;
-    (void)record;
-}
-
 /* Opens the journal and finds how many slots its chunks may need: those of the store that wrote
  * it, which may have had a larger cap. */
 static int open_journal(struct tierce__disk *d, struct replay *r, uint32_t *slot_count)
 {
-    int rc = d->vfs->ops->open(d->vfs, &r->file, d->journal_path, 0);
+    int rc = d->vfs->ops->open(d->vfs, &r->file, TIERCE__DISK_JOURNAL, 0);
     if (rc == -ENOENT)
         return 0;
     if (rc < 0)
@@ -134,19 +115,10 @@ static int open_journal(struct tierce__disk *d, struct replay *r, uint32_t *slot
     if (length < 0)
         return (int)length;
     r->journal_length = (uint64_t)length;
-    uint8_t *page = tierce__alloc_aligned(PAGE, PAGE);
-    if (page == NULL)
-        return -ENOMEM;
-    /* The first page that is good; nearly always the first. */
-    struct tierce__journal_reader probe = {0};
-    while (rc == 0 && probe.good == 0 && (probe.page + 1) * PAGE <= r->journal_length) {
-        rc = d->vfs->ops->read(d->vfs, r->file, page, PAGE, probe.page * PAGE);
-        if (rc == 0)
-            tierce__journal_read(&probe, page, 1, ignore_record, NULL);
-    }
-    tierce__free(page);
+    uint64_t capacity = 0;
+    rc = tierce__journal_probe(d->vfs, r->file, r->journal_length, *slot_count, &capacity);
     uint64_t most = r->journal_length / TIERCE__JOURNAL_PUT_BYTES + 1;
-    uint64_t wanted = at_most(probe.capacity, most);
+    uint64_t wanted = at_most(capacity, most);
     if (wanted > *slot_count)
         *slot_count = (uint32_t)at_most(wanted, CHUNK_COUNT_MAX);
     return rc;
@@ -158,38 +130,18 @@ static void log_damage(const struct tierce__disk *d, const struct replay *r, uin
         r->reader.damaged_records == 0 && dropped == 0)
         return;
     tierce__log(TIERCE_LOG_WARN, "disk_journal_damaged",
-                "path=%s pages=%llu bad_pages=%llu missing_pages=%llu lost_at_end=%llu "
+                "path=%s/" TIERCE__DISK_JOURNAL
+                " pages=%llu bad_pages=%llu missing_pages=%llu lost_at_end=%llu "
                 "records_dropped=%llu",
-                d->journal_path, (unsigned long long)r->reader.good,
-                (unsigned long long)r->reader.bad, (unsigned long long)r->reader.missing,
-                (unsigned long long)r->lost,
+                d->folder, (unsigned long long)r->reader.good, (unsigned long long)r->reader.bad,
+                (unsigned long long)r->reader.missing, (unsigned long long)r->lost,
                 (unsigned long long)(dropped + r->reader.damaged_records));
-}
-
-/*
- * Whether a file that proves nothing is somebody else's: its first bytes are neither what our files
- * begin with nor zeros, which is what a power cut may leave of them. Such a file is not touched.
- */
-static int check_ours(struct tierce__disk *d, struct tierce__vfs_file *file, uint64_t length,
-                      bool (*has_magic)(const uint8_t *page))
-{
-    static const uint8_t zeros[8];
-    if (length < sizeof(zeros)) /* too short to tell, and ours are whole pages */
-        return length == 0 ? 0 : TIERCE_E_FORMAT;
-    uint8_t *page = tierce__alloc_aligned(PAGE, PAGE);
-    if (page == NULL)
-        return -ENOMEM;
-    int rc = d->vfs->ops->read(d->vfs, file, page, at_most(length, PAGE), 0);
-    if (rc == 0 && !has_magic(page) && memcmp(page, zeros, sizeof(zeros)) != 0)
-        rc = TIERCE_E_FORMAT;
-    tierce__free(page);
-    return rc;
 }
 
 static int read_journal(struct tierce__disk *d, struct replay *r)
 {
     uint32_t slot_count = d->chunk_count_max;
-    d->opening = d->journal_path;
+    d->opening = TIERCE__DISK_JOURNAL;
     int rc = open_journal(d, r, &slot_count);
     if (rc == 0)
         rc = tierce__disk_table_init(&d->table, slot_count, d->namespaces);
@@ -201,7 +153,7 @@ static int read_journal(struct tierce__disk *d, struct replay *r)
     if (rc == 0)
         rc = d->table.status;
     if (rc == 0 && r->file != NULL && r->reader.good == 0)
-        rc = check_ours(d, r->file, r->journal_length, tierce__journal_has_magic);
+        rc = tierce__disk_check_journal(d, r->file, r->journal_length);
     if (rc == TIERCE_E_VERSION)
         tierce__log(TIERCE_LOG_ERROR, "disk_version_newer",
                     "path=%s this_build=%u hint=\"a newer build wrote this store; "
@@ -209,7 +161,7 @@ static int read_journal(struct tierce__disk *d, struct replay *r)
                     d->folder, TIERCE__JOURNAL_VERSION);
     if (rc < 0)
         return rc;
-    struct tierce__journal_mark mark = tierce__journal_mark_read(d->vfs, d->mark_path);
+    struct tierce__journal_mark mark = tierce__journal_mark_read(d->vfs, TIERCE__JOURNAL_MARK_NAME);
     r->lost = tierce__journal_lost(&mark, &r->reader);
     log_damage(d, r, d->table.dropped);
     r->rewrite = r->file == NULL || r->reader.good == 0 || r->reader.missing > 0 || r->lost > 0 ||
@@ -228,8 +180,8 @@ static bool head_is_right(struct tierce__disk *d, const struct tierce__disk_chun
            XXH3_64bits(page, PAGE) == c->head_sum;
 }
 
-/* Claims the space of every chunk, newest first, so that where two overlap the later one is
- * right; what does not fit the file, the cap or the others is dropped. */
+/* Claims the space of every chunk, newest first, so that of two overlapping chunks the later one is
+ * kept; a chunk beyond the file or the cap, or that overlaps another one, is dropped. */
 static int claim_space(struct tierce__disk *d, struct replay *r, const uint32_t *slots,
                        uint64_t file_length)
 {
@@ -270,7 +222,7 @@ static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t 
         memcpy(parent.hash, c->parent, sizeof(parent.hash));
         uint32_t parent_slot = tierce__index_find(d->table.index, &parent);
         if (parent_slot != TIERCE__INDEX_NONE && d->table.chunks[parent_slot].seq >= c->seq)
-            parent_slot = TIERCE__INDEX_NONE; /* the policy has not heard of it yet */
+            parent_slot = TIERCE__INDEX_NONE; /* the parent is not in the policy yet */
         d->policy->ops->insert(d->policy, slots[i],
                                &(struct tierce__policy_entry){.key = tierce__key_spread(key),
                                                               .bytes = c->object_bytes,
@@ -304,7 +256,7 @@ static int rebuild(struct tierce__disk *d, struct replay *r, uint64_t file_lengt
     uint32_t *slots = tierce__disk_table_sorted(&d->table);
     if (slots == NULL)
         return -ENOMEM;
-    int rc = tierce__space_reserve(d->space, d->table.slot_count);
+    int rc = tierce__space_reserve(d->space, d->table.slot_count + 1);
     if (rc == 0)
         rc = claim_space(d, r, slots, file_length);
     if (rc == 0) {
@@ -316,80 +268,11 @@ static int rebuild(struct tierce__disk *d, struct replay *r, uint64_t file_lengt
     return rc;
 }
 
-/* ---- texts of namespaces --------------------------------------------------------------------- */
-
-/* Marks the namespaces that the journal names, in ns_texts. */
-static void mark_named(struct tierce__disk *d)
-{
-    for (uint32_t i = 0; i < TIERCE__DISK_NS_MAX; i++)
-        if (d->table.ns_of[i] != 0)
-            d->ns_texts[d->table.ns_of[i] - 1] = 1;
-}
-
-/* The id of the namespace that a file in ns/ is named after, or -1. */
-static int64_t id_of_name(struct tierce__disk *d, const char *name)
-{
-    uint8_t digest[TIERCE_HASH_BYTES];
-    if (!tierce__hex_decode(digest, sizeof(digest), name))
-        return -1;
-    uint32_t count = tierce__namespaces_count(d->namespaces);
-    for (uint32_t id = 0; id < count; id++)
-        if (memcmp(tierce__namespaces_digest(d->namespaces, id), digest, sizeof(digest)) == 0)
-            return id;
-    return -1;
-}
-
-/* Takes in one file of ns/: loads the text of a namespace that is named, and removes all else that
- * may be ours. Somebody's folder, or what cannot be removed, is no reason to refuse a store. */
-static int sort_text(struct tierce__disk *d, const char *path, const char *name, uint8_t *used)
-{
-    struct stat st;
-    int64_t id = id_of_name(d, name), bytes = 0;
-    bool regular = lstat(path, &st) == 0 && S_ISREG(st.st_mode);
-    if (regular && id >= 0 && d->ns_texts[id] != 0)
-        bytes = tierce__disk_load_text(d->vfs, d->folder, d->namespaces, (uint32_t)id);
-    if (bytes < 0)
-        return (int)bytes;
-    if (bytes > 0) {
-        used[id] = 1;
-        d->text_bytes += tierce__round_up((uint64_t)bytes, PAGE);
-        return 0;
-    }
-    if (!regular || d->vfs->ops->unlink(d->vfs, path) < 0)
-        tierce__log(TIERCE_LOG_WARN, "disk_stray_skipped",
-                    "path=\"%s\" hint=\"it is not Tierce's; move it out of the store\"", path);
-    return 0;
-}
-
-/* Loads the texts of namespaces that are named, removes the others, and counts what is left. */
-static int sort_texts(struct tierce__disk *d)
-{
-    d->opening = d->ns_folder;
-    mark_named(d);
-    uint8_t *used = tierce__calloc(TIERCE__DISK_NS_MAX, 1);
-    DIR *dir = used != NULL ? opendir(d->ns_folder) : NULL;
-    int rc = dir != NULL ? 0 : used == NULL ? -ENOMEM : -errno;
-    struct dirent *entry;
-    while (rc == 0 && (entry = readdir(dir)) != NULL) {
-        if (entry->d_name[0] == '.')
-            continue;
-        char *path = tierce__join_path(d->ns_folder, entry->d_name);
-        rc = path != NULL ? sort_text(d, path, entry->d_name, used) : -ENOMEM;
-        tierce__free(path);
-    }
-    if (dir != NULL)
-        closedir(dir);
-    if (rc == 0)
-        memcpy(d->ns_texts, used, TIERCE__DISK_NS_MAX);
-    tierce__free(used);
-    return rc;
-}
-
 /* ---- repair ---------------------------------------------------------------------------------- */
 
-/* Goes on with the journal that is there, less what follows its last good page: a page that is
- * appended now must not be followed by one of an earlier life. It is synced in any case: whoever
- * wrote it may have been killed before he could, and from here on its chunks count as durable. */
+/* Continues the existing journal, and truncates it after its last valid page: an appended page must
+ * not be followed by a page of an earlier process. The journal is synced in every case: its writer
+ * may have been killed before it could, and from now on its chunks count as durable. */
 static int resume_journal(struct tierce__disk *d, struct replay *r)
 {
     uint64_t good = r->reader.end * PAGE;
@@ -414,12 +297,15 @@ static int resume_journal(struct tierce__disk *d, struct replay *r)
     return 0;
 }
 
-/* Removes what a compaction left that did not come to its end. */
+/* Removes what a compaction left that did not come to its end; it is ours. */
 static int remove_leftover(struct tierce__disk *d)
 {
-    d->opening = d->journal_new_path;
-    int rc = d->vfs->ops->unlink(d->vfs, d->journal_new_path);
-    return rc == -ENOENT ? 0 : rc;
+    if (!d->has_leftover)
+        return 0;
+    d->opening = TIERCE__DISK_JOURNAL_NEW;
+    int rc = d->vfs->ops->unlink(d->vfs, TIERCE__DISK_JOURNAL_NEW);
+    d->has_leftover = rc < 0;
+    return rc;
 }
 
 /* Makes the files agree with the index. */
@@ -429,21 +315,21 @@ static int repair(struct tierce__disk *d, struct replay *r, uint64_t file_length
     bool too_long = r->reader.end > d->journal_pages_max;
     bool other_size = r->reader.capacity != d->table.slot_count;
     if (rc == 0)
-        d->opening = d->journal_path;
+        d->opening = TIERCE__DISK_JOURNAL;
     if (rc == 0 && (r->rewrite || too_long || other_size))
         rc = tierce__disk_compact(d);
     else if (rc == 0)
         rc = resume_journal(d, r);
     /* Only now: until here the old journal may have needed the bytes beyond. */
     if (rc == 0 && file_length > d->data_cap) {
-        d->opening = d->data_path;
+        d->opening = TIERCE__DISK_DATA;
         rc = d->vfs->ops->truncate(d->vfs, d->data, d->data_cap);
         file_length = d->data_cap;
     }
     d->allocated = file_length;
     if (rc == 0) {
-        d->opening = d->folder;
-        rc = d->vfs->ops->sync_folder(d->vfs, d->folder);
+        d->opening = ".";
+        rc = d->vfs->ops->sync_folder(d->vfs, ".");
     }
     return rc;
 }
@@ -460,19 +346,27 @@ static int make_policy(struct tierce__disk *d, const struct tierce__disk_opts *o
                                                   .ttl = opts->ttl_ms * 1000000});
 }
 
-static int make_folder(struct tierce__disk *d, const char *path)
+/* Makes the folder and holds it: whatever becomes of its name, this one is the store. */
+static int enter_folder(struct tierce__disk *d)
 {
-    d->opening = path;
-    return d->vfs->ops->make_folder(d->vfs, path);
+    d->opening = ".";
+    int rc = d->vfs->ops->make_folder(d->vfs, d->folder);
+    return rc < 0 ? rc : d->vfs->ops->enter(d->vfs, d->folder);
 }
 
-/* Sums are no seal: whoever may write here can make chunks that verify. */
+static int make_texts_folder(struct tierce__disk *d)
+{
+    d->opening = TIERCE__DISK_NS;
+    return d->vfs->ops->make_folder(d->vfs, TIERCE__DISK_NS);
+}
+
+/* Sums are no signature: a user with write permission here can forge chunks that verify. */
 static void warn_of_others(const struct tierce__disk *d)
 {
     struct stat st;
-    if (stat(d->folder, &st) == 0 && (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+    if (fstat(d->vfs->folder, &st) == 0 && (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
         tierce__log(TIERCE_LOG_WARN, "store_folder_writable",
-                    "path=\"%s\" mode=%04o hint=\"others than its owner can write to it and so "
+                    "path=\"%s\" mode=%04o hint=\"users other than its owner can write to it and "
                     "choose what is loaded: chmod go-w\"",
                     d->folder, (unsigned)st.st_mode & 07777u);
 }
@@ -481,15 +375,15 @@ static void warn_of_others(const struct tierce__disk *d)
 static void warn_of_room(const struct tierce__disk *d)
 {
     struct statvfs st;
-    if (statvfs(d->folder, &st) != 0 || st.f_blocks == 0)
+    if (fstatvfs(d->vfs->folder, &st) != 0 || st.f_blocks == 0)
         return;
     uint64_t there = d->allocated + (uint64_t)st.f_bavail * st.f_frsize;
     if (there < d->data_cap)
         tierce__log(
             TIERCE_LOG_WARN, "store_folder_too_small",
             "path=\"%s\" size=%" PRIu64 " there=%" PRIu64
-            " hint=\"the file system has less room than the store may take: when it is full, "
-            "nothing more is written; lower disk.size\"",
+            " hint=\"the file system has less room than the store may take: it will keep to what "
+            "there is; make room, or lower disk.size\"",
             d->folder, d->cap_bytes, there);
 }
 
@@ -497,28 +391,30 @@ static void warn_of_room(const struct tierce__disk *d)
 static int64_t open_data(struct tierce__disk *d, bool buffered)
 {
     unsigned flags = TIERCE__VFS_CREATE | (buffered ? 0 : TIERCE__VFS_DIRECT);
-    d->opening = d->data_path;
-    int rc = d->vfs->ops->open(d->vfs, &d->data, d->data_path, flags);
+    d->opening = TIERCE__DISK_DATA;
+    int rc = d->vfs->ops->open(d->vfs, &d->data, TIERCE__DISK_DATA, flags);
     return rc == 0 ? d->vfs->ops->length(d->vfs, d->data) : rc;
 }
 
 static int read_back(struct tierce__disk *d, const struct tierce__disk_opts *opts)
 {
     struct replay r = {0};
-    int rc = read_journal(d, &r);
+    int rc = tierce__disk_check_contents(d);
     if (rc == 0)
-        rc = make_folder(d, d->ns_folder);
+        rc = read_journal(d, &r);
+    if (rc == 0)
+        rc = make_texts_folder(d);
     int64_t length = rc == 0 ? open_data(d, opts->buffered) : 0;
     if (length < 0)
         rc = (int)length;
-    if (rc == 0 && r.file == NULL)
-        rc = check_ours(d, d->data, (uint64_t)length, tierce__chunk_has_magic);
+    if (rc == 0)
+        rc = tierce__disk_check_data(d, (uint64_t)length, r.file != NULL);
     if (rc == 0)
         rc = make_policy(d, opts);
     if (rc == 0)
         rc = rebuild(d, &r, (uint64_t)length);
     if (rc == 0)
-        rc = sort_texts(d);
+        rc = tierce__disk_sort_texts(d);
     if (rc == 0)
         rc = repair(d, &r, (uint64_t)length);
     if (r.file != NULL)
@@ -531,21 +427,13 @@ static int read_back(struct tierce__disk *d, const struct tierce__disk_opts *opt
 static int make_parts(struct tierce__disk *d, const struct tierce__disk_opts *opts)
 {
     d->folder = tierce__strdup(opts->path);
-    d->lock_path = tierce__join_path(opts->path, "lock");
-    d->ns_folder = tierce__join_path(opts->path, "ns");
-    d->journal_path = tierce__join_path(opts->path, "journal");
-    d->journal_new_path = tierce__join_path(opts->path, "journal.new");
-    d->mark_path = tierce__join_path(opts->path, TIERCE__JOURNAL_MARK_NAME);
-    d->data_path = tierce__join_path(opts->path, "data");
     d->limbo = tierce__calloc(d->limbo_room, sizeof(*d->limbo));
     d->records = tierce__calloc(TIERCE__DISK_BATCH, sizeof(*d->records));
     d->ns_numbers = tierce__calloc(TIERCE__DISK_NS_MAX, sizeof(*d->ns_numbers));
     d->ns_texts = tierce__calloc(TIERCE__DISK_NS_MAX, sizeof(*d->ns_texts));
     if (opts->admit_second)
         d->admitted = tierce__calloc(FILTER_PLACES, sizeof(*d->admitted));
-    bool whole = d->folder != NULL && d->lock_path != NULL && d->ns_folder != NULL &&
-                 d->journal_path != NULL && d->journal_new_path != NULL && d->mark_path != NULL &&
-                 d->data_path != NULL && d->limbo != NULL && d->records != NULL &&
+    bool whole = d->folder != NULL && d->limbo != NULL && d->records != NULL &&
                  d->ns_numbers != NULL && d->ns_texts != NULL &&
                  (d->admitted != NULL || !opts->admit_second);
     int rc = whole ? tierce__disk_io_init(d) : -ENOMEM;
@@ -610,12 +498,6 @@ void tierce__disk_free(struct tierce__disk *d)
     tierce__free(d->ns_numbers);
     tierce__free(d->records);
     tierce__free(d->limbo);
-    tierce__free(d->data_path);
-    tierce__free(d->mark_path);
-    tierce__free(d->journal_new_path);
-    tierce__free(d->journal_path);
-    tierce__free(d->ns_folder);
-    tierce__free(d->lock_path);
     tierce__free(d->folder);
     tierce__cond_fini(&d->ended_cond);
     tierce__cond_fini(&d->journal_cond);
@@ -634,7 +516,7 @@ static void register_pool(struct tierce__disk *d, const struct tierce__pool *poo
     d->vfs->ops->use_memory(d->vfs, base, bytes);
 }
 
-/* What would be right where a file or folder was wrong. */
+/* The remedy for an unusable file or folder. */
 static const char *advice(int rc)
 {
     switch (rc) {
@@ -642,39 +524,49 @@ static const char *advice(int rc)
     case -EINVAL:
     case -ENOTDIR:
     case -EEXIST:
+        return "it is not of the expected kind: a store is a folder with regular files and the "
+               "folder ns/; move it away, or set disk.path to another folder";
     case -ELOOP:
-        return "something else is in its place: a store is a folder with files of its own, and ns/ "
-               "in it; move that away, or name another folder";
+        return "it is a symbolic link, and a store follows no links in its folder: move it away, "
+               "or set disk.path to another folder";
+    case TIERCE_E_LIMIT:
+        return "it is longer than a journal of this store can be: move it away; the store then "
+               "begins empty";
     case -ENOENT:
-        return "the folder that it shall be made in has to exist";
+        return "the parent folder must exist: create it";
     case -EACCES:
     case -EPERM:
-        return "the user of this process has to be able to read and write it";
+        return "the user of this process must be able to read and write it: change its owner or "
+               "mode";
     case -EROFS:
-        return "it has to be on a file system that can be written";
+        return "it must be on a writable file system";
     case -ENOSPC:
     case -EDQUOT:
-        return "there has to be room on the file system for the journal and a copy of it";
+        return "the file system must have room for the journal and a copy of it: free space, or "
+               "lower disk.size";
     case -EMFILE:
     case -ENFILE:
         return "no more files can be opened: raise the limit (ulimit -n)";
     case TIERCE_E_LOCKED:
-        return "another process has the store open: end it, or give each a folder of its own";
+        return "another process has the store open: end it, or set disk.path to another folder";
     case TIERCE_E_FORMAT:
-        return "a file of that name is there that is not Tierce's: move it away, or name another "
-               "folder";
+        return "a file of that name does not belong to Tierce: move it away, or set disk.path to "
+               "another folder";
     case -EIO:
         return "the device fails; the kernel's log may say how";
     default:
-        return "name another folder";
+        return "set disk.path to another folder";
     }
 }
 
 static void log_refusal(const struct tierce__disk *d, int rc)
 {
-    if (d->opening != NULL && rc != -ENOMEM && rc != TIERCE_E_VERSION) /* that has said so */
-        tierce__log(TIERCE_LOG_ERROR, "disk_open_failed", "path=\"%s\" reason=\"%s\" hint=\"%s\"",
-                    d->opening, tierce_strerror(rc), advice(rc));
+    if (d->opening == NULL || rc == -ENOMEM || rc == TIERCE_E_VERSION) /* that has said so */
+        return;
+    bool is_folder = strcmp(d->opening, ".") == 0;
+    tierce__log(TIERCE_LOG_ERROR, "disk_open_failed", "path=\"%s%s%s\" reason=\"%s\" hint=\"%s\"",
+                d->folder, is_folder ? "" : "/", is_folder ? "" : d->opening, tierce_strerror(rc),
+                advice(rc));
 }
 
 int tierce__disk_open(struct tierce__tier **out, const struct tierce__disk_opts *opts)
@@ -707,9 +599,11 @@ int tierce__disk_open(struct tierce__tier **out, const struct tierce__disk_opts 
     if (rc == 0)
         rc = make_parts(d, opts);
     if (rc == 0)
-        rc = make_folder(d, d->folder);
+        rc = enter_folder(d);
+    if (rc == 0)
+        rc = tierce__disk_check_kinds(d);
     if (rc == 0) {
-        d->opening = d->lock_path;
+        d->opening = TIERCE__DISK_LOCK;
         rc = tierce__disk_lock(d, opts->lock_wait_ms);
     }
     if (rc == 0)

@@ -16,23 +16,34 @@
  *
  *   disk.c          the tier's operations, close
  *   disk_open.c     the folder: sizes, reading back, repair
+ *   disk_files.c    which files belong to the store
+ *   disk_texts.c    the texts of namespaces in ns/
  *   disk_lock.c     one store a folder
  *   disk_table.c    slots and how a journal fills them
- *   disk_state.c    what one chunk may become, eviction, space in limbo; all under the lock
+ *   disk_state.c    states of a chunk, eviction, space in limbo; all under the lock
  *   disk_io.c       the I/O thread: queues, transfers, deadlines
  *   disk_commit.c   the journal thread: sync, append, compact, grow
+ *   disk_room.c     the permitted length of the data file
  *   disk_journal.c  the format
- *   disk_scan.c     reading a folder that is somebody else's
+ *   disk_scan.c     reading the folder of another process
  *
  * Life of a chunk:   WRITING -> DIRTY -> COMMITTING -> DURABLE -> limbo -> gone
  *                    (I/O thread)  (journal thread)    (evicted)  (its DEL is durable)
  *
- * The lock guards everything that is not said to belong to one thread. It is never held over a
+ * The lock guards every field that is not marked as owned by one thread. It is never held over a
  * call of the vfs, of done, or of a buffer's release.
  */
 
-#define TIERCE__DISK_MAGIC    0x4b534954u
-#define TIERCE__DISK_PUT_BINS 4096u
+/* Names in the folder, which the vfs has entered. */
+#define TIERCE__DISK_LOCK        "lock"
+#define TIERCE__DISK_DATA        "data"
+#define TIERCE__DISK_JOURNAL     "journal"
+#define TIERCE__DISK_JOURNAL_NEW "journal.new"
+#define TIERCE__DISK_NS          "ns"
+
+#define TIERCE__DISK_MAGIC      0x4b534954u
+#define TIERCE__DISK_PUT_BINS   4096u
+#define TIERCE__DISK_LIMBO_BINS 4096u
 
 struct tierce__disk;
 
@@ -59,14 +70,15 @@ struct tierce__disk_xfer {
     struct tierce__list node; /* free, or returned by the vfs */
 };
 
-/* A chunk that is not served any more and not yet gone from the journal. Its space is given back
- * with this, unless somebody still reads it. */
+/* A chunk that is no longer served but not yet removed from the journal. Its space is freed with
+ * this entry, unless a read is still in progress. */
 struct tierce__disk_limbo {
     struct tierce__key key;
     uint64_t seq;
     uint64_t offset;
     uint64_t object_bytes;
-    uint32_t slot; /* of a chunk that is read, or NO_SLOT */
+    uint64_t before; /* running number + 1 of the last with a key of the same bin; 0: none */
+    uint32_t slot;   /* of a chunk that is read, or NO_SLOT */
 };
 
 struct tierce__disk_slots {
@@ -81,7 +93,7 @@ struct tierce__disk {
     uint32_t magic;
 
     /* ---- set at open, then constant ---- */
-    char *folder, *lock_path, *journal_path, *journal_new_path, *mark_path, *data_path, *ns_folder;
+    char *folder; /* for messages; files are looked up in the folder that the vfs has entered */
     int lock_fd;
     struct tierce__list held_node; /* among the folders that the process holds */
     struct tierce__vfs *vfs;
@@ -120,6 +132,8 @@ struct tierce__disk {
     struct tierce__disk_limbo *limbo; /* ring [limbo_room] */
     uint32_t limbo_room;
     uint64_t limbo_head, limbo_tail; /* running numbers */
+    /* By key: running number + 1 of the newest of a bin; numbers below limbo_head have left. */
+    uint64_t limbo_by_key[TIERCE__DISK_LIMBO_BINS];
     uint64_t limbo_bytes;
     uint64_t *admitted; /* NULL, or the filter of admit_second */
     tierce__tier_watch_fn *watch;
@@ -140,8 +154,13 @@ struct tierce__disk {
     bool io_stop, io_ended, io_idle;
 
     uint64_t allocated;     /* length of the data file */
-    uint64_t grow_target;   /* 0, or what the journal thread shall allocate up to */
-    uint64_t grow_least;    /* what the put that asked needs */
+    uint64_t blocked_from;  /* up to data_cap the space is taken: the file system has no room */
+    uint64_t regrow_at;     /* no unneeded growth before it, and no retry of a failed one */
+    bool is_sparse;         /* nothing can be reserved: `allocated` is data_cap */
+    bool shrinking;         /* the file has become shorter than blocked_from */
+    bool full_is_untold;    /* for the I/O thread to log */
+    uint64_t grow_target;   /* 0, or the size to which the journal thread must allocate */
+    uint64_t grow_least;    /* the size that the requesting put needs */
     int grow_error;         /* of the last try, until a put has taken it */
     uint64_t pending_since; /* when the oldest thing to commit came up; 0: nothing to commit */
     uint64_t retry_at;      /* no commit before it, after a failure */
@@ -150,7 +169,7 @@ struct tierce__disk {
     int journal_error;      /* not 0: the journal cannot be written; puts fail with it */
     uint64_t journal_bytes; /* of the file, and of its copy while there is one */
     uint64_t text_bytes;
-    struct tierce__tier_stats stats; /* what is counted; the rest is filled in by stats() */
+    struct tierce__tier_stats stats; /* counters; stats() fills in the other fields */
     uint64_t day;
     uint64_t day_bytes;
 
@@ -181,7 +200,9 @@ struct tierce__disk {
     struct tierce__journal_record *records; /* [TIERCE__DISK_BATCH] */
     uint64_t seed;
 
-    const char *opening; /* during open: the file or folder at work, named if it is refused */
+    bool has_leftover; /* there may be a journal.new, and it is ours; and during open */
+
+    const char *opening; /* during open: the name at work, told if it is refused; "." the folder */
 };
 
 #define TIERCE__DISK_BATCH 64u
@@ -228,6 +249,8 @@ void tierce__disk_reap(struct tierce__disk *d);
 /* Evicts until the space of `bytes` is in limbo or free, or nothing can be evicted. Returns
  * whether anything was. */
 bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes);
+/* Evicts a durable chunk without reads in flight; false if limbo has no room for it. */
+bool tierce__disk_evict_slot(struct tierce__disk *d, uint32_t slot);
 /* Takes out what the policy says has expired; it is invisible at once. */
 void tierce__disk_expire(struct tierce__disk *d);
 /* Whether something is under way that will free space or make chunks evictable. */
@@ -275,6 +298,57 @@ void *tierce__disk_journal_main(void *arg);
 TIERCE_MUSTUSE int tierce__disk_compact(struct tierce__disk *d);
 /* Notes beside the journal that all its pages were synced. Thread: as of compact. */
 void tierce__disk_mark_synced(struct tierce__disk *d);
+
+/* ---- disk_files.c ---------------------------------------------------------------------------- */
+
+/* Checks that files of the store are regular files, and ns/ is a folder. Errors: -ELOOP, -EISDIR,
+ * -ENOTDIR, -EINVAL; negative errno. d->opening is its name. Changes nothing. */
+TIERCE_MUSTUSE int tierce__disk_check_kinds(struct tierce__disk *d);
+/* Looks at the lock (which is held), the mark and a journal that was not finished. TIERCE_E_FORMAT
+ * for a file that is not ours, TIERCE_E_LIMIT for a journal that is too long, -ENOMEM, errno of
+ * reading. d->opening is its name. Changes nothing. */
+TIERCE_MUSTUSE int tierce__disk_check_contents(struct tierce__disk *d);
+/* Whether a journal none of whose pages is good is ours at all. Errors: as above. */
+TIERCE_MUSTUSE int tierce__disk_check_journal(struct tierce__disk *d, struct tierce__vfs_file *file,
+                                              uint64_t length);
+/* The same of the data file that is open, when the journal has been read. */
+TIERCE_MUSTUSE int tierce__disk_check_data(struct tierce__disk *d, uint64_t length,
+                                           bool has_journal);
+
+/* ---- disk_texts.c ---------------------------------------------------------------------------- */
+
+/* Publishes the text of a namespace beside the journal; failing costs only the text. Thread: the
+ * journal thread, or open. Blocks. */
+void tierce__disk_publish_text(struct tierce__disk *d, uint32_t id);
+/* Loads the texts of namespaces that the journal names, removes other texts, and counts what is
+ * left. During open. Errors: -ENOMEM, negative errno of ns/ itself. */
+TIERCE_MUSTUSE int tierce__disk_sort_texts(struct tierce__disk *d);
+
+/* ---- disk_room.c ----------------------------------------------------------------------------- */
+
+/* -ENOSPC, -EDQUOT. */
+bool tierce__disk_is_full_error(int rc);
+/* Bytes of the space that the file system has no room for. Under the lock. */
+uint64_t tierce__disk_blocked(const struct tierce__disk *d);
+/* The minimum number of bytes that an eviction frees: evict_bytes, and at most a 64th of the data
+ * file, which is small on a full file system. Under the lock. */
+uint64_t tierce__disk_evict_batch(const struct tierce__disk *d);
+/* Asks the journal thread for a file that reaches to `end` and beyond; where the file system was
+ * full, for a look whether there is room again. Under the lock. */
+void tierce__disk_want_growth(struct tierce__disk *d, uint64_t end);
+/* Grows, or blocks what there is no room for. Under the lock, which is dropped on the way. The
+ * journal thread. */
+void tierce__disk_grow(struct tierce__disk *d);
+/* The journal cannot be written for lack of room: evicts chunks at the end of the data file and
+ * cuts it. False: there is none that could go. No lock; the journal thread. Blocks. */
+TIERCE_MUSTUSE bool tierce__disk_give_back(struct tierce__disk *d);
+/* After a commit, when ranges in limbo are free. Under the lock. */
+void tierce__disk_end_shrinking(struct tierce__disk *d);
+/* A write found the file system full: where nothing can be reserved, that is how it shows. Under
+ * the lock. */
+void tierce__disk_write_found_full(struct tierce__disk *d);
+/* No lock. */
+void tierce__disk_tell_full(const struct tierce__disk *d, uint64_t room);
 
 /* ---- disk_lock.c ----------------------------------------------------------------------------- */
 

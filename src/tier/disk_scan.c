@@ -65,6 +65,10 @@ int tierce__disk_scan(const char *path, struct tierce__namespaces *namespaces,
     int64_t length = rc == 0 ? vfs->ops->length(vfs, file) : 0;
     if (length < 0)
         rc = (int)length;
+    uint64_t capacity = 0;
+    if (rc == 0)
+        rc = tierce__journal_probe(vfs, file, (uint64_t)length, TIERCE__JOURNAL_SCAN_SLOTS,
+                                   &capacity);
     /* At every moment the journal holds no more chunks than it has records. */
     uint64_t most = (uint64_t)length / TIERCE__JOURNAL_PUT_BYTES + 1;
     if (rc == 0 && most > (1u << 30))

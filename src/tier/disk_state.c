@@ -92,7 +92,8 @@ static void tell(struct tierce__disk *d, uint32_t slot, bool admitted, enum tier
     d->watch(d->watch_arg, &event);
 }
 
-/* Durable chunks that nobody reads can be evicted; the policy knows what is visible or written. */
+/* Durable chunks without reads in flight can be evicted; the policy knows chunks that are visible
+ * or being written. */
 static void update_evictable(struct tierce__disk *d, uint32_t slot)
 {
     const struct tierce__disk_chunk *c = &d->table.chunks[slot];
@@ -259,18 +260,21 @@ static bool limbo_has_room(const struct tierce__disk *d)
     return d->limbo_tail - d->limbo_head < d->limbo_room;
 }
 
-/* The record of a chunk's end waits for the next commit; so does its space, or, while somebody
- * reads it, the chunk. */
+/* The removal record of a chunk waits for the next commit. So does its space, or, while a read is
+ * in flight, the chunk itself. */
 static void send_to_limbo(struct tierce__disk *d, uint32_t slot)
 {
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    const struct tierce__key *key = tierce__index_key(d->table.index, slot);
     uint32_t place = (uint32_t)(d->limbo_tail % d->limbo_room);
-    d->limbo[place] = (struct tierce__disk_limbo){.key = *tierce__index_key(d->table.index, slot),
+    uint64_t *newest = &d->limbo_by_key[tierce__key_spread(key) % TIERCE__DISK_LIMBO_BINS];
+    d->limbo[place] = (struct tierce__disk_limbo){.key = *key,
                                                   .seq = c->seq,
                                                   .offset = c->offset,
                                                   .object_bytes = c->object_bytes,
+                                                  .before = *newest,
                                                   .slot = slot};
-    d->limbo_tail++;
+    *newest = ++d->limbo_tail;
     d->durable_count -= c->state == TIERCE__DISK_DURABLE;
     c->state = TIERCE__DISK_LEAVING;
     c->next = place;
@@ -278,8 +282,8 @@ static void send_to_limbo(struct tierce__disk *d, uint32_t slot)
     tierce__disk_want_commit(d, false);
 }
 
-/* Whether a doomed chunk could be taken out. If not, it is kept for its reads: the record of its
- * end does not wait for them, nor whoever puts it anew for that record. */
+/* Whether a doomed chunk could be removed. If not, it is kept for its reads in flight. The removal
+ * record does not wait for the reads, and a new put of the chunk does not wait for the record. */
 static bool try_remove(struct tierce__disk *d, uint32_t slot)
 {
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
@@ -332,29 +336,43 @@ bool tierce__disk_may_return(const struct tierce__disk *d, const struct tierce__
     const struct tierce__disk_chunk *c = slot != TIERCE__INDEX_NONE ? &d->table.chunks[slot] : NULL;
     if (c != NULL && c->doomed && (c->state != TIERCE__DISK_FORGOTTEN || c->recorded))
         return true;
-    for (uint64_t i = d->limbo_head; i < d->limbo_tail; i++) {
-        if (tierce__key_equal(&d->limbo[i % d->limbo_room].key, key))
+    uint64_t next = d->limbo_by_key[tierce__key_spread(key) % TIERCE__DISK_LIMBO_BINS];
+    while (next > d->limbo_head) {
+        const struct tierce__disk_limbo *l = &d->limbo[(next - 1) % d->limbo_room];
+        if (tierce__key_equal(&l->key, key))
             return true;
+        next = l->before;
     }
     return false;
+}
+
+bool tierce__disk_evict_slot(struct tierce__disk *d, uint32_t slot)
+{
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_ASSERT(d->table.chunks[slot].state == TIERCE__DISK_DURABLE);
+    if (!limbo_has_room(d))
+        return false;
+    d->stats.evicted_chunks++;
+    tierce__disk_doom(d, slot, TIERCE__LEFT_EVICTED);
+    d->doomed = d->table.chunks[slot].doom_next;
+    bool removed = try_remove(d, slot);
+    TIERCE_ASSERT(removed);
+    return true;
 }
 
 bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes)
 {
     tierce__lock_assert_held(&d->lock);
-    if (bytes < d->evict_bytes)
-        bytes = d->evict_bytes;
+    uint64_t batch = tierce__disk_evict_batch(d);
+    if (bytes < batch)
+        bytes = batch;
     uint64_t freed = 0;
     uint32_t slot;
     while (freed < bytes && limbo_has_room(d) &&
            d->policy->ops->victim(d->policy, tierce__now_ns(), &slot)) {
-        TIERCE_ASSERT(d->table.chunks[slot].state == TIERCE__DISK_DURABLE);
         freed += d->table.chunks[slot].object_bytes;
-        d->stats.evicted_chunks++;
-        tierce__disk_doom(d, slot, TIERCE__LEFT_EVICTED);
-        d->doomed = d->table.chunks[slot].doom_next;
-        bool removed = try_remove(d, slot);
-        TIERCE_ASSERT(removed);
+        bool evicted = tierce__disk_evict_slot(d, slot);
+        TIERCE_ASSERT(evicted);
     }
     return freed > 0;
 }

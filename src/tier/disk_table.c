@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define TEXT_MAX (1u << 20)
-
 int tierce__disk_table_init(struct tierce__disk_table *table, uint32_t slot_count,
                             struct tierce__namespaces *namespaces)
 {
@@ -191,7 +189,7 @@ int64_t tierce__disk_load_text(struct tierce__vfs *vfs, const char *folder,
     int64_t rc = path != NULL ? 0 : -ENOMEM;
     if (rc == 0 && vfs->ops->open(vfs, &file, path, TIERCE__VFS_READONLY) == 0) {
         int64_t length = vfs->ops->length(vfs, file);
-        if (length > 0 && length <= TEXT_MAX) {
+        if (length > 0 && length <= TIERCE__DISK_TEXT_MAX) {
             text = tierce__alloc((size_t)length + 1);
             rc = text != NULL ? length : -ENOMEM;
         }

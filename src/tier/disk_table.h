@@ -43,7 +43,8 @@ struct tierce__disk_chunk {
     uint8_t first_block[TIERCE_HASH_BYTES];
 };
 
-#define TIERCE__DISK_NS_MAX 65536u
+#define TIERCE__DISK_NS_MAX   65536u
+#define TIERCE__DISK_TEXT_MAX (1 << 20) /* bytes of the text of a namespace */
 
 struct tierce__disk_table {
     struct tierce__index *index;

@@ -42,6 +42,7 @@ static void answer(struct passage *p)
     outer->status = p->inner.status;
     outer->found = p->inner.found;
     outer->lent = p->inner.lent;
+    outer->recalled = p->inner.recalled;
     outer->buf = p->inner.buf;
     tierce__free(p);
     outer->done(outer);
@@ -179,7 +180,10 @@ static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
     p->inner.arg = p;
     p->outer = req;
     p->fault = f;
-    p->rule = next_rule(f, req->op);
+    /* No fault on lookups of remembered answers: the tier received those answers earlier. */
+    bool recalls = req->recall == TIERCE__RECALL_ONLY || req->recall == TIERCE__RECALL_OLD;
+    if (!recalls)
+        p->rule = next_rule(f, req->op);
     if (!applies(f, p->rule.kind, req->op))
         p->rule.kind = TIERCE__FAULT_NONE;
     switch (p->rule.kind) {
@@ -283,7 +287,7 @@ static bool scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
     return f->next->ops->scan(f->next, cursor, places, fn, arg);
 }
 
-/* What is late is answered first: whoever hears it may still call the tier behind. */
+/* Delayed requests are answered first: their callers may still call the tier behind this one. */
 static bool close_fault(struct tierce__tier *tier, uint64_t deadline_ns)
 {
     struct fault *f = TIERCE__CONTAINER_OF(tier, struct fault, base);
@@ -300,8 +304,8 @@ static bool close_fault(struct tierce__tier *tier, uint64_t deadline_ns)
     return true;
 }
 
-/* One table for each combination of caps, because caps are part of the table. What lends holds
- * pool buffers, and can be asked to evict. */
+/* One table for each combination of caps, because caps are part of the table. A tier that lends
+ * holds pool buffers, and can be asked to evict. */
 static const struct tierce__tier_ops fault_ops[4] = {
 #define FAULT_OPS_ROW(c)                                                                           \
     {                                                                                              \

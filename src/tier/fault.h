@@ -19,7 +19,8 @@ enum tierce__fault_kind {
     TIERCE__FAULT_NONE = 0,
     TIERCE__FAULT_ERROR, /* answers `status` without asking the tier */
     TIERCE__FAULT_DELAY, /* answers delay_ms late */
-    TIERCE__FAULT_HANG,  /* asks nobody and answers at the request's deadline, as a tier must */
+    TIERCE__FAULT_HANG,  /* does not pass the request on, and answers it at its deadline, as a tier
+                            must */
     TIERCE__FAULT_FLIP,  /* GET: flips bit `bit` of the bytes that were read; PUT: of those that
                             are kept, in a copy unless the tier keeps the buffer itself */
     TIERCE__FAULT_SHORT, /* GET that does not lend: half of the range's pages are read, the rest of

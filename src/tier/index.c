@@ -16,7 +16,7 @@
 #define INDEX_BATCH    64u
 #define SLOT_COUNT_MAX (1u << 31)
 
-/* What `links` says of a slot besides "the next free slot is n - LINK_FIRST". */
+/* Values of `links`, besides "the next free slot is n - LINK_FIRST". */
 enum {
     LINK_FRESH = 0, /* never given out */
     LINK_LIVE = 1,

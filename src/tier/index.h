@@ -51,8 +51,8 @@ void tierce__index_erase(struct tierce__index *index, uint32_t slot);
 /* The key of a slot that is in or taken; [borrow until it is erased]. */
 const struct tierce__key *tierce__index_key(const struct tierce__index *index, uint32_t slot);
 
-/* What the owner keeps beside the key of a slot, in the line that a find has read. NULL at first,
- * and of a slot that is neither in nor taken. */
+/* The owner's value of a slot, stored beside its key in the cache line that a find has read. NULL
+ * at first, and for a slot that is neither in nor taken. */
 void tierce__index_set_value(struct tierce__index *index, uint32_t slot, void *value);
 void *tierce__index_value(const struct tierce__index *index, uint32_t slot);
 

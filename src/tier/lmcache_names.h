@@ -6,12 +6,12 @@
 #include "key/lmcache.h"
 
 /*
- * What chunks are called in LMCache, and what stands in their headers.
+ * The names of chunks in LMCache, and the contents of their headers.
  *
- * LMCache names a chunk by its tokens, which no key holds, and what it has written has no header of
- * ours. So whoever makes keys of tokens (the engine) teaches this table, and whoever stores and
- * reads objects there (lmcache_store.h) asks it. It remembers the chunks that were used last; one
- * that is forgotten is a miss there.
+ * LMCache names a chunk by its tokens, which a key does not contain, and objects written by LMCache
+ * lack our header. The engine, which turns tokens into keys, fills this table; the connector that
+ * stores and reads objects (lmcache_store.h) queries it. The table remembers the most recently used
+ * chunks. A forgotten chunk is a miss.
  *
  * Thread: any.
  */
@@ -55,9 +55,9 @@ TIERCE_MUSTUSE int tierce__lmcache_names_create(struct tierce__lmcache_names **o
 /* NULL is accepted. */
 void tierce__lmcache_names_destroy(struct tierce__lmcache_names *names);
 
-/* The first `count` chunks of a chain, all full, have these keys. Does nothing for a chain with
- * anything in its hashes but tokens, which LMCache would not tell apart, and what there is no
- * memory for is not remembered. */
+/* The first `count` chunks of a chain, all full, have these keys. Does nothing for a chain whose
+ * hashes include more than tokens, because LMCache would not distinguish it. Chunks without memory
+ * are not remembered. */
 void tierce__lmcache_names_learn(struct tierce__lmcache_names *names,
                                  const struct tierce__lmcache_form *form,
                                  const struct tierce_chain *chain, const struct tierce__key *keys,

@@ -242,7 +242,7 @@ static void go_on_put(struct task *task, int status)
     }
 }
 
-/* From the metadata on, so that nobody finds half of it. */
+/* Deletes the metadata first, so that half a chunk is never found. */
 static void go_on_delete(struct task *task, int status)
 {
     if (status != 0 || task->step == KV)
@@ -264,7 +264,7 @@ static void called_back(struct tierce__connector_req *call)
 
 /* ---- the beginning --------------------------------------------------------------------------- */
 
-/* What the chunk is, and room for it. */
+/* Finds the chunk's description and reserves memory for it. */
 static int prepare(struct task *task)
 {
     struct lmcache_store *store = task->store;
@@ -430,7 +430,7 @@ static void submit(struct tierce__connector *connector, struct tierce__connector
         answer(req, is_one ? TIERCE_E_ARGUMENT : TIERCE_E_UNSUPPORTED);
 }
 
-/* A refusal of ours is told until the store below has failed at something. */
+/* Reports this layer's own rejection, unless the store below has failed since. */
 static void get_why(struct tierce__connector *connector, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     struct lmcache_store *store = store_of(connector);

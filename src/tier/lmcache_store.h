@@ -6,19 +6,19 @@
 #include "tier/lmcache_names.h"
 
 /*
- * A connector that keeps chunks as LMCache 0.5.6 keeps them in Redis, over a connector of Redis.
- * A chunk is three objects, by LMCache's key (docs/format/key.md):
+ * A connector that keeps chunks as LMCache 0.5.6 keeps them in Redis, over a connector of Redis. A
+ * chunk is three objects, by LMCache's key (docs/format/key.md):
  *
  *     KEYkv_bytes    the KV of all layers: K layer by layer, then V
  *     KEYtierce      the header of our chunk, which LMCache does not know
- *     KEYmetadata    28 bytes: how long and of what shape; written last, and what is there is there
+ *     KEYmetadata    28 bytes: length and shape; written last: if it exists, the chunk exists
  *
- * What LMCache has written has no KEYtierce: it is compared with the shape that is wanted, and a
- * header is made for it. A KEYmetadata whose KEYkv_bytes is gone is a miss and is deleted, so that
- * the next PUT repairs it.
+ * Chunks that LMCache wrote have no KEYtierce: their shape is compared with the wanted one, and a
+ * header is made for them. A KEYmetadata whose KEYkv_bytes is gone is a miss and is deleted, so
+ * that the next PUT repairs it.
  *
- * EXISTS, GET of whole objects, PUT, DELETE and PING; the names are keys as text. Chunks that the
- * table does not know are not there, and a PUT of one is TIERCE_E_UNSUPPORTED.
+ * EXISTS, GET of whole objects, PUT, DELETE and PING; the names are keys as text. A chunk that the
+ * table does not know is a miss, and a PUT of it returns TIERCE_E_UNSUPPORTED.
  */
 
 struct tierce__lmcache_store_opts {

@@ -13,19 +13,20 @@
 #include <string.h>
 
 /*
- * Evictability. An entry may be evicted if the tier's reference is the only one. Nobody can get a
- * reference without holding one already, or being lent one under the lock; so what nobody holds
- * stays so until the lock is dropped, and evicting it frees its bytes at once.
+ * Evictability. An entry may be evicted if the tier's reference is the only one. A thread gets a
+ * reference only by copying one that it holds, or from this tier under the lock. So an entry
+ * without other references stays so until the lock is dropped, and evicting it frees its bytes at
+ * once.
  *
- * An entry that is awaited is not evictable for the policy, until the pool's idle hook comes after
- * the release that left our reference alone. What a GET lends is awaited at once, as in a replay.
- * A LOOKUP lends many, which are awaited only when the policy names one: so what is given back
- * while nobody needed room costs a count up and a count down. When nothing is left to evict, all
- * that is lent is awaited.
+ * An awaited entry is not evictable for the policy until the pool's idle hook reports that only the
+ * tier's reference is left. A GET awaits its entry at once, as in a replay. A LOOKUP lends many
+ * entries, which are awaited only when the policy names one of them: a lease that is returned while
+ * no room was needed costs only an increment and a decrement. When nothing is left to evict, all
+ * lent entries are awaited.
  *
- * A reserved buffer has its slot already, so that the policy counts what it evicted for, in the
- * order in which it was asked for: the index does not find it, and it is awaited. A PUT makes it an
- * entry; if all others let go of it before, the hook takes it out.
+ * A reserved buffer already has its slot, so that the policy attributes evictions to it in the
+ * order of the requests. The index does not find it, and it is awaited. A PUT makes it an entry; if
+ * all other references are released before, the hook removes it.
  */
 
 #define MEMORY_MAGIC 0x4d454d31u
@@ -34,7 +35,7 @@
 #define CLEAR_BATCH  64u   /* entries cleared under one hold of the lock */
 #define CLEAR_PLACES 4096u /* and slots looked at */
 
-/* What is told of an entry beside its key. */
+/* The watcher's data about an entry, besides its key. */
 struct note {
     uint64_t object_bytes;
     uint64_t token_start;
@@ -148,7 +149,8 @@ static struct tierce__policy_entry entry_of(const struct memory *memory,
                                          .parent = TIERCE__NO_SLOT};
 }
 
-/* The policy does not name this one again until the hook says that nobody else holds it. */
+/* The policy does not name this entry again until the hook reports that the tier holds the only
+ * reference. */
 static void await(struct memory *memory, uint32_t slot, struct tierce__buf *buf)
 {
     atomic_store(&buf->awaited, true);
@@ -223,7 +225,7 @@ static bool is_lent(struct memory *memory, uint32_t slot)
     return lent;
 }
 
-/* Evicts an entry that nobody holds and returns the bytes it freed. */
+/* Evicts an entry without other references and returns the bytes that it freed. */
 static uint64_t evict_slot(struct memory *memory, uint32_t slot, enum tierce__tier_left left)
 {
     struct tierce__buf *buf = take_entry(memory, slot, left);
@@ -257,7 +259,7 @@ static void drop_expired(struct memory *memory)
     }
 }
 
-/* Whether a buffer that was let go of can be evicted now. Under the lock. */
+/* Whether a released buffer can be evicted now. Under the lock. */
 static bool settle_idle(struct memory *memory, struct tierce__buf *buf)
 {
     uint32_t kept = atomic_load_explicit(&buf->kept, memory_order_relaxed);
@@ -267,7 +269,7 @@ static bool settle_idle(struct memory *memory, struct tierce__buf *buf)
     bool shown = tierce__index_has(memory->index, kept - 1);
     if (shown)
         end_await(memory, kept - 1, buf);
-    else /* As evict_slot does; nobody could find it, so nobody is told. */
+    else /* As evict_slot does; the entry was never visible, so the watcher is not called. */
         tierce__buf_release(take_entry(memory, kept - 1, TIERCE__LEFT_DELETED));
     return shown;
 }
@@ -410,8 +412,8 @@ static int run_delete(struct memory *memory, struct tierce__tier_req *req,
     return 0;
 }
 
-/* Takes out entries from *cursor on, as many as one hold of the lock is good for; false at the
- * end. Whoever leased one keeps it, and no hook runs, because nothing here keeps it any more. */
+/* Takes out entries from *cursor on, a bounded number per hold of the lock; false at the end.
+ * Leases stay valid, and no hook runs for them, because the tier no longer holds the buffers. */
 static bool clear_some(struct memory *memory, struct tierce__tier_req *req, uint32_t *cursor)
 {
     uint32_t left = CLEAR_BATCH, places = CLEAR_PLACES;
@@ -457,7 +459,7 @@ static int run_request(struct memory *memory, struct tierce__tier_req *req,
     case TIERCE__TIER_PUT:
         return run_put(memory, req, dropped);
     case TIERCE__TIER_DELETE:
-    case TIERCE__TIER_HIDE: /* nobody else will read this memory */
+    case TIERCE__TIER_HIDE: /* no other thread reads this memory */
         return run_delete(memory, req, dropped);
     case TIERCE__TIER_FLUSH:
         return 0;

@@ -6,7 +6,7 @@
 #include "tier/tier.h"
 
 /*
- * The memory tier: an index over pool buffers and a policy that says which one leaves.
+ * The memory tier: an index over pool buffers, and a policy that chooses the victims.
  *
  * It lends: GET and LOOKUP give references on the buffers, nothing is copied. A buffer with
  * references other than the tier's own (leases, pins, a disk queue) is not evictable. PUT takes a
@@ -14,9 +14,9 @@
  * deadlines therefore never pass. A buffer serves one key: a PUT of a buffer that is kept or
  * reserved already under another key is TIERCE_E_ARGUMENT. FLUSH has nothing to do and answers 0.
  *
- * `evict` drops by policy; a PUT into a full index evicts one chunk. An entry that was taken out
- * leaves its bytes to whoever still holds a reference; they go back to the pool with the last.
- * Closing waits for nobody but threads that are inside a call at that moment.
+ * `evict` drops by policy; a PUT into a full index evicts one chunk. The bytes of a removed entry
+ * stay with the holders of references; the last release returns them to the pool. Closing waits
+ * only for threads that are inside a call at that moment.
  *
  * Thread: any; one lock of class MEMORY, taken for microseconds. The tier is the pool's keeper.
  */
@@ -27,8 +27,7 @@ struct tierce__memory_opts {
     const struct tierce__policy_ops *policy;
     uint32_t chunk_count_max; /* 0: as many as the pool has buffers */
     uint64_t seed;
-    uint64_t
-        ttl_ms; /* for a policy that expires: what has expired is dropped by the next request */
+    uint64_t ttl_ms; /* for a policy that expires: the next request drops expired entries */
 };
 
 /* Errors: -ENOMEM, TIERCE_E_ARGUMENT, -EBUSY (the pool has a keeper already). */

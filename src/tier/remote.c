@@ -15,7 +15,6 @@ _Static_assert(TIERCE__TIER_WHY_BYTES == TIERCE__CONNECTOR_WHY_BYTES, "one word 
 #define WRITES           4u
 #define WRITE_TIMEOUT_MS 10000u
 #define REMOTE_PAGE      4096u
-#define KNOWN_MS         10000u
 
 /* ---- what the files share -------------------------------------------------------------------- */
 
@@ -133,7 +132,7 @@ void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key
     if (hidden == NULL)
         hidden = &remote->hidden[remote->hidden_count++ % TIERCE__REMOTE_HIDDEN];
     *hidden = (struct tierce__remote_hidden){.key = *key, .how = how};
-    tierce__remote_unlearn(remote, key);
+    tierce__remote_learn(remote, key, false, TIERCE__REMOTE_NOW);
 }
 
 void tierce__remote_show(struct tierce__remote *remote, const struct tierce__key *key)
@@ -141,27 +140,6 @@ void tierce__remote_show(struct tierce__remote *remote, const struct tierce__key
     struct tierce__remote_hidden *hidden = find_hidden(remote, key);
     if (hidden != NULL && hidden->how == TIERCE__REMOTE_REPLACEABLE)
         hidden->how = TIERCE__REMOTE_SHOWN;
-}
-
-bool tierce__remote_is_known(const struct tierce__remote *remote, const struct tierce__key *key)
-{
-    uint64_t spread = tierce__key_spread(key) | 1;
-    const struct tierce__remote_known *place = &remote->known[spread % TIERCE__REMOTE_KNOWN];
-    return place->spread == spread && tierce__now_ns() - place->at_ns < KNOWN_MS * TIERCE__MS_NS;
-}
-
-void tierce__remote_learn(struct tierce__remote *remote, const struct tierce__key *key)
-{
-    uint64_t spread = tierce__key_spread(key) | 1;
-    remote->known[spread % TIERCE__REMOTE_KNOWN] =
-        (struct tierce__remote_known){.spread = spread, .at_ns = tierce__now_ns()};
-}
-
-void tierce__remote_unlearn(struct tierce__remote *remote, const struct tierce__key *key)
-{
-    uint64_t spread = tierce__key_spread(key) | 1;
-    if (remote->known[spread % TIERCE__REMOTE_KNOWN].spread == spread)
-        remote->known[spread % TIERCE__REMOTE_KNOWN].spread = 0;
 }
 
 int tierce__remote_status(const struct tierce__connector_req *call)
@@ -186,9 +164,22 @@ struct lookup {
     struct tierce__connector_req call;
     struct tierce__remote *remote;
     struct tierce__tier_req *req;
+    uint64_t asked_ns;
+    size_t first; /* key that is asked for; those before it are remembered */
     struct tierce__store_name *names;
     struct tierce__remote_name texts[];
 };
+
+/* Under the lock. */
+static void learn(const struct lookup *lookup, int status)
+{
+    struct tierce__remote *remote = lookup->remote;
+    const struct tierce__tier_req *req = lookup->req;
+    for (size_t i = lookup->first; i < req->found; i++)
+        tierce__remote_learn(remote, &req->keys[i], true, lookup->asked_ns);
+    if (status == 0 && lookup->call.found < lookup->call.name_count)
+        tierce__remote_learn(remote, &req->keys[req->found], false, lookup->asked_ns);
+}
 
 static void looked_up(struct tierce__connector_req *call)
 {
@@ -196,52 +187,66 @@ static void looked_up(struct tierce__connector_req *call)
     struct tierce__remote *remote = lookup->remote;
     struct tierce__tier_req *req = lookup->req;
     int status = tierce__remote_status(call);
-    req->found = status == 0 ? call->found : 0;
-    TIERCE_ASSERT(req->found <= req->key_count);
+    TIERCE_ASSERT(call->found <= call->name_count);
+    req->found = lookup->first + call->found;
     tierce__lock_take(&remote->lock);
-    for (size_t i = 0; i < req->found; i++)
-        tierce__remote_learn(remote, &req->keys[i]);
+    learn(lookup, status);
     tierce__lock_drop(&remote->lock);
     tierce__free(lookup->names);
     tierce__free(lookup);
     tierce__remote_answer(remote, req, status);
 }
 
-/* The leading keys that can be asked for. */
+/* The leading keys that can be asked for. Under the lock. */
 static size_t askable(struct tierce__remote *remote, const struct tierce__tier_req *req)
 {
     size_t count = 0;
-    tierce__lock_take(&remote->lock);
-    while (count < req->key_count &&
+    while (!req->durable && count < req->key_count &&
            tierce__remote_hiding(remote, &req->keys[count]) == TIERCE__REMOTE_SHOWN)
         count++;
-    tierce__lock_drop(&remote->lock);
     return count;
 }
 
-static void look_up(struct tierce__remote *remote, struct tierce__tier_req *req)
+/* Uses remembered answers for the first `count` keys: *known of them are stored. False: the store
+ * must be queried for the next key. */
+static bool recall(struct tierce__remote *remote, const struct tierce__tier_req *req, size_t count,
+                   size_t *known)
 {
-    req->found = 0;
-    size_t count = req->durable ? 0 : askable(remote, req);
-    struct lookup *lookup = NULL;
-    struct tierce__store_name *names = NULL;
-    if (count > 0) {
-        lookup = tierce__alloc(sizeof(*lookup) + count * sizeof(lookup->texts[0]));
-        names = tierce__alloc(count * sizeof(*names));
+    bool however_old = req->recall == TIERCE__RECALL_OLD;
+    enum tierce__remote_belief belief = TIERCE__REMOTE_THERE;
+    *known = 0;
+    if (req->recall == TIERCE__RECALL_NOTHING)
+        return count == 0;
+    while (*known < count) {
+        belief = tierce__remote_recall(remote, &req->keys[*known], however_old);
+        if (belief != TIERCE__REMOTE_THERE)
+            break;
+        ++*known;
     }
+    return belief != TIERCE__REMOTE_UNKNOWN;
+}
+
+static struct lookup *make_lookup(struct tierce__remote *remote, struct tierce__tier_req *req,
+                                  size_t first, size_t count)
+{
+    struct lookup *lookup =
+        tierce__alloc(sizeof(*lookup) + (count - first) * sizeof(lookup->texts[0]));
+    struct tierce__store_name *names = tierce__alloc((count - first) * sizeof(*names));
     if (lookup == NULL || names == NULL) {
         tierce__free(lookup);
         tierce__free(names);
-        tierce__remote_answer(remote, req, count > 0 ? -ENOMEM : 0);
-        return;
+        return NULL;
     }
     size_t named = 0;
-    while (named < count && tierce__remote_name(remote, &lookup->texts[named], &req->keys[named])) {
+    while (first + named < count &&
+           tierce__remote_name(remote, &lookup->texts[named], &req->keys[first + named])) {
         names[named] = lookup->texts[named].name;
         named++;
     }
     lookup->remote = remote;
     lookup->req = req;
+    lookup->asked_ns = tierce__now_ns();
+    lookup->first = first;
     lookup->names = names;
     lookup->call = (struct tierce__connector_req){.op = TIERCE__CONNECTOR_EXISTS,
                                                   .urgency = TIERCE__CONNECTOR_PEEK,
@@ -250,7 +255,27 @@ static void look_up(struct tierce__remote *remote, struct tierce__tier_req *req)
                                                   .arg = lookup,
                                                   .names = names,
                                                   .name_count = named};
-    if (named > 0)
+    return lookup;
+}
+
+static void look_up(struct tierce__remote *remote, struct tierce__tier_req *req)
+{
+    size_t known;
+    tierce__lock_take(&remote->lock);
+    size_t count = askable(remote, req);
+    bool is_known = recall(remote, req, count, &known);
+    tierce__lock_drop(&remote->lock);
+    bool only = req->recall == TIERCE__RECALL_ONLY || req->recall == TIERCE__RECALL_OLD;
+    req->found = known;
+    req->recalled = is_known || only;
+    if (req->recalled) {
+        tierce__remote_answer(remote, req, is_known ? 0 : TIERCE_E_DEADLINE);
+        return;
+    }
+    struct lookup *lookup = make_lookup(remote, req, known, count);
+    if (lookup == NULL)
+        tierce__remote_answer(remote, req, -ENOMEM);
+    else if (lookup->call.name_count > 0)
         tierce__remote_call(remote, &lookup->call);
     else
         looked_up(&lookup->call);
@@ -278,7 +303,7 @@ static void count_read(struct tierce__remote *remote, const struct tierce__tier_
         remote->stats.get_chunks += req->offset == 0;
         remote->stats.get_bytes += req->length;
     } else if (status == TIERCE_E_MISS) {
-        tierce__remote_unlearn(remote, &req->keys[0]);
+        tierce__remote_learn(remote, &req->keys[0], false, TIERCE__REMOTE_NOW);
     } else {
         remote->stats.errors++;
     }
@@ -463,6 +488,10 @@ static void has_deleted(struct tierce__connector_req *call)
     struct tierce__remote *remote = deletion->remote;
     struct tierce__tier_req *req = deletion->req;
     int status = tierce__remote_status(call);
+    /* A lookup that overtook the deletion may have found the chunk. */
+    tierce__lock_take(&remote->lock);
+    tierce__remote_learn(remote, &req->keys[0], false, TIERCE__REMOTE_NOW);
+    tierce__lock_drop(&remote->lock);
     tierce__remote_end_deletion(remote, &deletion->waiter);
     tierce__free(deletion);
     tierce__remote_answer(remote, req, status);
@@ -508,7 +537,7 @@ static void delete_chunk(struct tierce__remote *remote, struct tierce__tier_req 
     deletion->waiter = (struct tierce__remote_waiter){
         .remote = remote, .key = &req->keys[0], .over = {.run = delete_now}};
     tierce__lock_take(&remote->lock);
-    tierce__remote_unlearn(remote, &req->keys[0]);
+    tierce__remote_learn(remote, &req->keys[0], false, TIERCE__REMOTE_NOW);
     tierce__lock_drop(&remote->lock);
     tierce__remote_take_back(remote, &deletion->waiter);
 }
@@ -580,7 +609,7 @@ static void submit(struct tierce__tier *tier, struct tierce__tier_req *req)
     case TIERCE__TIER_PING:
         ping_store(remote, req);
         return;
-    case TIERCE__TIER_FLUSH: /* what was done before is with the store */
+    case TIERCE__TIER_FLUSH: /* earlier puts are already in the store */
         break;
     }
     tierce__remote_answer(remote, req, 0);
@@ -642,8 +671,9 @@ static bool is_idle(const struct tierce__remote *remote)
 }
 
 /*
- * What is queued is still written, as far as the deadline allows: a second before it, or half the
- * time where that is less, what waits is cancelled; then the connector answers the rest.
+ * Queued puts are still written as far as the deadline allows. One second before the deadline (or
+ * at half of the time, if that is less), waiting puts are cancelled; then the connector answers the
+ * rest.
  */
 static bool close_remote(struct tierce__tier *tier, uint64_t deadline_ns)
 {
@@ -692,6 +722,9 @@ int tierce__remote_open(struct tierce__tier **out, const struct tierce__remote_o
                                             .close = close_remote};
     if ((opts->connector->caps & TIERCE__CONNECTOR_RANGES) == 0)
         remote->ops.caps |= TIERCE__TIER_WHOLE;
+    if ((opts->connector->caps & TIERCE__CONNECTOR_NO_DELETE) != 0)
+        remote->ops.caps |= TIERCE__TIER_KEEPS;
+    remote->ops.read_bytes = opts->connector->read_bytes;
     remote->base.ops = &remote->ops;
     remote->connector = opts->connector;
     remote->namespaces = opts->namespaces;

@@ -7,24 +7,26 @@
 #include "tier/tier.h"
 
 /*
- * A remote store as a tier: names for keys, a queue for what is written, one reading where the
- * store gives objects only whole.
+ * A remote store as a tier: names for keys, a write queue, and one shared read if the store returns
+ * objects only whole.
  *
- * The store is shared: others write, delete and evict there. So this tier counts no chunks and no
- * cap, tells its watcher nothing, and has no order of eviction (TIERCE__TIER_SHARED). What is there
- * is asked for each time.
+ * The store is shared: other processes write, delete and evict there. So this tier counts no
+ * chunks, has no cap and no order of eviction, and tells its watcher nothing (TIERCE__TIER_SHARED).
+ * A lookup queries all its keys in one call. Answers of the store are remembered: a stored chunk
+ * for 10 s, a missing one for 1 s, about 32,768 answers at most. Puts, deletions, clears and reads
+ * that miss update the remembered answers at once.
  *
- * A PUT waits in a queue that is bounded in bytes and never blocks who stores. Where it overflows
- * the oldest chunks are dropped with what follows them in their prompts, but not those that the
- * newcomer follows itself. A chunk that the store has is not sent again. Chunks of a prompt are
- * sent side by side; one whose parent could not be stored is taken back, and not answered before
- * that is known. Who crashes in between may leave a suffix behind, which nobody finds.
+ * A PUT waits in a queue, which is bounded in bytes and never blocks the caller. On overflow, the
+ * oldest chunks are dropped together with their successors in the prompt, except predecessors of
+ * the new chunk. A chunk that the store has is not sent again. Chunks of a prompt are sent in
+ * parallel. A chunk whose parent could not be stored is deleted again, and its PUT is not answered
+ * before the parent's result is known. A crash in between may leave a suffix, which no lookup
+ * finds.
  *
- * What a store without deletions (TIERCE__CONNECTOR_NO_DELETE) has of a chunk that was forgotten,
- * or that proved wrong, is hidden: this process asks for it no more until a put of it has replaced
- * it there.
+ * If the store cannot delete (TIERCE__CONNECTOR_NO_DELETE), forgotten and wrong chunks are hidden:
+ * this process does not query them until a put has replaced them in the store.
  *
- * An object is stored as it lies in memory under the text of its key (docs/format/key.md).
+ * An object is stored as it lies in memory, under the text of its key (docs/format/key.md).
  */
 
 struct tierce__remote_opts {
@@ -34,7 +36,8 @@ struct tierce__remote_opts {
     uint64_t queue_bytes;                  /* puts waiting; 0: 64 MiB */
     uint32_t writes;                       /* puts under way; 0: 4 */
     uint32_t write_timeout_ms;             /* each step of a put; 0: 10000 */
-    bool read_only;                        /* puts are refused; what is bad is hidden here only */
+    bool read_only;                        /* puts are rejected; wrong chunks are hidden in this
+                                              process only */
     const char *name;                      /* in logs and metrics; [borrow for the call] */
 };
 

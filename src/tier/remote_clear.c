@@ -8,11 +8,11 @@
 #include "base/bytes.h"
 
 /*
- * Forgets what the store lists: page by page, the names of a page side by side. What is on its way
- * there is taken back first. Chunks that others store meanwhile may stay.
+ * Deletes the chunks that the store lists: page by page, the names of a page in parallel. First it
+ * cancels puts in progress. Chunks that other processes store meanwhile may stay.
  */
 
-enum { DELETIONS = 16 };
+enum { DELETIONS = 256 };
 
 struct clear {
     struct tierce__remote *remote;
@@ -43,6 +43,9 @@ static void finish(struct clear *clear)
     struct tierce__remote *remote = clear->remote;
     struct tierce__tier_req *req = clear->req;
     int status = clear->status;
+    tierce__lock_take(&remote->lock);
+    tierce__remote_forget(remote);
+    tierce__lock_drop(&remote->lock);
     tierce__free(clear->page);
     tierce__free(clear);
     tierce__remote_answer(remote, req, status);
@@ -165,7 +168,7 @@ static void run_taken_back(struct tierce__remote_event *event)
     list_page(TIERCE__CONTAINER_OF(waiter, struct clear, waiter));
 }
 
-/* What the names of keys begin with: of all, or of a namespace. */
+/* The common beginning of the names of keys: of all keys, or of those of a namespace. */
 static void set_prefix(struct clear *clear, const struct tierce__key *ns_of)
 {
     static const char all[] = "tierce1:";
@@ -206,5 +209,8 @@ void tierce__remote_clear(struct tierce__remote *remote, struct tierce__tier_req
     clear->waiter = (struct tierce__remote_waiter){
         .remote = remote, .ns_of = ns_of, .over = {.run = run_taken_back}};
     tierce__list_init(&clear->waiter.over.node);
+    tierce__lock_take(&remote->lock);
+    tierce__remote_forget(remote);
+    tierce__lock_drop(&remote->lock);
     tierce__remote_take_back(remote, &clear->waiter);
 }

@@ -7,16 +7,17 @@
 #include "tier/remote.h"
 
 /*
- * remote.c takes requests, and answers lookups, reads and deletions; remote_write.c is the life of
- * a put; remote_clear.c forgets what a listing names.
+ * remote.c takes requests, and answers lookups, reads and deletions; remote_known.c remembers the
+ * store's answers; remote_write.c is the life of a put; remote_clear.c deletes listed chunks.
  *
- * What takes several calls of the connector is a *step*: an answer is noted as an event, and one
- * thread at a time runs the events in order, under no lock. So a step is never run twice at once,
- * and an answer that comes inside submit does not recurse.
+ * An operation of several connector calls consists of *steps*: each answer is queued as an event,
+ * and one thread at a time runs the events in order, under no lock. So two steps never run at once,
+ * and an answer inside submit does not recurse.
  */
 
 #define TIERCE__REMOTE_HIDDEN 1024u
-#define TIERCE__REMOTE_KNOWN  8192u
+#define TIERCE__REMOTE_SETS   4096u /* of answers that are remembered: 768 KiB */
+#define TIERCE__REMOTE_WAYS   8u
 
 struct tierce__remote_event {
     struct tierce__list node;
@@ -61,9 +62,11 @@ struct tierce__remote {
     } hidden[TIERCE__REMOTE_HIDDEN];
     uint64_t hidden_count; /* that were ever hidden: the last ones are kept */
     struct tierce__remote_known {
-        uint64_t spread; /* of a key that was there; 0: none */
+        uint64_t spread; /* of a key; 0: none */
         uint64_t at_ns;
-    } known[TIERCE__REMOTE_KNOWN];
+        bool is_there;
+    } known[TIERCE__REMOTE_SETS * TIERCE__REMOTE_WAYS];
+    uint64_t forgotten_ns; /* answers to questions that were asked before do not count */
     struct tierce__tier_stats stats;
 };
 
@@ -78,7 +81,7 @@ bool tierce__remote_name(struct tierce__remote *remote, struct tierce__remote_na
 /* Submits to the connector; answers TIERCE_E_CLOSED itself once that may not be called any more. */
 void tierce__remote_call(struct tierce__remote *remote, struct tierce__connector_req *call);
 
-/* One more event. Under the lock; whoever holds it then calls run. */
+/* Adds an event. Under the lock; its holder then calls run. */
 void tierce__remote_push(struct tierce__remote *remote, struct tierce__remote_event *event);
 /* Drops the lock, having run the events, unless another thread does that, or this one further up:
  * then `remote` may be gone by the return. */
@@ -92,7 +95,7 @@ bool tierce__remote_enter(struct tierce__remote *remote, struct tierce__tier_req
  * in this thread that still needs it. */
 void tierce__remote_answer(struct tierce__remote *remote, struct tierce__tier_req *req, int status);
 
-/* Whether the store cannot delete: what is bad or forgotten is hidden then, until it is
+/* Whether the store cannot delete: wrong and forgotten chunks are then hidden until they are
  * replaced. */
 bool tierce__remote_keeps(const struct tierce__remote *remote);
 
@@ -104,13 +107,28 @@ void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key
 /* A put of it has come to the store. */
 void tierce__remote_show(struct tierce__remote *remote, const struct tierce__key *key);
 
-/* Known: it was there a few seconds ago. */
-bool tierce__remote_is_known(const struct tierce__remote *remote, const struct tierce__key *key);
-void tierce__remote_learn(struct tierce__remote *remote, const struct tierce__key *key);
-void tierce__remote_unlearn(struct tierce__remote *remote, const struct tierce__key *key);
-
-/* What the status of a call is to those who ask a tier. */
+/* The tier's status for the status of a connector call. */
 int tierce__remote_status(const struct tierce__connector_req *call);
+
+/* ---- remote_known.c: recent answers of the store; all under the lock ---- */
+
+enum tierce__remote_belief {
+    TIERCE__REMOTE_UNKNOWN,
+    TIERCE__REMOTE_THERE,
+    TIERCE__REMOTE_ABSENT,
+};
+
+/* however_old: a chunk that was there counts as there, however long ago that was. */
+enum tierce__remote_belief tierce__remote_recall(struct tierce__remote *remote,
+                                                 const struct tierce__key *key, bool however_old);
+
+/* asked_ns: when the query began; TIERCE__REMOTE_NOW for a write or deletion of this process. */
+#define TIERCE__REMOTE_NOW UINT64_MAX
+void tierce__remote_learn(struct tierce__remote *remote, const struct tierce__key *key,
+                          bool is_there, uint64_t asked_ns);
+
+/* Forgets every answer, those that are on their way too. */
+void tierce__remote_forget(struct tierce__remote *remote);
 
 /* ---- remote_write.c ---- */
 
@@ -118,8 +136,8 @@ struct tierce__remote_put;
 
 void tierce__remote_put(struct tierce__remote *remote, struct tierce__tier_req *req);
 
-/* Takes back what is on its way: of one key, or of a namespace (NULL: all), if it was asked for
- * before. Returns the puts that will be over only later. `waiter` is told of the end of each. */
+/* Cancels earlier puts: those of one key, or of a namespace (NULL: all). Returns the number of puts
+ * that end only later; `waiter` is notified of the end of each. */
 struct tierce__remote_waiter {
     struct tierce__list node;   /* among the clears */
     struct tierce__list active; /* among the deletions */
@@ -136,7 +154,7 @@ void tierce__remote_take_back(struct tierce__remote *remote, struct tierce__remo
 void tierce__remote_end_deletion(struct tierce__remote *remote,
                                  struct tierce__remote_waiter *waiter);
 
-/* Close: what waits is cancelled. */
+/* For close: cancels waiting puts. */
 void tierce__remote_cancel_waiting(struct tierce__remote *remote);
 
 /* ---- remote_clear.c ---- */

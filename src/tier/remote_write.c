@@ -90,7 +90,8 @@ static void resume(struct tierce__remote_put *put)
     tierce__remote_push(put->remote, &put->event);
 }
 
-/* What follows a put that is over: those that wait go into `ends` where it was not stored. */
+/* Resumes the children of a finished put. If it was not stored, children that still wait are moved
+ * to `ends`. */
 static void tell_children(struct tierce__remote *remote, const struct tierce__remote_put *put,
                           struct tierce__list *ends)
 {
@@ -145,7 +146,7 @@ static void end_put(struct tierce__remote *remote, struct tierce__remote_put *fi
         *(waited ? &remote->waiting_bytes : &remote->writing_bytes) -= put->req->object_bytes;
         if (put->verdict == 0) {
             tierce__remote_show(remote, &put->req->keys[0]);
-            tierce__remote_learn(remote, &put->req->keys[0]);
+            tierce__remote_learn(remote, &put->req->keys[0], true, TIERCE__REMOTE_NOW);
         }
         tell_children(remote, put, &ends);
         if (!waited)
@@ -272,7 +273,7 @@ static bool must_ask_for_parent(struct tierce__remote_put *put)
     struct tierce__remote *remote = put->remote;
     tierce__lock_take(&remote->lock);
     bool asks = put->checks_parent && !put->has_parent &&
-                !tierce__remote_is_known(remote, put->req->parent);
+                tierce__remote_recall(remote, put->req->parent, false) != TIERCE__REMOTE_THERE;
     tierce__lock_drop(&remote->lock);
     return asks;
 }
@@ -285,7 +286,8 @@ static bool is_doomed(struct tierce__remote_put *put)
     return doomed;
 }
 
-/* The store has it. Its parent may still fail, and somebody may have forgotten it meanwhile. */
+/* The store has the chunk. Its parent may still fail, and a clear or deletion may have removed it
+ * meanwhile. */
 static void settle(struct tierce__remote_put *put)
 {
     struct tierce__remote *remote = put->remote;
@@ -313,7 +315,7 @@ static void ask_for_parent_or_send(struct tierce__remote_put *put)
         call(put, SEND, TIERCE__CONNECTOR_PUT);
 }
 
-/* What is hidden is there, and is to be replaced. */
+/* A hidden chunk exists in the store and must be replaced, so it is not looked up first. */
 static void begin(struct tierce__remote_put *put)
 {
     struct tierce__remote *remote = put->remote;
@@ -409,7 +411,7 @@ static bool make_room(struct tierce__remote *remote, struct tierce__remote_put *
             continue;
         remote->stats.dropped_puts++;
         end_put(remote, put, TIERCE_E_FULL, over);
-        it = remote->waiting.next; /* what followed it has gone too */
+        it = remote->waiting.next; /* its successors were removed too */
     }
     return fits(remote, bytes);
 }
@@ -499,7 +501,7 @@ void tierce__remote_take_back(struct tierce__remote *remote, struct tierce__remo
         if (!concerns(waiter, put))
             continue;
         end_put(remote, put, TIERCE_E_CANCELLED, &over);
-        it = remote->waiting.next; /* what followed it has gone too */
+        it = remote->waiting.next; /* its successors were removed too */
     }
     if (waiter->left == 0)
         tierce__remote_push(remote, &waiter->over);

@@ -8,7 +8,7 @@
 /* Slots of a list that a search looks at: a bound where very many chunks share a first block. */
 #define LOOKED_AT_MAX 64u
 
-#define HEAD (UINT32_C(1) << 31) /* in `prev`: what precedes is a head, and which */
+#define HEAD (UINT32_C(1) << 31) /* in `prev`: the predecessor is a head, with its number */
 
 struct place {
     uint32_t tag;

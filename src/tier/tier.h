@@ -34,7 +34,8 @@ enum tierce__tier_op {
     TIERCE__TIER_DELETE,   /* forget a chunk, also one that is being put */
     TIERCE__TIER_HIDE,     /* do not serve a chunk any more and keep its bytes, for a build that can
                               read them; until the tier is opened again */
-    TIERCE__TIER_FLUSH,    /* make durable every put, delete and clear that was done before */
+    TIERCE__TIER_FLUSH,    /* make durable every put, delete and clear that was done before, or
+                              deletes and clears alone */
     TIERCE__TIER_CLEAR,    /* forget all chunks, or those of one namespace */
     TIERCE__TIER_SIBLINGS, /* which chunks begin with this block? */
     TIERCE__TIER_PING, /* is what stands behind it there? No key; TIERCE__TIER_SHARED only, others
@@ -51,14 +52,26 @@ struct tierce__sibling {
 
 /* Why a chunk left. */
 enum tierce__tier_left {
-    TIERCE__LEFT_DELETED, /* somebody asked for it, without a reason */
+    TIERCE__LEFT_DELETED, /* a request deleted it without a reason */
     TIERCE__LEFT_EVICTED,
     TIERCE__LEFT_EXPIRED,
     TIERCE__LEFT_CLEARED,
-    TIERCE__LEFT_LOST,     /* the device may have lost it: a sync failed */
-    TIERCE__LEFT_CHECKSUM, /* deleted, because a sum did not fit */
-    TIERCE__LEFT_IDENTITY, /* deleted, because it was another chunk */
-    TIERCE__LEFT_VERSION,  /* hidden, because it is of another version of the format */
+    TIERCE__LEFT_LOST,       /* a sync failed, so the device may have lost it */
+    TIERCE__LEFT_CHECKSUM,   /* deleted, because a checksum did not match */
+    TIERCE__LEFT_IDENTITY,   /* deleted, because it was another chunk */
+    TIERCE__LEFT_VERSION,    /* hidden, because it is of another version of the format */
+    TIERCE__LEFT_SUPERSEDED, /* deleted: replaced by a longer chunk that begins with it */
+};
+
+/* How a LOOKUP uses remembered answers. A tier with TIERCE__TIER_SHARED remembers answers for a
+ * bounded time, in which a chunk may be removed or added by others. */
+enum tierce__tier_recall {
+    TIERCE__RECALL_NOTHING = 0, /* query every key */
+    TIERCE__RECALL_FIRST,       /* query only keys without a remembered answer */
+    TIERCE__RECALL_ONLY,        /* query nothing; TIERCE_E_DEADLINE at once if the next key is not
+                                   remembered */
+    TIERCE__RECALL_OLD,         /* the same, but hits never expire: for loads, where a wrong answer
+                                   is a miss */
 };
 
 struct tierce__tier_req {
@@ -68,24 +81,33 @@ struct tierce__tier_req {
     void *arg;         /* the caller's */
     uint64_t begun_ns; /* the caller's: when it submitted the request */
 
-    /* LOOKUP [in] keys of consecutive chunks, [out] found: the leading ones that are there.
-     * CLEAR [in] no key: every namespace; one: the namespace that it names. [out] found: chunks
-     * that left. Puts that were submitted before and are not done are answered
-     * TIERCE_E_CANCELLED; what is lent stays with its borrowers.
-     * SIBLINGS [in] one key, with the hash of the chunk's first block in the place of the chunk's
-     * own; siblings: room for TIERCE__SIBLINGS_MAX. [out] siblings[0 .. found): chunks that LOOKUP
-     * finds, those that came last first, perhaps not all; a tier that does not know finds none.
-     * All other operations look at keys[0] only.
-     * LOOKUP in a lending tier (TIERCE__TIER_LENDS) also lends what it finds, if bufs is not NULL:
-     * [in] room for key_count, and length: the most bytes to lend. [out] bufs[0 .. lent): for each
-     * of the leading keys a reference that is the caller's now; lent < found where the next buffer
-     * would be more than length allows; and if `touches`, a single key that is lent is touched as
-     * by touch(key, 1, 0). PUT to a lending tier: [out] found is 1 if the
-     * chunk was there already, else 0. DELETE from a durable tier: [out] found is 1 if the chunk,
-     * whether or not it was there just now, could be there again when the tier is opened anew,
-     * unless there is a FLUSH first. DELETE answers puts of the key that were submitted before and
-     * are not done TIERCE_E_CANCELLED; those that are submitted later are not touched by it.
-     * [borrow until done] */
+    /*
+     * All operations except these use keys[0] only. [borrow until done]
+     *
+     * LOOKUP: [in] keys of consecutive chunks. [out] found: the number of leading keys that exist
+     * for certain, with any status; 0 if none is known. TIERCE_E_DEADLINE with found > 0 is a
+     * partial answer: the later keys may or may not exist.
+     *
+     * LOOKUP in a lending tier (TIERCE__TIER_LENDS) also lends the found buffers if bufs is not
+     * NULL: [in] room for key_count, and length: the maximum of bytes to lend. [out]
+     * bufs[0 .. lent): for each of the leading keys a reference that the caller now owns;
+     * lent < found if the next buffer would exceed length. If `touches`, a single lent key is
+     * touched as by touch(key, 1, 0).
+     *
+     * CLEAR: [in] no key: every namespace; one key: its namespace. [out] found: the number of
+     * chunks that left. Earlier puts in progress are answered TIERCE_E_CANCELLED; lent buffers stay
+     * with their borrowers.
+     *
+     * SIBLINGS: [in] one key, whose hash is that of the chunk's first block; siblings: room for
+     * TIERCE__SIBLINGS_MAX. [out] siblings[0 .. found): chunks that LOOKUP finds, the latest first,
+     * perhaps not all; a tier without such an index finds none.
+     *
+     * PUT to a lending tier: [out] found is 1 if the tier had the chunk already, else 0.
+     *
+     * DELETE answers earlier puts of the key in progress TIERCE_E_CANCELLED, and does not affect
+     * later ones. From a durable tier: [out] found is 1 if the chunk could be found again after a
+     * reopen without a FLUSH in between, even if it is not in the tier now.
+     */
     const struct tierce__key *keys;
     size_t key_count;
     size_t found;
@@ -93,39 +115,42 @@ struct tierce__tier_req {
     size_t lent;
     bool touches;                     /* LOOKUP of one key */
     struct tierce__sibling *siblings; /* [borrow until done] */
-    bool durable; /* LOOKUP: only what is durable counts; tiers with TIERCE__TIER_DURABLE */
+    bool durable;  /* LOOKUP: only durable chunks count; tiers with TIERCE__TIER_DURABLE */
+    bool removals; /* FLUSH: of deletes and clears alone. It does not wait for chunks to become
+                      durable, and does not report that some were lost */
+    enum tierce__tier_recall recall; /* LOOKUP; tiers with TIERCE__TIER_SHARED */
+    bool recalled;                   /* [out] LOOKUP: answered without a query */
 
     /*
      * GET from a lending tier (TIERCE__TIER_LENDS): [in] NULL, [out] a buffer with a reference that
      * is the caller's now; offset and length are ignored. GET from any other tier: [in] the
      * destination; bytes [offset, offset + length) of the object land at buf->data + offset. Both
-     * are multiples of 4096 and lie inside the object; a range beyond what is stored is
+     * are multiples of 4096 and lie inside the object; a range beyond the object's end is
      * TIERCE_E_MISS. The caller keeps its reference until done. PUT: [in] the sealed object,
      * object_bytes long. The tier takes references of its own.
      */
     struct tierce__buf *buf;
     uint64_t offset;
     uint64_t length;
-    bool ahead; /* GET: nobody waits for it yet */
+    bool ahead; /* GET: no caller waits for it yet */
 
-    /* PUT: what tiers index beside the key. */
+    /* PUT: fields that tiers index beside the key. */
     const struct tierce__key *parent; /* chunk before this one; NULL for the first */
     const uint8_t *first_block;       /* hash of the chunk's first block, 32 bytes */
     uint64_t object_bytes;
     uint64_t token_start;
     uint32_t block_count;
     enum tierce__tier_left left; /* DELETE: why */
-    bool replaces;               /* PUT to a lending tier: in the place of what is there, so that
-                                    at no time neither is */
-    bool needs_parent;           /* PUT: refuse the chunk if its parent is not there by now, so
-                                    that no suffix is kept without its prefix */
+    bool replaces;               /* PUT to a lending tier: replaces the present chunk atomically */
+    bool needs_parent;           /* PUT: reject the chunk if its parent is not stored yet, so that
+                                    no suffix is kept without its prefix */
 
     /*
      * [out] 0, or: TIERCE_E_MISS (not there), TIERCE_E_FULL (PUT: nothing can be evicted),
      * TIERCE_E_REFUSED (PUT: admission rule, needs_parent, or hidden bytes of that key),
      * TIERCE_E_DEADLINE, TIERCE_E_DOWN, TIERCE_E_CLOSED, TIERCE_E_ARGUMENT (a contract above is
-     * broken), or a negative errno of the device. A PUT of what is there already is 0, whatever its
-     * bytes.
+     * broken), or a negative errno of the device. A PUT of a chunk that is already stored returns
+     * 0, whatever its bytes.
      */
     int status;
 
@@ -136,12 +161,15 @@ struct tierce__tier_req {
 #define TIERCE__TIER_LENDS   1u /* GET and LOOKUP give references on the tier's own buffers */
 #define TIERCE__TIER_DURABLE 2u /* FLUSH makes chunks survive the process */
 #define TIERCE__TIER_SHARED                                                                        \
-    4u /* others change it too: a LOOKUP asks outside; no chunks and no cap in its stats, nothing  \
-          for a watcher, no scan, no order that touch could change; DELETE may answer 0 for what   \
-          was not there, and takes back what is on its way: TIERCE_E_CANCELLED for that PUT */
+    4u /* other processes change it too: a LOOKUP queries the store; stats have no chunks and no   \
+          cap; no watcher, no scan, no order for touch; DELETE may answer 0 for a missing chunk,   \
+          and cancels a put in progress, which is answered TIERCE_E_CANCELLED */
 #define TIERCE__TIER_WHOLE                                                                         \
-    8u /* chunks are read as a whole: all parts of one should be asked for at once, into one       \
+    8u /* chunks are read as a whole: all parts of one should be requested at once, into one       \
           buffer as large as the chunk */
+#define TIERCE__TIER_KEEPS                                                                         \
+    16u /* nothing can be deleted there: DELETE hides the chunk from this process, for which there \
+           is room for a few */
 
 #define TIERCE__TIER_WHY_BYTES 256u
 
@@ -159,6 +187,10 @@ struct tierce__tier_stats {
     uint64_t dropped_puts;        /* queue overflow */
     uint64_t errors;              /* device errors */
     uint64_t written_bytes_today; /* device writes since midnight UTC, metadata included */
+    bool full; /* the file system has no room up to the cap, so new chunks replace old ones in less
+                  space; false again when the tier has grown */
+    bool rejects; /* the journal cannot be written (a full or failing file system): puts fail, reads
+                     succeed; false again when it can */
     /* Of tiers with TIERCE__TIER_SHARED. */
     uint64_t connections;   /* open now */
     uint64_t connects;      /* made so far */
@@ -167,8 +199,8 @@ struct tierce__tier_stats {
 };
 
 /*
- * What changed in a tier, or what is there. A chunk is admitted when it can be found from then on,
- * and leaves when it cannot be found any more, whatever becomes of its bytes.
+ * A change in a tier, or a chunk that it holds. A chunk is admitted when it becomes findable, and
+ * leaves when it is no longer findable, independent of its bytes.
  */
 struct tierce__tier_event {
     bool admitted;               /* false: it left */
@@ -184,7 +216,7 @@ struct tierce__tier_event {
 /* [borrow for the call] event. Called under the tier's lock: must not block, and call no tier. */
 typedef void tierce__tier_watch_fn(void *arg, const struct tierce__tier_event *event);
 
-/* What room is asked for. [borrow for the call] */
+/* A reservation of room. [borrow for the call] */
 struct tierce__reserve {
     const struct tierce__key *key;
     const struct tierce__key *parent; /* chunk before this one; NULL for the first */
@@ -195,6 +227,9 @@ struct tierce__reserve {
 struct tierce__tier_ops {
     const char *name;
     unsigned caps;
+    /* Adjacent parts of a chunk, requested together, are read in one request of up to this many
+     * bytes; a shorter request costs as much. 0: each part is one request. */
+    uint64_t read_bytes;
     /* Thread: any. Does not block on the device. After close has begun: TIERCE_E_CLOSED. */
     void (*submit)(struct tierce__tier *tier, struct tierce__tier_req *req);
     /*
@@ -222,21 +257,21 @@ struct tierce__tier_ops {
     /* The last failure in words, without credentials; "" for none. NULL for tiers whose statuses
      * say it all. Thread: any. */
     void (*why)(struct tierce__tier *tier, char why[TIERCE__TIER_WHY_BYTES]);
-    /* From here on tells every change in order, until close begins. Once, before the first request;
-     * what a tier holds by then is told by scan. */
+    /* From now on reports every change in order, until close begins. Called once, before the first
+     * request; scan reports the chunks that the tier already holds. */
     void (*watch)(struct tierce__tier *tier, tierce__tier_watch_fn *fn, void *arg);
     /*
-     * Tells what is there, as admitted, under the lock under which changes are told: the next
-     * `places` of the tier from *cursor on, which is 0 at first. False once there are no more. What
-     * is there all the time from the first call to the last is told once; what comes or goes
-     * meanwhile, perhaps. Thread: any. Does not block on the device.
+     * Reports stored chunks as admitted, under the lock that orders change events: the next
+     * `places` slots from *cursor on, which starts at 0. False after the last slot. A chunk that
+     * stays in the tier from the first call to the last is reported exactly once; others perhaps.
+     * Thread: any. Does not block on the device.
      */
     bool (*scan)(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
                  tierce__tier_watch_fn *fn, void *arg);
     /*
-     * Completes or cancels every request, makes durable what it can within the deadline, frees
-     * the tier. Blocks. False: a thread did not come back from the device, so the tier is left
-     * behind, some requests are unanswered, and what the tier borrowed must never be freed.
+     * Completes or cancels every request, makes durable what it can within the deadline, frees the
+     * tier. Blocks. False: a thread did not return from the device. The tier is then leaked, some
+     * requests stay unanswered, and memory that the tier borrowed must never be freed.
      */
     bool (*close)(struct tierce__tier *tier, uint64_t deadline_ns);
 };

@@ -30,7 +30,7 @@ enum tierce__lm_code {
     TIERCE__LM_FAIL = 400,
 };
 
-/* What a client knows its bytes to be; a server gives it back as it came. */
+/* A client's description of its bytes; a server returns it unchanged. */
 struct tierce__lm_shape {
     int32_t format; /* LMCache's MemoryFormat */
     int32_t dtype;
@@ -42,7 +42,7 @@ extern const struct tierce__lm_shape tierce__lm_no_shape;
 
 struct tierce__lm_request {
     enum tierce__lm_command command;
-    uint32_t value_bytes; /* PUT: what follows; else 0 */
+    uint32_t value_bytes; /* PUT: the length of the value that follows; else 0 */
     struct tierce__lm_shape shape;
     int32_t location;
     size_t key_bytes; /* without the spaces behind it */
@@ -51,7 +51,7 @@ struct tierce__lm_request {
 
 struct tierce__lm_reply {
     enum tierce__lm_code code;
-    uint32_t value_bytes; /* what follows */
+    uint32_t value_bytes; /* the length of the value that follows */
     struct tierce__lm_shape shape;
     int32_t location;
 };

@@ -12,7 +12,7 @@
 #define TIERCE__MEMCACHED_KEY_BYTES 250u
 
 enum tierce__memcached_kind {
-    TIERCE__MEMCACHED_VALUE, /* what follows: `bytes` bytes and "\r\n" */
+    TIERCE__MEMCACHED_VALUE, /* followed by `bytes` bytes and "\r\n" */
     TIERCE__MEMCACHED_END,
     TIERCE__MEMCACHED_STORED,
     TIERCE__MEMCACHED_NOT_STORED,
@@ -29,7 +29,7 @@ enum tierce__memcached_kind {
 
 struct tierce__memcached_line {
     enum tierce__memcached_kind kind;
-    const char *name; /* VALUE: the key; STAT: of what; ERROR: the line. [borrow] the line */
+    const char *name; /* VALUE: the key; STAT: the name; ERROR: the line. [borrow] the line */
     size_t name_bytes;
     const char *text; /* STAT: the rest of the line. [borrow] the line */
     size_t text_bytes;

@@ -61,16 +61,22 @@ static const struct field view[] = {F(view, weights, TEXT),
 static const struct field number[] = {F(number, number, U64), {0}};
 static const struct field computed[] = {
     F(computed, view, U64), F(computed, tokens, U64), F(computed, ns, U64), {0}};
-static const struct field lookup[] = {F(lookup, view, U64),       F(lookup, session, U64),
-                                      F(lookup, from_block, U64), F(lookup, to_block, U64),
-                                      F(lookup, flags, U32),      F(lookup, tiers, U32),
-                                      F(lookup, pin_ms, U32),     F(lookup, tag, TEXT),
-                                      F(lookup, chain, CHAIN),    {0}};
+static const struct field lookup[] = {F(lookup, view, U64),
+                                      F(lookup, session, U64),
+                                      F(lookup, from_block, U64),
+                                      F(lookup, to_block, U64),
+                                      F(lookup, flags, U32),
+                                      F(lookup, tiers, U32),
+                                      F(lookup, pin_ms, U32),
+                                      F(lookup, wait_ms, U32),
+                                      F(lookup, tag, TEXT),
+                                      F(lookup, chain, CHAIN),
+                                      {0}};
 static const struct field session[] = {F(session, view, U64), F(session, session, U64), {0}};
-static const struct field load[] = {F(load, view, U64),       F(load, session, U64),
-                                    F(load, from_block, U64), F(load, to_block, U64),
-                                    F(load, timeout_ms, U32), F(load, tiers, U32),
-                                    F(load, chain, CHAIN),    {0}};
+static const struct field load[] = {
+    F(load, view, U64),     F(load, session, U64),    F(load, from_block, U64),
+    F(load, to_block, U64), F(load, timeout_ms, U32), F(load, tiers, U32),
+    F(load, wait_ms, U32),  F(load, chain, CHAIN),    {0}};
 static const struct field wait[] = {F(wait, load, U64), F(wait, layer, U32), {0}};
 static const struct field next[] = {
     F(next, load, U64), F(next, chunk, U32), F(next, verdict, U32), {0}};
@@ -96,7 +102,8 @@ static const struct field welcome[] = {F(welcome, client, ID),       F(welcome, 
                                        F(welcome, store_ms, U32),    F(welcome, pin_ms, U32),
                                        F(welcome, prefetch_ms, U32), {0}};
 static const struct field given[] = {F(given, number, U64), {0}};
-static const struct field found[] = {F(found, blocks, U64), F(found, memory_blocks, U64), {0}};
+static const struct field found[] = {
+    F(found, blocks, U64), F(found, memory_blocks, U64), F(found, pending, U32), {0}};
 static const struct field loan[] = {
     F(loan, load, U64), F(loan, left_ms, U32), R(loan, chunks, TIERCE__NATIVE_LENT_BYTES), {0}};
 static const struct field ready[] = {F(ready, ready, U32), R(ready, states, 1), {0}};

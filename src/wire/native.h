@@ -12,8 +12,8 @@
 #include "base/bytes.h"
 
 /*
- * The native protocol: questions and answers about the pool of a node, between it and clients of
- * the same host that map that pool. No KV passes here. Byte by byte: docs/format/native.md.
+ * The native protocol: requests and answers about a node's pool, between the node and clients on
+ * the same host that map the pool. It carries no KV. Byte by byte: docs/format/native.md.
  *
  *     union tierce__native_request ask = {.lookup = {.view = view, .to_block = blocks, ...}};
  *     rc = tierce__native_pack_request(&frame, TIERCE__NATIVE_LOOKUP, &ask);
@@ -21,12 +21,12 @@
  *     tierce__native_head(&body_bytes, &status, head);
  *     rc = tierce__native_unpack_answer(&answer, TIERCE__NATIVE_LOOKUP, body, body_bytes);
  *
- * Whatever is unpacked borrows texts and rows from the body, and is within its bounds: no length of
- * the other side is left to be checked but what numbers mean.
+ * Unpacked texts and rows borrow from the body and lie within its bounds. All lengths of the other
+ * side are checked; the caller checks only the meaning of numbers.
  */
 
 #define TIERCE__NATIVE_MAGIC    0x4e435254u /* "TRCN" */
-#define TIERCE__NATIVE_VERSION  1u
+#define TIERCE__NATIVE_VERSION  2u
 #define TIERCE__NATIVE_ID_BYTES 16u
 #define TIERCE__NATIVE_HASH     32u
 #define TIERCE__NATIVE_HEAD     8u          /* bytes: those of the body, and op or status */
@@ -73,9 +73,9 @@ struct tierce__native_rows {
 
 /*
  * A chain by the number that the client has given it, which it gives to no other. The blocks that
- * the node does not have follow: afterwards the node's has first + hashes.count blocks. `parent` is
- * the hash of the block before `first`, by which the node sees whether it has the same; the chain's
- * root hash where `first` is 0, by which a chain begins anew.
+ * the node lacks follow: afterwards the node's chain has first + hashes.count blocks. `parent` is
+ * the hash of the block before `first`; the node compares it with its own. If `first` is 0,
+ * `parent` is the chain's root hash, and the chain starts again.
  */
 struct tierce__native_chain {
     uint64_t number;
@@ -111,6 +111,7 @@ struct tierce__native_computed {
 struct tierce__native_lookup {
     uint64_t view, session, from_block, to_block;
     uint32_t flags, tiers, pin_ms;
+    uint32_t wait_ms; /* for remote stores, at most; 0: as the node's timeout.lookup says */
     const char *tag;
     struct tierce__native_chain chain;
 };
@@ -122,6 +123,7 @@ struct tierce__native_session {
 struct tierce__native_load {
     uint64_t view, session, from_block, to_block;
     uint32_t timeout_ms, tiers;
+    uint32_t wait_ms; /* as of LOOKUP, for the answer */
     struct tierce__native_chain chain;
 };
 
@@ -131,15 +133,15 @@ struct tierce__native_wait {
     uint32_t layer;
 };
 
-/* Of a load that does not fit into memory: takes back the chunk that was lent last by this
- * question, of which `verdict` is said (UNUSED: there is none), and lends another one behind it. */
+/* For a load that does not fit into memory: returns the chunk that this request lent last, with its
+ * `verdict` (UNUSED: there is none), and lends a later one. */
 struct tierce__native_next {
     uint64_t load;
     uint32_t chunk;   /* its place in the answer to LOAD_BEGIN */
     uint32_t verdict; /* enum tierce__native_verdict */
 };
 
-/* What became of a chunk with whom it was lent to. */
+/* A client's report about a chunk that was lent to it. */
 enum tierce__native_verdict {
     TIERCE__NATIVE_GOOD = 0,
     TIERCE__NATIVE_BAD_CELLS = 1,
@@ -231,6 +233,8 @@ struct tierce__native_given {
 struct tierce__native_found {
     uint64_t blocks;
     uint64_t memory_blocks; /* DURABLE: 0 */
+    uint32_t pending;       /* 1: a query to a remote store for the following blocks is in
+                               progress */
 };
 
 enum tierce__native_kind {
@@ -263,8 +267,8 @@ struct tierce__native_loan {
     struct tierce__native_rows chunks; /* struct tierce__native_lent */
 };
 
-/* states: enum tierce__native_state of each chunk, for the layer that was asked for. Layers below
- * `ready` need not be waited for: what has not failed of them is here. */
+/* states: enum tierce__native_state of each chunk, for the requested layer. Layers below `ready`
+ * need no wait: they are in memory for every chunk that has not failed. */
 struct tierce__native_ready {
     uint32_t ready;
     struct tierce__native_rows states; /* of 1 byte */

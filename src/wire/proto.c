@@ -46,6 +46,11 @@ void *tierce__proto_alloc(ProtobufCMessage *message, size_t bytes)
     return out;
 }
 
+size_t tierce__proto_bytes(ProtobufCMessage *message)
+{
+    return message != NULL ? tierce__arena_of(message)->taken : 0;
+}
+
 void tierce__proto_free(ProtobufCMessage *message)
 {
     if (message != NULL)
@@ -103,8 +108,8 @@ static int wire_error(char why[TIERCE__PROTO_WHY_BYTES], const char *where, cons
 }
 
 /*
- * What protobuf-c does not look at: that texts are UTF-8, and that they have no NUL, behind which
- * C would not see them. Messages nest only as deep as their types do.
+ * Checks that protobuf-c omits: texts must be UTF-8 without NUL, because C would ignore the bytes
+ * after a NUL. Messages nest only as deep as their types do.
  */
 static int check_wire(const ProtobufCMessageDescriptor *descriptor, struct wire wire,
                       char why[TIERCE__PROTO_WHY_BYTES])

@@ -9,9 +9,9 @@
 #include <tierce/status.h>
 
 /*
- * Messages in memory of their own: one that was read here, or made by tierce__proto_create, holds
- * everything below it, and goes at once. A message that the caller put together otherwise can be
- * packed and printed as well.
+ * Messages with their own memory: a message that was unpacked here, or created by
+ * tierce__proto_create, owns everything below it and is freed at once. Messages that the caller
+ * built otherwise can be packed and printed too.
  *
  *     reply = tierce__proto_create(&meta__get_cache_location_response__descriptor);
  *     locations = tierce__proto_alloc(reply, count * sizeof(*locations));
@@ -19,14 +19,15 @@
  *     rc = tierce__proto_pack(&wire, &bytes, reply);
  *     tierce__proto_free(reply);
  *
- * Strings are UTF-8 without a NUL in both directions; what is not is refused.
+ * Strings are UTF-8 without NUL in both directions; others are rejected.
  *
  * Thread: any; a message one at a time until it is only read.
  */
 
 #define TIERCE__PROTO_WHY_BYTES 512u
 
-/* What a message that was read may take: so much, and so many times its bytes. */
+/* Limit of the memory of an unpacked message: the larger of a constant and a multiple of its
+ * bytes. */
 #define TIERCE__PROTO_MEMORY_MIN   (1u << 20)
 #define TIERCE__PROTO_MEMORY_TIMES 32u
 
@@ -39,6 +40,9 @@ void *tierce__proto_alloc(ProtobufCMessage *message, size_t bytes);
 
 /* NULL is accepted. Not for messages that lie within others. */
 void tierce__proto_free(ProtobufCMessage *message);
+
+/* The memory that such a message takes with all below it, about. NULL: 0. */
+size_t tierce__proto_bytes(ProtobufCMessage *message);
 
 /* A message from wire bytes, [borrow] for the call. Fields that are not known stay with it, as
  * protobuf-c does it. Errors, *out untouched and `why` filled: TIERCE_E_FORMAT, TIERCE_E_LIMIT

@@ -23,6 +23,11 @@
 TIERCE_MUSTUSE int tierce__proto_json_print(char **out, size_t *bytes,
                                             const ProtobufCMessage *message);
 
+/* The same for a text of `max` bytes, below SIZE_MAX, or less; TIERCE_E_LIMIT as soon as it is
+ * more. */
+TIERCE_MUSTUSE int tierce__proto_json_print_max(char **out, size_t *bytes, size_t max,
+                                                const ProtobufCMessage *message);
+
 /*
  * A message of the descriptor's type from JSON text, [borrow] for the call; free it by
  * tierce__proto_free. `why` is "" or, though it went well, tells of a name that its enum has not,

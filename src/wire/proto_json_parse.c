@@ -17,7 +17,7 @@
  */
 struct parser {
     struct tierce__json json;
-    char *text; /* what json reads */
+    char *text; /* the text that json reads */
     struct tierce__arena *arena;
     const char *field; /* the last one that was begun, for messages */
     char *unknown;     /* of TIERCE__PROTO_WHY_BYTES: the first name that its enum has not */
@@ -223,7 +223,7 @@ static bool take_inner(struct parser *parser, const ProtobufCMessageDescriptor *
     return take_message(parser, inner);
 }
 
-/* What one value becomes; `known` is false where it is to be passed over. */
+/* A parsed value; `known` is false if it is to be ignored. */
 union value {
     int32_t int32;
     int64_t int64;

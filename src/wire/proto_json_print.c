@@ -14,7 +14,7 @@
 /* Text that grows. The first failure stays in rc, and nothing is written behind it. */
 struct text {
     char *bytes;
-    size_t used, size;
+    size_t used, size, max;
     int rc;
 };
 
@@ -26,6 +26,10 @@ static char *reserve(struct text *text, size_t bytes)
 {
     if (text->rc != 0)
         return NULL;
+    if (bytes > text->max - text->used) {
+        text->rc = TIERCE_E_LIMIT;
+        return NULL;
+    }
     if (bytes > text->size - text->used) {
         size_t size = text->size < TEXT_BYTES_FIRST ? TEXT_BYTES_FIRST : text->size;
         while (size - text->used < bytes && size <= SIZE_MAX / 4)
@@ -234,7 +238,13 @@ static void put_message(struct text *text, const ProtobufCMessage *message)
 
 int tierce__proto_json_print(char **out, size_t *bytes, const ProtobufCMessage *message)
 {
-    struct text text = {0};
+    return tierce__proto_json_print_max(out, bytes, SIZE_MAX - 1, message);
+}
+
+int tierce__proto_json_print_max(char **out, size_t *bytes, size_t max,
+                                 const ProtobufCMessage *message)
+{
+    struct text text = {.max = max + 1}; /* and the NUL */
     put_message(&text, message);
     put_char(&text, '\0');
     if (text.rc != 0) {

@@ -14,7 +14,7 @@
 ProtobufCMessage *tierce__proto_message_in(struct tierce__arena *arena,
                                            const ProtobufCMessageDescriptor *descriptor);
 
-/* What a message of so many bytes may take. */
+/* The memory limit of a message of `bytes` bytes. */
 size_t tierce__proto_limit(size_t bytes);
 
 /* A member of a oneof, which has no default to print or pack. */

@@ -88,7 +88,7 @@ static uint32_t number_or(uint32_t number, uint32_t otherwise)
     return number != 0 ? number : otherwise;
 }
 
-/* What the caller gave, with the defaults filled in. */
+/* Copies the caller's options and fills in defaults. */
 static int take_opts(struct tierce__resp *resp, const struct tierce__resp_opts *given)
 {
     struct tierce__resp_opts *opts = &resp->opts;
@@ -358,7 +358,7 @@ static int receive(struct tierce__resp *resp)
     int rc = make_room(resp);
     if (rc != 0)
         return rc;
-    /* What is in the buffer comes first. */
+    /* Bytes in the buffer come first. */
     char *room =
         resp->in_at == resp->in_end ? tierce__resp_parser_room(resp->parser, &room_bytes) : NULL;
     struct iovec pieces[2] = {{room, room_bytes},
@@ -523,8 +523,8 @@ static int append_texts(struct tierce__resp *resp, const char *a, const char *b,
     return tierce__resp_append(resp, arguments, bytes, count);
 }
 
-/* The answer to a command of the greeting; `what` must not be refused. Of the server's own words
- * only the first, the code, is told. */
+/* Reads the answer to a command of the greeting; `what` must not fail. Messages repeat only the
+ * first word of the server's error, its code. */
 static int read_greeting(struct tierce__resp *resp, const char *what, uint64_t deadline_ns)
 {
     struct tierce__resp_value value;

@@ -20,8 +20,8 @@
  *     rc = tierce__resp_read(client, &value, deadline_ns);
  *
  * A connection that failed is closed; the next begin connects again (and authenticates and selects
- * again), no more often than opts says. What was sent and not answered before a failure may have
- * happened: that is the caller's to know.
+ * again), no more often than opts says. A command that was sent but not answered before a failure
+ * may have been executed; the caller must allow for that.
  *
  * Large bulk strings can be read straight into the caller's memory (tierce__resp_read_into) and
  * written from it without a copy (tierce__resp_append_borrowed).
@@ -117,11 +117,11 @@ bool tierce__resp_is_ready(struct tierce__resp *resp);
 /* How many connections it has made so far. */
 uint64_t tierce__resp_connects(const struct tierce__resp *resp);
 
-/* What failed last, in words, never with the password; "" for nothing. [borrow until the next
- * call] */
+/* A sentence about the last failure, never with the password; "" without a failure. [borrow until
+ * the next call] */
 const char *tierce__resp_why(const struct tierce__resp *resp);
 
-/* What is shown of an error's words: not our password, which the server knows. [borrow as the
+/* The text of an error for logs. It omits our password, which the server may repeat. [borrow as the
  * value] */
 const char *tierce__resp_words(const struct tierce__resp_value *error);
 

@@ -460,7 +460,7 @@ int tierce__resp_cluster_node(struct tierce__resp_cluster *cluster, size_t i,
     for (size_t slot = 0; slot < SLOTS; slot++) {
         if (cluster->slots[slot] == NOBODY) {
             cluster->is_stale = true;
-            return fail(cluster, TIERCE_E_DOWN, "some slots are nobody's");
+            return fail(cluster, TIERCE_E_DOWN, "no node serves some slots of the cluster");
         }
     }
     for (size_t n = 0; n < cluster->node_count; n++) {
@@ -517,7 +517,7 @@ static int read_wait(struct tierce__resp_cluster *cluster, struct tierce__resp *
     if (!wrote)
         return 0;
     if (value.type != TIERCE__RESP_INTEGER || value.integer < (int64_t)cluster->wait_replicas)
-        return fail(cluster, TIERCE_E_DEADLINE, "too few replicas have what was written");
+        return fail(cluster, TIERCE_E_DEADLINE, "too few replicas have confirmed the write");
     return 0;
 }
 
@@ -579,7 +579,8 @@ static int redirected_to(struct tierce__resp_cluster *cluster,
                      : find_node(cluster, self, strlen(self), (uint16_t)port);
 }
 
-/* What an answer means for its command: kept, or another attempt elsewhere or later. */
+/* Decides about a command's answer: it is kept, or the command is retried on another node or
+ * later. */
 static int judge(struct tierce__resp_cluster *cluster, struct command *command,
                  const struct tierce__resp_value *value, size_t from)
 {
@@ -668,7 +669,8 @@ int tierce__resp_cluster_run(struct tierce__resp_cluster *cluster, uint64_t dead
             return 0;
         if (tierce__now_ns() >= deadline_ns)
             break;
-        /* A redirection is followed at once; what nobody serves now takes a while. */
+        /* A redirection is followed at once; a slot that no node serves is retried after a
+         * pause. */
         if (cluster->is_stale)
             nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * (long)TIERCE__MS_NS}, NULL);
     }

@@ -28,9 +28,9 @@ struct tierce__resp_node {
     uint16_t port; /* 0: 6379 */
 };
 
-/* A client that knows some nodes, of which it learns the others when it first has to. What opts say
- * beside host and port holds for all nodes. [borrow] all for the call. Errors: -ENOMEM,
- * TIERCE_E_LIMIT. */
+/* Creates a client from some nodes of the cluster. It discovers the others when it first needs
+ * them. All options except host and port apply to all nodes. [borrow] all for the call. Errors:
+ * -ENOMEM, TIERCE_E_LIMIT. */
 TIERCE_MUSTUSE int tierce__resp_cluster_create(struct tierce__resp_cluster **out,
                                                const struct tierce__resp_opts *opts,
                                                const struct tierce__resp_node *nodes, size_t count);
@@ -82,7 +82,7 @@ TIERCE_MUSTUSE int tierce__resp_cluster_node(struct tierce__resp_cluster *cluste
 
 #define TIERCE__RESP_SLOTS 16384u
 
-/* The slot of a key, 0 .. 16383: of what stands in its first braces, if they are not empty. */
+/* The slot of a key, 0 .. 16383: that of the text in its first braces, if they are not empty. */
 unsigned tierce__resp_slot(const char *key, size_t bytes);
 
 /* The smallest number whose decimal digits lie in a slot: a key with it in braces lies there

@@ -27,7 +27,7 @@ struct tierce__resp_link {
     bool leaves; /* the server is of no use: the next pipeline needs another */
     /* With a sentinel. */
     uint64_t look_ns;         /* it is not asked before */
-    int look_rc;              /* what it answered last */
+    int look_rc;              /* its last result */
     uint64_t connects_before; /* of servers that were left */
     bool has_why;             /* why is newer than the server's */
     char why[TIERCE__RESP_WHY_BYTES];
@@ -217,20 +217,29 @@ static bool is_of_no_use(const struct tierce__resp_value *value)
            tierce__resp_is_error(value, "MASTERDOWN");
 }
 
+int tierce__resp_link_read_into(struct tierce__resp_link *link, void *memory, size_t capacity,
+                                struct tierce__resp_value *out, uint64_t deadline_ns)
+{
+    TIERCE_ASSERT(link->cluster == NULL);
+    link->read++;
+    int rc = memory != NULL
+                 ? tierce__resp_read_into(link->server, memory, capacity, out, deadline_ns)
+                 : tierce__resp_read(link->server, out, deadline_ns);
+    if (rc == 0 && is_of_no_use(out)) {
+        link->leaves = true;
+        fail(link, TIERCE_E_DOWN, tierce__resp_words(out));
+    }
+    return rc;
+}
+
 /* The next answer of a server, and behind the last one that of WAIT. */
 static int read_server(struct tierce__resp_link *link, struct tierce__resp_value *out,
                        uint64_t deadline_ns)
 {
     struct tierce__resp_value replicas;
-    bool is_last = ++link->read == link->appended;
-    int rc =
-        is_last && link->into != NULL
-            ? tierce__resp_read_into(link->server, link->into, link->into_bytes, out, deadline_ns)
-            : tierce__resp_read(link->server, out, deadline_ns);
-    if (rc == 0 && is_of_no_use(out)) {
-        link->leaves = true;
-        fail(link, TIERCE_E_DOWN, tierce__resp_words(out));
-    }
+    bool is_last = link->read + 1 == link->appended;
+    int rc = tierce__resp_link_read_into(link, is_last ? link->into : NULL, link->into_bytes, out,
+                                         deadline_ns);
     if (rc != 0 || !is_last || !waits(link))
         return rc;
     rc = tierce__resp_read(link->server, &replicas, deadline_ns);
@@ -238,7 +247,7 @@ static int read_server(struct tierce__resp_link *link, struct tierce__resp_value
         return rc;
     if (replicas.type == TIERCE__RESP_INTEGER && replicas.integer >= (int64_t)link->wait_replicas)
         return 0;
-    return fail(link, TIERCE_E_DEADLINE, "too few replicas have what was written");
+    return fail(link, TIERCE_E_DEADLINE, "too few replicas have confirmed the write");
 }
 
 int tierce__resp_link_read(struct tierce__resp_link *link, struct tierce__resp_value *out,
@@ -287,7 +296,7 @@ const char *tierce__resp_link_why(const struct tierce__resp_link *link)
     const char *why = last_why(link);
     for (size_t i = 0; i < 2; i++) {
         if (link->passwords[i] != NULL && strstr(why, link->passwords[i]) != NULL)
-            return "what is said repeats the password";
+            return "the server's message is omitted because it repeats the password";
     }
     return why;
 }

@@ -5,17 +5,17 @@
 #include "wire/resp_uri.h"
 
 /*
- * A pipeline to whatever a URI names: one server, the master that sentinels name, or a cluster,
- * where it goes to several nodes.
+ * A pipeline to the target of a URI: one server, the master that sentinels name, or a cluster,
+ * where the pipeline is split among nodes.
  *
  *     rc = tierce__resp_link_begin(link);
  *     rc = tierce__resp_link_append(link, 1, (const char *[]){"GET", key}, bytes, 2);
  *     rc = tierce__resp_link_flush(link, deadline_ns);
  *     rc = tierce__resp_link_read(link, &value, deadline_ns);
  *
- * What resp_client.h and resp_cluster.h say of order, deadlines and errors holds here. Nothing is
- * connected before it is first needed. A server that answers READONLY, LOADING or MASTERDOWN is
- * left with that pipeline: the next one connects again, to the master that there is then.
+ * Order, deadlines and errors are as in resp_client.h and resp_cluster.h. A link connects when it
+ * is first needed. After a server has answered READONLY, LOADING or MASTERDOWN, the next pipeline
+ * connects again, to the master of that moment.
  *
  * Thread: one at a time; resp_pool.h for several.
  */
@@ -48,7 +48,7 @@ TIERCE_MUSTUSE int tierce__resp_link_append_borrowed(struct tierce__resp_link *l
  * another pipeline begun. */
 void tierce__resp_link_into(struct tierce__resp_link *link, void *memory, size_t capacity);
 
-/* The pipeline writes: what the URI says of replicas holds for it. After begin. */
+/* Marks the pipeline as writing: the URI's wait_replicas applies to it. Called after begin. */
 void tierce__resp_link_writes(struct tierce__resp_link *link);
 
 TIERCE_MUSTUSE int tierce__resp_link_flush(struct tierce__resp_link *link, uint64_t deadline_ns);
@@ -56,6 +56,12 @@ TIERCE_MUSTUSE int tierce__resp_link_flush(struct tierce__resp_link *link, uint6
 /* The next answer, in order; [borrow until begin]. */
 TIERCE_MUSTUSE int tierce__resp_link_read(struct tierce__resp_link *link,
                                           struct tierce__resp_value *out, uint64_t deadline_ns);
+
+/* The same, into the caller's memory, for each answer of a pipeline: tierce__resp_read_into. Not of
+ * a cluster. */
+TIERCE_MUSTUSE int tierce__resp_link_read_into(struct tierce__resp_link *link, void *memory,
+                                               size_t capacity, struct tierce__resp_value *out,
+                                               uint64_t deadline_ns);
 
 /* A pipeline of one command that writes. */
 TIERCE_MUSTUSE int tierce__resp_link_call(struct tierce__resp_link *link, size_t key,
@@ -73,7 +79,7 @@ bool tierce__resp_link_is_connected(const struct tierce__resp_link *link);
 /* How many connections it has made so far, but for those that only asked where something is. */
 uint64_t tierce__resp_link_connects(const struct tierce__resp_link *link);
 
-/* What failed last, in words, never with the password. [borrow until the next call] */
+/* A sentence about the last failure, never with the password. [borrow until the next call] */
 const char *tierce__resp_link_why(const struct tierce__resp_link *link);
 
 #endif

@@ -26,7 +26,7 @@ struct tierce__resp_parser {
     unsigned depth;
     /* A bulk string that is not complete. */
     bool in_bulk;
-    char *bulk;         /* what is kept of it */
+    char *bulk;         /* the bytes kept of it */
     size_t bulk_kept;   /* how much that will be */
     size_t bulk_filled; /* how much of it came, kept or not */
     size_t bulk_bytes;
@@ -107,7 +107,7 @@ static int no_memory(const struct tierce__resp_parser *parser)
     return parser->arena.status;
 }
 
-/* What a line is: a whole value, or the head of one. */
+/* Whether a line is a whole value or the head of one. */
 enum step { WHOLE = 1, HEAD = 0 };
 
 static int keep_line(struct tierce__resp_parser *parser, const char *text, size_t length,

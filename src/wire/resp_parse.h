@@ -9,9 +9,9 @@
 #include <tierce/status.h>
 
 /*
- * Replies of RESP2 from bytes, which may come in any pieces. What a reply takes is bounded: a bulk
- * string by bulk_bytes_max, the memory of all values since the last reset by answer_bytes_max,
- * arrays by eight levels, lines by 64 KiB.
+ * Parses RESP2 replies from bytes, which may come in any pieces. Replies are bounded: a bulk string
+ * by bulk_bytes_max, the memory of all values since the last reset by answer_bytes_max, arrays by
+ * eight levels, lines by 64 KiB.
  *
  * Thread: one at a time.
  */
@@ -60,8 +60,9 @@ TIERCE_MUSTUSE int tierce__resp_parser_feed(struct tierce__resp_parser *parser, 
                                             size_t count, size_t *used,
                                             struct tierce__resp_value *out);
 
-/* Where the next bytes belong if they are of a bulk string, so that they can be read in place: up
- * to *bytes at the pointer; or NULL. What was written there is told by filled. */
+/* If the next bytes belong to a bulk string, returns their destination, so that they can be read
+ * in place: up to *bytes at the pointer; otherwise NULL. Report the bytes written there with
+ * filled. */
 char *tierce__resp_parser_room(struct tierce__resp_parser *parser, size_t *bytes);
 void tierce__resp_parser_filled(struct tierce__resp_parser *parser, size_t bytes);
 

@@ -18,7 +18,7 @@ struct tierce__resp_stream {
     int fd; /* -1: closed */
     SSL_CTX *context;
     SSL *ssl;
-    short wants; /* what poll is to wait for after -EAGAIN */
+    short wants; /* the poll events to wait for after -EAGAIN */
     int low;     /* bytes before poll wakes for input; 0: it may not be set */
 };
 

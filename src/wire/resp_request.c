@@ -484,6 +484,12 @@ void tierce__resp_request_into(struct tierce__resp_request_parser *parser, void 
     parser->end_bytes = 0;
 }
 
+void tierce__resp_request_drop(struct tierce__resp_request_parser *parser)
+{
+    TIERCE_ASSERT(!parser->awaits_into);
+    parser->into = NULL;
+}
+
 void *tierce__resp_request_room(struct tierce__resp_request_parser *parser, size_t *bytes)
 {
     TIERCE_CHECK_MAGIC(parser, PARSER_MAGIC);

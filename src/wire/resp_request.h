@@ -9,17 +9,17 @@
 #include <tierce/status.h>
 
 /*
- * Requests of RESP2 and RESP3, as a server gets them, in any pieces: arrays of bulk strings, and
- * the inline commands that are typed by hand. The first argument of at least large_bytes (a SET's
- * value) is not kept: it is announced as soon as its length is known, and its bytes go where they
- * belong.
+ * Parses RESP2 and RESP3 requests for a server, in any pieces: arrays of bulk strings, and inline
+ * commands that are typed by hand. The first argument of at least large_bytes (a SET's value) is
+ * not stored in the parser: the parser announces it as soon as its length is known, and writes its
+ * bytes to the memory that the caller gives.
  *
  *     while ((rc = tierce__resp_request_feed(parser, bytes, count, &used, &request)) ...)
  *         LARGE:   tierce__resp_request_into(parser, memory of request.large_bytes, or NULL)
  *         REQUEST: request.args are all there
  *
- * Nothing that was fed comes again. What a request takes is bounded: arguments by args_max, their
- * bytes by bytes_max, a line by 64 KiB; memory grows with what has come.
+ * The parser consumes all fed bytes. Requests are bounded: arguments by args_max, their bytes by
+ * bytes_max, a line by 64 KiB; memory grows with the received bytes.
  *
  * Thread: one at a time.
  */
@@ -46,7 +46,7 @@ struct tierce__resp_request_limits {
     size_t args_max;
     size_t bytes_max;         /* of all arguments but the large one */
     uint64_t large_bytes;     /* from when on the first such argument is the large one */
-    uint64_t large_bytes_max; /* and what it may be */
+    uint64_t large_bytes_max; /* and its maximum */
 };
 
 struct tierce__resp_request_parser;
@@ -70,14 +70,17 @@ TIERCE_MUSTUSE int tierce__resp_request_feed(struct tierce__resp_request_parser 
  * none was told. */
 void tierce__resp_request_done(struct tierce__resp_request_parser *parser);
 
-/* What was wrong, in Redis' words; constant storage. */
+/* The error in Redis' words; constant storage. */
 const char *tierce__resp_request_error(const struct tierce__resp_request_parser *parser);
 
 /* After LARGE: where the bytes go, [borrow until they are there]. NULL: nowhere. */
 void tierce__resp_request_into(struct tierce__resp_request_parser *parser, void *memory);
 
-/* Where the next bytes belong if they are of the large argument and have a place: up to *bytes at
- * the pointer; or NULL. What was written there is told by filled. */
+/* Nowhere from now on, whatever into said. */
+void tierce__resp_request_drop(struct tierce__resp_request_parser *parser);
+
+/* If the next bytes belong to the large argument and it has memory, returns their destination: up
+ * to *bytes at the pointer; otherwise NULL. Report the bytes written there with filled. */
 void *tierce__resp_request_room(struct tierce__resp_request_parser *parser, size_t *bytes);
 void tierce__resp_request_filled(struct tierce__resp_request_parser *parser, size_t bytes);
 

@@ -117,7 +117,7 @@ static int ask(const struct tierce__resp_sentinel *sentinel, const struct tierce
         rc = fail(why, TIERCE_E_DOWN, node->host, node->port, tierce__resp_words(&value));
     else if (!read_place(out, &value))
         rc = fail(why, TIERCE_E_DOWN, node->host, node->port,
-                  "the sentinel knows no master of that name");
+                  "the sentinel has no master of that name");
     tierce__resp_close(resp);
     return rc;
 }
@@ -138,7 +138,7 @@ static int check_role(struct tierce__resp *resp, const struct place *place,
         value.items[0].type == TIERCE__RESP_STRING && strcmp(value.items[0].text, "master") == 0)
         return 0;
     return fail(why, TIERCE_E_DOWN, place->host, place->port,
-                "the sentinels' master says that it is none");
+                "the server that the sentinels name is not a master");
 }
 
 static int open_master(const struct tierce__resp_sentinel *sentinel, const struct place *place,

@@ -9,9 +9,9 @@
  *
  *     rc = tierce__resp_sentinel_open(sentinel, &client, why);
  *
- * Sentinels are asked in turn, the one first that knew last; what they name counts only if it says
- * itself that it is a master. (A user who may not ask for its ROLE has only the sentinels' word.)
- * No connection to a sentinel is kept.
+ * Sentinels are queried in turn, beginning with the one that answered last; what they name counts
+ * only if it says itself that it is a master. (A user who may not ask for its ROLE has only the
+ * sentinels' word.) No connection to a sentinel is kept.
  *
  * Thread: one at a time.
  */

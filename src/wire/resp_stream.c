@@ -150,7 +150,7 @@ void tierce__resp_stream_fini(struct tierce__resp_stream *stream)
     stream->context = NULL;
 }
 
-/* What a TLS call that returned n <= 0 means as a status. */
+/* The status of a TLS call that returned n <= 0. */
 static int tls_status(struct tierce__resp_stream *stream, int n)
 {
     int code = SSL_get_error(stream->ssl, n), error = errno;
@@ -173,7 +173,7 @@ static bool expect_name(SSL *ssl, const char *host)
 {
     if (is_address(host))
         return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) == 1;
-    /* What SSL_set_tlsext_host_name is, which casts const away. */
+    /* The definition of SSL_set_tlsext_host_name, without its cast that drops const. */
     return SSL_set1_host(ssl, host) == 1 &&
            SSL_ctrl(ssl, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name,
                     (void *)(uintptr_t)host) == 1;

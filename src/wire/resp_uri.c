@@ -98,7 +98,7 @@ static const char *take_database(struct tierce__resp_uri *uri, const char *text)
 static const char *take_socket(struct tierce__resp_uri *uri)
 {
     if (uri->url.host_count > 0)
-        return "before the path of the socket stands no user";
+        return "a Unix-socket URI takes no user name or host";
     if (uri->url.path[0] == '\0')
         return "the socket has no path";
     uri->opts.host = uri->url.path;
@@ -113,7 +113,7 @@ static const char *take_master(struct tierce__resp_uri *uri)
     if (database != NULL)
         *database++ = '\0';
     if (name[0] == '\0')
-        return "behind the sentinels stands no name of a master";
+        return "the URI needs the master's name after the sentinels: redis+sentinel://HOST/NAME";
     uri->master = name;
     return database != NULL ? take_database(uri, database) : NULL;
 }
@@ -122,6 +122,8 @@ static const char *take_place(struct tierce__resp_uri *uri, const struct scheme 
 {
     take_user(uri);
     const char *wrong = scheme->is_unix ? take_socket(uri) : take_hosts(uri);
+    if (scheme->is_node && uri->opts.port == 0)
+        uri->opts.port = uri->nodes[0].port = TIERCE__RESP_NODE_PORT;
     if (wrong != NULL || scheme->is_unix || scheme->is_node)
         return wrong;
     return uri->is_sentinel ? take_master(uri)
@@ -160,7 +162,7 @@ static const char *apply_params(struct tierce__resp_uri *uri)
     return NULL;
 }
 
-/* Not only on this machine: what is said goes by TLS unless it is forbidden. */
+/* For another machine, TLS is used unless the URI disables it. */
 static const char *take_node(struct tierce__resp_uri *uri)
 {
     const char *text = tierce__url_param(&uri->url, "tls");

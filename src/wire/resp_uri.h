@@ -16,8 +16,8 @@
  *     redis+sentinel://user:password@host:port,host:port/name/database
  *     rediss+sentinel://...        the master of a name, by its sentinels; user and password are
  *                                  the master's; ?sentinel_user=, sentinel_password=
- *     tierce://token@host:port     a node; with TLS unless the host is this machine and no file of
- *                                  TLS is named, or ?tls= says it
+ *     tierce://token@host:port     a node, port 6494; with TLS unless the host is this machine and
+ * no file of TLS is named, or ?tls= says it
  *
  * valkey... is redis.... User information without a colon is the password. timeout_ms bounds
  * connecting and calls; parameters that are not known here are kept in `url` for whoever knows
@@ -27,6 +27,7 @@
  */
 
 #define TIERCE__RESP_URI_NODES 16u
+#define TIERCE__RESP_NODE_PORT 6494u /* of tierce:// without one; node/params.def has it too */
 
 struct tierce__resp_uri {
     struct tierce__resp_opts opts; /* texts are borrowed from url */

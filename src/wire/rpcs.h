@@ -9,7 +9,7 @@
 #include <protobuf-c/protobuf-c.h>
 
 /*
- * The calls of the manager (rpcs.def), and what gRPC reflection tells of them.
+ * The calls of the manager (rpcs.def), and their descriptors for gRPC reflection.
  *
  * The generated headers are "wire/proto/meta_service.pb-c.h" and its siblings. Their C names leave
  * the first parts of the package out: Meta__StartWriteCacheRequest, META__ERROR_CODE__OK.

@@ -129,7 +129,7 @@ static void skip(struct iovec **pieces, int *count, size_t bytes)
     (*pieces)->iov_len -= bytes;
 }
 
-/* What a call that returned n < 0 means: 0 to try it again. */
+/* Handles a call that returned n < 0. Returns 0 to retry it. */
 static int after_failure(int fd, short events, uint64_t deadline_ns)
 {
     if (errno == EINTR)

@@ -15,7 +15,7 @@
  * each socket.
  *
  * Errors of all: TIERCE_E_DEADLINE, -ECONNRESET for the end of the stream, other negative errno.
- * What has come or gone of a call that failed is unknown, so the socket is to be closed.
+ * After a failed call the number of transferred bytes is unknown, so the socket must be closed.
  */
 
 /* `host`: a name, an address, or the path of a Unix socket (it begins with '/'), which has no port.

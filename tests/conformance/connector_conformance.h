@@ -12,13 +12,17 @@
  *     static const struct connector_factory factories[] = {{.name = "file", .start = ...}};
  *     int main(void) { return connector_conformance_main(factories, 1); }
  *
- * Each test has an empty store of its own, in a process of its own.
+ * Each test has an empty store and runs in a process of its own. The stores of the factories are
+ * tested at once, each by a process that starts it.
  */
 
 struct connector_factory {
     const char *name;
     /* Starts an empty store, whose URL is written to `url`; false fails the test. */
     bool (*start)(char *url, size_t room, void *ctx);
+    /* Makes a store that was started an empty one again, at the same URL or at a new one. NULL: it
+     * cannot be shared, and each test starts its own. */
+    bool (*renew)(char *url, size_t room, void *ctx);
     /* Ends the store and all that is left of it. */
     void (*stop)(void *ctx);
     void *ctx;
@@ -26,6 +30,10 @@ struct connector_factory {
     /* How many names an EXISTS asks for, 600 where this is 0: fewer for a store that is asked for
      * each by itself. */
     uint32_t exists;
+    /* How many names a LIST has to find, 600 where this is 0, and by how many prefixes, all where
+     * this is 0: fewer for a store that reads each object for it, or each folder, if the same code
+     * is tested with all of them by another factory. */
+    uint32_t listed, prefixes;
 };
 
 /* Runs all tests over all factories. Returns the exit status of the program. */

@@ -2,9 +2,8 @@
 #ifndef TIERCE_TESTS_META_CONFORMANCE_H
 #define TIERCE_TESTS_META_CONFORMANCE_H
 
+#include "check_main.h"
 #include "manager/meta_store.h"
-
-#include <check.h>
 
 /* What every store of records must do, whatever it is. */
 struct meta_factory {

@@ -26,10 +26,25 @@ static void remove_folder(void *ctx)
 
 static char plain[] = "", flat[] = "?fanout=1&connections=2", capped[] = "?size=1GiB&sweep=100ms";
 
+/* "flat" lists all names by all prefixes, "file" more names than a page has from all its folders.
+ */
 static const struct connector_factory factories[] = {
-    {.name = "file", .start = start_folder, .stop = remove_folder, .ctx = plain, .caps = CAPS},
+    {.name = "file",
+     .start = start_folder,
+     .stop = remove_folder,
+     .ctx = plain,
+     .caps = CAPS,
+     .listed = 300,
+     .prefixes = 3},
     {.name = "flat", .start = start_folder, .stop = remove_folder, .ctx = flat, .caps = CAPS},
-    {.name = "capped", .start = start_folder, .stop = remove_folder, .ctx = capped, .caps = CAPS},
+    {.name = "capped",
+     .start = start_folder,
+     .stop = remove_folder,
+     .ctx = capped,
+     .caps = CAPS,
+     .exists = 60,
+     .listed = 60,
+     .prefixes = 3},
 };
 
 int main(void)

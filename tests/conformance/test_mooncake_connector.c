@@ -14,6 +14,14 @@ static bool start(char *url, size_t room, void *ctx)
     return true;
 }
 
+static bool renew(char *url, size_t room, void *ctx)
+{
+    (void)url;
+    (void)room;
+    (void)ctx;
+    return mooncake_empty(&server);
+}
+
 static void stop(void *ctx)
 {
     (void)ctx;
@@ -27,8 +35,13 @@ static char many[] = "&connections=9&prefix=a*%3F%5B%5C&numa=0&timeout=60s&buffe
                      "&host=127.0.0.1";
 
 static const struct connector_factory factories[] = {
-    {.name = "mooncake", .start = start, .stop = stop, .ctx = plain, .caps = CAPS},
-    {.name = "mooncake with all", .start = start, .stop = stop, .ctx = many, .caps = CAPS},
+    {.name = "mooncake", .start = start, .renew = renew, .stop = stop, .ctx = plain, .caps = CAPS},
+    {.name = "mooncake with all",
+     .start = start,
+     .renew = renew,
+     .stop = stop,
+     .ctx = many,
+     .caps = CAPS},
 };
 
 int main(void)

@@ -241,6 +241,86 @@ START_TEST(pinned_entries_are_passed_over_once)
 }
 END_TEST
 
+/* An owner with records ranks as the policy evicts. */
+START_TEST(ranks_are_the_order_of_victims)
+{
+    enum { RANKED = 200, USES = 2000 };
+    const struct tierce__policy_ops *ops = tierce__policy_at((size_t)_i);
+    struct tierce__policy_history histories[RANKED] = {0};
+    uint32_t parents[RANKED];
+    struct tierce__policy *policy;
+    struct test_random random = test_random_start("policy ranks");
+    uint64_t now = 1000;
+    uint32_t slot;
+    if (ops->rank == NULL)
+        return;
+    ck_assert_int_eq(
+        ops->create(&policy,
+                    &(struct tierce__policy_opts){.size = sizeof(struct tierce__policy_opts),
+                                                  .slot_count = RANKED}),
+        0);
+    for (uint32_t i = 0; i < RANKED; i++) {
+        parents[i] = ops->by_parent && i % 3 != 0 ? i - 1 : TIERCE__NO_SLOT;
+        ops->insert(policy, i,
+                    &(struct tierce__policy_entry){
+                        .key = i, .bytes = 1, .now = ++now, .parent = parents[i]});
+        histories[i] = (struct tierce__policy_history){.stored = now, .used = now};
+        if (parents[i] != TIERCE__NO_SLOT)
+            histories[parents[i]].has_children = true;
+    }
+    for (int i = 0; i < USES; i++) {
+        uint32_t used = test_random_below(&random, 1 + test_random_below(&random, RANKED));
+        ops->touch(policy, used, ++now);
+        histories[used].used = now;
+        histories[used].uses++;
+    }
+    for (size_t gone = 0; gone < RANKED; gone++) {
+        struct tierce__policy_rank lowest = {0}, rank;
+        uint32_t expected = TIERCE__NO_SLOT;
+        for (uint32_t i = 0; i < RANKED; i++) {
+            if (histories[i].used == 0 || !ops->rank(&rank, &histories[i], now, 0))
+                continue;
+            if (expected == TIERCE__NO_SLOT || tierce__policy_rank_before(&rank, &lowest)) {
+                expected = i;
+                lowest = rank;
+            }
+        }
+        ck_assert(ops->victim(policy, now, &slot));
+        ck_assert_uint_eq(slot, expected);
+        ops->remove(policy, slot, true);
+        histories[slot].used = 0;
+        if (parents[slot] == TIERCE__NO_SLOT)
+            continue;
+        histories[parents[slot]].has_children = false;
+        for (uint32_t i = 0; i < RANKED; i++)
+            histories[parents[slot]].has_children |=
+                parents[i] == parents[slot] && histories[i].used != 0;
+    }
+    ops->destroy(policy);
+}
+END_TEST
+
+/* A frequency is that of a life, and fades. */
+START_TEST(frequencies_fade)
+{
+    const struct tierce__policy_ops *ops = tierce__policy_find("lfu");
+    enum { HOUR = 3600 };
+    const struct tierce__policy_history
+        was_busy = {.stored = 0, .used = 10 * HOUR, .uses = 1000000},
+        is_busy = {.stored = 29 * HOUR, .used = 30 * HOUR, .uses = 100},
+        is_idle = {.stored = 29 * HOUR, .used = 29 * HOUR, .uses = 1},
+        is_busier = {.stored = 29 * HOUR, .used = 30 * HOUR, .uses = 101},
+        is_slow = {.stored = 0, .used = 30 * HOUR, .uses = 101};
+    const struct tierce__policy_history *order[] = {&was_busy, &is_idle, &is_slow, &is_busy,
+                                                    &is_busier};
+    struct tierce__policy_rank ranks[5];
+    for (size_t i = 0; i < 5; i++)
+        ck_assert(ops->rank(&ranks[i], order[i], 30 * HOUR, HOUR));
+    for (size_t i = 1; i < 5; i++)
+        ck_assert_msg(tierce__policy_rank_before(&ranks[i - 1], &ranks[i]), "%zu", i);
+}
+END_TEST
+
 START_TEST(one_slot_is_enough)
 {
     struct tierce__policy *policy;
@@ -281,6 +361,8 @@ int main(void)
     tcase_add_loop_test(t, names_are_unique_and_options_checked, 0, rows);
     tcase_add_loop_test(t, pinned_entries_are_passed_over_once, 0, rows);
     tcase_add_loop_test(t, one_slot_is_enough, 0, rows);
+    tcase_add_loop_test(t, ranks_are_the_order_of_victims, 0, rows);
+    tcase_add_test(t, frequencies_fade);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

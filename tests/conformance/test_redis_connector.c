@@ -10,6 +10,15 @@ static struct redis_server server;
 static struct redis_sentinels sentinels;
 static struct redis_cluster cluster;
 
+#define CAPS (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS)
+
+/* A busy machine does not make a server late, nor has a sentinel a reason to change the master. */
+#define PATIENT "timeout_ms=60000"
+
+static char plain[] = "?" PATIENT, by_tls[] = "&" PATIENT,
+            many[] = "?db=2&connections=40&prefix=a*%3F%5B%5C&" PATIENT,
+            user[] = "?prefix=kv:&ttl=1h&" PATIENT;
+
 static bool start_tcp(char *url, size_t room, void *ctx)
 {
     if (!redis_start(&server, NULL))
@@ -60,6 +69,13 @@ static bool start_tls(char *url, size_t room, void *ctx)
     return true;
 }
 
+static bool renew(char *url, size_t room, void *ctx)
+{
+    (void)url;
+    (void)room;
+    return redis_flush(&server, ctx == user ? "--user kv --pass se%cret --no-auth-warning" : "");
+}
+
 static void stop(void *ctx)
 {
     (void)ctx;
@@ -74,6 +90,15 @@ static bool start_sentinel(char *url, size_t room, void *ctx)
         return false;
     snprintf(url, room, "valkey+sentinel://%s/m/4%s", sentinels.hosts, (const char *)ctx);
     return true;
+}
+
+static bool renew_sentinel(char *url, size_t room, void *ctx)
+{
+    char answer[64];
+    (void)url;
+    (void)room;
+    (void)ctx;
+    return redis_tell(sentinels.data[0].port, answer, sizeof(answer), "FLUSHALL");
 }
 
 static void stop_sentinel(void *ctx)
@@ -102,9 +127,7 @@ static bool make_tls(void)
 
 static void remove_tls(void)
 {
-    char command[96];
-    snprintf(command, sizeof(command), "rm -r %s", tls_dir);
-    ck_assert_int_eq(system(command), 0);
+    server_remove(tls_dir);
 }
 
 static bool start_tls_sentinel(char *url, size_t room, void *ctx)
@@ -139,6 +162,14 @@ static bool start_cluster(char *url, size_t room, void *ctx)
     return true;
 }
 
+static bool renew_cluster(char *url, size_t room, void *ctx)
+{
+    (void)url;
+    (void)room;
+    (void)ctx;
+    return redis_cluster_flush(&cluster);
+}
+
 static void stop_cluster(void *ctx)
 {
     (void)ctx;
@@ -151,37 +182,47 @@ static void stop_tls_cluster(void *ctx)
     remove_tls();
 }
 
-#define CAPS (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS)
-
-/* A busy machine does not make a server late, nor has a sentinel a reason to change the master. */
-#define PATIENT "timeout_ms=60000"
-
-static char plain[] = "?" PATIENT, by_tls[] = "&" PATIENT,
-            many[] = "?db=2&connections=40&prefix=a*%3F%5B%5C&" PATIENT,
-            user[] = "?prefix=kv:&ttl=1h&" PATIENT;
-
 static const struct connector_factory factories[] = {
-    {.name = "redis", .start = start_tcp, .stop = stop, .ctx = plain, .caps = CAPS},
-    {.name = "redis by a socket", .start = start_unix, .stop = stop, .ctx = many, .caps = CAPS},
-    {.name = "redis by TLS", .start = start_tls, .stop = stop, .ctx = by_tls, .caps = CAPS},
-    {.name = "redis for a user", .start = start_user, .stop = stop, .ctx = user, .caps = CAPS},
+    {.name = "redis", .start = start_tcp, .renew = renew, .stop = stop, .ctx = plain, .caps = CAPS},
+    {.name = "redis by a socket",
+     .start = start_unix,
+     .renew = renew,
+     .stop = stop,
+     .ctx = many,
+     .caps = CAPS},
+    {.name = "redis by TLS",
+     .start = start_tls,
+     .renew = renew,
+     .stop = stop,
+     .ctx = by_tls,
+     .caps = CAPS},
+    {.name = "redis for a user",
+     .start = start_user,
+     .renew = renew,
+     .stop = stop,
+     .ctx = user,
+     .caps = CAPS},
     {.name = "redis by a sentinel",
      .start = start_sentinel,
+     .renew = renew_sentinel,
      .stop = stop_sentinel,
      .ctx = plain,
      .caps = CAPS},
     {.name = "redis cluster",
      .start = start_cluster,
+     .renew = renew_cluster,
      .stop = stop_cluster,
      .ctx = user,
      .caps = CAPS},
     {.name = "redis by a sentinel and TLS",
      .start = start_tls_sentinel,
+     .renew = renew_sentinel,
      .stop = stop_tls_sentinel,
      .ctx = by_tls,
      .caps = CAPS},
     {.name = "redis cluster by TLS",
      .start = start_tls_cluster,
+     .renew = renew_cluster,
      .stop = stop_tls_cluster,
      .ctx = by_tls,
      .caps = CAPS},

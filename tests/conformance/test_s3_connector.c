@@ -13,33 +13,61 @@
 static struct s3_server server;
 static struct tls_front front;
 
-static bool start_path(char *url, size_t room, void *ctx)
+/* Each test has a bucket of its own, which is named for its process. */
+static char bucket[32];
+
+static bool make_bucket(void)
 {
-    if (!s3_start(&server))
+    snprintf(bucket, sizeof(bucket), "kv-cache-%d", (int)getpid());
+    return s3_make_bucket(&server, bucket);
+}
+
+static bool start(char *url, size_t room, void *ctx)
+{
+    (void)url;
+    (void)room;
+    (void)ctx;
+    return s3_start(&server);
+}
+
+static bool renew_path(char *url, size_t room, void *ctx)
+{
+    if (!make_bucket())
         return false;
-    snprintf(url, room, "s3://%s:%s@kv-cache?endpoint=http://127.0.0.1:%u%s", S3_ACCESS,
-             S3_SECRET_IN_URL, (unsigned)server.port, (const char *)ctx);
+    snprintf(url, room, "s3://%s:%s@%s?endpoint=http://127.0.0.1:%u%s", S3_ACCESS, S3_SECRET_IN_URL,
+             bucket, (unsigned)server.port, (const char *)ctx);
     return true;
 }
 
 /* Credentials of a file, a prefix, and bodies that are signed too. */
 static bool start_prefix(char *url, size_t room, void *ctx)
 {
-    if (!s3_start(&server) || !s3_write_credentials(&server, "kv"))
+    return start(url, room, ctx) && s3_write_credentials(&server, "kv");
+}
+
+static bool renew_prefix(char *url, size_t room, void *ctx)
+{
+    if (!make_bucket())
         return false;
     snprintf(url, room,
-             "s3://kv-cache/a/b=c?endpoint=http://localhost:%u&credentials_file=%s/credentials&"
+             "s3://%s/a/b=c?endpoint=http://localhost:%u&credentials_file=%s/credentials&"
              "profile=kv&payload=signed%s",
-             (unsigned)server.port, server.dir, (const char *)ctx);
+             bucket, (unsigned)server.port, server.dir, (const char *)ctx);
     return true;
 }
 
 static bool start_tls(char *url, size_t room, void *ctx)
 {
-    if (!s3_start(&server) || !tls_front_start(&front, server.port))
+    return start(url, room, ctx) && tls_front_start(&front, server.port);
+}
+
+static bool renew_tls(char *url, size_t room, void *ctx)
+{
+    if (!make_bucket())
         return false;
-    snprintf(url, room, "s3://%s:%s@kv-cache?endpoint=https://127.0.0.1:%u&ca_file=%s/ca.pem%s",
-             S3_ACCESS, S3_SECRET_IN_URL, (unsigned)front.port, front.dir, (const char *)ctx);
+    snprintf(url, room, "s3://%s:%s@%s?endpoint=https://127.0.0.1:%u&ca_file=%s/ca.pem%s",
+             S3_ACCESS, S3_SECRET_IN_URL, bucket, (unsigned)front.port, front.dir,
+             (const char *)ctx);
     return true;
 }
 
@@ -78,26 +106,42 @@ static void stop_other(void *ctx)
 static char plain[] = PATIENT, few[] = PATIENT "&connections=2",
             parts[] = PATIENT "&part=5MiB&connections=40";
 
+/* "s3" lists more names than a page has, "s3 with a prefix" by all prefixes. */
 static const struct connector_factory nanio[] = {
-    {.name = "s3", .start = start_path, .stop = stop, .ctx = plain, .caps = CAPS, .exists = EXISTS},
+    {.name = "s3",
+     .start = start,
+     .renew = renew_path,
+     .stop = stop,
+     .ctx = plain,
+     .caps = CAPS,
+     .exists = EXISTS,
+     .prefixes = 3},
     {.name = "s3 in parts",
-     .start = start_path,
+     .start = start,
+     .renew = renew_path,
      .stop = stop,
      .ctx = parts,
      .caps = CAPS,
-     .exists = EXISTS},
+     .exists = EXISTS,
+     .listed = EXISTS,
+     .prefixes = 3},
     {.name = "s3 with a prefix",
      .start = start_prefix,
+     .renew = renew_prefix,
      .stop = stop,
      .ctx = few,
      .caps = CAPS,
-     .exists = EXISTS},
+     .exists = EXISTS,
+     .listed = EXISTS},
     {.name = "s3 by TLS",
      .start = start_tls,
+     .renew = renew_tls,
      .stop = stop_tls,
      .ctx = parts,
      .caps = CAPS,
-     .exists = EXISTS},
+     .exists = EXISTS,
+     .listed = EXISTS,
+     .prefixes = 3},
 };
 
 static const struct connector_factory other[] = {

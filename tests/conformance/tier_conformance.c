@@ -566,40 +566,46 @@ TIER_TEST(a_deadline_in_the_past_is_answered)
     ck_assert_int_eq(tier_test_get(1, SMALL, &version), 0);
 }
 
-int tier_conformance_main(const struct tier_factory *factories, size_t count)
+/* All tests over one factory. */
+static int run_factory(size_t index)
 {
-    Suite *suite = suite_create("tier conformance");
+    Suite *suite = suite_create(all_factories[index].name);
     TCase *t = tcase_create("tier");
-    int n = (int)count;
-    tier_test_use(factories);
+    int i = (int)index;
     tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, what_was_put_is_got, 0, n);
-    tcase_add_loop_test(t, what_is_not_there_is_a_miss, 0, n);
-    tcase_add_loop_test(t, every_part_of_a_key_counts, 0, n);
-    tcase_add_loop_test(t, a_lookup_counts_the_leading_keys, 0, n);
-    tcase_add_loop_test(t, a_second_put_changes_nothing, 0, n);
-    tcase_add_loop_test(t, what_was_deleted_is_gone_and_may_come_again, 0, n);
-    tcase_add_loop_test(t, a_range_lands_where_it_belongs, 0, n);
-    tcase_add_loop_test(t, a_range_beyond_what_is_stored_is_a_miss, 0, n);
-    tcase_add_loop_test(t, what_is_lent_outlives_its_entry, 0, n);
-    tcase_add_loop_test(t, a_lookup_lends_what_it_finds, 0, n);
-    tcase_add_loop_test(t, touched_chunks_stay_and_a_prefix_outlives_its_suffix, 0, n);
-    tcase_add_loop_test(t, the_cap_holds_however_much_is_put, 0, n);
-    tcase_add_loop_test(t, a_flush_makes_durable, 0, n);
-    tcase_add_loop_test(t, the_figures_add_up, 0, n);
-    tcase_add_loop_test(t, a_deadline_in_the_past_is_answered, 0, n);
+    tcase_add_loop_test(t, what_was_put_is_got, i, i + 1);
+    tcase_add_loop_test(t, what_is_not_there_is_a_miss, i, i + 1);
+    tcase_add_loop_test(t, every_part_of_a_key_counts, i, i + 1);
+    tcase_add_loop_test(t, a_lookup_counts_the_leading_keys, i, i + 1);
+    tcase_add_loop_test(t, a_second_put_changes_nothing, i, i + 1);
+    tcase_add_loop_test(t, what_was_deleted_is_gone_and_may_come_again, i, i + 1);
+    tcase_add_loop_test(t, a_range_lands_where_it_belongs, i, i + 1);
+    tcase_add_loop_test(t, a_range_beyond_what_is_stored_is_a_miss, i, i + 1);
+    tcase_add_loop_test(t, what_is_lent_outlives_its_entry, i, i + 1);
+    tcase_add_loop_test(t, a_lookup_lends_what_it_finds, i, i + 1);
+    tcase_add_loop_test(t, touched_chunks_stay_and_a_prefix_outlives_its_suffix, i, i + 1);
+    tcase_add_loop_test(t, the_cap_holds_however_much_is_put, i, i + 1);
+    tcase_add_loop_test(t, a_flush_makes_durable, i, i + 1);
+    tcase_add_loop_test(t, the_figures_add_up, i, i + 1);
+    tcase_add_loop_test(t, a_deadline_in_the_past_is_answered, i, i + 1);
     suite_add_tcase(suite, t);
     TCase *threads = tcase_create("threads");
     tcase_set_timeout(threads, 90);
-    tier_conformance_add_threads(threads, n);
+    tier_conformance_add_threads(threads, i);
     suite_add_tcase(suite, threads);
     TCase *watch = tcase_create("watch");
     tcase_set_timeout(watch, 90);
-    tier_conformance_add_watch(watch, n);
+    tier_conformance_add_watch(watch, i);
     suite_add_tcase(suite, watch);
     TCase *siblings = tcase_create("siblings");
     tcase_set_timeout(siblings, 90);
-    tier_conformance_add_siblings(siblings, n);
+    tier_conformance_add_siblings(siblings, i);
     suite_add_tcase(suite, siblings);
     return check_main(suite);
+}
+
+int tier_conformance_main(const struct tier_factory *factories, size_t count)
+{
+    tier_test_use(factories);
+    return check_at_once(run_factory, count) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

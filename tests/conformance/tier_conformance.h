@@ -2,9 +2,8 @@
 #ifndef TIERCE_TESTS_TIER_CONFORMANCE_H
 #define TIERCE_TESTS_TIER_CONFORMANCE_H
 
+#include "check_main.h"
 #include "tier/tier.h"
-
-#include <check.h>
 
 /*
  * What every tier must do, whatever it stands on. A test program names its tiers and runs them:
@@ -95,8 +94,8 @@ size_t tier_test_lookup(uint64_t first, size_t count);
 struct tierce__tier_stats tier_test_stats(void);
 
 /* The tests of the files tier_conformance_*.c. */
-void tier_conformance_add_threads(TCase *tcase, int count);
-void tier_conformance_add_watch(TCase *tcase, int count);
-void tier_conformance_add_siblings(TCase *tcase, int count);
+void tier_conformance_add_threads(TCase *tcase, int index);
+void tier_conformance_add_watch(TCase *tcase, int index);
+void tier_conformance_add_siblings(TCase *tcase, int index);
 
 #endif

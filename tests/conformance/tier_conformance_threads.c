@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { THREADS = 4, KEYS = 48, STEPS = 1500, BYTES = 64 << 10 };
+enum { THREADS = 4, KEYS = 48, STEPS = TEST_ROUNDS(1500), BYTES = 64 << 10 };
 
 /* Check's assertions belong to the main thread; others count what they find wrong. */
 static _Atomic uint32_t wrong_bytes, wrong_status;
@@ -198,9 +198,9 @@ START_TEST(a_delete_ends_what_is_being_put)
 }
 END_TEST
 
-void tier_conformance_add_threads(TCase *tcase, int count)
+void tier_conformance_add_threads(TCase *tcase, int index)
 {
-    tcase_add_loop_test(tcase, a_delete_ends_what_is_being_put, 0, count);
-    tcase_add_loop_test(tcase, many_threads_get_what_was_put, 0, count);
-    tcase_add_loop_test(tcase, closing_answers_every_request, 0, count);
+    tcase_add_loop_test(tcase, a_delete_ends_what_is_being_put, index, index + 1);
+    tcase_add_loop_test(tcase, many_threads_get_what_was_put, index, index + 1);
+    tcase_add_loop_test(tcase, closing_answers_every_request, index, index + 1);
 }

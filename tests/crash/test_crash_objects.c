@@ -136,8 +136,12 @@ static void check(struct model *models)
                      (m->is_pending && (uint64_t)found == m->pending);
         ck_assert_msg(right, "%s: found %lld, put last %llu", name, (long long)found,
                       (unsigned long long)m->ended);
-        if (m->flushed)
-            ck_assert_uint_eq((uint64_t)found, m->ended);
+        if (m->flushed) {
+            struct tierce__object *object = NULL;
+            int rc = (uint64_t)found != m->ended ? ox_find(space, name, &object) : 0;
+            ck_assert_msg((uint64_t)found == m->ended, "%s: found %lld, put last %llu, again: %d",
+                          name, (long long)found, (unsigned long long)m->ended, rc);
+        }
         *m = (struct model){.ended = (uint64_t)found};
     }
     tierce__objects_close(space);

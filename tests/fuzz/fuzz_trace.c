@@ -55,7 +55,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     const struct tierce__trace_report *report = tierce__trace_report(trace);
     TIERCE_ASSERT(rc < 0 || requests == report->requests);
-    TIERCE_ASSERT(report->bad_lines + report->skipped_lines <= report->lines);
+    TIERCE_ASSERT(report->bad_lines + report->skipped_lines + report->joined_lines +
+                      report->notices <=
+                  report->lines);
     TIERCE_ASSERT((rc < 0) == (tierce__trace_error(trace)[0] != '\0'));
     tierce__trace_close(trace);
     return 0;

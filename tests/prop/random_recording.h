@@ -2,8 +2,7 @@
 #ifndef TIERCE_TESTS_RANDOM_RECORDING_H
 #define TIERCE_TESTS_RANDOM_RECORDING_H
 
-#include <check.h>
-
+#include "check_main.h"
 #include "optimizer/recording.h"
 #include "test_random.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The match modes against a small model: chains of which some blocks are there, some in several
- * storages, some with a part of their specs, while storages go away and come back; masks, windows
- * of every size, names of specs, keys that come twice.
+ * storages, some with a part of their specs to which others come later, while storages go away and
+ * come back; masks, windows of every size, names of specs, keys that come twice.
  */
 #include "check_main.h"
 #include "manager_harness.h"
@@ -13,7 +13,7 @@ enum {
     STORAGES = 2,
     SPECS = 2,
     KEYS_MAX = 16,
-    LOCATIONS_MAX = STORAGES,
+    LOCATIONS_MAX = STORAGES * SPECS,
     URI_BYTES = 160
 };
 
@@ -31,31 +31,47 @@ static struct {
 } blocks[KEYS];
 static bool enabled[STORAGES];
 
-static bool serves(int64_t key)
+/* Whether a storage that is enabled has that part of the block. */
+static bool has_part(int64_t key, int spec)
 {
-    for (size_t l = 0; key < KEYS && l < blocks[key].count; l++) {
-        if (enabled[blocks[key].places[l].storage])
+    for (size_t l = 0; l < blocks[key].count; l++) {
+        if (enabled[blocks[key].places[l].storage] && blocks[key].places[l].has[spec])
             return true;
     }
     return false;
 }
 
-static size_t model_prefix(const int64_t *keys, size_t count)
+static bool is_asked_for(const struct tierce__get_request *request, int spec);
+
+static bool serves(const struct tierce__get_request *request, int64_t key)
+{
+    bool any = false;
+    for (int spec = 0; spec < SPECS && key < KEYS; spec++) {
+        any |= has_part(key, spec);
+        if (request->spec_name_count > 0 && is_asked_for(request, spec) && !has_part(key, spec))
+            return false;
+    }
+    return any;
+}
+
+static size_t model_prefix(const struct tierce__get_request *request, const int64_t *keys,
+                           size_t count)
 {
     size_t n = 0;
-    while (n < count && serves(keys[n]))
+    while (n < count && serves(request, keys[n]))
         n++;
     return n;
 }
 
 /* The last run of `window` keys that serve, by trying all; `count`: there is none. */
-static size_t model_window(const int64_t *keys, size_t count, size_t window)
+static size_t model_window(const struct tierce__get_request *request)
 {
-    for (size_t base = count - window + 1; base-- > 0;) {
-        if (model_prefix(keys + base, window) == window)
+    size_t window = (size_t)request->window;
+    for (size_t base = request->count - window + 1; base-- > 0;) {
+        if (model_prefix(request, request->keys + base, window) == window)
             return base;
     }
-    return count;
+    return request->count;
 }
 
 /* ---- the locator ----------------------------------------------------------------------------- */
@@ -64,7 +80,7 @@ static const char *const storage_names[STORAGES] = {"s", "t"}, *const spec_names
                                                                                            "b"};
 static struct harness h;
 static struct test_random random_;
-static uint64_t hits, second_locations, windows;
+static uint64_t hits, second_locations, later_parts, windows;
 
 static uint32_t below(uint32_t bound)
 {
@@ -121,6 +137,7 @@ static void note_place(int64_t key, const struct tierce__found *found)
     }
     ck_assert(enabled[place->storage]);
     second_locations += blocks[key].count > 1;
+    later_parts += blocks[key].count > 1 && place->has[0] != place->has[1];
 }
 
 static void write_some(void)
@@ -148,13 +165,17 @@ static void write_some(void)
                                                  &h.arena, &started, h.why),
                      0);
     for (size_t i = 0; i < count; i++) {
-        if (tierce__mask_has(&started.mask, i)) {
-            ck_assert(serves(keys[i]));
+        bool wants_b = !has_groups || names[i] == groups[1];
+        bool lacks[SPECS] = {!has_part(keys[i], 0), wants_b && !has_part(keys[i], 1)};
+        bool is_taken = !lacks[0] && !lacks[1];
+        for (size_t j = 0; j < i; j++)
+            is_taken |= keys[j] == keys[i]; /* twice counts once, whatever the group */
+        ck_assert_int_eq(tierce__mask_has(&started.mask, i), is_taken);
+        if (is_taken)
             continue;
-        }
-        ck_assert_uint_eq(started.locations[n].spec_count,
-                          has_groups && names[i] == groups[0] ? 1 : 2);
         note_place(keys[i], &started.locations[n++]);
+        const struct place *place = &blocks[keys[i]].places[blocks[keys[i]].count - 1];
+        ck_assert(place->has[0] == lacks[0] && place->has[1] == lacks[1]);
     }
     harness_finish(&h, &started);
 }
@@ -182,21 +203,66 @@ static bool is_asked_for(const struct tierce__get_request *request, int spec)
     return request->spec_name_count == 0;
 }
 
+/* Whether the location that is shown has all parts, which then all are its own. */
 static bool is_place(const struct tierce__get_request *request, const struct place *place,
                      const struct tierce__found *found)
 {
     size_t n = 0;
-    if (!enabled[place->storage] || found->spec_count_all != (size_t)place->has[0] + place->has[1])
+    if (!enabled[place->storage])
         return false;
     for (int spec = 0; spec < SPECS; spec++) {
-        if (!place->has[spec] || !is_asked_for(request, spec))
+        if (!is_asked_for(request, spec))
             continue;
-        if (n == found->spec_count || strcmp(found->specs[n].name, spec_names[spec]) != 0 ||
+        if (!place->has[spec] || n == found->spec_count ||
             strcmp(found->specs[n].uri, place->uris[spec]) != 0)
             return false;
         n++;
     }
-    return n == found->spec_count;
+    return true;
+}
+
+static bool has_all(const struct tierce__get_request *request, const struct place *place)
+{
+    for (int spec = 0; spec < SPECS; spec++) {
+        if (is_asked_for(request, spec) && !place->has[spec])
+            return false;
+    }
+    return enabled[place->storage];
+}
+
+/* Whether some location that is available has this part there. */
+static bool is_part(int64_t key, int spec, const char *uri)
+{
+    for (size_t l = 0; l < blocks[key].count; l++) {
+        const struct place *place = &blocks[key].places[l];
+        if (enabled[place->storage] && place->has[spec] && strcmp(uri, place->uris[spec]) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Every part that is asked for and there is shown, from one location where one has all. */
+static void check_parts(const struct tierce__get_request *request, int64_t key,
+                        const struct tierce__found *found)
+{
+    size_t n = 0, all = 0;
+    bool one_has_all = false, is_one = false;
+    for (int spec = 0; spec < SPECS; spec++) {
+        all += has_part(key, spec);
+        if (!is_asked_for(request, spec) || !has_part(key, spec))
+            continue;
+        ck_assert_uint_lt(n, found->spec_count);
+        ck_assert_str_eq(found->specs[n].name, spec_names[spec]);
+        ck_assert_msg(is_part(key, spec, found->specs[n++].uri),
+                      "block %lld is not where it was written", (long long)key);
+    }
+    ck_assert_uint_eq(n, found->spec_count);
+    ck_assert_uint_eq(all, found->spec_count_all);
+    for (size_t l = 0; l < blocks[key].count; l++) {
+        one_has_all |= has_all(request, &blocks[key].places[l]);
+        is_one |= is_place(request, &blocks[key].places[l], found);
+    }
+    ck_assert_int_eq(one_has_all, is_one);
 }
 
 static void check_entry(const struct tierce__get_request *request, int64_t key,
@@ -209,10 +275,7 @@ static void check_entry(const struct tierce__get_request *request, int64_t key,
             ck_assert_str_eq(found->specs[i].uri, "");
         return;
     }
-    bool is_one = false;
-    for (size_t l = 0; l < blocks[key].count; l++)
-        is_one |= is_place(request, &blocks[key].places[l], found);
-    ck_assert_msg(is_one, "block %lld is not where it was written", (long long)key);
+    check_parts(request, key, found);
     hits++;
 }
 
@@ -225,21 +288,21 @@ static void check_got(const struct tierce__get_request *request, const struct ti
             if (!tierce__mask_has(&request->mask, i))
                 asked[count++] = request->keys[i];
         }
-        ck_assert_uint_eq(got->count, model_prefix(asked, count));
+        ck_assert_uint_eq(got->count, model_prefix(request, asked, count));
         for (size_t i = 0; i < got->count; i++)
             check_entry(request, asked[i], &got->found[i], true);
         return;
     }
     if (request->query == TIERCE__QUERY_WINDOW) {
         size_t window = (size_t)request->window;
-        first = model_window(request->keys, request->count, window);
+        first = model_window(request);
         end = first < request->count ? first + window : first;
         windows += first < request->count;
     }
     ck_assert_uint_eq(got->count, request->count);
     for (size_t i = 0; i < got->count; i++)
         check_entry(request, request->keys[i], &got->found[i],
-                    i >= first && i < end && serves(request->keys[i]));
+                    i >= first && i < end && serves(request, request->keys[i]));
 }
 
 static void get(void)
@@ -268,6 +331,8 @@ static void get(void)
         request.mask = (struct tierce__mask){.offset = (int64_t)below((uint32_t)count + 4) - 2};
     bool is_refused = request.query == TIERCE__QUERY_WINDOW &&
                       (request.window <= 0 || (size_t)request.window > count);
+    for (size_t i = 0; i < name_count; i++)
+        is_refused |= strcmp(request.spec_names[i], "none") == 0;
     int rc = tierce__locator_get(h.locator, &request, &h.arena, &got, h.why);
     ck_assert_int_eq(rc, is_refused ? TIERCE_E_ARGUMENT : 0);
     if (rc == 0)
@@ -296,7 +361,7 @@ START_TEST(answers_are_those_of_the_model)
         tierce__arena_clear(&h.arena);
     }
     harness_close(&h);
-    ck_assert(hits > 0 && second_locations > 0 && windows > 0);
+    ck_assert(hits > 0 && second_locations > 0 && later_parts > 0 && windows > 0);
 }
 END_TEST
 

@@ -5,6 +5,7 @@
 #include "optimizer/tiers.h"
 #include "random_recording.h"
 
+#include <math.h>
 #include <string.h>
 
 /*
@@ -428,11 +429,41 @@ static int compare_times(const void *a, const void *b)
     return left < right ? -1 : left > right;
 }
 
+/* A device that does one thing at a time, as a plain list of what it has to do would. */
+struct device {
+    double free_s, wait_s, queue_max_s;
+    uint64_t waits;
+};
+
+static double read_s(const struct tierce__tier_spec *spec, uint64_t bytes)
+{
+    return (double)spec->latency_ns / 1e9 +
+           (spec->read_bytes_per_s > 0 ? (double)bytes / spec->read_bytes_per_s : 0);
+}
+
+/* Does `work_s` behind what it has to do; returns when that is done, from now on. */
+static double device_do(struct device *device, double now_s, double work_s, bool is_load)
+{
+    double wait_s = device->free_s > now_s ? device->free_s - now_s : 0;
+    if (is_load && wait_s > 1e-12) {
+        device->waits++;
+        device->wait_s += wait_s;
+    }
+    device->free_s = now_s + wait_s + work_s;
+    return wait_s + work_s;
+}
+
+static void check_seconds(double got, double wanted)
+{
+    ck_assert_double_le(fabs(got - wanted), 1e-6 + 1e-9 * fabs(wanted));
+}
+
 /* Each request's time by its definition, and the distribution of all. */
 static void check_loads(const struct tierce__recording *recording, struct tierce__tiers_opts opts)
 {
     struct tierce__tiers *tiers;
-    uint64_t times[REQUESTS];
+    uint64_t times[REQUESTS], written[TIERS] = {0};
+    struct device devices[TIERS] = {0};
     size_t count = 0;
     opts.size = sizeof(opts);
     opts.distinct = tierce__recording_totals(recording).distinct;
@@ -440,27 +471,44 @@ static void check_loads(const struct tierce__recording *recording, struct tierce
     for (const struct tierce__recorded *r = tierce__recording_first(recording); r != NULL;
          r = tierce__recording_next(recording, r)) {
         struct tierce__tiers_answer answer;
-        uint64_t longest = 0;
+        double longest_s = 0;
+        double now_s = (double)(r->time_us - tierce__recording_totals(recording).first_us) / 1e6;
         uint32_t read = 0;
         ck_assert_int_eq(tierce__tiers_request(tiers, r, &answer), 0);
+        const struct tierce__tiers_result *now = tierce__tiers_result(tiers);
         for (size_t i = 0; i < opts.tier_count; i++) {
             const struct tierce__tier_spec *spec = &opts.tiers[i];
-            uint64_t ns = spec->latency_ns;
+            bool queues = spec->write_bytes_per_s > 0;
+            double load_s = read_s(spec, answer.tier_bytes[i]);
             read += answer.tier_blocks[i];
-            if (spec->read_bytes_per_s > 0)
-                ns += (uint64_t)((double)answer.tier_bytes[i] / spec->read_bytes_per_s * 1e9 + 0.5);
-            if (answer.tier_blocks[i] > 0 && ns > longest)
-                longest = ns;
+            if (answer.tier_blocks[i] > 0 && queues)
+                load_s = device_do(&devices[i], now_s, load_s, true);
+            if (answer.tier_blocks[i] > 0)
+                longest_s = fmax(longest_s, load_s);
+            if (queues) {
+                double left_s = device_do(&devices[i], now_s,
+                                          (double)(now->tiers[i].written_bytes - written[i]) /
+                                              spec->write_bytes_per_s,
+                                          false);
+                devices[i].queue_max_s = fmax(devices[i].queue_max_s, left_s);
+                check_seconds(now->tiers[i].queue_s, left_s);
+            }
+            written[i] = now->tiers[i].written_bytes;
         }
         ck_assert_uint_eq(read, answer.hits - answer.internal_hits - answer.failed);
-        ck_assert_uint_eq(answer.load_ns, longest);
+        check_seconds((double)answer.load_ns / 1e9, longest_s);
         if (read > 0)
-            times[count++] = longest;
+            times[count++] = answer.load_ns;
     }
     qsort(times, count, sizeof(times[0]), compare_times);
     const struct tierce__tiers_result *result = tierce__tiers_result(tiers);
     check_sums(result, opts.tiers, opts.in_bytes);
     ck_assert_uint_eq(result->loads, count);
+    for (size_t i = 0; i < opts.tier_count; i++) {
+        check_seconds(result->tiers[i].wait_s, devices[i].wait_s);
+        check_seconds(result->tiers[i].queue_max_s, devices[i].queue_max_s);
+        ck_assert_uint_eq(result->tiers[i].waits, devices[i].waits);
+    }
     if (count > 0) {
         ck_assert_uint_eq(tierce__tiers_load_ns(tiers, 0), times[0]);
         ck_assert_uint_eq(tierce__tiers_load_ns(tiers, 0.5), times[(count - 1) / 2]);
@@ -491,7 +539,7 @@ START_TEST(nothing_gets_lost)
                 .policy = tierce__policy_at(test_random_below(&random, (uint32_t)policies)),
                 .capacity = 1 + test_random_below(&random, BLOCKS),
                 .read_bytes_per_s = test_random_below(&random, 3) * 1000.0,
-                .write_bytes_per_s = 1,
+                .write_bytes_per_s = test_random_below(&random, 3) * 500000.0,
                 .latency_ns = test_random_below(&random, 4) * 100,
                 .ttl_us = test_random_below(&random, 2) * 50,
                 .endurance_bytes = 10,

@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import time
 
+import pytest
+
 ANSWER_SECONDS = 60  # of a busy machine
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -36,6 +38,7 @@ class Browser:
         os.close(commands)
         os.close(answers)
         self._waiting, self._last, self.events = b"", 0, []
+        self._targets = []
 
     def __enter__(self):
         return self
@@ -49,6 +52,17 @@ class Browser:
             self._process.wait()
         os.close(self._to)
         os.close(self._from)
+
+    def open_tab(self):
+        """The id of a new tab."""
+        self._targets.append(self.call("Target.createTarget", url="about:blank")["targetId"])
+        return self._targets[-1]
+
+    def close_tabs(self):
+        """A tab that stays open keeps polling: the manager's page fetches updates."""
+        while self._targets:
+            self.call("Target.closeTarget", targetId=self._targets.pop())
+        self.events.clear()
 
     def _message(self, deadline):
         while b"\0" not in self._waiting:
@@ -97,8 +111,7 @@ class Page:
 
     def __init__(self, browser, width=1280, height=900, dark=False, scripts=True):
         self._browser = browser
-        target = browser.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = browser.call("Target.attachToTarget", targetId=target,
+        self._session = browser.call("Target.attachToTarget", targetId=browser.open_tab(),
                                      flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
@@ -165,3 +178,16 @@ class Page:
         options["clip"] = dict(zip(("x", "y", "width", "height"), box), scale=1)
         with open(path, "wb") as file:
             file.write(base64.b64decode(self.call("Page.captureScreenshot", **options)["data"]))
+
+
+@pytest.fixture(scope="module")
+def browser_process(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("profile")) as made:
+        yield made
+
+
+@pytest.fixture
+def browser(browser_process):
+    """The module's browser. Tabs that a test opens are closed at its end."""
+    yield browser_process
+    browser_process.close_tabs()

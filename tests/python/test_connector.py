@@ -4,6 +4,7 @@ it says when it does not, and that vLLM is never harmed."""
 
 import logging
 import os
+import re
 import sys
 from array import array
 from copy import copy
@@ -28,7 +29,8 @@ from vllm.v1 import kv_cache_interface as kv  # noqa: E402
 from vllm.v1.request import Request  # noqa: E402
 
 from tierce.vllm import connector as ours, worker  # noqa: E402
-from tierce.vllm.link import PREFETCH, Facts, Later  # noqa: E402
+from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
+from tierce.vllm.link import PREFETCH, Facts, Later, Pending  # noqa: E402
 from tierce.vllm.tracker import ChainPart, ChainRoot, LoadResult  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "demo"))
@@ -149,6 +151,57 @@ def test_caches_that_are_not_served(config, reason, lines):
 def test_engines_that_are_not_served(config, reason, lines):
     part, values = CONFIGS[reason]
     assert_off(changed(config, part, **values), cache(kv.FullAttentionSpec(**FULL)), reason, lines)
+
+
+# ---- the table of README.md
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def works_with():
+    """The rows of the table: (what, today, what shows it)."""
+    text = (ROOT / "README.md").read_text().partition("| vLLM with |")[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[2:]]
+
+
+@pytest.mark.parametrize("row", works_with(), ids=lambda row: row[0])
+def test_what_the_readme_says_works_or_does_not(config, row, lines):
+    what, today, shown = row
+    if "**does not work**" not in today:
+        path, _, name = shown.strip("`").partition("::")
+        assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.M), what
+        return
+    reason = shown.strip("`")
+    if reason.startswith("KV in "):
+        layer = Thing(data_ptr=lambda: 1, device=Thing(type=reason.split()[2]))
+        with pytest.raises(Unsupported, match=reason):
+            worker.Geometry.of({"layers.0.attn": layer}, 8)
+    elif reason.startswith("speculative decoding with "):
+        test_speculation_with_a_draft_model_is_not_served(config, reason.split("'")[1], False)
+    elif reason in CACHES:
+        assert_off(config, CACHES[reason], reason, lines)
+    else:
+        test_engines_that_are_not_served(config, reason, lines)
+
+
+def test_strict_is_a_start_that_fails(config, lines):
+    strict = changed(config, "kv_transfer_config", kv_connector_extra_config={"strict": True})
+    for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER):
+        with pytest.raises(ConfigError, match="Tierce: strict: .*kind MambaSpec"):
+            ours.TierceConnector(strict, role, CACHES["kind MambaSpec"])
+    assert len(lines()) == 1 and lines()[0].startswith("Tierce stops the start of vLLM: strict: ")
+
+
+@pytest.mark.parametrize("extra, reason", [({"memory.sise": "1GiB"}, "the nearest name is"),
+                                           ({"memory.size": "much"}, "memory.size"),
+                                           ({"config": "/nowhere/x.yaml"}, "/nowhere/x.yaml")])
+def test_an_invalid_configuration_is_a_start_that_fails(config, lines, extra, reason):
+    wrong = changed(config, "kv_transfer_config", kv_connector_extra_config=extra)
+    for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER):
+        with pytest.raises(ConfigError, match="Tierce: ") as failure:
+            ours.TierceConnector(wrong, role, cache(kv.FullAttentionSpec(**FULL)))
+        assert reason in str(failure.value)
+    assert len(lines()) == 1 and reason in lines()[0]
 
 
 def test_hybrid_models_keep_their_memory_manager():
@@ -300,6 +353,27 @@ def test_a_request_waits_for_its_prefetch_once(config):
     assert [bool(flags & PREFETCH) for flags in link.flags] == [True, False, False]
     (part,) = link.parts
     assert part.from_block == 18 and part.data == b""  # the chain went with the first question
+
+
+class AskingLink(PrefetchingLink):
+    """A remote store is asked first, and then a prefetch begins."""
+
+    def lookup(self, session, part, from_block, to_block, flags):
+        if not self.flags:
+            self.flags.append(flags)
+            raise Pending
+        return super().lookup(session, part, from_block, to_block, flags)
+
+
+def test_a_request_waits_for_a_remote_store_before_its_prefetch(config):
+    c = ours.TierceConnector(config, KVConnectorRole.SCHEDULER, cache(kv.FullAttentionSpec(**FULL)))
+    link = AskingLink()
+    c.half.find_link = lambda: link
+    request = request_of()
+    assert c.get_num_new_matched_tokens(request, 0) == (None, False)
+    assert c.get_num_new_matched_tokens(request, 0) == (None, False)
+    assert c.get_num_new_matched_tokens(request, 0) == (18 * BLOCK, False)
+    assert [bool(flags & PREFETCH) for flags in link.flags] == [True, True, False]
 
 
 def test_with_policy_fail_nothing_is_prefetched(config):

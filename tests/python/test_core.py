@@ -98,7 +98,7 @@ def test_store_and_load(engine):
     assert store.end() == 32
     with pytest.raises(ValueError, match="closed"):
         store.end()
-    assert paged.view.lookup(chain, 0, 32, 0, 0) == (32, 32)
+    assert paged.view.lookup(chain, 0, 32, 0, 0) == (32, 32, False)
     load = paged.view.load_begin(chain, 0, 32, array("i", range(32, 64)))
     for layer in range(2):
         load.layer(layer)
@@ -140,16 +140,18 @@ def test_prefetch(tmp_path):
     engine.close()
     engine = open_engine(**{"disk.path": str(tmp_path / "store")})
     paged = Paged(engine)
-    assert paged.view.lookup(chain, 0, 32, 0, 0) == (32, 0)
+    assert paged.view.lookup(chain, 0, 32, 0, 0) == (32, 0, False)
     prefetch = paged.view.prefetch_begin(chain, 0, 32, 7)
+    give_up = time.monotonic() + 60
     while not prefetch.poll()[0]:
+        assert time.monotonic() < give_up
         time.sleep(0.001)
     assert prefetch.poll() == (True, 32, 32, False)
     prefetch.end()
     prefetch.end()
     with pytest.raises(ValueError, match="closed"):
         prefetch.poll()
-    assert paged.view.lookup(chain, 0, 32, 0, 0) == (32, 32)
+    assert paged.view.lookup(chain, 0, 32, 0, 0) == (32, 32, False)
     assert engine.stats()["sessions_now"] == 1
     with pytest.raises(core.Error):
         paged.view.prefetch_begin(chain, 0, 32, 0)

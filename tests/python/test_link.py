@@ -7,13 +7,16 @@ import random
 import socket
 import stat
 import struct
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from tierce.vllm import link
-from tierce.vllm.link import Facts, FromStart, Later, LinkError, LinkServer, RemoteWorker
+from tierce.vllm.link import (
+    Facts, FromStart, Later, LinkError, LinkServer, Pending, RemoteWorker)
 from tierce.vllm.tracker import ChainPart, ChainRoot
 
 PART = ChainPart(ChainRoot(b"lora", b"salt", b""), 3, b"\x01\x02\x03\x04" * 64, False,
@@ -45,9 +48,11 @@ class Worker:
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return tmp_path
+def folder(monkeypatch):
+    """Not tmp_path, which may be too long for the address of a socket."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -74,8 +79,12 @@ def test_questions_arrive_as_they_were_asked(served):
     with pytest.raises(FromStart):
         remote.lookup(1, PART, 0, 20, 0)
     worker.error = Later()
-    with pytest.raises(Later):
+    with pytest.raises(Later) as later:
         remote.lookup(1, PART, 0, 20, link.PREFETCH)
+    assert not isinstance(later.value, Pending)
+    worker.error = Pending()
+    with pytest.raises(Pending):
+        remote.lookup(1, PART, 0, 20, 0)
     worker.error = RuntimeError("broken")
     with pytest.raises(LinkError):
         remote.lookup(1, PART, 0, 20, 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from browser import ANSWER_SECONDS, Browser, Page, find_chromium
+from browser import ANSWER_SECONDS, Page, browser, browser_process, find_chromium
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
 
@@ -27,12 +27,6 @@ SPECS = [{"name": "tp0", "size": 1024}, {"name": "tp1", "size": 1024}]
 if find_chromium() is None:
     pytest.skip("chromium is not installed, and the page needs a browser to be looked at",
                 allow_module_level=True)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with Browser(tmp_path_factory.mktemp("profile")) as made:
-        yield made
 
 
 def register(api, instance):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from browser import Browser, Page, find_chromium
+from browser import Page, browser, browser_process, find_chromium
 
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTABLE = ROOT / "build" / os.environ.get("TIERCE_TEST_BUILD", "rel") / "bin" / "tierce"
@@ -52,12 +52,6 @@ def optimize(*args):
                           capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with Browser(tmp_path_factory.mktemp("profile")) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

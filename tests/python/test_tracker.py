@@ -5,7 +5,7 @@ from array import array
 
 import pytest
 
-from tierce.vllm.tracker import (ChainRoot, LoadSpec, ReqMeta, RequestTracker, Rules, SaveSpec,
+from tierce.vllm.tracker import (ChainRoot, LoadResult, LoadSpec, ReqMeta, RequestTracker, Rules, SaveSpec,
                                  Taint)
 
 BLOCK, CHUNK = 32, 8  # tokens of a block, blocks of a chunk
@@ -72,35 +72,50 @@ def test_a_hit_that_ends_inside_a_chunk_saves_the_chunk_whole():
     assert t.plan_load(rules(), 0, found=18, in_memory=18) == 18 * BLOCK
     assert t.allow_load(rules(), 18 * BLOCK, range(31))
     assert t.load == LoadSpec(0, 18, 18, False, True)
-    assert t.plan_save(rules(), 18 * BLOCK, 1000) == SaveSpec(24)
+    assert t.plan_save(rules(), 18 * BLOCK, 1000) == SaveSpec(31, tail=True)
     # Beyond what vLLM holds itself, which may end inside the same chunk.
     t = tracker(1000)
     assert t.plan_load(rules(), 17 * BLOCK + 5, found=18, in_memory=18) == BLOCK
     assert t.load == LoadSpec(17, 18, 18, False)
 
 
-def test_only_whole_chunks_are_saved():
+def test_without_tails_only_whole_chunks_are_saved():
     t = tracker(1000)
-    assert t.plan_save(rules(), 0, 1000) == SaveSpec(24)
+    assert t.plan_save(rules(save_tail=False), 0, 1000) == SaveSpec(24)
+    assert t.plan_save(rules(save_tail=False), 1000, 1001) is None
+    assert tracker(255).plan_save(rules(save_tail=False), 0, 255) is None
+
+
+def test_the_tail_is_saved_once():
+    t = tracker(1000)
+    assert t.plan_save(rules(), 0, 600) == SaveSpec(16)
+    assert t.plan_save(rules(), 600, 1000) == SaveSpec(31, tail=True)
     assert t.plan_save(rules(), 1000, 1001) is None
-
-
-def test_nothing_below_a_chunk_is_saved():
-    assert tracker(255).plan_save(rules(), 0, 255) is None
+    assert tracker(255).plan_save(rules(), 0, 255) == SaveSpec(7, tail=True)
     assert tracker(256).plan_save(rules(), 0, 256) == SaveSpec(8)
 
 
-def test_the_tail_is_saved_once_if_asked_for():
+def test_a_tail_whose_blocks_the_store_holds_is_not_saved():
+    # As itself, or as the beginning of a longer chunk: the lookup does not say.
     t = tracker(1000)
-    assert t.plan_save(rules(save_tail=True), 0, 600) == SaveSpec(16)
-    assert t.plan_save(rules(save_tail=True), 600, 1000) == SaveSpec(31, tail=True)
-    assert t.plan_save(rules(save_tail=True), 1000, 1001) is None
+    t.plan_load(rules(), 0, found=31, in_memory=31)
+    assert t.plan_save(rules(), 31 * BLOCK, 1000) is None
+    # vLLM holds what comes before: that is offered, and the tail is not.
+    t = tracker(1000)
+    t.plan_load(rules(), 16 * BLOCK, found=31, in_memory=31)
+    assert t.plan_save(rules(), 31 * BLOCK, 1000) == SaveSpec(24)
+    # It could not be loaded.
+    t = tracker(1000)
+    t.plan_load(rules(), 0, found=31, in_memory=31)
+    t.count_loaded(LoadResult(memory=24, failed=7))
+    assert t.skip_load
+    assert t.plan_save(rules(), 24 * BLOCK, 1000) == SaveSpec(31, tail=True)
 
 
 def test_chunked_prefill_saves_each_chunk_in_the_step_that_completes_it():
     t = tracker(1000)
     saves = [t.plan_save(rules(), start, start + 200) for start in range(0, 1000, 200)]
-    assert saves == [None, SaveSpec(8), SaveSpec(16), SaveSpec(24), None]
+    assert saves == [None, SaveSpec(8), SaveSpec(16), SaveSpec(24), SaveSpec(31, tail=True)]
 
 
 def test_decode_tokens_are_saved_only_if_asked_for():
@@ -117,14 +132,14 @@ def test_what_the_store_holds_is_not_saved_again():
     t = tracker(1000)
     t.plan_load(rules(), 0, found=20, in_memory=20)
     assert t.plan_save(rules(), 640, 760) is None
-    assert t.plan_save(rules(), 760, 1000) == SaveSpec(24)
+    assert t.plan_save(rules(), 760, 1000) == SaveSpec(31, tail=True)
 
 
 def test_what_vllm_holds_itself_is_offered_to_the_store():
     # The lookup does not ask for blocks that vLLM holds: the store may lack them.
     t = tracker(1000)
     t.plan_load(rules(), 16 * BLOCK, found=24, in_memory=24)
-    assert t.plan_save(rules(), 24 * BLOCK, 1000) == SaveSpec(24)
+    assert t.plan_save(rules(), 24 * BLOCK, 1000) == SaveSpec(31, tail=True)
 
 
 @pytest.mark.parametrize("why", [dict(skip_save=True), dict()])
@@ -144,14 +159,18 @@ def test_after_a_preemption_saving_begins_again():
 def test_after_a_failed_load_saving_goes_back_to_the_hole():
     t = tracker(1000)
     t.plan_load(rules(), 0, found=24, in_memory=24)
-    assert t.plan_save(rules(), 24 * BLOCK, 1000) is None
-    assert t.plan_save(rules(), 10 * BLOCK, 1000) == SaveSpec(24)
+    assert t.plan_save(rules(save_tail=False), 24 * BLOCK, 1000) is None
+    assert t.plan_save(rules(save_tail=False), 10 * BLOCK, 1000) == SaveSpec(24)
+    assert t.plan_save(rules(), 10 * BLOCK, 1000) == SaveSpec(31, tail=True)
 
 
 def test_blocks_are_never_saved_beyond_their_allocation():
     t = tracker(1000)
     t.set_blocks(range(1, 18))
-    assert t.plan_save(rules(), 0, 1000) == SaveSpec(16)
+    assert t.plan_save(rules(save_tail=False), 0, 1000) == SaveSpec(16)
+    t = tracker(1000)
+    t.set_blocks(range(1, 18))
+    assert t.plan_save(rules(), 0, 1000) == SaveSpec(17, tail=True)
 
 
 # ---- blocks that hold no valid KV

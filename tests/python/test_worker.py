@@ -14,7 +14,8 @@ from tierce.vllm.link import PREFETCH, Later  # noqa: E402
 from tierce.vllm.ranks import Ranks  # noqa: E402
 from tierce.vllm.tracker import ChainPart, LoadSpec, ReqMeta, SaveSpec  # noqa: E402
 from tierce.vllm.worker import (  # noqa: E402
-    TELLING_TOKENS, SessionChain, WorkerHalf, milliseconds)
+    LOOKUP_AGAIN, LOOKUP_NO_WAIT, PUT_OFF_MAX, TELLING_TOKENS, SessionChain, WorkerHalf,
+    milliseconds)
 
 
 class View:
@@ -80,7 +81,7 @@ class PrefetchingView:
     def lookup(self, chain, from_block, to_block, flags, session, tag):
         assert not flags & PREFETCH and tag == "t"  # the store knows no such flag
         there = self.prefetch is not None and self.prefetch.final and not self.prefetch.late
-        return 8, 8 if there else 2
+        return 8, 8 if there else 2, False
 
     def prefetch_begin(self, chain, from_block, to_block, session):
         assert (from_block, to_block, session) == (1, 8, 7)
@@ -98,6 +99,7 @@ def half():
     half.lock, half.view = threading.Lock(), PrefetchingView()
     half.chains = {session: SessionChain(None, SimpleNamespace(blocks=8)) for session in (7, 8)}
     half.prefetches, half.busy, half.released = {}, {}, set()
+    half.put_off, half.lookup_s = {}, 60.0
     return half
 
 
@@ -129,6 +131,45 @@ def test_a_request_that_ends_takes_its_prefetch_along(half, keep_chain):
     assert ask(half, PREFETCH) is None
     half.release(7, keep_chain)
     assert half.view.prefetch.ended and not half.prefetches
+
+
+class AskingView(PrefetchingView):
+    """Two blocks are certain, and a remote store is being asked for the others."""
+
+    def __init__(self):
+        super().__init__()
+        self.flags = []
+        self.pending = True
+
+    def lookup(self, chain, from_block, to_block, flags, session, tag):
+        self.flags.append(flags)
+        return (2, 2, True) if self.pending else (8, 2, False)
+
+
+def test_a_lookup_is_put_off_while_a_remote_store_is_asked(half):
+    half.view = AskingView()
+    for _ in range(3):
+        assert ask(half, PREFETCH) is None
+    half.view.pending = False
+    assert ask(half) == (8, 2)
+    assert all(flags & LOOKUP_NO_WAIT and flags & LOOKUP_AGAIN for flags in half.view.flags)
+    half.release(7, False)
+    assert not half.put_off
+
+
+@pytest.mark.parametrize("bound", ["time", "times"])
+def test_a_lookup_is_not_put_off_for_ever(half, bound):
+    half.view = AskingView()
+    assert ask(half) is None
+    if bound == "time":
+        half.put_off[7].until = time.monotonic()
+    else:
+        half.put_off[7].times = PUT_OFF_MAX
+    for _ in range(3):  # nor later: the bound is that of the request
+        assert ask(half) == (2, 2)
+        assert not half.view.flags[-1] & LOOKUP_AGAIN  # this answer counts
+    half.release(7, True)
+    assert ask(half) == (2, 2)
 
 
 class WaitingView(PrefetchingView):

@@ -32,7 +32,9 @@ struct placed {
     bool is_told;    /* a Finish said something */
     bool seen;       /* in the store, this time */
     int64_t free_us; /* gone: its slots are not used before that */
+    int64_t due_us;  /* seen: when it expires, by its record and the group's time */
     size_t uri_count;
+    uint64_t bytes;
     char uris[2][SIM_URI_BYTES];
 };
 
@@ -50,6 +52,7 @@ static struct test_random random_;
 static unsigned long long seed;
 static uint32_t rate;
 static bool trims_meta;
+static bool expires; /* blocks and groups have times to live */
 static const struct tierce__meta_store_ops *inner_ops;
 static struct tierce__quota_group shared;
 static struct tierce__locator *late; /* the leader before this one, which does not know it; or NULL
@@ -117,6 +120,17 @@ static struct placed *placed_at(const char *uri, int instance)
     return NULL;
 }
 
+static int64_t due_of(int instance, const struct tierce__record *record,
+                      const struct tierce__catalog *catalog)
+{
+    char why[TIERCE__WHY_BYTES];
+    struct tierce__live *live;
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, instance_ids[instance], why), 0);
+    int64_t due_us = tierce__record_due_us(record, tierce__live_ttl_us(live, catalog));
+    tierce__live_release(live);
+    return due_us;
+}
+
 static void see_record(int instance, int64_t key, const struct tierce__record *record,
                        struct tierce__arena *arena)
 {
@@ -134,6 +148,7 @@ static void see_record(int instance, int64_t key, const struct tierce__record *r
                 (long long)key, p->state == GONE ? "removed" : "not written");
         REQUIRE(!p->seen, "block %lld has one location twice", (long long)key);
         p->seen = true;
+        p->due_us = due_of(instance, record, catalog);
     }
     tierce__registry_release(h.registry, catalog);
 }
@@ -170,7 +185,8 @@ static void compare(bool may_go)
     }
     for (size_t i = 0; i < placed_count; i++) {
         struct placed *p = &placed[i];
-        REQUIRE(p->state != SERVING || p->seen || may_go, "block %lld is lost", (long long)p->key);
+        REQUIRE(p->state != SERVING || p->seen || may_go || p->due_us <= h.now_us,
+                "block %lld is lost", (long long)p->key);
         if (p->seen)
             set_state(p, SERVING);
         else if (p->state != GONE && !told[p->session].is_over && p->state != SERVING)
@@ -219,7 +235,7 @@ static void check_counts(void)
     struct tierce__usage usage = harness_usage(&h);
     tierce__locator_each(h.locator, count_live, sums);
     for (size_t i = 0; i < placed_count; i++)
-        scanned += placed[i].seen ? placed[i].uri_count == 2 ? BLOCK_BYTES : PART_A_BYTES : 0;
+        scanned += placed[i].seen ? placed[i].bytes : 0;
     REQUIRE(scanned == sums[TIERCE__QUOTA_SERVING], "%llu bytes serve, counted %llu",
             (unsigned long long)scanned, (unsigned long long)sums[TIERCE__QUOTA_SERVING]);
     uint64_t by_storage[TIERCE__QUOTA_STATES] = {0};

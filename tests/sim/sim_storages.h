@@ -2,10 +2,10 @@
 #ifndef TIERCE_TESTS_SIM_STORAGES_H
 #define TIERCE_TESTS_SIM_STORAGES_H
 
+#include "check_main.h"
 #include "manager/storage.h"
 #include "test_random.h"
 
-#include <check.h>
 #include <errno.h>
 #include <string.h>
 

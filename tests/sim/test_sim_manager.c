@@ -8,6 +8,7 @@
  *   - no block is written by two sessions at once, no two blocks share a slot;
  *   - nothing serves that was not finished, or was removed; nothing that serves loses its file;
  *   - quotas are never exceeded, and count exactly what there is;
+ *   - what follows a block that left is swept up;
  *   - in the end nothing is left of anything.
  */
 #include "check_main.h"
@@ -29,8 +30,10 @@ static void place(size_t session, int64_t key, const struct tierce__found *found
     struct placed *p = &placed[placed_count];
     REQUIRE(placed_count < PLACED_MAX, "too much was placed");
     *p = (struct placed){.key = key, .instance = told[session].instance, .session = session};
-    for (size_t s = 0; s < found->spec_count; s++)
+    for (size_t s = 0; s < found->spec_count; s++) {
         snprintf(p->uris[p->uri_count++], SIM_URI_BYTES, "%s", found->specs[s].uri);
+        p->bytes += found->specs[s].name[0] == 'a' ? PART_A_BYTES : PART_B_BYTES;
+    }
     for (size_t i = 0; i < placed_count; i++) {
         struct placed *q = &placed[i];
         REQUIRE(q->state != WRITING || q->key != key || q->instance != p->instance,
@@ -70,6 +73,7 @@ static void start_write(void)
                                              .count = count,
                                              .spec_groups = below(2) == 0 ? spec_groups : NULL,
                                              .timeout_s = timeout_s,
+                                             .ttl_s = expires && below(4) == 0 ? 1 + below(900) : 0,
                                          },
                                          &h.arena, &started, h.why);
     if (rc < 0 || started.count == 0)
@@ -184,7 +188,8 @@ static void get(void)
         bool is_there = false;
         for (size_t p = 0; p < placed_count; p++)
             is_there |= placed[p].state == SERVING && placed[p].key == keys[i] &&
-                        placed[p].instance == instance && is_enabled(placed[p].uris[0]);
+                        placed[p].instance == instance && placed[p].due_us > h.now_us &&
+                        is_enabled(placed[p].uris[0]);
         REQUIRE(is_there == (got.found[i].type != 0), "block %lld: there %d, found %d",
                 (long long)keys[i], is_there, got.found[i].type);
         if (is_there)
@@ -209,7 +214,7 @@ static void look(void)
         bool is_there = false, is_written = false;
         for (size_t p = 0; p < placed_count; p++) {
             bool is_one = placed[p].key == keys[i] && placed[p].instance == instance;
-            is_there |= is_one && placed[p].state == SERVING;
+            is_there |= is_one && placed[p].state == SERVING && placed[p].due_us > h.now_us;
             is_written |= is_one && placed[p].state == WRITING;
         }
         REQUIRE(is_there == (looked[i].state == TIERCE__LOOK_SERVING), "block %lld looks like %d",
@@ -231,13 +236,19 @@ static void change_group(void)
     struct tierce__group group = *tierce__catalog_group(catalog, "g");
     struct tierce__type_quota quota = group.type_quotas[0];
     shared.capacity_bytes = (5 + below(60)) * BLOCK_BYTES;
+    ck_assert_int_eq(tierce__locator_set_quotas(h.locator, &shared, 1), 0);
     group.capacity_bytes = (int64_t)(5 + below(40)) * BLOCK_BYTES;
     quota.capacity_bytes = below(2) == 0 ? group.capacity_bytes : group.capacity_bytes / 2;
     group.type_quotas = &quota;
     group.storage_candidates = candidates;
     group.storage_candidate_count = 2;
-    group.reclaim_policy = 1 + (int32_t)below(4);
+    static const int32_t policies[] = {TIERCE__RECLAIM_LRU, TIERCE__RECLAIM_LFU,
+                                       TIERCE__RECLAIM_TTL, TIERCE__RECLAIM_LEAF_LRU};
+    group.reclaim_policy = policies[below(4)];
     group.trigger_used_share = below(2) == 0 ? 1 : 0.7;
+    group.ttl_s = expires && below(3) == 0 ? 1 + (int64_t)below(900) : -1;
+    if (!expires && group.reclaim_policy == TIERCE__RECLAIM_TTL)
+        group.ttl_s = TIERCE__TTL_S_MAX;
     group.delay_before_delete_ms = below(2) == 0 ? 0 : 2000;
     group.version++;
     int rc = tierce__registry_update_group(h.registry, &group, group.version - 1, h.why);
@@ -412,6 +423,22 @@ static void set_rates(uint32_t permille)
     sim_storages.fail_permille = permille * 5;
 }
 
+/* What has expired leaves within a second, whoever has been reading. */
+static void check_expired(void)
+{
+    h.now_us += 1000000;
+    latest_us = h.now_us > latest_us ? h.now_us : latest_us;
+    compare(false);
+    for (int i = 0; i < 3; i++)
+        reclaimed += tierce__reclaimer_step(reclaimer);
+    compare(true);
+    for (size_t i = 0; i < placed_count; i++) {
+        const struct placed *p = &placed[i];
+        REQUIRE(!p->seen || p->due_us > h.now_us - 1000000, "block %lld expired %lld us ago",
+                (long long)p->key, (long long)(h.now_us - p->due_us));
+    }
+}
+
 /* Nothing fails for a while; what was in doubt is known then. */
 static void settle(void)
 {
@@ -423,6 +450,7 @@ static void settle(void)
     (void)tierce__deleter_step(h.locator->deleter, SIZE_MAX);
     compare(false);
     check_counts();
+    check_expired();
     set_rates(was);
 }
 
@@ -471,19 +499,38 @@ static void check_empty(void *arg, struct tierce__live *live)
     size_t notes[TIERCE__NOTE_KINDS] = {0};
     struct tierce__meta_space *space = sim_inner(live->space);
     (void)arg;
-    for (uint8_t kind = 1; kind <= TIERCE__NOTE_FILE; kind++)
+    for (uint8_t kind = 1; kind < TIERCE__NOTE_KINDS; kind++)
         ck_assert_int_eq(space->ops->notes(space, kind, count_note, &notes[kind]), 0);
     ck_assert_int_eq(space->ops->counters(space, counters), 0);
     for (size_t i = 0; i < TIERCE__META_COUNTERS; i++)
         REQUIRE(counters[i] == 0, "counter %zu is %lld in the end", i, (long long)counters[i]);
     REQUIRE(notes[TIERCE__NOTE_SESSION] == 0, "notes of sessions are left");
     REQUIRE(notes[TIERCE__NOTE_DELETION] == 0, "notes of deletions are left");
+    REQUIRE(notes[TIERCE__NOTE_HOLES] == 0, "notes of holes are left");
     REQUIRE(notes[TIERCE__NOTE_FILE] == 0 || trims_meta, "%zu notes of files are left",
             notes[TIERCE__NOTE_FILE]);
     REQUIRE(
         live->session_count + live->claim_count + live->deadlines.count + live->deleting.count == 0,
         "%zu sessions, %zu claims, %zu deleted keys are left", live->session_count,
         live->claim_count, live->deleting.count);
+}
+
+static void check_holes(void *arg, struct tierce__live *live)
+{
+    (void)arg;
+    REQUIRE(live->holes.count + live->holes.note_count == 0, "%zu holes are left",
+            live->holes.count);
+}
+
+/* Nobody writes: what nobody reaches goes. */
+static void sweep(void)
+{
+    for (int i = 0; i < 4; i++) {
+        h.now_us += 1000000;
+        reclaimed += tierce__reclaimer_step(reclaimer);
+    }
+    compare(true);
+    tierce__locator_each(h.locator, check_holes, NULL);
 }
 
 /* All goes, and nothing is left. */
@@ -495,6 +542,7 @@ static void end(void)
     h.now_us += 1000000000;
     (void)tierce__locator_expire(h.locator);
     compare(false);
+    sweep();
     for (int i = 0; i < INSTANCES; i++)
         ck_assert_int_eq(
             tierce__locator_trim(h.locator, instance_ids[i], TIERCE__TRIM_ALL, 0, 0, h.why), 0);
@@ -564,6 +612,7 @@ static void run(void)
     if (on_disk)
         meta_folder_make();
     random_ = (struct test_random){seed};
+    expires = !on_disk && below(2) == 0;
     begin();
     static const uint32_t rates[] = {0, 5, 30, 100};
     set_rates(rates[below(4)]);
@@ -606,6 +655,106 @@ static void run_all(unsigned long long count)
     ck_assert(text != NULL || (served > 0 && reclaimed > 0 && timeouts > 0 && refused > 0));
 }
 
+/* ---- a model is replaced by another -----------------------------------------------------------
+ */
+
+static void write_blocks(const char *id, int64_t first, size_t count)
+{
+    int64_t keys[64];
+    struct tierce__started started;
+    for (size_t i = 0; i < count; i++)
+        keys[i] = first + (int64_t)i;
+    struct tierce__write_request request = {
+        .instance_id = id, .keys = keys, .count = count, .timeout_s = 30};
+    int rc = tierce__locator_start_write(h.locator, &request, &h.arena, &started, h.why);
+    REQUIRE(rc == 0 && started.count == count, "%zu blocks of %s: %s", count, id, h.why);
+    for (size_t i = 0; i < count; i++) {
+        for (size_t s = 0; s < started.locations[i].spec_count; s++)
+            sim_storages_write(started.locations[i].specs[s].uri);
+    }
+    struct tierce__mask all = {.offset = (int64_t)count};
+    rc = tierce__locator_finish_write(h.locator, id, started.session, &all, h.why);
+    REQUIRE(rc == 0, "%s", h.why);
+    tierce__arena_clear(&h.arena);
+}
+
+static size_t read_blocks(const char *id, int64_t first, size_t count)
+{
+    int64_t keys[64];
+    struct tierce__got got;
+    for (size_t i = 0; i < count; i++)
+        keys[i] = first + (int64_t)i;
+    struct tierce__get_request request = {
+        .instance_id = id, .query = TIERCE__QUERY_BATCH, .keys = keys, .count = count};
+    REQUIRE(tierce__locator_get(h.locator, &request, &h.arena, &got, h.why) == 0, "%s", h.why);
+    tierce__arena_clear(&h.arena);
+    return got.hits;
+}
+
+static void nobody(const char *path)
+{
+    (void)path;
+}
+
+static void set_group(int64_t blocks)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    struct tierce__type_quota quota = group.type_quotas[0];
+    group.capacity_bytes = quota.capacity_bytes = blocks * BLOCK_BYTES;
+    group.type_quotas = &quota;
+    group.reclaim_policy = TIERCE__RECLAIM_LRU;
+    group.trigger_used_share = 0.8;
+    group.delay_before_delete_ms = 0;
+    group.ttl_s = -1;
+    group.version++;
+    int rc = tierce__registry_update_group(h.registry, &group, group.version - 1, h.why);
+    REQUIRE(rc == 0, "group: %s", h.why);
+    tierce__registry_release(h.registry, catalog);
+}
+
+/*
+ * 30 blocks of the old version are idle and 50 of the new one are read all the time, where there is
+ * room for 50: exactly those of the old version leave. As the new one grows, each batch of new
+ * blocks pushes out the oldest of its own, and none that is being read.
+ */
+START_TEST(capacity_follows_traffic)
+{
+    enum { OLD = 30, HOT = 50, BATCH = 10 };
+    inner_ops = &tierce__meta_memory;
+    random_ = (struct test_random){seed = 1};
+    begin();
+    set_rates(0);
+    sim_storages.goes = nobody;
+    ck_assert_int_eq(tierce__locator_set_quotas(h.locator, NULL, 0), 0);
+    set_group(100); /* 80 below the watermark */
+    write_blocks("i", 1000, OLD);
+    for (int64_t done = 0; done < HOT; done += BATCH) {
+        h.now_us += 1000000;
+        write_blocks("j", 2000 + done, BATCH);
+        REQUIRE(read_blocks("j", 2000, (size_t)done + BATCH) == (size_t)done + BATCH, "a miss");
+        ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
+    }
+    for (int64_t batch = 0; batch < 12; batch++) {
+        h.now_us += 1000000;
+        write_blocks("j", 3000 + batch * BATCH, BATCH);
+        h.now_us += 1000000;
+        REQUIRE(read_blocks("j", 2000, HOT) == HOT, "a block that is read was evicted");
+        ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), BATCH);
+        (void)tierce__deleter_step(h.locator->deleter, SIZE_MAX);
+        size_t old_left = batch < 3 ? OLD - BATCH * ((size_t)batch + 1) : 0;
+        struct tierce__usage usage;
+        ck_assert_int_eq(tierce__locator_instance_usage(h.locator, "i", &usage), 0);
+        ck_assert_uint_eq(usage.keys, old_left);
+    }
+    tierce__reclaimer_stop(reclaimer);
+    tierce__locator_close(h.locator);
+    tierce__storages_close(h.storages);
+    tierce__registry_close(h.registry);
+    sim_store_end();
+}
+END_TEST
+
 START_TEST(nothing_is_lost_and_nothing_is_left)
 {
     inner_ops = &tierce__meta_memory;
@@ -627,6 +776,7 @@ int main(void)
     tcase_set_timeout(t, 240 * (double)test_scale());
     tcase_add_test(t, nothing_is_lost_and_nothing_is_left);
     tcase_add_test(t, neither_on_disk);
+    tcase_add_test(t, capacity_follows_traffic);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

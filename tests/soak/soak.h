@@ -115,6 +115,10 @@ void worker_stop(struct worker *w);
 /* After the round's views were closed. */
 void worker_fini(struct worker *w);
 
+/* Blocks of a prompt that are durable and stay so: those of whole chunks, for a longer chunk may
+ * take the place of a tail at any time. */
+uint64_t soak_durable(const struct worker *w, unsigned ns, unsigned prompt);
+
 /* Notes how many blocks of each prompt of a namespace are durable now, in memory that outlives this
  * process. What may delete some of them forgets it first. */
 void note_facts(struct worker *w, unsigned ns);

@@ -511,13 +511,19 @@ static void end_clear(void)
     pthread_mutex_unlock(&clear_mutex);
 }
 
+uint64_t soak_durable(const struct worker *w, unsigned ns, unsigned prompt)
+{
+    uint64_t blocks;
+    MUST(tierce_durable(soak.views[ns], w->chains[ns][prompt], soak.prompts[prompt].blocks,
+                        &blocks) == 0);
+    return blocks - blocks % soak.views[ns]->chunk_blocks;
+}
+
 void note_facts(struct worker *w, unsigned ns)
 {
     pthread_mutex_lock(&clear_mutex);
     for (unsigned p = 0; p < PROMPTS; p++) {
-        uint64_t blocks;
-        MUST(tierce_durable(soak.views[ns], w->chains[ns][p], soak.prompts[p].blocks, &blocks) ==
-             0);
+        uint64_t blocks = soak_durable(w, ns, p);
         if (blocks > soak.facts[ns][p])
             soak.facts[ns][p] = blocks;
     }

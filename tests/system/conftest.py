@@ -5,9 +5,12 @@ import json
 import os
 import random
 import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,8 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # One thread: with more, each layer would wait for whatever else keeps a core busy.
     "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # The embedding of tensor ranks would be compiled, although `enforce_eager` is set.
+    "TORCH_COMPILE_DISABLE": "1",
 }
 
 
@@ -53,16 +58,72 @@ class HostError(Exception):
     """A command failed in the host; the text is the traceback there."""
 
 
+ENGINE = str(Path(__file__).with_name("engine.py"))
+
+
+class Forked:
+    """A process that another has forked for us, with as much of a Popen as we use."""
+
+    def __init__(self, pid, commands):
+        self.pid, self.handle = pid, os.pidfd_open(pid)
+        self.stdin, self.stdout = commands.makefile("w"), commands.makefile("r")
+
+    def poll(self):
+        return 0 if select.select([self.handle], [], [], 0)[0] else None
+
+    def wait(self, seconds=None):
+        if not select.select([self.handle], [], [], seconds)[0]:
+            raise TimeoutError(f"process {self.pid} still runs after {seconds} s")
+
+
+class Forker:
+    """The process that has imported vLLM and forks what runs it; it is started with the first of them."""
+
+    def __init__(self):
+        self.process = self.folder = None
+
+    def fork(self, function, *arguments):
+        """A process that calls this function of engine.py."""
+        if self.process is None:
+            self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            # What killed hosts leave there, sockets of vLLM and of multiprocessing, goes with the folder.
+            self.folder = tempfile.mkdtemp(prefix="tierce-vllm-")
+            self.process = subprocess.Popen(
+                [sys.executable, ENGINE, "fork"], env={**environment(), "TMPDIR": self.folder}, stdin=theirs,
+                stdout=subprocess.DEVNULL, start_new_session=True)
+            theirs.close()
+        ours, theirs = socket.socketpair()
+        socket.send_fds(self.requests, [json.dumps([function, *arguments]).encode()], [theirs.fileno()])
+        theirs.close()
+        return Forked(int(self.requests.recv(32)), ours)
+
+    def end(self):
+        if self.process is not None:
+            kill_group(self.process)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+forker = Forker()
+
+
+def pytest_unconfigure():
+    forker.end()
+
+
 class Host:
     """A running engine.py. Methods of its Host are called by name."""
 
-    def __init__(self, log, *core, python=sys.executable, env=None):
+    def __init__(self, log, *core, python=None, env=None):
+        """Forked, unless another `python` or more in its environment is wanted."""
+        arguments = [str(log), *map(str, core)]
         self.log = log
         self.running = False  # an engine
+        if python is None and env is None:
+            self.process = forker.fork("serve", *arguments)
+            return
         self.process = subprocess.Popen(
-            [python, str(Path(__file__).with_name("engine.py")), str(log), *map(str, core)],
-            env={**environment(), **(env or {})}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            start_new_session=True)
+            [python or sys.executable, ENGINE, *arguments], env={**environment(), **(env or {})},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
     def __getattr__(self, name):
         return lambda **arguments: self.call(name, arguments)
@@ -216,3 +277,22 @@ def answers(outputs):
 def loaded(outputs, what):
     """Tokens by their origin: local, memory, disk or failed; a list with one number an output."""
     return [(o["report"] or {}).get(f"tierce.{what}_tokens", 0) for o in outputs]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """small_disk(size) -> a folder on a file system of its own."""
+    made = []
+
+    def mount(size):
+        folder = tmp_path / size
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        if subprocess.run(command, capture_output=True).returncode != 0:
+            pytest.skip("cannot mount a small file system here")
+        made.append(folder)
+        return folder
+
+    yield mount
+    for folder in made:
+        subprocess.run(["umount", "-l", str(folder)], check=True)

@@ -3,8 +3,9 @@
 
 Commands are JSON lines on standard input: the name of a method of Host and its arguments. Answers
 are JSON lines on standard output; everything else that is printed goes to the log named as the
-first argument. Importing vLLM takes longer than starting a small engine, so one process serves
-many tests. A second argument names another build of the extension, to be used instead.
+first argument. A second argument names another build of the extension, to be used instead.
+Importing vLLM takes longer than starting a small engine, so one process serves many tests, and with
+`fork` as its argument it only imports, and forks hosts and vLLM's HTTP servers.
 """
 
 import ctypes
@@ -12,10 +13,14 @@ import gc
 import importlib.util
 import json
 import os
+import socket
 import sys
 import time
 import traceback
 from contextlib import contextmanager
+
+
+POLL_SECONDS = 1e-4
 
 
 class Fault(Exception):
@@ -68,9 +73,6 @@ class Host:
         if connector is not None:
             options["kv_transfer_config"] = KVTransferConfig(
                 kv_role="kv_both", kv_load_failure_policy=policy, **connector)
-        # vLLM collects garbage five times while it starts: most of the time that a small engine
-        # needs, unless what was imported is left out.
-        gc.freeze()
         self.store = store
         self.llm = LLM(**options)
 
@@ -192,6 +194,57 @@ class Host:
         destroy_distributed_environment()
 
 
+def preload():
+    """Does once what each host, and each of its workers, would do when it starts: it takes longer than a small engine
+    lives."""
+    gc.disable()
+    for name in ("vllm.entrypoints.llm", "vllm.entrypoints.launchers.api_server.entry", "vllm.v1.worker.cpu_worker",
+                 "vllm.model_executor.models.llama", "vllm.model_executor.models.deepseek_v2",
+                 "vllm.model_executor.layers.quantization.online.base"):
+        importlib.import_module(name)
+    from vllm.distributed.device_communicators import shm_broadcast
+    from vllm.model_executor.models import registry
+    from vllm.platforms import current_platform
+
+    # Engine and workers poll for messages with sched_yield(). With more of them than processors, Linux 6.18 gave
+    # nothing else on the machine a processor for 40 s (a trace of the scheduler showed it).
+    shm_broadcast.sched_yield = lambda: time.sleep(POLL_SECONDS)
+    # vLLM inspects the class of a model in another process, which would import everything again.
+    registry._run_in_subprocess = lambda inspect: inspect()
+    # Each worker searches all modules for kernels to replace.
+    current_platform.register_triton_kernel_overrides()
+    current_platform.register_triton_kernel_overrides = lambda: None
+    # vLLM calls gc.unfreeze() and then collects garbage, several times in the life of an engine: most of the time that
+    # a small engine needs, unless what was imported is left out.
+    gc.freeze()
+    gc.freeze = gc.unfreeze = lambda: None
+    gc.enable()
+
+
+def fork_workers():
+    """Workers, and the engine of an HTTP server, are forked from what this process is now, with all that it has
+    imported. vLLM would start each from nothing."""
+    from multiprocessing import forkserver, get_context, resource_tracker, set_forkserver_preload, util
+
+    from vllm.v1.engine import utils
+    from vllm.v1.executor import multiproc_executor
+
+    def fork(path, arguments, descriptors):
+        pid = os.fork()
+        if pid == 0:
+            exec(arguments[-1])  # the program that Python would have started: multiprocessing's own
+            os._exit(0)
+        return pid
+
+    set_forkserver_preload([])
+    resource_tracker.ensure_running()
+    start, util.spawnv_passfds = util.spawnv_passfds, fork
+    forkserver.ensure_running()
+    util.spawnv_passfds = start
+    for module in (multiproc_executor, utils):
+        module.get_mp_context = lambda: get_context("forkserver")
+
+
 def use_core(path):
     """Takes this build of the extension."""
     spec = importlib.util.spec_from_file_location("tierce._core", path)
@@ -200,13 +253,58 @@ def use_core(path):
     spec.loader.exec_module(core)
 
 
-def main():
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def fork_others(requests):
+    """Forks a process for each request, a JSON list of a function and its arguments, with the socket that becomes its
+    standard input and output; answers with its process id."""
+    preload()
+    while True:
+        request, commands, _, _ = socket.recv_fds(requests, 4096, 1)
+        if not request:
+            return
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            os.dup2(commands[0], 0)
+            os.dup2(commands[0], 1)
+            os.close(commands[0])
+            name, *arguments = json.loads(request)
+            globals()[name](*arguments)
+            os._exit(0)
+        os.close(commands[0])
+        requests.send(str(pid).encode())
+
+
+def print_to(log):
+    log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    if len(sys.argv) > 2:
-        use_core(sys.argv[2])
+
+
+def serve_http(log, environment, arguments):
+    """Runs vLLM's HTTP server; says how it ended."""
+    child = os.fork()
+    if child > 0:
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+        return
+    os.environ.update(environment)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    print_to(log)
+    fork_workers()
+    from vllm.entrypoints.launchers.api_server.entry import main
+
+    sys.argv = ["api_server", *arguments]
+    main()
+    sys.exit()
+
+
+def serve(log, core=None):
+    """Carries out the commands on standard input until it ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    print_to(log)
+    if core is not None:
+        use_core(core)
+    fork_workers()
     host = Host()
     for line in sys.stdin:
         name, arguments = json.loads(line)
@@ -218,4 +316,8 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "fork":
+        fork_others(socket.socket(fileno=0))
+    else:
+        preload()
+        serve(*sys.argv[1:])

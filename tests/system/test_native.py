@@ -11,7 +11,7 @@ import pytest
 
 from conftest import WORKERS, answers, loaded
 from node_process import SECONDS
-from test_vllm import held_and_loaded, whole_chunks
+from test_vllm import held_and_loaded, whole_blocks
 
 def wait_until(condition):
     until = time.monotonic() + SECONDS
@@ -35,7 +35,7 @@ def test_hits_through_a_node(engine, node, prompts, expected):
         assert answers(outputs) == expected()
         assert loaded(outputs, "failed") == [0] * 5 and sum(loaded(outputs, "memory")) > 0
         if not together:
-            assert held_and_loaded(outputs) == whole_chunks(prompts)
+            assert held_and_loaded(outputs) == whole_blocks(prompts)
     assert host.text(host.mark).count("Tierce is off") == 0
     host.stop()
     wait_until(gave_back(node))
@@ -46,14 +46,14 @@ def test_engines_share_a_node(engine, node, prompts, expected):
     assert answers(first.generate(prompts=prompts)) == expected()
     outputs = second.generate(prompts=prompts)
     assert answers(outputs) == expected()
-    assert held_and_loaded(outputs) == whole_chunks(prompts)
+    assert held_and_loaded(outputs) == whole_blocks(prompts)
     assert loaded(outputs, "failed") == [0] * 5
     # A prompt that is new to both, computed by the second.
     news = [prompts[1][::-1]]
     assert answers(second.generate(prompts=news)) == expected(news)
     outputs = first.generate(prompts=news)
     assert answers(outputs) == expected(news)
-    assert loaded(outputs, "memory") == whole_chunks(news)
+    assert loaded(outputs, "memory") == whole_blocks(news)
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -68,14 +68,14 @@ def test_several_workers(engine, node, prompts, plain, workers):
         assert answers(outputs) == wanted
         assert loaded(outputs, "failed") == [0] * 5 and sum(loaded(outputs, "memory")) > 0
         if not together:
-            assert held_and_loaded(outputs) == whole_chunks(prompts)
+            assert held_and_loaded(outputs) == whole_blocks(prompts)
     # A reset reaches all workers.
     assert host.reset_connector()
     outputs = host.generate(prompts=prompts[:1])
     assert answers(outputs) == wanted[:1] and loaded(outputs, "memory") == [0]
     assert host.forget()
     outputs = host.generate(prompts=prompts[:1])
-    assert answers(outputs) == wanted[:1] and loaded(outputs, "memory") == whole_chunks(prompts[:1])
+    assert answers(outputs) == wanted[:1] and loaded(outputs, "memory") == whole_blocks(prompts[:1])
     assert "Tierce failed" not in host.text(host.mark)
     host.stop()
     wait_until(gave_back(node))
@@ -98,11 +98,12 @@ def test_several_workers_need_a_node(engine, prompts, plain):
         host.text(host.mark))
 
 
-def children(pid):
+def descendants(pid):
     out = []
     for task in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
-            out += map(int, file.read().split())
+            for child in map(int, file.read().split()):
+                out += [child, *descendants(child)]
     return out
 
 
@@ -111,7 +112,7 @@ def workers_of(host):
         with open(f"/proc/{pid}/comm", encoding="ascii") as file:
             return file.read()
 
-    return [pid for pid in children(host.process.pid) if "Worker" in name(pid)]
+    return [pid for pid in descendants(host.process.pid) if "Worker" in name(pid)]
 
 
 @pytest.mark.parametrize("who", ["worker", "scheduler"])
@@ -129,7 +130,7 @@ def test_what_a_killed_process_held_comes_back(engine, node, prompts, plain, who
     host = engine(node.store, **WORKERS["tp"])
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == plain("tp")
-    assert held_and_loaded(outputs) == whole_chunks(prompts)
+    assert held_and_loaded(outputs) == whole_blocks(prompts)
 
 
 def test_a_node_that_is_killed_and_comes_back(engine, node, prompts, expected):
@@ -148,7 +149,7 @@ def test_a_node_that_is_killed_and_comes_back(engine, node, prompts, expected):
         assert host.forget()
         outputs = host.generate(prompts=prompts)
         assert answers(outputs) == expected()
-        return held_and_loaded(outputs) == whole_chunks(prompts)
+        return held_and_loaded(outputs) == whole_blocks(prompts)
 
     wait_until(found)
     assert "Tierce failed" not in host.text(host.mark)
@@ -175,6 +176,6 @@ def test_a_node_that_hangs(engine, node, prompts, expected):
         assert host.forget()
         outputs = host.generate(prompts=prompts)
         assert answers(outputs) == expected()
-        return held_and_loaded(outputs) == whole_chunks(prompts)
+        return held_and_loaded(outputs) == whole_blocks(prompts)
 
     wait_until(found)

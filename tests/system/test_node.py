@@ -17,7 +17,7 @@ import warnings
 
 import pytest
 
-from manager_process import wait_until
+from manager_process import executable, wait_until
 from node_process import GET, PUT, REPLY, SECONDS, Lm, Node, command, take
 from serve_process import make_certificates
 
@@ -150,8 +150,7 @@ def test_a_thousand_connections(tmp_path):
     assert beyond.recv(1) == b""
     for sock in [*socks, last, beyond]:
         sock.close()
-    while node.metric("node_connections_now") > 0:
-        time.sleep(0.01)
+    wait_until(lambda: node.metric("node_connections_now") == 0, SECONDS)
     node.end()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -196,8 +195,7 @@ def test_halves_of_values_are_never_seen(node):
     assert not client.exist("half")
     client.close()
     assert cli(node, "exists", "half") == b"0\n"
-    while node.metric("node_incoming_bytes") > 0:
-        time.sleep(0.01)
+    wait_until(lambda: node.metric("node_incoming_bytes") == 0, SECONDS)
 
 
 def test_memory_stays_within_its_cap(node):
@@ -223,8 +221,7 @@ def test_what_lies_on_disk_survives_kill_9(tmp_path):
     for key, value in values.items():
         client.put(key, value)
         assert cli(node, "-x", "set", key, stdin=value) == b"OK\n"
-    while node.metric('tier_durable_chunks{tier="disk"}') < 80:
-        time.sleep(0.05)
+    wait_until(lambda: node.metric('tier_durable_chunks{tier="disk"}') >= 80, SECONDS)
     client.put("late", b"x" * 100)
     node.kill()
     node.start()
@@ -366,8 +363,7 @@ def test_sigterm_lets_requests_end(node):
     client = node.connect(node.resp)
     value = os.urandom(2 << 20)
     client.sendall(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n" % len(value) + value[:1 << 20])
-    while node.metric("node_incoming_bytes") == 0:
-        time.sleep(0.01)
+    wait_until(lambda: node.metric("node_incoming_bytes") > 0, SECONDS)
     node.process.terminate()
     time.sleep(0.2)
     client.sendall(value[1 << 20:] + b"\r\n")
@@ -441,14 +437,14 @@ def test_tokens_and_certificates_are_read_again(tmp_path):
     assert says(client, "AUTH", "old") == b"+OK\r\n" and says(client, "SET", "k", "v") == b"+OK\r\n"
     put(b"new", "second", "first")
     node.process.send_signal(signal.SIGHUP)
-    while "all stays as it was" not in node.log.read_text():
-        time.sleep(0.01)
+    wait_until(lambda: "stay in use" in node.log.read_text(), SECONDS)
     assert says(client, "GET", "k") == b"$1\r\nv\r\n"
     assert says(connect("first"), "AUTH", "new").startswith(b"-WRONGPASS")
     put(b"new", "second", "second")
     node.process.send_signal(signal.SIGHUP)
-    while not (said := says(client, "GET", "k")).startswith(b"-NOAUTH"):
-        assert said == b"$1\r\nv\r\n"
+    said = []
+    wait_until(lambda: said.append(says(client, "GET", "k")) or said[-1] != b"$1\r\nv\r\n", SECONDS)
+    assert said[-1].startswith(b"-NOAUTH")
     assert says(client, "AUTH", "new") == b"+OK\r\n"
     assert says(client, "GET", "k") == b"$1\r\nv\r\n"
     assert says(connect("second"), "AUTH", "old").startswith(b"-WRONGPASS")
@@ -520,3 +516,64 @@ def test_who_is_refused_is_told_why(tmp_path):
 def test_addresses_that_others_reach_are_refused(tmp_path):
     with pytest.raises(AssertionError, match="listen.insecure"):
         Node(tmp_path, "--listen.host=0.0.0.0")
+
+
+# ---- a disk that cannot be used -----------------------------------------------------------------
+
+def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path):
+    """With disk.optional it starts on memory only, which is logged and reported."""
+    path = tmp_path / "file"
+    path.write_text("not a folder")
+    done = subprocess.run([str(executable()), "node", "--listen.resp_port=0", "--listen.lm_port=0", "--listen.http_port=0",
+                           "--control.socket=", f"--disk.path={path}"], capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode != 0 and "listening" not in done.stderr
+    assert f"disk.path {path} cannot be used: " in done.stderr and "disk.optional" in done.stderr, done.stderr
+    node = Node(tmp_path, f"--disk.path={path}", "--disk.optional=true")
+    status, text = node.ask("GET", "/readyz")
+    assert status == 200 and text.startswith(f"memory only: disk.path {path} cannot be used: "), text
+    assert cli(node, "set", "k", "v") == b"OK\n" and cli(node, "get", "k") == b"v\n"
+    assert "event=node_memory_only" in node.log.read_text()
+    node.end()
+    assert path.read_text() == "not a folder"
+
+
+# 24 MiB beside a foreign file, in a mount namespace of the node's own: it ends with the node.
+SMALL_DISK = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
+              'mount -t tmpfs -o size=96m none "$0" && head -c 72M /dev/zero >"$0/filler" && exec "$@"']
+
+
+def test_a_full_disk_is_reported(tmp_path):
+    """By /readyz, a metric and `tierce top`, until there is room again; the node serves all the time."""
+    disk, sockets = tmp_path / "disk", tmp_path / "sockets"
+    disk.mkdir()
+    sockets.mkdir()
+    if subprocess.run([*SMALL_DISK, disk, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("cannot mount a file system here")
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(sockets), "HOME": str(sockets)}
+    node = Node(tmp_path, f"--disk.path={disk}/store", "--disk.size=1GiB", "--control.socket=auto",
+                wrapper=[*SMALL_DISK, str(disk)], env=environment)
+    inside = f"/proc/{node.process.pid}/root{disk}/filler"
+    number = iter(range(1 << 20))
+
+    def store_until(answer):
+        until = time.monotonic() + SECONDS
+        while node.ask("GET", "/readyz") != (200, answer):
+            assert time.monotonic() < until, node.ask("GET", "/readyz")
+            assert cli(node, "-x", "set", f"k{next(number)}", stdin=os.urandom(1 << 20)) == b"OK\n"
+
+    def top():
+        return subprocess.run([str(executable()), "top"], env=environment, capture_output=True, text=True,
+                              check=True, timeout=SECONDS).stdout
+
+    assert node.ask("GET", "/readyz") == (200, "ok\n")
+    assert "STATE" not in top()
+    store_until("disk full\n")
+    assert node.metric("disk_full_now") == 1 and node.metric("memory_only_now") == 0
+    assert "STATE disk full" in top()
+    assert cli(node, "set", "small", "v") == b"OK\n" and cli(node, "get", "small") == b"v\n"
+    os.unlink(inside)
+    store_until("ok\n")
+    assert node.metric("disk_full_now") == 0 and "STATE" not in top()
+    assert node.log.read_text().count("event=disk_full ") == 1
+    assert node.log.read_text().count("event=disk_room_again ") == 1
+    node.end()

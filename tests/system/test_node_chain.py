@@ -64,7 +64,7 @@ class Pair:
 
     def front(self, name="front", **url):
         return self.start(name, f"--remote.urls={self.url(**url)}", "--breaker.errors=2",
-                          "--breaker.retry=200ms", "--timeout.lookup=5s")
+                          "--breaker.retry=200ms")
 
     def kept(self):
         return self.back.metric("node_sets_total")

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import answers, loaded
 from test_faults import damage
-from test_vllm import disk_store, held_and_loaded, whole_chunks
+from test_vllm import disk_store, held_and_loaded, whole_blocks
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_what_lies_on_disk_is_in_memory_when_it_is_loaded(engine, prompts, expec
                                         "load.async": str(load == "async").lower()}))
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == expected()
-    assert held_and_loaded(outputs) == whole_chunks(prompts)
+    assert held_and_loaded(outputs) == whole_blocks(prompts)
     assert loaded(outputs, "disk") == loaded(outputs, "failed") == [0] * 5
     stats = host.stats()
     assert stats["prefetches"] > 0 and stats["prefetch_blocks"] > 0
@@ -52,7 +52,7 @@ def test_prompts_that_memory_cannot_hold_flow_through_the_disk(engine, expected,
         assert loaded(outputs, "failed") == [0] * 4
         assert host.flush() and host.forget()
     assert [a + b for a, b in zip(held_and_loaded(outputs), loaded(outputs, "disk"))] == (
-        whole_chunks(long))
+        whole_blocks(long))
     stats = host.stats()
     assert stats["memory_evictions"] > 0 and stats["prefetch_blocks"] > 0
     # All at once: what finds no memory is computed.

@@ -2,17 +2,41 @@
 """Two real vLLMs share a remote store: what one has computed the other loads, and the answers are
 those of a vLLM without a store, also where the store has gone."""
 
+import re
+
 import pytest
 
 from conftest import answers, loaded
+from delay_process import ROUND_TRIPS_US, Delay
 from shared_stores import STORES
-
-CHUNK = 256
+from test_vllm import whole_blocks
 
 
 def remote_store(url, **more):
-    return {"memory.size": "256MiB", "disk.path": "", "remote.urls": url, "cost.check": "false", "timeout.lookup": "5s",
+    return {"memory.size": "256MiB", "disk.path": "", "remote.urls": url, "cost.check": "false",
             "breaker.errors": "2", "breaker.retry": "1h", **more}
+
+
+@pytest.mark.parametrize("round_trip_us", ROUND_TRIPS_US)
+def test_a_store_at_a_distance(engine, tmp_path, prompts, expected, round_trip_us):
+    """At the default timeouts: lookups, stores and loads of a store that answers after a while."""
+    place = STORES["redis"](tmp_path / "store")
+    whole = whole_blocks(prompts)
+    host, port, rest = re.fullmatch(r"(.*:)(\d+)(.*)", place.uri).groups()
+    with Delay(int(port), round_trip_us) as delay:
+        config = {"memory.size": "256MiB", "disk.path": "", "cost.check": "false",
+                  "remote.urls": f"{host}{delay.port}{rest}"}
+        first = engine(config)
+        assert answers(first.generate(prompts=prompts)) == expected()
+        assert first.flush()
+        second = engine(config)
+        outputs = second.generate(prompts=prompts)
+        assert answers(outputs) == expected()
+        assert loaded(outputs, "failed") == [0] * len(prompts)
+        assert loaded(outputs, "remote")[0] == whole[0]
+        came = [a + b + c for a, b, c in zip(*(loaded(outputs, what) for what in ("local", "memory", "remote")))]
+        assert came == whole
+    place.stop()
 
 
 @pytest.fixture(params=STORES)
@@ -23,7 +47,7 @@ def place(request, tmp_path):
 
 
 def test_what_one_computed_another_loads(engine, place, prompts, expected):
-    whole = [len(p) // CHUNK * CHUNK for p in prompts]
+    whole = whole_blocks(prompts)
     first = engine(remote_store(place.uri))
     assert answers(first.generate(prompts=prompts)) == expected()
     assert first.flush()

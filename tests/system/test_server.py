@@ -4,17 +4,15 @@ processes of their own, loads beside the steps."""
 
 import json
 import re
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 
 import pytest
 
-from conftest import ANSWER_SECONDS, environment, kill_group
+from conftest import ANSWER_SECONDS, forker, kill_group
 from manager_process import free_port
-from test_vllm import CHUNK, disk_store
+from test_vllm import BLOCK, disk_store
 
 
 class Server:
@@ -24,17 +22,19 @@ class Server:
                     "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
                     "kv_connector_extra_config": store}
         self.log = log
-        with open(log, "wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model,
-                 "--served-model-name", "small", "--host", "127.0.0.1",
-                 "--port", self.url.rpartition(":")[2], "--dtype", "float32", "--seed", "0",
-                 "--enforce-eager", "--block-size", "32", "--max-model-len", "2048",
-                 "--max-num-seqs", "4", "--num-gpu-blocks-override", "200",
-                 "--kv-transfer-config", json.dumps(transfer)],
-                env={**environment(), "VLLM_SERVER_DEV_MODE": "1",
-                     "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}, stdin=subprocess.DEVNULL,
-                stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        self.process = forker.fork(
+            "serve_http", str(log), {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+                                     # vLLM sets "spawn" in a process that has used it: pytest's, perhaps.
+                                     "VLLM_WORKER_MULTIPROC_METHOD": "fork"},
+            ["--model", model, "--served-model-name", "small", "--host", "127.0.0.1",
+             "--port", self.url.rpartition(":")[2], "--dtype", "float32", "--seed", "0",
+             "--enforce-eager", "--block-size", "32", "--max-model-len", "2048",
+             "--max-num-seqs", "4", "--num-gpu-blocks-override", "200",
+             "--kv-transfer-config", json.dumps(transfer)])
+
+    def exit_code(self):
+        self.process.wait(ANSWER_SECONDS)
+        return int(self.process.stdout.readline())
 
     def text(self):
         return self.log.read_text(errors="replace")
@@ -87,7 +87,7 @@ def test_second_requests_over_http_hit(server, prompts, expected):
         tokens, report = server.complete(prompt)
         assert tokens == answer
         here = report["tierce.local_tokens"], report["tierce.memory_tokens"]
-        assert sum(here) == len(prompt) // CHUNK * CHUNK
+        assert sum(here) == (len(prompt) - 1) // BLOCK * BLOCK
         loaded += here[1]
     assert loaded > 0
     counters = server.counters()
@@ -95,3 +95,14 @@ def test_second_requests_over_http_hit(server, prompts, expected):
     assert counters["saved_tokens"] > 0 and counters["loads"] == 5
     assert counters["load_failed_tokens"] == counters["connector_errors"] == 0
     assert "Tierce failed" not in server.text() and "Tierce is off" not in server.text()
+
+
+def test_a_server_with_an_invalid_configuration_does_not_start(models, tmp_path):
+    server = Server(models(), {"memory.sise": "1GiB"}, tmp_path / "server.log")
+    try:
+        assert server.exit_code() != 0
+    finally:
+        kill_group(server.process)
+    lines = [line for line in server.text().splitlines() if "Tierce stops the start of vLLM: " in line]
+    assert len(lines) == 1 and "memory.sise" in lines[0] and "the nearest name is \"memory.size\"" in lines[0], lines
+    assert "Tierce is off" not in server.text()

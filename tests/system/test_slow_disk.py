@@ -11,7 +11,7 @@ import time
 import pytest
 
 from conftest import ROOT, Host, answers, loaded
-from test_vllm import CHUNK, disk_store, held_and_loaded, whole_chunks
+from test_vllm import CHUNK, disk_store, held_and_loaded, whole_blocks
 
 CORE = ROOT / "build" / "dev" / "bin" / "faulty_core.abi3.so"
 SLOW = 2.0  # seconds that a read takes longer: several times what computing a prompt takes
@@ -109,7 +109,7 @@ def test_a_disk_that_hangs_costs_one_deadline(start, prompts, expected):
     assert host.forget()
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == expected()
-    assert held_and_loaded(outputs) == whole_chunks(prompts) or sum(loaded(outputs, "disk")) > 0
+    assert held_and_loaded(outputs) == whole_blocks(prompts) or sum(loaded(outputs, "disk")) > 0
 
 
 def test_prompts_longer_than_memory(start, expected):
@@ -123,7 +123,7 @@ def test_prompts_longer_than_memory(start, expected):
         assert loaded(outputs, "failed") == [0] * 2
         assert host.flush() and host.forget()
     assert [a + b for a, b in zip(loaded(outputs, "memory"), loaded(outputs, "disk"))] == (
-        whole_chunks(long))
+        whole_blocks(long))
     assert min(loaded(outputs, "disk")) > CHUNK
     stats = host.stats()
     assert stats["memory_bytes_now"] <= stats["memory_cap_bytes"]

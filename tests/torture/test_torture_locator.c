@@ -22,6 +22,7 @@ static struct harness h;
 static struct tierce__reclaimer *reclaimer;
 static struct tierce__started started;
 static uint64_t fence;
+static int64_t ttl_s;
 static size_t lost = LOST; /* the key that a client could not write */
 
 static void quiet(void *arg, enum tierce_log_level level, const char *event, const char *detail)
@@ -66,11 +67,13 @@ static int start_reclaimer(void)
 
 static int start_keys(const int64_t *which, size_t count, int64_t timeout_s)
 {
-    int rc = tierce__locator_start_write(
-        h.locator,
-        &(struct tierce__write_request){
-            .instance_id = "i", .keys = which, .count = count, .timeout_s = timeout_s},
-        &h.arena, &started, h.why);
+    int rc = tierce__locator_start_write(h.locator,
+                                         &(struct tierce__write_request){.instance_id = "i",
+                                                                         .keys = which,
+                                                                         .count = count,
+                                                                         .timeout_s = timeout_s,
+                                                                         .ttl_s = ttl_s},
+                                         &h.arena, &started, h.why);
     if (rc == 0)
         ck_assert_uint_eq(started.count, count);
     for (size_t i = 0; rc == 0 && i < count; i++) {
@@ -156,6 +159,32 @@ static int trim_none(void)
     return tierce__locator_trim(h.locator, "i", TIERCE__TRIM_TIME, 0, 1, h.why);
 }
 
+static int start_expiring(void)
+{
+    ttl_s = 1;
+    int rc = start_keys(others, 2, 30);
+    ttl_s = 0;
+    return rc;
+}
+
+static int finish_expiring(void)
+{
+    struct tierce__mask all = {.offset = 2};
+    return tierce__locator_finish_write(h.locator, "i", started.session, &all, h.why);
+}
+
+/* Blocks whose time is over leave, at the latest a second after a round that failed. */
+static int expire_blocks(void)
+{
+    struct tierce__meta_space *space = sim_store.spaces[1];
+    struct tierce__record records[2];
+    bool found[2];
+    h.now_us += 2100000;
+    (void)tierce__reclaimer_step(reclaimer);
+    ck_assert_int_eq(space->ops->get(space, others, 2, &h.arena, records, found), 0);
+    return found[0] || found[1] ? -EIO : 0;
+}
+
 /* Down to the watermark, in two rounds if one has failed. */
 static int reclaim(void)
 {
@@ -212,6 +241,9 @@ static void use(void)
     TRY(expire);
     TRY(remove_first);
     TRY(trim_none);
+    TRY(start_expiring);
+    TRY(finish_expiring);
+    TRY(expire_blocks);
     TRY(reclaim);
     TRY(delete_due);
     tierce__reclaimer_stop(reclaimer);

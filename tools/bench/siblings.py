@@ -77,7 +77,7 @@ class Store:
     def ask_and_store(self, tokens):
         """Tokens that are found."""
         chain, blocks = self.chain(tokens), len(tokens) // BLOCK_TOKENS
-        found, _ = self.view.lookup(chain, 0, blocks, 0, 0)
+        found, _, _ = self.view.lookup(chain, 0, blocks, 0, 0)
         store = self.view.store_begin(chain, blocks, self.ids)
         if store is not None:
             store.layer(0)

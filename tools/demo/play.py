@@ -66,6 +66,7 @@ class Player:
         extra = {"kv_transfer_params": {"tierce.report": True}} if job["store"] else None
         self.sampling = SamplingParams(temperature=0.0, max_tokens=job["answer_tokens"],
                                        ignore_eos=True, extra_args=extra)
+        self.one_token = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
         self.store = self.open_store() if job["store"] else None
 
     def open_store(self):
@@ -75,11 +76,11 @@ class Player:
         settings = {k: str(v) for k, v in self.job["store"].items()}
         return _core.Engine.open(None, settings)
 
-    def ask(self, name, prompt):
+    def ask(self, name, prompt, sampling=None):
         """Plays one request and returns (seconds to the first token, final output)."""
         start = time.perf_counter()
         first = None
-        self.engine.add_request(name, {"prompt_token_ids": prompt}, self.sampling)
+        self.engine.add_request(name, {"prompt_token_ids": prompt}, sampling or self.sampling)
         while True:
             for output in self.engine.step():
                 if first is None and output.outputs[0].token_ids:
@@ -95,8 +96,11 @@ class Player:
             ttft, output = self.ask(f"{pass_name}-{number}", prompt)
             answer = list(output.outputs[0].token_ids)
             said[session] = prompt + answer
+            # Without a store: the same prompt at once again, which vLLM's own cache holds.
+            own = None if self.store else self.ask(f"{pass_name}-{number}-again", prompt,
+                                                   self.one_token)[0]
             self.report("request", pass_name=pass_name, number=number, session=session, turn=turn,
-                        prompt=prompt, answer=answer, ttft=ttft,
+                        prompt=prompt, answer=answer, ttft=ttft, own=own,
                         cached=output.num_cached_tokens or 0,
                         tierce=output.kv_transfer_params,
                         moved=self.moved_bytes(before))

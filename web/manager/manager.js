@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* The manager's page: asks for /api/page (its form stands at the top of src/manager/page.c) while it
-   is looked at, and shows the answer. */
+/* The manager's page: polls /api/page (described at the top of src/manager/page.c) while it is
+ * visible, and shows the answer. */
 
 const POLL_MS = 3000;
 const SHOWN_INSTANCES = 200;
 
-let authorization = null; /* the header's value; nowhere else */
+let authorization = null; /* the value of the Authorization header; stored nowhere else */
 let samples = [];
 let last = 0;
 let started = 0;
 let timer = 0;
 let asking = false;
-const groupBlocks = new Map(); /* number -> what groupBlock made */
+const groupBlocks = new Map(); /* number -> the result of groupBlock */
 
 const element = id => document.getElementById(id);
 
@@ -47,8 +47,8 @@ function replace(holder, made) {
 function showState(data) {
   const words = {
     starts: ['It starts.', false],
-    follows: [data.leader ? `It follows; ${data.leader} leads.` : 'It follows; nobody is known to lead.', false],
-    loads: ['It has begun to lead and reads its index.', false],
+    follows: [data.leader ? `It follows; ${data.leader} leads.` : 'It follows; no leader is known.', false],
+    loads: ['It has become the leader and is loading its index.', false],
     leads: ['It leads.', true],
   }[data.state];
   element('title').textContent = data.node;
@@ -60,13 +60,14 @@ function showState(data) {
 function showFacts(data) {
   const found = sum(data.instances, 'found_keys');
   const asked = sum(data.instances, 'asked_keys');
-  const well = data.storages.filter(s => s.is_enabled && s.is_well).length;
+  const well = data.storages.filter(s => s.status === 'well').length;
+  const unmanaged = data.storages.filter(s => s.status === 'unmanaged').length;
   const calls = sum(data.calls, 'calls');
   const recent = perSecond('calls').slice(-1);
   const facts = [
     ['Blocks that serve', count(sum(data.groups, 'keys')), bytes(sum(data.groups, 'serving_bytes')), 'blocks'],
     ['Hit rate', ratio(found, asked), `${count(found)} of ${count(asked)} keys`, 'hits'],
-    ['Storages well', `${well} of ${data.storages.length}`, `${counted(data.instance_count, 'instance')}, ${counted(data.groups.length, 'group')}`, 'well'],
+    ['Storages well', `${well} of ${data.storages.length - unmanaged}`, `${unmanaged ? `${unmanaged} unmanaged, ` : ''}${counted(data.instance_count, 'instance')}, ${counted(data.groups.length, 'group')}`, 'well'],
     ['Write sessions', count(sum(data.groups, 'sessions')), `open; ${count(sum(data.groups, 'expired_sessions'))} expired`, 'sessions'],
     ['Calls', count(calls), recent.length ? `${trimmed(recent[0][1], 2)} a second of late` : 'since the start', 'calls'],
   ];
@@ -127,7 +128,7 @@ function showGroup(made, group) {
     ['blocks', limited(group.keys, group.keys_max, count)],
     ['instances', count(group.instances)],
     ['write sessions', `${count(group.sessions)} open, ${count(group.expired_sessions)} expired`],
-  ])));
+  ]), group.warning && h('p', {class: 'bad'}, group.warning)));
 }
 
 function showGroups(data) {
@@ -150,7 +151,11 @@ function showGroups(data) {
 /* ---- tables ---- */
 
 function health(storage) {
-  if (!storage.is_enabled) return h('span', {class: 'faint mark'}, 'disabled');
+  if (storage.status === 'disabled') return h('span', {class: 'faint mark'}, 'disabled');
+  if (storage.status === 'unmanaged') {
+    return [h('span', {class: 'faint mark'}, 'unmanaged'), ' ',
+      h('small', null, storage.warning || 'only its clients reach it: neither probed nor deleted in')];
+  }
   return [mark(storage.is_well, storage.is_well ? 'well' : 'unwell'),
     storage.why && [' ', h('small', null, storage.why)]];
 }
@@ -279,18 +284,18 @@ function signIn(event) {
 }
 
 function askWho() {
-  if (authorization !== null) element('refused').textContent = 'That was not accepted. Once more?';
+  if (authorization !== null) element('refused').textContent = 'The credentials were not accepted. Try again.';
   authorization = null;
   element('login').hidden = false;
   element('main').hidden = true;
-  element('state').textContent = 'Its numbers are for those who may call it.';
+  element('state').textContent = 'Authentication required.';
 }
 
 function take(data) {
   if (data.started_us !== started || data.last < last) {
     samples = [];
     started = data.started_us;
-    if (last > 0) { /* another process: its samples are asked for from the first on */
+    if (last > 0) { /* another process: its samples are requested from the first on */
       last = 0;
       return;
     }
@@ -324,7 +329,7 @@ async function ask() {
     take(await answer.json());
   } catch (error) {
     element('state').className = 'lead bad';
-    element('state').textContent = `It does not answer (${error.message}); what stands here is old. It is asked again.`;
+    element('state').textContent = `The manager does not answer (${error.message}). The numbers below are outdated. Retrying.`;
   } finally {
     asking = false;
     if (element('login').hidden) timer = setTimeout(ask, POLL_MS);

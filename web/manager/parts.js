@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* Tables, pairs and plots that are filled again with every answer of the manager. Whatever comes
-   from it gets into the page as a text node. */
+/* Tables, pairs and plots that are updated with every answer of the manager. Its data is only
+ * inserted as text nodes. */
 
 /* Columns: {head, cell(row), left, wide}. The first is the row's name. On a phone each cell says its
    column. */
@@ -19,7 +19,7 @@ function pairs(entries) {
     h('div', null, h('dt', null, term), h('dd', null, value))));
 }
 
-/* What the section holds below its heading. */
+/* The content of a section below its heading. */
 function setSection(id, ...children) {
   const section = document.getElementById(id);
   section.replaceChildren(section.firstElementChild, ...children.flat().filter(Boolean));
@@ -48,7 +48,8 @@ function meter(of, room, mark) {
   mark > 0 && svg('line', {class: 'limit', x1: at, x2: at, y1: 0, y2: 14, 'vector-effect': 'non-scaling-stroke'}));
 }
 
-/* With its numbers above; null: no quota of its own, and nothing to be measured against. */
+/* The same with its numbers above; null: no quota of its own, so there is nothing to compare
+ * with. */
 function meterLine(name, of, quota, mark) {
   return h('div', {class: 'measure'}, h('p', null, h('span', null, name), h('span', null, bytes(kept(of)),
     quota > 0 && [h('small', null, ` of ${bytes(quota)}`), ` ${percent(kept(of) / quota, 1)}`])),

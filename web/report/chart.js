@@ -30,7 +30,7 @@ function scale(least, most, log, from, to) {
     : from + (log ? Math.log(value / least) : value - least) / span * (to - from);
 }
 
-/* Round numbers from least to most: [value, whether there is room for its name]. */
+/* Round numbers from least to most: [value, whether there is room for its label]. */
 function ticks(least, most, log, place, room, binary) {
   const values = [];
   if (!(most > least)) return [[least, true]];
@@ -170,7 +170,7 @@ function drawLabels(lines, frame, boxes) {
   const parts = [];
   for (const line of lines) {
     const box = line.text && placeLabel(lines, line, boxes, frame);
-    if (!box || box.white < 1) continue; /* what is read out has the colors too */
+    if (!box || box.white < 1) continue; /* screen readers get the color names too */
     boxes.push(box);
     parts.push(svg('text', {class: 'label ' + line.color, x: (box.left + box.right) / 2,
       y: box.bottom - 4, 'text-anchor': 'middle'}, line.text));
@@ -262,7 +262,7 @@ function lineChart(holder, first) {
   return {set(next) { spec = next; draw(); }, mark};
 }
 
-/* A chart with its title, and a line below that says the values at the cursor. */
+/* A chart with its title, and a line below with the values at the cursor. */
 function smallChart(holder, caption, spec) {
   const figure = h('div');
   const said = h('p', {class: 'said', 'aria-live': 'polite'}, '\u00a0');

@@ -20,7 +20,7 @@ function storageCost(economy, setting, size, written) {
   return size / 1e9 * setting.storage / hours;
 }
 
-/* One row: {saved_flops, bytes, written}, as the trace had them. */
+/* One row: {saved_flops, bytes, written}, as in the trace. */
 function worth(economy, setting, row) {
   const gpuSeconds = row.saved_flops / (setting.mfu * economy.peak_flops);
   const gpus = gpuSeconds * setting.scale / (economy.span_hours * 3600);
@@ -29,7 +29,7 @@ function worth(economy, setting, row) {
   return {gpus, saved, cost, net: saved - cost};
 }
 
-/* The row's, which are of the report's own setting, in another. */
+/* Converts a row from the report's own setting to another one. */
 function breakEven(economy, setting, row) {
   const usual = usualSetting(economy);
   const of = name => setting[name] / usual[name];
@@ -37,7 +37,7 @@ function breakEven(economy, setting, row) {
     residency: row.residency * of('price') / of('mfu') / of('storage') * of('years')};
 }
 
-/* The rows of a curve that are worth something, or nothing: those with a limit. */
+/* The rows of a curve that have a value: those with a limit. */
 function valuedRows(curve) {
   const e = curve.economy;
   if (!e) return [];
@@ -47,12 +47,12 @@ function valuedRows(curve) {
 }
 
 const moneyTerms = [
-  ['Saved', 'GPU time that hits make unnecessary, as GPUs at the price of the slider: FLOPs of the prefixes that hit, over what the GPU reaches.'],
-  ['Cost', 'What a tier as large as the cache costs an hour: its price over its lifetime, which ends early where more is written than it stands.'],
+  ['Saved', 'GPU time that hits save, as GPUs at the price of the slider: FLOPs of the hit prefixes, divided by the speed that the GPU reaches.'],
+  ['Cost', 'Hourly cost of a tier as large as the cache: its price divided by its lifetime, which is shorter if the writes exceed its endurance.'],
   ['Net', 'Saved less cost.'],
-  ['Pays most at', 'The capacity, of those that were simulated, with the largest net. Where that is negative, none pays.'],
-  ['Break-even bandwidth', 'Bytes a second from which on loading a hit is faster than computing it, for each GPU.'],
-  ['Break-even residency', 'How long a token may lie unused until keeping it has cost as much as computing it again.'],
+  ['Pays most at', 'The simulated capacity with the largest net value. If that is negative, no capacity pays.'],
+  ['Break-even bandwidth', 'The bandwidth above which loading a hit is faster than computing it, in bytes per second and GPU.'],
+  ['Break-even residency', 'The time after which keeping an unused token costs as much as computing it again.'],
   ['MFU', 'Model FLOPs utilisation: the share of its peak that a GPU reaches in prefill.'],
 ];
 
@@ -96,7 +96,7 @@ function worthTable(economy, setting, curves, capacity) {
 function bestTable(economy, setting, curves) {
   const rows = curves.map(curve => {
     const values = valuedRows(curve).map(row => ({row, ...worth(economy, setting, row)}));
-    /* Of those that differ by rounding only the smaller. */
+    /* Of values that differ only by rounding, the smaller one. */
     return {curve, best: values.reduce((a, b) => b.net - a.net > 1e-9 * Math.abs(a.net) ? b : a)};
   });
   const heads = ['Pays most at', 'Size', 'Saved', 'Cost', 'Net', 'GPUs saved', 'Break-even bandwidth', 'Residency'];
@@ -163,7 +163,7 @@ function showEconomy() {
 /* ---- waiting ---- */
 
 const waitTerms = [
-  ['Time to first token', 'Of a request alone on its GPUs: loading what hit, beside computing the rest, layer by layer. Without queueing, batching and decoding.'],
+  ['Time to first token', 'For a single request on its GPUs: hits are loaded layer by layer while the rest is computed. Without queueing, batching and decoding.'],
   ['p50, p90, p99', 'Half, 90 % and 99 % of the requests have their first token within this time.'],
 ];
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 'use strict';
 
-/* Elements and numbers. Whatever came out of a trace gets into the page as a text node: there is no
-   innerHTML in these files. */
+/* Elements and numbers. Data of a trace is only inserted as text nodes: these files never use
+ * innerHTML. */
 
 /* h('p', {class: 'lead'}, 'text', child, ...): attributes, and `on` for listeners; null is left out. */
 function h(name, attributes, ...children) {

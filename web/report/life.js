@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* How blocks live, and the prefixes that most requests go through. */
+/* The life of blocks, and the most used prefixes. */
 
 const lifeTerms = [
-  ['Reuse distance', 'How many different blocks were named since this one was last named, itself included: the smallest LRU cache in which it would still have been there.'],
+  ['Reuse distance', 'The number of distinct blocks named since this one was last named, itself included: the smallest LRU cache that would still hold it.'],
   ['Time to the next use', 'From one request that names a block to the next that looks it up.'],
   ['Uses', 'How many requests look a block up.'],
   ['Lifetime', 'From the first request that names a block to the last that uses it, of blocks that are used again.'],
-  ['Dead on arrival', 'Stored, and never looked up by a later request: what an ideal cache would not have stored.'],
+  ['Dead on arrival', 'Stored, and never looked up by a later request. An ideal cache would not store these blocks.'],
 ];
 
 /* Bins that double: 0, 1, 2-3, 4-7, ... From the first that holds something to the last; many empty
@@ -57,9 +57,9 @@ function showLife() {
 /* ---- prefixes ---- */
 
 const prefixTerms = [
-  ['Row', 'A run of blocks that the same requests go through: a system prompt, a document, the turns of a conversation so far. What lies below it continues it.'],
-  ['Bar', 'Its requests, beside those of the busiest row of the same list.'],
-  ['At depth', 'How many blocks of a request come before the run.'],
+  ['Row', 'A run of blocks that the same requests share: a system prompt, a document, the earlier turns of a conversation. The rows below continue it.'],
+  ['Bar', 'Its requests, relative to those of the most used row of the same list.'],
+  ['At depth', 'The number of blocks of a request before the run.'],
 ];
 
 const ROWS_SHOWN = 12;
@@ -81,7 +81,7 @@ function prefixBranch(node, most, open) {
     : h('details', {open}, h('summary', null, prefixRow(node, most)), prefixList(node.below, false)));
 }
 
-/* Those beside each other, the busiest first; some of many. */
+/* Siblings, the most used first; at most a few of many. */
 function prefixList(nodes, open) {
   const sorted = nodes.slice().sort((a, b) => b.requests - a.requests);
   const rows = (some, first) => some.map((node, i) => prefixBranch(node, sorted[0].requests, first && i === 0));

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* Hits by capacity: the plot, what it says at one capacity, and what the axis may be. */
+/* Hits by capacity: the plot, its values at one capacity, and the choice of the axis. */
 
 const rateTerms = [
-  ['Hit rate', 'The share of the blocks looked up that a cache of this policy and capacity would have had when the request began.'],
+  ['Hit rate', 'The share of the looked-up blocks that a cache with this policy and capacity held when the request began. Blocks that the engine held itself are not counted, if the trace marks them.'],
   ['Match', 'prefix: the leading blocks that are there; any: those that are there anywhere; stream: what a plain cache simulator counts; window:N: the leading part whose last N blocks are there.'],
-  ['Belady', 'A cache that knows the future keeps what is needed soonest. No policy can hit more (save by a window, where the end of a chain is enough), so it is a bound and not a plan.'],
-  ['Headroom', 'From the best of the other policies up to Belady: what a better policy could still gain at this capacity.'],
-  ['rev, fwd', 'The order in which a request touches its blocks. rev, the last first, is what production does.'],
+  ['Belady', 'A cache that knows the future and keeps the blocks that are needed soonest: an upper bound for all policies, except with a window match, which needs only the end of a chain.'],
+  ['Headroom', 'The difference between the best other policy and Belady: the possible gain of a better policy at this capacity.'],
+  ['rev, fwd', 'The order in which a request touches its blocks. Production uses rev: the last block first.'],
 ];
 
 function unitAxes() {
@@ -25,7 +25,7 @@ function unitAxes() {
   return axes;
 }
 
-/* A capacity as a reader wants it: in its unit, and both where both are known. */
+/* A capacity for display: in its unit, or in both units if both are known. */
 function capacityName(capacity) {
   return capacity === null ? 'unlimited' : data.unit === 'bytes' ? bytes(capacity) : count(capacity);
 }
@@ -37,13 +37,13 @@ function capacityText(capacity) {
   return `${count(capacity)} ${capacity === 1 ? 'block' : 'blocks'}${size}`;
 }
 
-/* The axis of a chart that has no choice of units. */
+/* The axis of a chart without a choice of units. */
 function capacityAxis() {
   const [, , , print, title, binary] = unitAxes()[0];
   return {log: true, print, title, binary, say: c => 'At ' + capacityText(c)};
 }
 
-/* [capacity, best of the others, Belady] where there is all of it. */
+/* [capacity, best of the others, Belady] for capacities that have all three. */
 function headroomOf(curves) {
   const bound = curves.find(c => c.kind === 'belady');
   if (!bound || bound.match.startsWith('window:')) return [];
@@ -82,7 +82,7 @@ function showReadout(holder, curves, capacity) {
     h('table', null,
       h('thead', null, h('tr', null, h('th', {class: 'left', scope: 'col'}, 'Policy'),
         h('th', {scope: 'col', title: 'Share of the blocks looked up'}, 'Hit rate'),
-        banded && h('th', {scope: 'col', title: 'What 95 of 100 samples of the sessions give'}, '95 %'),
+        banded && h('th', {scope: 'col', title: '95 % interval over samples of the sessions'}, '95 %'),
         h('th', {scope: 'col', title: 'Blocks that hit'}, 'Hits'))),
       h('tbody', null, rows.map(({curve, at, rate: share}) => h('tr', null,
         policyCell(curve),

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* The page. Each section looks whether its data is there, and leaves itself out if it is not. */
+/* The page. A section whose data is missing is omitted. */
 
 const data = JSON.parse(document.getElementById('data').textContent);
 
+/* The benefit of a store: over the blocks that the engine did not hold. */
 function rate(curve, index) {
-  return curve.blocks > 0 ? curve.hits[index] / curve.blocks : 0;
+  const blocks = curve.blocks - (curve.internal_blocks ?? 0);
+  return blocks > 0 ? (curve.hits[index] - (curve.internal_hits?.[index] ?? 0)) / blocks : 0;
 }
 
 function isLimit(curve) {
   return curve.kind === 'belady' || curve.kind === 'infinite';
 }
 
-/* Colors by a curve's place among those that differ; equal ones share theirs. */
+/* Colors by index among the distinct curves; equal curves share a color. */
 const places = new Map();
 for (const match of new Set(data.curves.map(c => c.match))) {
   const seen = [];
@@ -31,7 +33,7 @@ function isDashed(curve) {
   return isLimit(curve) || places.get(curve) >= 8;
 }
 
-/* A section of its own below what is there. */
+/* Appends a section to the page. */
 function section(id, title, ...children) {
   const out = h('section', {id}, h('h2', null, title), children);
   document.getElementById('main').append(out);
@@ -62,7 +64,8 @@ function showHead() {
       `Simulated: ${names.join(', ')}; ${sizes.size} ${sizes.size === 1 ? 'capacity' : 'capacities'}.`,
       list.length > 1 && ` Instances, each with blocks of its own: ${list.slice(0, 8).join(', ')}` +
         (list.length > 8 ? ` and ${count(list.length - 8)} more.` : '.'),
-      trace.internal_blocks > 0 && ` The engine itself held ${count(trace.internal_blocks)} of the blocks looked up.`),
+      trace.internal_blocks > 0 && ` The engine itself held ${count(trace.internal_blocks)} of the blocks looked up; the hit rates are of the others.`,
+      !(trace.internal_blocks > 0) && ' Which blocks the engine held itself is not known: the hit rates are of its own cache and of a store together.'),
     trace.bad_lines > 0 ? h('p', {class: 'note'},
       `${count(trace.bad_lines)} ${trace.bad_lines === 1 ? 'line' : 'lines'} of the file could not be read and are left out.`) : '');
 }

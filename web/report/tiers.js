@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* Tiers behind each other. */
+/* A hierarchy of tiers. */
 
 const tierTerms = [
-  ['Hits of a tier', 'Blocks that this tier had and no faster one. Those of all tiers together, of the blocks looked up, are the stacked bar.'],
-  ['Hit rate of a tier', 'Its hits, of the blocks that it was asked for: those that the faster tiers did not have.'],
-  ['Load time', 'Latency of the tier and bytes over its bandwidth; a request waits for the slowest of the tiers that it loads from.'],
-  ['Busy', 'Time that the reads or writes take at the bandwidth of the tier, of the time of the trace. Above 100\u00a0% it could not keep up.'],
-  ['Worn out in', 'When as many bytes are written as the device may be written in its life, if it goes on like this.'],
+  ['Hits of a tier', 'Blocks that this tier had and no faster one. The stacked bar shows the hits of all tiers as shares of the looked-up blocks.'],
+  ['Hit rate of a tier', 'Its hits divided by the blocks that it was asked for: those that the faster tiers did not have.'],
+  ['Load time', 'Latency of the tier plus bytes divided by its bandwidth, plus the wait for earlier operations if the tier has a write speed. A request waits for the slowest of its tiers.'],
+  ['Busy', 'Time of the reads or writes at the bandwidth of the tier, as a share of the duration of the trace. Above 100\u00a0% the tier cannot keep up.'],
+  ['Worn out in', 'The time until the writes reach the endurance of the device, at the rate of the trace.'],
 ];
 
 function stackBar(parts, total) {
@@ -52,5 +52,7 @@ function showTiers() {
       h('tbody', null, run.tiers.map((tier, i) => tierRow(tier, i, data.trace.block_bytes))))),
     run.load && run.load.loads > 0 && h('p', null, `${count(run.load.loads)} requests load something, for ${seconds(run.load.mean_s)} on average; ` +
       `half of them within ${seconds(run.load.p50_s)}, 90\u00a0% within ${seconds(run.load.p90_s)}, 99\u00a0% within ${seconds(run.load.p99_s)}.`),
+    run.tiers.some(tier => tier.waits > 0) && h('p', {class: 'note'}, run.tiers.filter(tier => tier.waits > 0).map(tier =>
+      `${count(tier.waits)} of ${count(tier.loads)} loads waited for ${tier.name}, ${seconds(tier.wait_s)} in all; its queue was ${seconds(tier.queue_max_s)} at most.`).join(' ')),
     run.failed > 0 && h('p', {class: 'note'}, `${count(run.failed)} hits could not be loaded: the first tier had no room.`));
 }

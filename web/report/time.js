@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* What a few caches did over the time of the trace. */
+/* The results of a few caches over the time of the trace. */
 
 const timeTerms = [
-  ['Slice', 'The time of the trace is cut into equal slices; each point is one of them.'],
-  ['Used', 'What the cache holds after the last request of the slice, as a share of its capacity.'],
-  ['Left', 'Blocks that left in the slice to make room, or because their time had come.'],
+  ['Slice', 'The duration of the trace is divided into equal slices; each point is one slice.'],
+  ['Used', 'The use of the cache after the last request of the slice, as a share of its capacity.'],
+  ['Left', 'Blocks that were evicted or expired in the slice.'],
 ];
 
 function clockAxis(slice, slices) {
@@ -44,7 +44,7 @@ function showTime() {
     plot('Used, of the capacity', (line, k) => line.capacity === null ? null : line.used[k] / line.capacity,
       {most: 1, print: v => percent(v, 0)});
   }
-  plot('Blocks that left in a slice', (line, k) => line.evicted[k] + line.expired[k], {print: v => short(v)});
+  plot('Blocks that were evicted or expired in a slice', (line, k) => line.evicted[k] + line.expired[k], {print: v => short(v)});
   smallChart(holder, 'Blocks looked up in a slice', {names: false, x, y: {print: v => short(v)},
     series: [{name: 'blocks', color: 'cf', dots: false, points: timeline.lines[0].blocks.map((n, k) => [at(k), n])}]});
 }

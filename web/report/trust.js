@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* How far the numbers can be trusted, and what they never say. */
+/* How far the numbers can be trusted, and their general limits. */
 
 function sentence(text) {
   return text === '' ? '' : text[0].toUpperCase() + text.slice(1) + '.';
@@ -39,21 +39,21 @@ function showTrust() {
     trust.rounds > 0 && h('p', null, `The bands are 95\u00a0% intervals from ${count(trust.rounds)} draws of ${count(trust.sessions)} sessions` +
       (trust.clusters < trust.sessions ? ` in ${count(trust.clusters)} groups that stay together` : '') +
       `: how much the hit rate would differ had others of them come, with their hits as they were. ${sentence(trust.sessions_text)}`),
-    rows.length > 0 ? [h('p', null, 'What the rates do not show, and at which capacities:'), h('ul', {class: 'plain'}, rows)]
-      : h('p', null, 'Every cache was full, was renewed, and had misses to avoid.'));
+    rows.length > 0 ? [h('p', null, 'Caveats to the rates, with the capacities to which they apply:'), h('ul', {class: 'plain'}, rows)]
+      : h('p', null, 'Every cache was full, its content was replaced, and it had avoidable misses.'));
 }
 
 function showLimits() {
   const limits = [
-    'A replay knows the requests of this trace and their order. A faster cache would have changed when they come, and what users ask next.',
-    'Blocks count as there from the moment they are stored: nothing is in flight, nothing fails, nothing is pinned for long.',
-    'Belady\u2019s line is a bound for blocks of one size, and not by a window. It knows the future; no policy reaches it.',
+    'A replay uses the requests of this trace in their order. A faster cache would have changed their times and the users\u2019 next requests.',
+    'Stored blocks are available at once: the replay has no transfers in flight, no failures and no long pins.',
+    'Belady\u2019s line is a bound for blocks of one size, but not for window matches. It knows the future; no policy reaches it.',
   ];
-  if (data.curves.some(c => c.capacity.includes(null))) limits.push('An unlimited cache keeps everything for ever, from an empty start.');
-  if (data.tiers) limits.push('Writes to a tier take no time here, and loads do not hinder each other.');
+  if (data.curves.some(c => c.capacity.includes(null))) limits.push('An unlimited cache starts empty and keeps everything forever.');
+  if (data.tiers) limits.push('A tier without a write speed writes in no time, and its loads do not delay each other.');
   if (data.economy) {
-    limits.push('Money and seconds know no queues, batches or decoding; saved GPU time counts only if it can be used or given back.');
-    limits.push('A tier is bought as large as the cache and no larger. Prices are those of the sliders.');
+    limits.push('Costs and times do not include queues, batches or decoding; saved GPU time has a value only if it can be used or returned.');
+    limits.push('A tier is assumed to be exactly as large as the cache. Prices are those of the sliders.');
   }
   section('limits', 'What this does not say', h('ul', {class: 'plain'}, limits.map(t => h('li', null, t))));
 }

@@ -5,8 +5,10 @@
                      kv_role="kv_both", kv_load_failure_policy="recompute",
                      kv_connector_extra_config={"disk.path": "/var/lib/tierce"})
 
-An exception here would kill the engine, so none leaves: what goes wrong is logged once and is a
-miss. What the connector cannot serve, it does not touch: it says why, once, and stays off.
+While vLLM starts, an invalid configuration raises ConfigError, so that the start fails. Later an
+exception would kill the engine, so the connector raises none: it logs each kind of failure once, and
+the failure is a miss. If the connector does not support the setup, it logs the reason once and stays
+off; with `strict` the start fails instead.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from . import ranks as workers
 from . import worker as worker_half
-from .identity import LOAD_FORMATS, Unsupported
+from .identity import LOAD_FORMATS, ConfigError, Unsupported
 from .link import LinkServer, RemoteWorker
 from .scheduler import SchedulerHalf
 from .stats import TierceProm, TierceStats
@@ -130,24 +132,30 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         self.was_tainted = False
         self.errors = 0
         self.promised: dict[str, list[int]] = {}  # request -> its blocks, until the step is built
-        try:
-            self.start(vllm_config, role, kv_cache_config)
-        except Unsupported as reason:
-            self.switch_off(str(reason))
-        except Exception as error:
-            log.exception("Tierce could not start")
-            self.switch_off(repr(error))
+        self.settings = Settings()
+        self.strict = False
+        self.fatal: str | None = None  # the reason why vLLM must not start
+        self.attempt(self.start, vllm_config, role, kv_cache_config)
+        self.stop_if_fatal()
+
+    def stop_if_fatal(self) -> None:
+        if self.fatal is None:
+            return
+        if self._role == KVConnectorRole.WORKER:
+            log.error("Tierce stops the start of vLLM: %s", self.fatal)
+        raise ConfigError(f"Tierce: {self.fatal}")
 
     def start(self, vllm_config, role, kv_cache_config) -> None:
+        self.settings = Settings.from_extra_config(
+            self._kv_transfer_config.kv_connector_extra_config)
+        self.strict = self.settings.check()
         require_supported(vllm_config, kv_cache_config)
         self.in_process = vllm_config.parallel_config.distributed_executor_backend == "uni"
         if role == KVConnectorRole.WORKER:
             if not vllm.__version__.startswith(TESTED_VLLM):
                 log.warning("Tierce is tested with vLLM %sx, this is %s", TESTED_VLLM,
                             vllm.__version__)
-            settings = Settings.from_extra_config(
-                self._kv_transfer_config.kv_connector_extra_config)
-            self.half = WorkerHalf(vllm_config, settings, vllm.__version__)
+            self.half = WorkerHalf(vllm_config, self.settings, vllm.__version__)
         else:
             if self._kv_transfer_config.kv_load_failure_policy == "fail":
                 log.warning("kv_load_failure_policy is 'fail': only chunks that lie in memory are "
@@ -160,7 +168,11 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
 
     def switch_off(self, reason: str) -> None:
         self.off = reason
-        if self._role == KVConnectorRole.WORKER:
+        if self.half is not None:
+            self.half.off = reason
+        if self.strict and self.fatal is None:
+            self.fatal = f"strict: {reason}"
+        if self._role == KVConnectorRole.WORKER and self.fatal is None:
             log.warning("Tierce is off: %s", reason)
 
     def count_error(self, where: str) -> None:
@@ -193,7 +205,8 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         if self.agree(ranks):
             told = ranks.gather(measures)
             self.attempt(self.open_store, ranks, told)
-            self.agree(ranks)
+            if self.agree(ranks) and ranks.first:
+                log.info("Tierce %s", self.half.describe())
 
     def ranks(self) -> workers.Ranks:
         try:
@@ -204,24 +217,29 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
             return workers.Ranks()
 
     def attempt(self, method, *args):
+        """Runs a step of the start. An exception switches the connector off or is fatal."""
         if self.off:
             return None
         try:
             return method(*args)
         except Unsupported as reason:
-            self.half.off = str(reason)
             self.switch_off(str(reason))
+        except ConfigError as error:
+            self.fatal = str(error)
+            self.switch_off(self.fatal)
         except Exception as error:
-            log.exception("Tierce could not open its store")
-            self.half.off = repr(error)
+            log.exception("Tierce failed to start; vLLM runs without it")
             self.switch_off(repr(error))
         return None
 
     def agree(self, ranks) -> bool:
-        reasons = [reason for reason in ranks.gather(self.off) if reason]
+        """Whether all workers are ready. If one must not start, none does."""
+        states = ranks.gather((self.off, self.fatal))
+        reasons = [off for off, _ in states if off]
+        self.fatal = next((fatal for _, fatal in states if fatal), None)
         if reasons and not self.off:
-            self.half.off = reasons[0]
             self.switch_off(reasons[0])
+        self.stop_if_fatal()
         return not self.off
 
     def measure(self, kv_caches):
@@ -276,7 +294,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
     @guarded()
     def build_connector_worker_meta(self):
         results, tainted = self.half.take_results(), bool(self.half.taint)
-        # As long as there is taint it is told: another worker's end of it must not hide it.
+        # Taint is reported as long as it lasts: the end of another worker's taint must not hide it.
         if not results and not tainted and not self.was_tainted:
             return None
         self.was_tainted = tainted

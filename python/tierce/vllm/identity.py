@@ -33,6 +33,11 @@ class Unsupported(Exception):
     """This engine or request cannot use the store; the message says why."""
 
 
+class ConfigError(ValueError):
+    """The configuration is invalid, or, with strict, a required resource is not available. vLLM must
+    not start, because it would run without the configured cache."""
+
+
 def canonical_json(value) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
 

@@ -28,7 +28,7 @@ FRAME_MAX = 64 << 20
 OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET = 1, 2, 3, 4
 RESET_BYTES = 16
 PREFETCH = 1 << 16  # a flag of lookups beside the store's own: bring to memory what is found
-STATUS_OK, STATUS_FROM_START, STATUS_FAILED, STATUS_LATER = 0, 1, 2, 3
+STATUS_OK, STATUS_FROM_START, STATUS_FAILED, STATUS_LATER, STATUS_PENDING = 0, 1, 2, 3, 4
 LOOKUP_HEAD = struct.Struct("<BQIIIIBI")
 LENGTH = struct.Struct("<I")
 ANSWER = struct.Struct("<iII")
@@ -44,6 +44,10 @@ class Later(Exception):
     """A prefetch is bringing what was found to memory: ask again."""
 
 
+class Pending(Later):
+    """A query to a remote store is in progress and may extend the hit: repeat the lookup."""
+
+
 class LinkError(Exception):
     """The worker half did not answer, or not sensibly."""
 
@@ -56,7 +60,7 @@ class Facts:
     chunk_blocks: int = 1
     hashed: bool = False  # the engine's own block hashes are used
     save_decode: bool = False
-    save_tail: bool = False
+    save_tail: bool = True
     load_async: bool = False
     load_min_tokens: int = 0
     load_prefetch: bool = False
@@ -222,6 +226,8 @@ class LinkServer:
             return STATUS_OK, *self.worker.lookup(*question)
         except FromStart:
             return STATUS_FROM_START, 0, 0
+        except Pending:
+            return STATUS_PENDING, 0, 0
         except Later:
             return STATUS_LATER, 0, 0
         except Exception:
@@ -282,7 +288,7 @@ class RemoteWorker:
     def facts(self) -> Facts:
         facts = Facts(**json.loads(bytes(self.ask(bytes([OP_FACTS])))))
         # The worker half may have to ask a node three times: for what a prefetch has brought, what
-        # there is, and another prefetch.
+        # there is, and another prefetch. No question waits for a remote store.
         self.lookup_s = 3 * facts.lookup_ms / 1000
         return facts
 
@@ -295,6 +301,8 @@ class RemoteWorker:
             raise FromStart
         if status == STATUS_LATER:
             raise Later
+        if status == STATUS_PENDING:
+            raise Pending
         if status != STATUS_OK or not memory <= total <= to_block:
             raise LinkError("the lookup failed in the worker's process")
         return total, memory

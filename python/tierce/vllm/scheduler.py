@@ -10,7 +10,7 @@ from array import array
 
 from . import identity
 from .identity import Unsupported
-from .link import PREFETCH, RESET_BYTES, Facts, FromStart, Later, LinkError
+from .link import PREFETCH, RESET_BYTES, Facts, FromStart, Later, LinkError, Pending
 from .tracker import ChainPart, LoadResult, ReqMeta, RequestTracker, Rules
 
 log = logging.getLogger(__name__)
@@ -47,8 +47,9 @@ class SchedulerHalf:
         self.waiting: list[str] = []  # asynchronous loads that vLLM allowed, not yet passed on
         # Numbers of other engines on the same store must not meet ours.
         self.sessions = itertools.count(secrets.randbits(31) << 32)
-        # With several workers: all hear in the steps what the first one is told at once.
+        # With several workers: all others receive in the steps what the first one receives at once.
         self.several = vllm_config.parallel_config.world_size > 1
+        self.writes = itertools.count(secrets.randbits(31) << 32 | 1)  # see tierce_store_begin
         self.era = b""  # of the last reset
         self.over: list[int] = []  # sessions that have ended since the last step
         self.watch = False  # the worker half wants to hear of every request, see Taint
@@ -123,8 +124,8 @@ class SchedulerHalf:
         local = self.rules.whole_blocks(local_tokens)
         try:
             found, in_memory = self.lookup(request, tracker, local, limit)
-        except Later:
-            tracker.prefetched = True
+        except Later as reason:
+            tracker.prefetched |= not isinstance(reason, Pending)
             return None, False
         tokens = tracker.plan_load(self.rules, local_tokens, found, in_memory)
         # vLLM asks again while the request waits; what is counted is the last answer.
@@ -138,7 +139,7 @@ class SchedulerHalf:
         gets all whole blocks of the request, so that a chunk that ends beyond `to_block` is found
         as well; chunks before `from_block` are vLLM's own and not asked for."""
         flags = LOOKUP_PIN | (LOOKUP_MEMORY_ONLY if self.memory_only else 0)
-        # What was prefetched is verified when it is loaded: too late if that may not fail.
+        # Prefetched chunks are verified when they are loaded: too late if a load must not fail.
         if self.rules.load_prefetch and not self.memory_only and not tracker.prefetched:
             flags |= PREFETCH
         end = self.rules.whole_blocks(request.num_tokens)
@@ -246,7 +247,7 @@ class SchedulerHalf:
         if load is None and save is None and not self.watch:
             return
         part = self.step_part(request, tracker, load, save)
-        write = secrets.randbits(63) | 1 if self.several and save is not None else 0
+        write = next(self.writes) if self.several and save is not None else 0
         size = self.block_tokens
         out.append(ReqMeta(request.request_id, tracker.session, part, tracker.block_ids.tobytes(),
                            computed // size, -(-(computed + scheduled) // size), load, save,
@@ -286,11 +287,7 @@ class SchedulerHalf:
             self.count_load(result)
             known = self.live.get(req_id)
             if known is not None:
-                # Of an asynchronous load the workers may tell in different steps.
-                known[1].loaded = result.worse(known[1].loaded)
-                # vLLM asks again at once after a failed asynchronous load: without an end, if the
-                # store goes on to promise what it cannot load.
-                known[1].skip_load |= result.failed > 0
+                known[1].count_loaded(result)
 
     def count_load(self, result: LoadResult) -> None:
         for name in ("memory", "disk", "remote", "failed"):

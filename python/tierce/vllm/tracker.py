@@ -29,7 +29,7 @@ class Rules:
     can_load: bool = True
     can_save: bool = True
     save_decode: bool = False
-    save_tail: bool = False
+    save_tail: bool = True
     load_async: bool = False
     load_min_tokens: int = 0
     load_prefetch: bool = False
@@ -131,10 +131,19 @@ class RequestTracker:
     asked_tokens: int = 0  # of the last lookup, not yet counted
     hit_tokens: int = 0
     local_tokens: int = 0  # what vLLM held itself at the last lookup
+    found_blocks: int = 0  # leading blocks that the store held at the last lookup
     loaded: LoadResult = field(default_factory=LoadResult)
     prefetched: bool = False  # a prefetch was begun for it: once is enough
 
     # ---- lookup and load
+
+    def count_loaded(self, result: LoadResult) -> None:
+        """Counts the result of one worker. Workers may report an asynchronous load in different steps."""
+        self.loaded = result.worse(self.loaded)
+        if result.failed > 0:
+            # vLLM repeats the lookup at once after a failed asynchronous load. If the store kept
+            # reporting chunks that it cannot load, this would never end. The chunks are stored again.
+            self.skip_load, self.found_blocks = True, 0
 
     def load_limit(self, rules: Rules, num_tokens: int) -> int:
         """Blocks that may be loaded at most: vLLM must compute the last token itself."""
@@ -145,8 +154,9 @@ class RequestTracker:
         local = rules.whole_blocks(local_tokens)
         self.local_tokens = local_tokens
         self.load = None
-        # What the store holds needs no save. What vLLM holds itself it was not asked for, so the
-        # first save offers everything; only what is missing is copied.
+        self.found_blocks = found
+        # Chunks that the store holds need no save. The lookup did not cover blocks that vLLM itself
+        # holds, so the first save offers everything; only missing chunks are copied.
         self.saved_blocks = rules.whole_chunks(found) if local == 0 else 0
         if rules.memory_only:
             found = min(found, in_memory)
@@ -197,8 +207,10 @@ class RequestTracker:
         blocks = min(rules.whole_blocks(end_tokens), len(self.block_ids))
         to_block = rules.whole_chunks(blocks)
         # The tail ends with the prompt: only then nothing can complete its chunk in a later step
-        # of the prefill.
-        tail = rules.save_tail and end_tokens == self.prompt_tokens and blocks > to_block
+        # of the prefill. If the store held all that can be loaded of the prompt, some chunk has
+        # those blocks already.
+        tail = (rules.save_tail and end_tokens == self.prompt_tokens and blocks > to_block
+                and self.found_blocks < self.load_limit(rules, self.prompt_tokens))
         if tail:
             to_block = blocks
         if to_block <= self.saved_blocks:

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from . import identity
-from .identity import Unsupported
-from .link import PREFETCH, Facts, FromStart, Later
+from .identity import ConfigError, Unsupported
+from .link import PREFETCH, Facts, FromStart, Later, Pending
 from .ranks import Part, Ranks, part_of
 from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Taint
 
@@ -31,6 +31,9 @@ ORIGIN_FAILED, ORIGIN_MEMORY, ORIGIN_DISK = 0, 1, 2
 HASH_BYTES = 32
 TOKEN_BYTES = 4
 ASYNC_LOADS = 2
+LOOKUP_NO_WAIT, LOOKUP_AGAIN = 4, 8
+PUT_OFF_LOOKUPS = 3  # times timeout.lookup: the first lookup may have to connect, which takes some round trips
+PUT_OFF_MAX = 10_000  # repeated lookups per request; an idle vLLM repeats without a pause
 TELLING_TOKENS = 256  # a step that computes fewer shows little of how fast the engine is
 
 # The worker halves of this process by vLLM's engine id, for a scheduler half beside them.
@@ -55,6 +58,17 @@ class Settings:
 
         values = {k: text(v) for k, v in extra.items() if k != "config"}
         return cls(extra.get("config"), values)
+
+    def check(self) -> bool:
+        """Whether the start is strict. Raises ConfigError if the configuration cannot be used."""
+        try:
+            from tierce import _core
+
+            return _core.Engine.setting(self.config_path, dict(self.values), "strict") == "true"
+        except ImportError as error:
+            raise ConfigError(f"the extension module tierce._core cannot be loaded: {error}") from None
+        except Exception as error:  # an unknown name, an invalid value, a file that is not there
+            raise ConfigError(f"kv_connector_extra_config: {error}") from None
 
 
 @dataclass
@@ -140,6 +154,18 @@ def milliseconds(text: str) -> int:
     return int(number) * {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}[unit]
 
 
+def version() -> str:
+    from tierce import _core
+
+    return _core.version()
+
+
+def without_secrets(url: str) -> str:
+    """The URL without user, password and parameters, which may be secret."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
+
+
 def int32(data) -> memoryview:
     """Bytes as the numbers that they hold."""
     return memoryview(data).cast("i")
@@ -189,6 +215,14 @@ class SessionChain:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+@dataclass
+class PutOff:
+    """The limit for repeated lookups of a request."""
+
+    until: float  # time.monotonic
+    times: int = 0
+
+
 class SharedView:
     """A view of layers that others have too: `share` is of those that are stored here."""
 
@@ -216,6 +250,8 @@ class WorkerHalf:
         self.chains: dict[int, SessionChain] = {}
         self.busy: dict[int, int] = {}  # session -> asynchronous loads that use it
         self.prefetches: dict[int, object] = {}  # session -> the prefetch that is under way
+        self.put_off: dict[int, PutOff] = {}  # session -> the limit for its repeated lookups
+        self.lookup_s = 0.0
         self.released: set[int] = set()  # sessions to release when they are no longer busy
         self.layerwise = True
         self.taint = Taint()
@@ -242,7 +278,7 @@ class WorkerHalf:
         return Measures(g.cell_bytes, backend, g.block_shape, g.block_strides, g.dtype, replicas)
 
     def register(self, ranks: Ranks, measures: list["Measures"]) -> None:
-        """Opens the store for this worker of these. Raises Unsupported or the store's error."""
+        """Opens the store for this worker. Raises Unsupported or ConfigError."""
         from tierce import _core
 
         self.ranks = ranks
@@ -257,11 +293,12 @@ class WorkerHalf:
                               "share their store through a `tierce node` on this host")
         if node:  # all processes of this engine of vLLM, and none of another one, have the name
             values.setdefault("node.engine", str(self.vllm_config.kv_transfer_config.engine_id))
-        self.engine = _core.Engine.open(self.settings.config_path, values)
-        status = self.engine.stats().get("disk_open_status", 0)
-        if status:
-            log.error("the store folder cannot be used (status %d): Tierce keeps chunks in memory "
-                      "only", status)
+        try:
+            self.engine = _core.Engine.open(self.settings.config_path, values)
+        except _core.Error as error:
+            raise ConfigError(str(error)) from None
+        self.engine.set_role("vllm")
+        self.lookup_s = milliseconds(self.engine.param("timeout.lookup")) / 1000
         self.namespace = self.make_namespace(_core, mine)
         self.weights = self.namespace["weights"]
         self.open_view()
@@ -269,12 +306,35 @@ class WorkerHalf:
             self.start_loaders()
         self.off = None
 
+    def describe(self) -> str:
+        """One line for the log: version, tiers, sizes, namespace."""
+        param, stats = self.engine.param, self.engine.stats()
+        parts = [version()]
+        if param("node.socket"):
+            there = "connected" if stats["node_connected_now"] else "not connected yet"
+            parts.append(f"node {param('node.socket')} ({there})")
+        else:
+            parts.append(f"memory {param('memory.size')}")
+            path, status = param("disk.path"), stats["disk_open_status"]
+            if path and status:
+                parts.append(f"memory only: disk {path} cannot be used")
+            elif path:
+                parts.append(f"disk {path} {param('disk.size')} with {stats['disk_chunks_now']:,} chunks")
+            else:
+                parts.append("no disk")
+            parts += [f"remote {without_secrets(url)}" for url in param("remote.urls").split()]
+        if param("engine.mode") != "normal":
+            parts.append(f"mode {param('engine.mode')}")
+        parts.append(f"chunks of {param('chunk.tokens')} tokens")
+        parts.append(f"namespace {hashlib.sha256(self.view.namespace.encode()).hexdigest()[:12]}")
+        return ", ".join(parts)
+
     def make_namespace(self, core, mine: "Measures") -> dict:
         config = self.vllm_config
         block_tokens = config.cache_config.block_size
         chunk_tokens = int(self.engine.param("chunk.tokens"))
         if chunk_tokens % block_tokens:
-            raise Unsupported(f"chunk.tokens {chunk_tokens} is not a multiple of vLLM's block of "
+            raise ConfigError(f"chunk.tokens {chunk_tokens} is not a multiple of vLLM's block of "
                               f"{block_tokens} tokens")
         wanted = self.engine.param("chunk.hash")
         constant = identity.engine_hashes_are_constant(
@@ -282,7 +342,7 @@ class WorkerHalf:
         self.hashed = (wanted in ("auto", "vllm-sha256-cbor") and constant
                        and config.cache_config.enable_prefix_caching)
         if wanted == "vllm-sha256-cbor" and not self.hashed:
-            raise Unsupported("chunk.hash vllm-sha256-cbor needs vLLM's prefix cache with "
+            raise ConfigError("chunk.hash vllm-sha256-cbor needs vLLM's prefix cache with "
                               "--prefix-caching-hash-algo sha256_cbor and no PYTHONHASHSEED")
         cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or
                              os.path.expanduser("~/.cache"), "tierce")
@@ -372,20 +432,38 @@ class WorkerHalf:
 
     def lookup(self, session: int, part: ChainPart, from_block: int, to_block: int,
                flags: int) -> tuple[int, int]:
-        """Raises FromStart if the chain's beginning is missing here, and Later while a prefetch is
-        under way for the session."""
+        """Raises FromStart if the chain's beginning is missing here, Later while a prefetch is
+        under way for the session, and Pending while a query to a remote store is in progress. This
+        call does not wait for it. After the limit of put_off, it returns the prefix that is certain."""
         with self.using_chain(session, part) as (view, chain):
             if to_block > chain.blocks:
                 raise FromStart
             late = self.end_prefetch(session)
-            total, memory = view.lookup(chain, from_block, to_block, flags & ~PREFETCH, session,
-                                        part.tag)
+            again = LOOKUP_AGAIN if self.may_put_off(session) else 0
+            total, memory, pending = view.lookup(
+                chain, from_block, to_block, flags & ~PREFETCH | LOOKUP_NO_WAIT | again, session,
+                part.tag)
+            if pending and again:
+                self.note_put_off(session)
+                raise Pending
             if late:
                 total = memory  # the slower tiers have had their time
             if flags & PREFETCH and memory < total:
                 self.begin_prefetch(view, chain, from_block, total, session)
                 raise Later
         return total, memory
+
+    def may_put_off(self, session: int) -> bool:
+        with self.lock:
+            known = self.put_off.get(session)
+        return known is None or (known.times < PUT_OFF_MAX and time.monotonic() < known.until)
+
+    def note_put_off(self, session: int) -> None:
+        """Counts a repeated lookup; one limit applies to all lookups of the request."""
+        until = time.monotonic() + PUT_OFF_LOOKUPS * self.lookup_s
+        with self.lock:
+            known = self.put_off.setdefault(session, PutOff(until))
+            known.times += 1
 
     def begin_prefetch(self, view, chain, from_block: int, to_block: int, session: int) -> None:
         prefetch = view.prefetch_begin(chain, from_block, to_block, session)
@@ -459,6 +537,7 @@ class WorkerHalf:
                 return
             if not keep_chain:
                 self.chains.pop(session, None)
+                self.put_off.pop(session, None)
             if self.view is not None and self.ranks.first:
                 self.view.unpin(session)
 
@@ -707,7 +786,7 @@ class WorkerHalf:
             try:
                 self.count_load(request, origins)
             except Exception:
-                log.exception("what was loaded for request %s is not known", request.req_id)
+                log.exception("the result of the load for request %s is unknown", request.req_id)
                 self.error_blocks.update(int32(request.block_ids))
                 self.results[request.req_id] = LoadResult(failed=request.load.blocks)
         return {request.req_id for request, _ in finished}

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <tierce/status.h>
+#include <unistd.h>
 
 START_TEST(every_own_error_has_text_and_name)
 {
@@ -214,6 +215,63 @@ START_TEST(log_filters_formats_and_limits)
 }
 END_TEST
 
+/* log.level is for stderr; a receiver has its own level. */
+START_TEST(the_lowest_level_is_set)
+{
+    char text[512] = "";
+    int ends[2], saved = dup(STDERR_FILENO);
+    ck_assert(saved >= 0 && pipe(ends) == 0);
+    ck_assert_int_eq(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+    tierce__log(TIERCE_LOG_INFO, "low", "x=%d", 1);
+    tierce__log_lowest(TIERCE_LOG_INFO);
+    tierce__log(TIERCE_LOG_INFO, "low", "x=%d", 2);
+    tierce__log_lowest(TIERCE_LOG_ERROR);
+    tierce__log(TIERCE_LOG_WARN, "low", "x=%d", 3);
+    ck_assert_int_eq(dup2(saved, STDERR_FILENO), STDERR_FILENO);
+    ck_assert_int_gt(read(ends[0], text, sizeof(text) - 1), 0);
+    ck_assert_ptr_nonnull(strstr(text, "level=info event=low x=2\n"));
+    ck_assert(strstr(text, "x=1") == NULL && strstr(text, "x=3") == NULL);
+    events = 0;
+    tierce_set_log_fn(count_event, NULL, TIERCE_LOG_INFO);
+    tierce__log_lowest(TIERCE_LOG_ERROR);
+    tierce__log(TIERCE_LOG_INFO, "low", "x=%d", 4);
+    ck_assert_int_eq(events, 1);
+}
+END_TEST
+
+/* Each line on stderr begins with the time in UTC, to the millisecond. */
+START_TEST(lines_begin_with_the_time)
+{
+    char before[TIERCE__LOG_STAMP_BYTES], after[TIERCE__LOG_STAMP_BYTES], text[512] = "";
+    int ends[2], saved = dup(STDERR_FILENO);
+    ck_assert(saved >= 0 && pipe(ends) == 0);
+    ck_assert_int_eq(setenv("TZ", "Asia/Kolkata", 1), 0);
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+    tierce__log_stamp(before);
+    ck_assert_int_eq(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+    tierce__log(TIERCE_LOG_WARN, "loud", "x=%d", 7);
+    tierce__log_to_stderr("tierce node", "ends");
+    ck_assert_int_eq(dup2(saved, STDERR_FILENO), STDERR_FILENO);
+    tierce__log_stamp(after);
+    ck_assert_int_gt(read(ends[0], text, sizeof(text) - 1), 0);
+    static const char *const wanted[] = {" tierce level=warn event=loud x=7", " tierce node: ends"};
+    char *line = text;
+    size_t stamp = strlen(before);
+    for (size_t i = 0; i < 2; i++) {
+        char *end = strchr(line, '\n');
+        ck_assert_msg(end != NULL && (size_t)(end - line) > stamp, "%s", text);
+        *end = '\0';
+        ck_assert_int_ge(strncmp(line, before, stamp), 0);
+        ck_assert_int_le(strncmp(line, after, stamp), 0);
+        ck_assert_msg(line[10] == 'T' && line[19] == '.' && line[23] == 'Z', "%s", line);
+        ck_assert_str_eq(line + stamp, wanted[i]);
+        line = end + 1;
+    }
+    ck_assert_str_eq(line, "");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("base");
@@ -231,6 +289,8 @@ int main(void)
     tcase_add_test_raise_signal(t, taking_locks_together_in_the_wrong_order_panics, SIGABRT);
     tcase_add_test(t, the_same_message_passes_once_a_minute);
     tcase_add_test(t, log_filters_formats_and_limits);
+    tcase_add_test(t, the_lowest_level_is_set);
+    tcase_add_test(t, lines_begin_with_the_time);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }

@@ -3,6 +3,7 @@
 #include "base/config.h"
 #include "base/config_parse.h"
 #include "base/config_yaml.h"
+#include "base/log.h"
 #include "base/nearest.h"
 #include "check_main.h"
 
@@ -288,10 +289,10 @@ START_TEST(hostile_files_are_refused_with_the_place)
         {"memory:\n  size: [1]\n", "has a list for a value"},
         {"memory:\n  size:\n", "has nothing for a value"},
         {"memory:\n  size: 1Q\n", ":2: memory.size cannot be \"1Q\""},
-        {"memory.size: 1GiB\nmemory: {size: 2GiB}\n", ":2: memory.size is set a second time"},
+        {"memory.size: 1GiB\nmemory: {size: 2GiB}\n", ":2: memory.size is set twice"},
         {"memory: {size: 1GiB}\nmemory: {pins: 1}\n",
-         ":2: \"memory\" stands a second time; it stands in line 1"},
-        {"memory.size: 1GiB\nmemory.size: 2GiB\n", ":2: memory.size is set a second time"},
+         ":2: \"memory\" is set twice, first in line 1"},
+        {"memory.size: 1GiB\nmemory.size: 2GiB\n", ":2: memory.size is set twice"},
         {"top: &x 1\ndisk.depth: *x\n", "an alias (aliases are not supported)"},
         {"memory: &m {size: 1GiB}\n<<: *m\n", "there is no parameter"},
         {"memory: *nowhere\n", "is a section"},
@@ -506,6 +507,37 @@ START_TEST(messages_are_cut_at_whole_characters)
 END_TEST
 
 /* Every allocation fails once: the call reports it, nothing leaks, the values stay whole. */
+static int warnings;
+
+static void count_warnings(void *arg, enum tierce_log_level level, const char *event,
+                           const char *detail)
+{
+    (void)arg;
+    (void)level;
+    warnings += strcmp(event, "config_file_readable") == 0 && strstr(detail, path) != NULL &&
+                strstr(detail, "hunter2") == NULL;
+}
+
+START_TEST(a_file_with_passwords_that_others_may_read_is_told)
+{
+    static const struct {
+        const char *text;
+        mode_t mode;
+        bool told;
+    } cases[] = {
+        {"disk: {path: 'redis://me:hunter2@host:6379'}\n", 0600, false},
+        {"disk: {path: 'redis://me:hunter2@host:6379'}\n", 0640, true},
+        {"disk: {path: 'redis://me:hunter2@host:6379'}\n", 0604, true},
+        {"disk: {path: 'redis://host:6379?db=1'}\n", 0644, false},
+        {"disk: {path: /var/lib/store}\n", 0644, false},
+    };
+    tierce_set_log_fn(count_warnings, NULL, TIERCE_LOG_WARN);
+    ck_assert_int_eq(chmod(path, cases[_i].mode), 0);
+    ck_assert_int_eq(load_bytes(cases[_i].text, strlen(cases[_i].text)), 0);
+    ck_assert_int_eq(warnings, cases[_i].told);
+}
+END_TEST
+
 START_TEST(every_allocation_may_fail)
 {
     for (uint64_t nth = 1;; nth++) {
@@ -548,6 +580,7 @@ int main(void)
     tcase_add_test(tc, markdown_lists_every_row);
     tcase_add_test(tc, distances);
     tcase_add_test(tc, messages_are_cut_at_whole_characters);
+    tcase_add_loop_test(tc, a_file_with_passwords_that_others_may_read_is_told, 0, 5);
     tcase_add_test(tc, every_allocation_may_fail);
     suite_add_tcase(suite, tc);
     return check_main(suite);

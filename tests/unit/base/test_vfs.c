@@ -5,8 +5,10 @@
 #include "base/vfs_fault.h"
 #include "check_main.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -145,7 +147,7 @@ END_TEST
 static void *wake_later(void *arg)
 {
     struct tierce__vfs *vfs = arg;
-    usleep(20000);
+    usleep(20000); /* the poll has probably begun */
     vfs->ops->wake(vfs);
     return NULL;
 }
@@ -303,6 +305,52 @@ START_TEST(a_cut_takes_back_only_what_was_not_synced)
 END_TEST
 
 /* A rename that its folder's sync did not cover may be undone; one that it covered may not. */
+/* A folder below the entered one has a name of up to NAME_MAX bytes. */
+START_TEST(a_folder_has_a_longest_name)
+{
+    char name[NAME_MAX + 8], below[sizeof(folder) + sizeof(name)];
+    struct tierce__vfs *vfs = make_fault(false);
+    struct tierce__vfs_file *file;
+    ck_assert_int_eq(vfs->ops->enter(vfs, folder), 0);
+    memset(name, 'n', sizeof(name));
+    snprintf(name + NAME_MAX, sizeof(name) - NAME_MAX, "/f");
+    snprintf(below, sizeof(below), "%s/%.*s", folder, NAME_MAX, name);
+    ck_assert_int_eq(mkdir(below, 0700), 0);
+    ck_assert_int_eq(vfs->ops->open(vfs, &file, name, TIERCE__VFS_CREATE), 0);
+    vfs->ops->close(vfs, file);
+    snprintf(name + NAME_MAX, sizeof(name) - NAME_MAX, "n/f");
+    ck_assert_int_eq(vfs->ops->open(vfs, &file, name, TIERCE__VFS_CREATE), -ENAMETOOLONG);
+    vfs->ops->destroy(vfs);
+}
+END_TEST
+
+static unsigned count_descriptors(void)
+{
+    unsigned count = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    ck_assert_ptr_nonnull(dir);
+    while (readdir(dir) != NULL)
+        count++;
+    closedir(dir);
+    return count;
+}
+
+/* Tests cut the power thousands of times in one process. */
+START_TEST(a_cut_leaves_no_descriptor)
+{
+    unsigned before = count_descriptors();
+    struct tierce__vfs *vfs = make_fault(true);
+    struct tierce__vfs_file *file;
+    ck_assert_int_eq(vfs->ops->enter(vfs, folder), 0);
+    ck_assert_int_eq(vfs->ops->open(vfs, &file, "cut", TIERCE__VFS_CREATE), 0);
+    vfs->ops->close(vfs, file);
+    ck_assert_int_eq(vfs->ops->rename(vfs, "cut", "data"), 0);
+    tierce__vfs_fault_power_cut(vfs);
+    vfs->ops->destroy(vfs);
+    ck_assert_uint_eq(count_descriptors(), before);
+}
+END_TEST
+
 START_TEST(a_cut_undoes_names_newest_first)
 {
     struct tierce__vfs *vfs = make_fault(true);
@@ -358,6 +406,8 @@ int main(void)
     tcase_add_loop_test(t, destroy_waits_for_transfers, 0, 2);
     tcase_add_test(t, the_script_fails_delays_hangs_and_flips);
     tcase_add_loop_test(t, a_cut_takes_back_only_what_was_not_synced, 0, 10);
+    tcase_add_test(t, a_cut_leaves_no_descriptor);
+    tcase_add_test(t, a_folder_has_a_longest_name);
     tcase_add_loop_test(t, a_cut_undoes_names_newest_first, 0, 6);
     tcase_add_loop_test(t, what_is_no_file_is_not_opened, 0, 2);
     suite_add_tcase(suite, t);

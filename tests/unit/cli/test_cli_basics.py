@@ -119,6 +119,8 @@ class Config(CliCase):
                 section = match[1]
             elif match := re.match(r"^  (\w+): ", line):
                 printed.append(f"{section}.{match[1]}")
+            elif match := re.match(r"^(\w+): ", line):
+                printed.append(match[1])
         self.assertEqual(sorted(names), sorted(printed))
         self.assertGreater(len(names), 20)
 
@@ -132,6 +134,11 @@ class Config(CliCase):
         path = self.write("manager.yaml", "listen:\n  http_port: 17\n")
         self.check(0, "manager", "--print-config", "--config", path, "--serve.loops=3",
                    out=["http_port: 17", "manager.yaml:2", "loops: 3", "--serve.loops"])
+        warned = self.check(0, "manager", "--print-config", "-e", "other=1", "-e", "another=2")
+        lines = warned.stderr.splitlines()
+        self.assertEqual(len(lines), 2, warned.stderr)
+        for line in lines:
+            self.assertRegex(line, r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z tierce manager: .")
         self.check(2, "manager", "--print-config", "--listen.htp_port=1",
                    err=['nearest name is "listen.http_port"'])
 

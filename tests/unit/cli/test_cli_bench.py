@@ -13,7 +13,8 @@ from cli_case import EXECUTABLE, CliCase
 
 HEADER = ("bench,case,unit,value,limit,ratio,goal,peer,peer_value,value_min,value_max,limit_min,"
           "limit_max")
-SMALL = ("--seconds", "0.01", "--memory", "256MiB", "--csv")
+SMALL = ("--seconds", "0.01", "--memory", "64MiB", "--blocks", "10000", "--csv")
+LARGER = (*SMALL, "--memory", "256MiB")  # chunks of 16 MiB need it
 
 
 class Bench(CliCase):
@@ -28,13 +29,14 @@ class Bench(CliCase):
         text = self.check(0, "bench", "--list").stdout
         names = [line.split()[0] for line in text.splitlines()]
         self.assertEqual(names, ["memory", "lookup", "hash", "disk", "prefetch", "open", "policy",
-                                 "manager", "optimize", "native", "redis", "s3", "mooncake"])
+                                 "manager", "optimize", "native", "redis", "s3", "remote", "mooncake"])
 
     def test_rows(self):
-        counts = {"memory": 6, "lookup": 14, "hash": 2, "open": 1, "manager": 11, "optimize": 13,
+        counts = {"memory": 6, "lookup": 14, "hash": 2, "open": 1, "manager": 14, "optimize": 13,
                   "s3": 2, "native": 4 if len(os.sched_getaffinity(0)) > 1 else 2}
         rows = [row for name in counts
-                for row in self.rows(name, *SMALL, "--python", "missing/python3")]
+                for row in self.rows(name, *(LARGER if name == "memory" else SMALL), "--python",
+                                     "missing/python3")]
         self.assertEqual({n: sum(r["bench"] == n for r in rows) for n in counts}, counts)
         for row in rows:
             if row["unit"] in ("Mblocks/s", "B/block"):
@@ -52,6 +54,16 @@ class Bench(CliCase):
                           for what in ("", "; processor")])
         for row in rows:
             self.assertGreater(float(row["value"]), 0, row)
+
+    def test_remote(self):
+        rows = self.rows("remote", *SMALL)
+        whats = {"redis": ("lookup", "load", "store_begin"), "node": ("lookup", "load"), "s3": ("lookup", "load")}
+        self.assertEqual([row["case"].split(" of ")[0] for row in rows],
+                         [f"{store}: {what}" for store in whats for what in whats[store]])
+        for row in rows:
+            self.assertGreater(float(row["value"]), 0, row)
+            self.assertGreater(float(row["limit"]), 0, row)
+            self.assertGreater(float(row["goal"]), 0, row)
 
     def replays(self, *args):
         rows = self.rows("optimize", *SMALL, *args)

@@ -102,23 +102,73 @@ class Ctl(KeeperCase):
         self.assertEqual(self.ctl(pid, "mode"), "normal")
         self.assertEqual(self.chunks(pid), [2])
 
+    def test_backfill(self):
+        """A store that was added later gets what lies on disk, once."""
+        disk, shared = f"disk.path={self.folder}/store", f"{self.folder}/shared"
+        _, keeper = self.keep(disk)
+        keeper.stdin.close()
+        keeper.wait()
+        keeper.stdout.close()
+        pid = self.keep_id(disk, f"remote.urls=file://{shared}", "token=7")
+        self.check(1, "ctl", pid, "backfill", "show", err=["no backfill was started"], env=self.env)
+        self.assertRegex(self.ctl(pid, "backfill"),
+                         r"^done: [34] of [34] chunks, [234] sent \(.*iB\), [012] already stored, 0 rejected, "
+                         r"0 unreadable, ")
+        again = self.ctl(pid, "backfill", "start", "--rate", "1GiB")
+        self.assertRegex(again, r"^done: 4 of 4 chunks, 0 sent \(0 B\), 4 already stored, ")
+        self.assertEqual(self.ctl(pid, "backfill", "show"), again)
+        # Another one, with nothing but that store, finds both prompts.
+        for token in (0, 7):
+            other = self.keep_id(f"remote.urls=file://{shared}", f"token={token}", "cost.check=false")
+            self.assertEqual(self.status(other)["stats"]["lookup_hit_blocks"], 16)
+
+    def test_a_backfill_has_a_rate_and_ends(self):
+        disk = f"disk.path={self.folder}/store"
+        _, keeper = self.keep(disk)
+        keeper.stdin.close()
+        keeper.wait()
+        keeper.stdout.close()
+        pid = self.keep_id(disk, f"remote.urls=file://{self.folder}/shared", "token=7")
+        # 4 chunks of 36 KiB: the second waits for 36 s.
+        status, answer = self.post(pid, "/backfill?do=start&rate=1KiB")
+        self.assertEqual((status, json.loads(answer)["state"]), (200, "running"))
+        self.assertEqual(self.post(pid, "/backfill?do=start"), (400, "a backfill is already running\n"))
+        self.check(1, "ctl", pid, "backfill", "stop", out=["stopped, on request: "], env=self.env)
+        self.assertRegex(self.ctl(pid, "backfill"), "^done: 4 of 4 chunks")
+        for query in ("do=", "do=begin", "rate=1KiB", "do=stop&rate=1KiB", "do=start&rate=0",
+                      "do=start&rate=many"):
+            self.assertEqual(self.post(pid, f"/backfill?{query}")[0], 400, query)
+        self.ctl(pid, "mode", "freeze")
+        self.check(1, "ctl", pid, "backfill", err=["requires the mode normal"], env=self.env)
+
+    def test_a_backfill_of_a_store_that_fails_says_so(self):
+        disk = f"disk.path={self.folder}/store"
+        pid = self.keep_id(disk, "remote.urls=redis://127.0.0.1:1", "token=7")
+        self.check(1, "ctl", pid, "backfill", out=["failed, ", " 0 sent"], env=self.env)
+        self.check(1, "ctl", self.keep_id(), "backfill", err=["requires disk.path and remote.urls"],
+                   env=self.env)
+
     def test_wrong_arguments(self):
         pid = self.keep_id()
         self.check(2, "ctl", err=["a process"])
-        self.check(2, "ctl", pid, err=["mode or clear"])
-        self.check(2, "ctl", "mode", "freeze", err=["a process, and then"], env=self.env)
+        self.check(2, "ctl", pid, err=["mode, clear or backfill"])
+        self.check(2, "ctl", "mode", "freeze", err=["takes a process"], env=self.env)
         self.check(2, "ctl", pid, "stop", err=["'stop'"], env=self.env)
         self.check(2, "ctl", pid, "mode", "frozen", err=["'frozen'"], env=self.env)
         self.check(2, "ctl", pid, "mode", "freeze", "now", err=["one mode"], env=self.env)
         self.check(2, "ctl", pid, "clear", "--teir", "x", err=["--tier"], env=self.env)
-        self.check(2, "ctl", pid, "clear", "--tier", err=["--tier wants"], env=self.env)
-        self.check(2, "ctl", pid, "clear", "--tier", "a&b", err=["--tier wants"], env=self.env)
+        self.check(2, "ctl", pid, "clear", "--tier", err=["--tier requires"], env=self.env)
+        self.check(2, "ctl", pid, "clear", "--tier", "a&b", err=["--tier requires"], env=self.env)
         self.check(2, "ctl", pid, "clear", "--tier", "memory", "--tier", "disk",
                    err=["--tier comes once"], env=self.env)
         refused = self.check(1, "ctl", pid, "clear", "--tier", "tape", err=["no tier"],
                              env=self.env)
         self.assertIn("there are: memory\n", refused.stderr)
         self.assertNotIn("\n\n", refused.stderr)
+        self.check(2, "ctl", pid, "backfill", "begin", err=["'begin'"], env=self.env)
+        self.check(2, "ctl", pid, "backfill", "--rat", "1MiB", err=["--rate"], env=self.env)
+        self.check(2, "ctl", pid, "backfill", "--rate", "fast", err=["a size above 0, such as 64MiB"], env=self.env)
+        self.check(2, "ctl", pid, "backfill", "stop", "--rate", "1MiB", err=["requires backfill start"], env=self.env)
         self.check(1, "ctl", "4711", "mode", env=self.env, err=["4711", "no control socket"])
 
 

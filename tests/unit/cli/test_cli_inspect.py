@@ -214,7 +214,7 @@ class Inspect(CliCase):
         folder = self.make(chunks=3)
         for name in os.listdir(os.path.join(folder, "ns")):
             os.unlink(os.path.join(folder, "ns", name))
-        self.check(0, "inspect", folder, "--verify", out=["its text is not there"])
+        self.check(0, "inspect", folder, "--verify", out=["its text is missing"])
         data = json.loads(self.check(0, "inspect", folder, "--json").stdout)
         self.assertEqual(data["namespaces"][0]["chunks"], 3)
 
@@ -230,7 +230,7 @@ class Inspect(CliCase):
 
     def test_help_says_what_the_status_means(self):
         text = self.check(0, "inspect", "--help").stdout
-        self.assertTrue(re.search(r"Exit status: 0 good", text))
+        self.assertTrue(re.search(r"Exit status: 0 no damage", text))
 
     def test_scrub_reads_all_and_names_what_is_damaged(self):
         folder = self.make(chunks=12)
@@ -249,7 +249,7 @@ class Inspect(CliCase):
 
     def test_scrub_refuses(self):
         self.check(2, "scrub", err=["takes a store folder"])
-        self.check(2, "scrub", "a", "--rate", "fast", err=["--rate wants"])
+        self.check(2, "scrub", "a", "--rate", "fast", err=["--rate requires"])
         self.check(2, "scrub", "a", "b", err=["second"])
         self.check(2, "scrub", "a", "--repair", err=["--repair"])
         self.check(1, "scrub", os.path.join(self.folder, "none"), err=["no such folder"])

@@ -131,6 +131,47 @@ class File(Live):
         self.assertEqual(rows, [line for line in whole.splitlines() if line.startswith("lru")])
         self.assertEqual(len(rows), 2)
 
+    def test_all_policies(self):
+        lines = [turn(i, [i % 5, 10 + i % 11, 100 + i % 30]) for i in range(400)]
+        path = self.write("trace.jsonl", "".join(lines))
+        args = ("--capacity", "3,10,40", "--policy", "lru,lfu,sieve,arc,leaf-lru,belady,kvcm-lru",
+                "--order", "rev,fwd")
+        follower = self.follow(path, *args)
+        self.assertIn(" sieve/fwd[40]=", self.wait_for(follower, "requests=400 "))
+
+        def rows(text):
+            return [line for line in text.splitlines() if re.match(r"[a-z-]+(/\w+)? +\d", line)]
+
+        table = rows(self.end(follower).split("hits by prefix against")[0])
+        whole = rows(self.check(0, "optimize", path, *args).stdout.split("hits by prefix against")[0])
+        self.assertEqual([r for r in table if "requests" not in r],
+                         [r for r in whole if "requests" not in r])
+        self.assertEqual(len(table), 4 * 2 + 3)
+
+    def test_old_uses_fade(self):
+        """Ten blocks that come once, a long time after which one comes again and again."""
+        path = self.write("trace.jsonl", "".join(turn(0, [i]) for i in range(10)))
+        follower = self.follow(path, "--capacity", "10", "--fade", "10min")
+        self.wait_for(follower, "requests=10 blocks=10 different=10 lost=0 lru[10]=0.00%")
+        hour = 3600 * 1000
+        self.append(path, "".join(turn(hour, [99]) for _ in range(4)))
+        self.assertGreater(float(re.search(r"lru\[10\]=([\d.]+)%",
+                                           self.wait_for(follower, "requests=14 ")).group(1)), 70)
+        self.assertIn("a lookup of 10.0 min ago counts half", self.end(follower))
+
+    def test_several_sources(self):
+        """Each has blocks of its own, in a cache that they share; one that fails ends no other."""
+        one = self.write("one.jsonl", turn(0, [1, 2, 3]) * 2)
+        other = self.write("other.jsonl", turn(0, [1, 2]))
+        wrong = self.write("wrong.txt", "of no format\n")
+        follower = self.follow(one, "--live", other, "--live", wrong, "--capacity", "100")
+        self.wait_for(follower, "requests=3 blocks=8 different=5 lost=0 lru[100]=37.50%")
+        self.assertRegex(follower.stderr.readline(), "wrong.txt: is of no format .*; the other "
+                                                     "sources are followed on")
+        self.append(other, turn(1, [1, 2]))
+        self.wait_for(follower, "requests=4 blocks=10 different=5 lost=0 lru[100]=50.00%")
+        self.assertIn("4 requests over", self.end(follower))
+
     def test_bad_lines_end_nothing(self):
         path = self.write("trace.jsonl", turn(0, [1, 2]))
         follower = self.follow(path)
@@ -175,9 +216,13 @@ class File(Live):
                    err=["cannot be opened: No such file or directory; what is no file begins with "
                         "tcp:// (vLLM's KV events) or http://"])
         self.check(1, "optimize", "--live", "tcp://nonsense", err=["cannot be connected to: "])
-        self.check(2, "optimize", "--live", "a", "b", err=["there is no TRACE beside it"])
-        self.check(2, "optimize", "--live", "a", "--policy", "lfu", err=["--live shows lru"])
-        self.check(2, "optimize", "--live", "a", "--html", "b", err=["--live shows lru"])
+        self.check(2, "optimize", "--live", "a", "b", err=["give no TRACE with it"])
+        self.check(2, "optimize", "--live", "a", "--html", "b", err=["--live shows hit rates"])
+        self.check(2, "optimize", "--live", "a", "--engine-cache", "5", err=["--live shows hit rates"])
+        self.check(2, "optimize", "--live", "a", "--fade", "x", err=["--fade takes a time"])
+        self.check(2, "optimize", "--live", "a", "--fade", "1s", "--match", "stream",
+                   err=["--fade does not go with --match stream"])
+        self.check(2, "optimize", "a", "--fade", "1s", err=["--fade goes with --live"])
         self.check(2, "optimize", "--live", "a", "--every", "x", err=["--every takes a time"])
         self.check(2, "optimize", "a", "--every", "1s", err=["--every goes with --live"])
         path = self.write("empty", "")

@@ -40,6 +40,55 @@ class OptimizeSim(CliCase):
         self.assertEqual(len(found), 1, f"{start!r} in\n{output}")
         return found[0]
 
+    # ---- the engine's own cache ----
+
+    def test_the_engines_hits_are_not_the_stores(self):
+        """Of 8 blocks the engine held 3; of the other 5 a store that keeps all has 2."""
+        lines = [("0", "1,2,3", 0), ("1", "1,2,3", 2), ("2", "1,2,3", 1), ("3", "4", 0)]
+        trace = self.write("e.jsonl", "".join(
+            f'{{"instance_id":"i","timestamp_us":{t},"keys":[{keys}],"query_type":"prefix_match",'
+            f'"block_mask":{held},"input_len":0,"output_len":0,"total_keys":[{keys}]}}\n'
+            for t, keys, held in lines))
+        at = [trace, "--capacity", "100", "--policy", "lru,belady,infinite"]
+        for row in self.rows(*at):
+            self.assertEqual((row["blocks"], row["hits"], row["internal_blocks"],
+                              row["internal_hits"], row["store_hit_rate"]),
+                             ("10", "6", "3", "3", f"{3 / 7:.6f}"), row)
+        out = self.check(0, "optimize", *at).stdout
+        self.assertIn("hits by prefix, without the engine's own: of the 7 of 10 blocks looked up that "
+                      "the engine did not hold, in a cache of so many blocks:", out)
+        for name in ("lru", "belady", "infinite"):
+            self.assertEqual(self.line(out, f"{name} ")[1], "42.86%")
+        self.check(2, "optimize", *at, "--engine-cache", "2",
+                   err=["--engine-cache", "says itself what the engine held"])
+
+    def test_an_engine_that_is_simulated(self):
+        """An engine of two blocks: 1 and 2 after the first two requests, 1 and 4 after the third."""
+        trace = self.trace([[1, 2], [1, 2], [1, 4], [1, 2], [5]])
+        at = [trace, "--capacity", "100", "--policy", "lru"]
+        self.assertIn("hits by prefix, with the engine's own (--engine-cache SIZE leaves them out), of "
+                      "the blocks looked up, ", self.check(0, "optimize", *at).stdout)
+        self.assertNotIn("store_hit_rate", self.rows(*at)[0])
+        row = self.rows(*at, "--engine-cache", "2")[0]
+        # Held: [1 2], [1], [1]; of [2] and the first of all the store has 2.
+        self.assertEqual((row["blocks"], row["hits"], row["internal_blocks"], row["internal_hits"]),
+                         ("9", "5", "4", "4"))
+        self.assertEqual(row["store_hit_rate"], f"{1 / 5:.6f}")
+        # An engine as large as the store leaves nothing to it.
+        row = self.rows(*at, "--engine-cache", "100")[0]
+        self.assertEqual((row["hits"], row["internal_hits"]), ("5", "5"))
+        in_bytes = self.rows(*at, "--block-bytes", "1MiB", "--engine-cache", "2MiB")[0]
+        self.assertEqual(in_bytes["internal_blocks"], "4")
+
+    def test_every_instance_has_an_engine(self):
+        lines = [("a", "1,2"), ("b", "1,2"), ("a", "1,2"), ("b", "1,2")]
+        trace = self.write("e.jsonl", "".join(
+            f'{{"instance_id":"{i}","timestamp_us":{t},"keys":[{keys}],"query_type":"prefix_match",'
+            f'"block_mask":0,"input_len":0,"output_len":0,"total_keys":[{keys}]}}\n'
+            for t, (i, keys) in enumerate(lines)))
+        row = self.rows(trace, "--capacity", "100", "--policy", "lru", "--engine-cache", "2")[0]
+        self.assertEqual((row["internal_blocks"], row["internal_hits"]), ("4", "4"))
+
     # ---- times to live ----
 
     def test_ttl_list(self):
@@ -80,6 +129,27 @@ class OptimizeSim(CliCase):
         self.assertIn("all hits, by prefix                                   57.14%", out)
         self.assertIn("in the 2 requests that have one: mean 2.0 s, 50 % 2.0 s", out)
         self.assertIn("longest 2.1 s", out)
+
+    def test_writes_take_a_tiers_time(self):
+        """A disk that writes 1 MB/s and gets 3 MB a second: the load two seconds later waits."""
+        path = self.trace([[1, 2, 3], [4], [1, 2, 3]])
+        at = [path, "--policy", "lru", "--capacity", "2", "--block-bytes", "1MB", "--tier",
+              "memory:3", "--tier", "disk:9,read=10MB/s,write=%s", "--tier-promote", "none"]
+        def disk(write):
+            out = self.check(0, "optimize", *[a.replace("%s", write) for a in at]).stdout
+            row = self.table(self.check(0, "optimize", *[a.replace("%s", write) for a in at],
+                                        "--tier-csv", "-").stdout)[1]
+            return out, row
+        # 3 s of writing from second 0, 1 s more from second 1: free at second 4.
+        out, row = disk("1MB/s")
+        self.assertIn("disk does one thing at a time: 1 of 1 loads waited, 2.0 s in all; its queue "
+                      "was 3.0 s at most, 2.1 s at the end", out)
+        self.assertEqual([row[k] for k in ("waits", "waiting_s", "queue_s", "queue_max_s")],
+                         ["1", "2", "2.1", "3"])
+        self.assertIn("longest 2.1 s", out)
+        out, row = disk("100MB/s")
+        self.assertEqual([row["waits"], row["waiting_s"]], ["0", "0"])
+        self.assertIn("longest 100.0 ms", out)
 
     def table(self, text):
         """Rows with exactly the columns of their header."""

@@ -217,7 +217,7 @@ class Report(CliCase):
         self.assertFalse(os.path.exists(page))
         self.write("page.html", "of yesterday")
         before = sorted(os.listdir(self.folder))
-        self.assertIn("left as it was", self.limited(80, page))
+        self.assertIn("the previous file is unchanged", self.limited(80, page))
         with open(page, encoding="utf-8") as file:
             self.assertEqual(file.read(), "of yesterday")
         self.assertEqual(sorted(os.listdir(self.folder)), before)

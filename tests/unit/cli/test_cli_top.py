@@ -20,7 +20,7 @@ class Top(KeeperCase):
     def test_a_process_is_shown(self):
         pid, _ = self.keep(f"disk.path={self.folder}/store")
         shown = self.check(0, "top", env=self.env,
-                           out=[f"process {pid}", "memory", "disk", "serves", "hit 50.0%"])
+                           out=[f"engine {pid}", "memory", "disk", "serves", "hit 50.0%"])
         self.assertEqual(shown.stderr, "")
         by_pid = self.check(0, "top", str(pid), "--json", env=self.env)
         status = json.loads(by_pid.stdout)
@@ -31,25 +31,39 @@ class Top(KeeperCase):
         self.assertEqual(status["tiers"][0]["chunks"], 2)
         self.assertEqual([tier["breaker"] for tier in status["tiers"]], ["closed", "closed"])
 
+    def test_of_a_remote_store_only_what_is_known_is_shown(self):
+        self.keep(f"remote.urls=file://{self.folder}/shared")
+        shown = self.check(0, "top", env=self.env)
+        (row,) = [line.split() for line in shown.stdout.splitlines() if line.startswith("  file ")]
+        self.assertEqual(row[1:6], ["serves", "-", "-", "-", "-"])
+        self.assertEqual(row[-2], "-")
+
+    def test_memory_only_is_said(self):
+        self.keep("disk.path=/proc/none")
+        shown = self.check(0, "top", env=self.env, out=["STATE memory only"])
+        status = json.loads(self.check(0, "top", "--json", env=self.env).stdout)
+        self.assertEqual((status["state"], status["stats"]["memory_only_now"]), ("memory only", 1))
+        self.assertNotIn("disk full", shown.stdout)
+
     def test_rates_and_count(self):
         self.keep()
         shown = self.check(0, "top", "--count", "2", "--interval", "0.1", env=self.env)
-        self.assertEqual(shown.stdout.count("process "), 2)
+        self.assertEqual(shown.stdout.count("engine "), 2)
         self.assertEqual(shown.stdout.count("(rates since it began)"), 1)
 
     def test_one_of_several(self):
         first, _ = self.keep()
         second, _ = self.keep()
         both = self.check(0, "top", env=self.env)
-        self.assertIn(f"process {first}", both.stdout)
-        self.assertIn(f"process {second}", both.stdout)
+        self.assertIn(f"engine {first}", both.stdout)
+        self.assertIn(f"engine {second}", both.stdout)
         one = self.check(0, "top", str(second), env=self.env)
-        self.assertNotIn(f"process {first}", one.stdout)
+        self.assertNotIn(f"engine {first}", one.stdout)
 
     def test_a_socket_of_its_own(self):
         path = os.path.join(self.folder, "mine.sock")
         pid, _ = self.keep(f"control.socket={path}")
-        self.check(0, "top", path, env=self.env, out=[f"process {pid}"])
+        self.check(0, "top", path, env=self.env, out=[f"engine {pid}"])
         self.check(1, "top", env=self.env, err=["no process", "control.socket"])
 
     def test_what_a_killed_process_left_is_passed_over(self):
@@ -151,11 +165,11 @@ class Top(KeeperCase):
 
     def test_wrong_arguments(self):
         self.check(2, "top", "--intervall", "1", err=["--interval"])
-        self.check(2, "top", "--interval", "x", err=["--interval wants"])
-        self.check(2, "top", "--count", "0", err=["--count wants"])
+        self.check(2, "top", "--interval", "x", err=["--interval requires"])
+        self.check(2, "top", "--count", "0", err=["--count requires"])
         self.check(2, "top", "nginx", err=["process id", "socket"])
         self.check(2, "top", "1", "2", err=["one process"])
-        self.check(1, "top", "/nowhere/x.sock", err=["/nowhere/x.sock", "nobody answers"])
+        self.check(1, "top", "/nowhere/x.sock", err=["/nowhere/x.sock", "no process answers"])
         self.check(1, "top", "4711", env=self.env, err=["4711", "no control socket"])
 
 

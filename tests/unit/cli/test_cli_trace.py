@@ -87,6 +87,20 @@ class Trace(CliCase):
         path = self.write("c.csv", csv)
         self.assertEqual(self.check(0, "trace", "convert", path, "--to", "csv").stdout, csv)
 
+    def test_convert_to_the_schema_of_kvcm(self):
+        path = self.write("k.log", KVCM)
+        schema = self.check(0, "trace", "convert", path, "--to", "kvcm-schema").stdout
+        self.assertEqual(json.loads(schema.splitlines()[0]), {
+            "instance_id": "a", "trace_id": "1", "timestamp_us": 7, "tokens": [], "keys": [1, 2],
+            "query_type": "prefix_match", "block_mask": 1, "sw_size": 0, "location_spec_names": []})
+        path = self.write("s.jsonl", schema)
+        result = self.check(0, "trace", "convert", path, "--to", "kvcm-schema")
+        self.assertEqual((result.stdout, result.stderr), (schema, ""))
+        path = self.write("m.jsonl", MOONCAKE)
+        schema = self.check(0, "trace", "convert", path, "--to", "kvcm-schema").stdout
+        path = self.write("s.jsonl", schema)
+        self.assertEqual(self.check(0, "trace", "convert", path, "--to", "mooncake").stdout, MOONCAKE)
+
     def test_convert_says_what_has_no_place(self):
         path = self.write("k.log", KVCM.replace('"b"', '"a"'))
         result = self.check(0, "trace", "convert", path, "--to", "mooncake", err=[
@@ -187,7 +201,7 @@ class Trace(CliCase):
         self.check(2, "trace", "head", path, "-n", "x", err=['-n takes a number: "x"'])
         self.check(2, "trace", "convert", path, err=["convert takes --to FORMAT"])
         self.check(2, "trace", "convert", path, "--to", "qwen",
-                   err=['--to takes access, csv, mooncake; not "qwen"'])
+                   err=['--to takes access, csv, kvcm-schema, mooncake; not "qwen"'])
         self.check(2, "trace", "stat", path, "--format", "moon", err=["--format takes access, ",
                                                                      '"moon"'])
         self.check(2, "trace", "stat", path, "--frmat", "csv", err=['no option "--frmat"',

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Grafana dashboard asks for metrics that a process really has."""
+"""The Grafana dashboards ask for metrics that a process really has."""
 
 import json
 import os
@@ -8,15 +8,24 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.request
 
 KEEPER = os.path.abspath(sys.argv.pop())
-del sys.argv[1:]  # the executable, of which nothing is wanted here
-DASHBOARD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "web",
-                         "grafana", "tierce.json")
+EXECUTABLE = os.path.abspath(sys.argv.pop())
+BOARDS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "web", "grafana")
 
 
-def metrics_of_a_process():
+def read_samples(page):
     """The names of all samples, and the labels that they have."""
+    samples = {}
+    for line in page.splitlines():
+        if not line.startswith("#"):
+            name, labels = re.match(r"(\w+)(\{[^}]*\})?", line).groups()
+            samples.setdefault(name, set()).update(re.findall(r"(\w+)=", labels or ""))
+    return samples
+
+
+def metrics_of_an_engine():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "s")
         keeper = subprocess.Popen(
@@ -28,20 +37,57 @@ def metrics_of_a_process():
         keeper.stdin.close()
         keeper.stdout.close()
         keeper.wait(30)
-    samples = {}
-    for line in page.splitlines():
-        if not line.startswith("#"):
-            name, labels = re.match(r"(\w+)(\{[^}]*\})?", line).groups()
-            samples.setdefault(name, set()).update(re.findall(r"(\w+)=", labels or ""))
-    return samples
+    return read_samples(page)
 
 
-class Dashboard(unittest.TestCase):
+def ask(port, path, body=None):
+    data = json.dumps(body).encode() if body else None
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data, 30) as reply:
+        return reply.read().decode()
+
+
+def register(port):
+    """Until the manager leads: it listens before."""
+    reply = "SERVICE_NOT_READY"
+    while "SERVICE_NOT_READY" in reply or "SERVER_NOT_LEADER" in reply:
+        reply = ask(port, "/api/registerInstance", {
+            "instance_group": "default", "instance_id": "i", "block_size": 4,
+            "model_deployment": {"model_name": "m", "dtype": "bf16"},
+            "location_spec_infos": [{"name": "tp0", "size": 1}]})
+    assert '"OK"' in reply, reply
+
+
+def metrics_of_a_manager():
+    with tempfile.TemporaryDirectory() as folder:
+        manager = subprocess.Popen(
+            [EXECUTABLE, "manager", "--listen.grpc_port=0", "--listen.http_port=0",
+             "--listen.admin_grpc_port=0", "--listen.admin_http_port=0", "--log.folder=",
+             "--quota.groups=default_quota_group=1GiB"],
+            stderr=subprocess.PIPE, text=True, cwd=folder,
+            env={**os.environ, "STATE_DIRECTORY": folder})
+        try:
+            line = ""
+            while "listening on" not in line:
+                line = manager.stderr.readline()
+                assert line, "the manager ended"
+            _, http, _, admin = (int(n) for n in re.findall(r" (\d+)(?:,|$)", line.strip())[-4:])
+            register(http)
+            page = ask(admin, "/metrics")
+        finally:
+            manager.terminate()
+            manager.wait(30)
+            manager.stderr.close()
+    return read_samples(page)
+
+
+class Boards:
+    """What holds for each dashboard."""
+
     @classmethod
     def setUpClass(cls):
-        with open(DASHBOARD, encoding="utf-8") as file:
+        with open(os.path.join(BOARDS, cls.file), encoding="utf-8") as file:
             cls.board = json.load(file)
-        cls.samples = metrics_of_a_process()
+        cls.samples = cls.read()
 
     def test_every_metric_exists(self):
         asked = 0
@@ -75,6 +121,29 @@ class Dashboard(unittest.TestCase):
             taken |= cells
         ids = [panel["id"] for panel in self.board["panels"]]
         self.assertEqual(len(ids), len(set(ids)))
+
+
+    def test_every_variable_asks_for_a_metric_that_exists(self):
+        for variable in self.board["templating"]["list"]:
+            if variable["type"] == "query":
+                name, label = re.match(r"label_values\((\w+), (\w+)\)",
+                                       variable["query"]["query"]).groups()
+                self.assertIn(name, self.samples)
+                self.assertTrue(label == "instance" or label in self.samples[name], label)
+
+
+class EngineBoard(Boards, unittest.TestCase):
+    file = "tierce.json"
+    read = staticmethod(metrics_of_an_engine)
+
+
+class ManagerBoard(Boards, unittest.TestCase):
+    file = "tierce-manager.json"
+    read = staticmethod(metrics_of_a_manager)
+
+    def test_every_board_is_tested(self):
+        files = {board.file for board in Boards.__subclasses__()}
+        self.assertEqual(set(os.listdir(BOARDS)), files)
 
 
 if __name__ == "__main__":

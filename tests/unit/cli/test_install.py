@@ -3,6 +3,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -88,6 +89,34 @@ class Install(unittest.TestCase):
         version = run("pkg-config", "--modversion", "tierce", env=path).strip()
         executable = os.path.join(self.folder, "bin", "tierce")
         self.assertEqual(run(executable, "--version"), f"tierce {version}\n")
+
+    def test_units_dashboards_and_manual_pages(self):
+        self.install(self.folder)
+        names = self.files()
+        for board in ("tierce", "tierce-manager"):
+            self.assertIn(f"share/tierce/grafana/{board}.json", names)
+        for unit in ("tierce-manager", "tierce-node"):
+            self.assertIn(f"lib/systemd/system/{unit}.service", names)
+        for name in names:
+            if name.endswith(".service"):
+                with open(os.path.join(self.folder, name), encoding="utf-8") as file:
+                    text = file.read()
+                starts = re.findall(r"^ExecStart=(\S+)", text, re.M)
+                self.assertEqual(starts, [os.path.join(self.folder, "bin", "tierce")], name)
+                self.assertRegex(text, r"(?m)^StateDirectory=tierce", name)
+                if shutil.which("systemd-analyze"):
+                    run("systemd-analyze", "verify", os.path.join(self.folder, name))
+        executable = os.path.join(self.folder, "bin", "tierce")
+        commands = re.findall(r"^  (\w+) ", run(executable, "help"), re.M)
+        pages = {f"share/man/man1/tierce-{c}.1" for c in commands if c != "help"}
+        pages.add("share/man/man1/tierce.1")
+        self.assertEqual({n for n in names if n.startswith("share/man/")}, pages)
+        for page in sorted(pages):
+            path = os.path.join(self.folder, page)
+            with open(path, encoding="utf-8") as file:
+                self.assertIn("\n.SH SYNOPSIS\n", file.read())
+            if shutil.which("mandoc"):
+                run("mandoc", "-Tlint", "-Wwarning", path)
 
     def test_uninstall_removes_what_was_installed_and_nothing_else(self):
         other = os.path.join(self.folder, "usr", "include", "tierce", "other.h")

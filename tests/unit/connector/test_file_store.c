@@ -489,16 +489,17 @@ START_TEST(temporaries_of_the_dead_go)
     start((struct tierce__file_opts){.sweep_ms = 50, .tmp_ms = 100000});
     ck_assert_int_eq(connector_put(connector, pool, "name", 1, 1000), 0);
     look_around();
-    snprintf(path, sizeof(path), "%.6s/~tmp-dead", seen.object + 1);
+    snprintf(path, sizeof(path), "%.6s/~tmp-dead00000000dead0000000000000000", seen.object + 1);
     write_text(path, "x");
-    snprintf(path, sizeof(path), "%.6s/~tmp-alive", seen.object + 1);
+    snprintf(path, sizeof(path), "%.6s/~tmp-a11fe0000000a11fe000000000000000", seen.object + 1);
     write_text(path, "x");
-    make_older("~tmp-dead", 200);
+    make_older("~tmp-dead00000000dead0000000000000000", 200);
     do {
         usleep(1000);
         look_around();
     } while (seen.temporaries > 1);
-    snprintf(path, sizeof(path), "%s/%.5s/~tmp-alive", store, seen.object + 1);
+    snprintf(path, sizeof(path), "%s/%.5s/~tmp-a11fe0000000a11fe000000000000000", store,
+             seen.object + 1);
     ck_assert_int_eq(access(path, F_OK), 0);
     ck_assert_int_eq(connector_get(connector, pool, "name", 1, 0, 1000), 0);
     end();

@@ -1,264 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A connector out of links of the test's own, which wait, hang and answer what they are told to. */
+/* A connector out of links of the test's own. */
 #include "check_main.h"
-#include "connector/links.h"
-#include "connector_harness.h"
-
-#include "base/alloc.h"
-
-#include <errno.h>
-#include <pthread.h>
-
-#define LINKS_MAX  8u
-#define EXISTS_MAX 3u
-
-struct tierce__link {
-    uint32_t number;
-    bool connected;
-    uint64_t connects;
-};
-
-/* What the links share, under `lock`. */
-static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    uint32_t links, ended; /* created and not destroyed; how often the end was called */
-    uint32_t inside;       /* calls that are in a link now */
-    bool shut;             /* calls wait until it is false */
-    int status;            /* what calls return */
-    uint32_t fail_link;    /* the link, counted from 1, that cannot be created */
-    char order[64];        /* the first letters of the names, as they were served */
-    size_t served;
-    bool store_by_first;  /* link 0 was given a PUT, DELETE or LIST */
-    bool busy[LINKS_MAX]; /* two calls of a link at once */
-    size_t page;          /* names on a page */
-} world = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-
-static struct tierce__pool *pool;
-static struct tierce__connector *connector;
-
-/* Goes into a call, and comes out when the world is open. */
-static int pass(struct tierce__link *link, const struct tierce__store_name *name, bool stores)
-{
-    pthread_mutex_lock(&world.lock);
-    ck_assert(!world.busy[link->number]);
-    world.busy[link->number] = true;
-    world.inside++;
-    if (name != NULL && world.served < sizeof(world.order) - 1)
-        world.order[world.served++] = name->text[0];
-    world.store_by_first |= stores && link->number == 0;
-    pthread_cond_broadcast(&world.changed);
-    while (world.shut)
-        pthread_cond_wait(&world.changed, &world.lock);
-    world.inside--;
-    world.busy[link->number] = false;
-    link->connects += !link->connected && world.status == 0;
-    link->connected = world.status == 0;
-    int rc = world.status;
-    pthread_mutex_unlock(&world.lock);
-    return rc;
-}
-
-static int link_create(struct tierce__link **out, void *arg)
-{
-    ck_assert_ptr_eq(arg, &world);
-    if (++world.links == world.fail_link) {
-        world.links--;
-        return -ENOMEM;
-    }
-    struct tierce__link *link = tierce__calloc(1, sizeof(*link));
-    if (link == NULL) {
-        world.links--;
-        return -ENOMEM;
-    }
-    link->number = world.links - 1;
-    *out = link;
-    return 0;
-}
-
-static void link_destroy(struct tierce__link *link)
-{
-    ck_assert_uint_eq(world.ended, 0);
-    world.links--;
-    tierce__free(link);
-}
-
-static int link_exists(struct tierce__link *link, const struct tierce__store_name *names,
-                       size_t count, size_t *found, uint64_t deadline_ns)
-{
-    (void)deadline_ns;
-    int rc = pass(link, count > 0 ? names : NULL, false);
-    ck_assert_uint_le(count, EXISTS_MAX);
-    *found = 0;
-    while (rc == 0 && *found < count && names[*found].text[0] != '-')
-        ++*found;
-    for (size_t i = 0; i < count; i++) /* the names are there until the call is over */
-        ck_assert_uint_gt(names[i].bytes, 0);
-    return rc;
-}
-
-static int link_get(struct tierce__link *link, const struct tierce__store_name *name,
-                    uint8_t *memory, uint64_t offset, uint64_t length, uint64_t deadline_ns)
-{
-    (void)offset;
-    (void)deadline_ns;
-    int rc = pass(link, name, false);
-    memset(memory, name->text[0], length); /* as late as it gets */
-    return rc;
-}
-
-static int link_put(struct tierce__link *link, const struct tierce__store_name *name,
-                    const uint8_t *memory, uint64_t length, uint64_t deadline_ns)
-{
-    (void)deadline_ns;
-    int rc = pass(link, name, true);
-    volatile uint8_t sum = 0;
-    for (uint64_t i = 0; i < length; i++)
-        sum = (uint8_t)(sum + memory[i]);
-    return rc;
-}
-
-static int link_remove(struct tierce__link *link, const struct tierce__store_name *name,
-                       uint64_t deadline_ns)
-{
-    (void)deadline_ns;
-    return pass(link, name, true);
-}
-
-static int link_list(struct tierce__link *link, const struct tierce__store_name *prefix,
-                     uint64_t *cursor, tierce__connector_each_fn *each, void *arg,
-                     uint64_t deadline_ns)
-{
-    (void)deadline_ns;
-    int rc = pass(link, NULL, true);
-    char text[TIERCE__CONNECTOR_NAME_MAX + 2];
-    ck_assert_uint_eq(prefix->bytes, 0);
-    memset(text, 'n', sizeof(text));
-    for (size_t i = 0; i < world.page; i++) {
-        size_t bytes = i < TIERCE__CONNECTOR_NAME_MAX + 2 ? i : 10; /* two are of a wrong length */
-        each(arg, &(struct tierce__store_name){.text = text, .bytes = bytes});
-    }
-    *cursor += 5;
-    return rc;
-}
-
-static int link_ping(struct tierce__link *link, uint64_t deadline_ns)
-{
-    (void)deadline_ns;
-    return pass(link, NULL, false);
-}
-
-static bool link_is_connected(const struct tierce__link *link)
-{
-    return link->connected;
-}
-
-static uint64_t link_connects(const struct tierce__link *link)
-{
-    return link->connects;
-}
-
-static const char *link_why(const struct tierce__link *link)
-{
-    (void)link;
-    return world.status == -EIO ? "" : "the reason";
-}
-
-static void link_end(void *arg)
-{
-    ck_assert_ptr_eq(arg, &world);
-    ck_assert_uint_eq(world.links, 0);
-    pthread_mutex_lock(&world.lock);
-    world.ended++;
-    pthread_mutex_unlock(&world.lock);
-}
-
-static uint32_t count_ended(void)
-{
-    pthread_mutex_lock(&world.lock);
-    uint32_t ended = world.ended;
-    pthread_mutex_unlock(&world.lock);
-    return ended;
-}
-
-static const struct tierce__link_ops ops = {
-    .scheme = "test",
-    .caps = TIERCE__CONNECTOR_LISTS,
-    .create = link_create,
-    .destroy = link_destroy,
-    .exists = link_exists,
-    .exists_max = EXISTS_MAX,
-    .get = link_get,
-    .put = link_put,
-    .remove = link_remove,
-    .list = link_list,
-    .ping = link_ping,
-    .is_connected = link_is_connected,
-    .connects = link_connects,
-    .why = link_why,
-    .end = link_end,
-};
-
-static int make(uint32_t links, uint32_t waiting_max)
-{
-    return tierce__links_create(&connector, &(struct tierce__links_opts){.ops = &ops,
-                                                                         .arg = &world,
-                                                                         .links = links,
-                                                                         .waiting_max = waiting_max,
-                                                                         .store_name = "test://x"});
-}
-
-static void start(uint32_t links, uint32_t waiting_max)
-{
-    pool = connector_pool();
-    ck_assert_int_eq(make(links, waiting_max), 0);
-}
-
-static void set_shut(bool shut)
-{
-    pthread_mutex_lock(&world.lock);
-    world.shut = shut;
-    pthread_cond_broadcast(&world.changed);
-    pthread_mutex_unlock(&world.lock);
-}
-
-/* Waits until that many calls are inside. */
-static void await_inside(uint32_t calls)
-{
-    pthread_mutex_lock(&world.lock);
-    while (world.inside != calls)
-        pthread_cond_wait(&world.changed, &world.lock);
-    pthread_mutex_unlock(&world.lock);
-}
-
-static void end(void)
-{
-    struct tierce__pool_stats stats;
-    set_shut(false);
-    ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(30000)));
-    ck_assert_uint_eq(world.ended, 1);
-    tierce__pool_stats(pool, &stats);
-    ck_assert_uint_eq(stats.bufs, 0);
-    tierce__pool_destroy(pool);
-    ck_assert(!world.store_by_first);
-}
-
-static void submit(struct connector_call *call)
-{
-    connector->ops->submit(connector, &call->req);
-}
-
-/* Occupies a link with a ping, or (a letter) with a store of that name. */
-static void occupy(struct connector_call *call, const char *store)
-{
-    connector_call_init(call, store != NULL ? TIERCE__CONNECTOR_DELETE : TIERCE__CONNECTOR_PING,
-                        store, 0);
-    submit(call);
-}
+#include "links_world.h"
 
 /* ---- many names ------------------------------------------------------------------------------ */
 
-/* A name a letter; '-' is not there. A link is asked for as many at a time as it takes. */
+/* One name per letter; '-' is absent. A link gets as many names at a time as it accepts. */
 START_TEST(names_are_asked_for_in_parts)
 {
     static const struct {
@@ -282,6 +29,32 @@ START_TEST(names_are_asked_for_in_parts)
         ck_assert_int_eq(connector_call_run(connector, &call), 0);
         ck_assert_uint_eq(call.req.found, rows[i].found);
         ck_assert_str_eq(world.order, rows[i].asked);
+    }
+    end();
+}
+END_TEST
+
+/* What is known at the deadline is told: of the parts that are answered, and of the one that is
+ * not. */
+START_TEST(names_found_so_far_are_told)
+{
+    static const char text[] = "abcdefghi";
+    struct tierce__store_name names[9];
+    struct connector_call call;
+    start(2, 16);
+    for (size_t n = 0; n < 9; n++)
+        names[n] = (struct tierce__store_name){.text = text + n, .bytes = 1};
+    for (size_t held = 0; held < 9; held++) {
+        connector_call_init(&call, TIERCE__CONNECTOR_EXISTS, NULL, 0);
+        call.req.names = names;
+        call.req.name_count = 9;
+        call.req.deadline_ns = tierce__deadline_in_ms(30);
+        hold(text[held]);
+        ck_assert_int_eq(connector_call_run(connector, &call), TIERCE_E_DEADLINE);
+        ck_assert_uint_eq(call.req.found, held);
+        hold('\0');
+        while (connector_stats(connector).requests_left_behind > 0)
+            sched_yield();
     }
     end();
 }
@@ -643,6 +416,7 @@ int main(void)
     TCase *tcase = tcase_create("links");
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, names_are_asked_for_in_parts);
+    tcase_add_test(tcase, names_found_so_far_are_told);
     tcase_add_test(tcase, the_urgent_first);
     tcase_add_test(tcase, one_link_takes_no_stores);
     tcase_add_test(tcase, nobody_waits_beside_an_idle_link);

@@ -198,8 +198,8 @@ static const struct {
 } wrong_urls[] = {
     {"memcached://", "URL: one host is needed"},
     {"memcached://a,b", "URL: one host is needed"},
-    {"memcached://a/0", "URL: there is no path behind the host"},
-    {"memcached://u:p@a", "URL: this protocol knows no users"},
+    {"memcached://a/0", "URL: the URL takes no path after the host"},
+    {"memcached://u:p@a", "URL: this protocol takes no user name"},
     {"memcached://a?prefix=a%20b",
      "URL: the prefix is longer than 64 bytes or has others than printable ones"},
     {"memcached://a?ttl=never", "URL: parameter ttl is not between 1ms and 87600h"},
@@ -504,7 +504,7 @@ END_TEST
 
 #define COUNT(array) (int)(sizeof(array) / sizeof(*(array)))
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("memcached");
     TCase *tcase = tcase_create("memcached");
@@ -525,5 +525,10 @@ int main(void)
         tcase_add_test(tcase, killed_in_the_middle);
     }
     suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main_at_once(make_suite);
 }

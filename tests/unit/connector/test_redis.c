@@ -648,7 +648,7 @@ START_TEST(a_server_named_as_the_password)
     open_url(url);
     ck_assert_int_ne(connector_exists(connector, "n"), 0);
     if (tellers[_i].is_ours)
-        expect_why("what is said repeats the password");
+        expect_why("the server's message is omitted because it repeats the password");
     else
         ck_assert_ptr_nonnull(strstr(connector_why(connector), "hidden"));
     close_connector();
@@ -689,7 +689,7 @@ START_TEST(answers_that_are_too_large)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("redis");
     TCase *tcase = tcase_create("redis");
@@ -710,5 +710,10 @@ int main(void)
     tcase_add_loop_test(tcase, a_server_named_as_the_password, 0, 4);
     tcase_add_loop_test(tcase, answers_that_are_too_large, 0, 2);
     suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main(make_suite());
 }

@@ -301,13 +301,21 @@ START_TEST(a_silent_store_costs_the_deadline)
 }
 END_TEST
 
+static void begin_put(struct connector_call *call, struct tierce__buf *buf)
+{
+    connector_call_init(call, TIERCE__CONNECTOR_PUT, "n", 0);
+    call->req.buf = buf;
+    call->req.length = 5;
+    connector->ops->submit(connector, &call->req);
+}
+
 START_TEST(connections_are_kept_for_lookups)
 {
     struct connector_call calls[4], lookup;
     start(say_nothing, "&connections=3");
+    struct tierce__buf *buf = connector_object(pool, 1, 5);
     for (int i = 0; i < 4; i++) {
-        connector_call_init(&calls[i], TIERCE__CONNECTOR_DELETE, "n", 0);
-        connector->ops->submit(connector, &calls[i].req);
+        begin_put(&calls[i], buf);
     }
     while (atomic_load(&fake.requests) < 2) /* two are with the store, and no more */
         poll(NULL, 0, 1);
@@ -321,6 +329,7 @@ START_TEST(connections_are_kept_for_lookups)
     for (int i = 0; i < 4; i++)
         ck_assert_int_eq(connector_call_wait(&calls[i]), TIERCE_E_CANCELLED);
     ck_assert_int_eq(connector_call_wait(&lookup), TIERCE_E_CANCELLED);
+    tierce__buf_release(buf);
     s3_fake_stop();
     tierce__pool_destroy(pool);
 }
@@ -369,12 +378,13 @@ START_TEST(all_kept_connections_prove_closed)
 {
     struct connector_call calls[12];
     start(hang_up_if_used_later, "&connections=16");
+    struct tierce__buf *buf = connector_object(pool, 1, 5);
     for (int i = 0; i < 12; i++) {
-        connector_call_init(&calls[i], TIERCE__CONNECTOR_DELETE, "n", 0);
-        connector->ops->submit(connector, &calls[i].req);
+        begin_put(&calls[i], buf);
     }
     for (int i = 0; i < 12; i++)
         ck_assert_int_eq(connector_call_wait(&calls[i]), 0);
+    tierce__buf_release(buf);
     int rc = run(TIERCE__CONNECTOR_DELETE, 10000);
     ck_assert_msg(rc == 0, "%s", connector_why(connector));
     end();
@@ -524,7 +534,7 @@ START_TEST(a_bucket_in_the_host_name)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("s3");
     TCase *tcase = tcase_create("s3");
@@ -545,5 +555,10 @@ int main(void)
     tcase_add_test(tcase, credentials_are_read_again);
     tcase_add_test(tcase, a_bucket_in_the_host_name);
     suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main_at_once(make_suite);
 }

@@ -276,6 +276,7 @@ static void set_environment(const char *access, const char *secret, const char *
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
         unsetenv(names[i]);
     setenv("HOME", "/nonexistent", 1);
+    setenv("AWS_EC2_METADATA_DISABLED", "true", 1); /* nobody outside is asked */
     if (access != NULL)
         setenv("AWS_ACCESS_KEY_ID", access, 1);
     if (secret != NULL)

@@ -374,7 +374,7 @@ START_TEST(each_allocation_fails_once)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("s3 in parts");
     TCase *tcase = tcase_create("s3 in parts");
@@ -389,5 +389,10 @@ int main(void)
     tcase_add_test(tcase, only_the_size_of_the_object_itself_is_remembered);
     tcase_add_test(tcase, each_allocation_fails_once);
     suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main_at_once(make_suite);
 }

@@ -33,8 +33,9 @@ static void open_tls(const char *host, unsigned port, const char *ca)
     char url[512], file[128] = "";
     if (ca != NULL)
         snprintf(file, sizeof(file), "&ca_file=%s/%s", front.dir, ca);
-    snprintf(url, sizeof(url), "s3://AKID:hidden@bucket?endpoint=https://%s:%u%s", host, port,
-             file);
+    /* A busy machine does not make the front late; the server behind it never shakes hands. */
+    snprintf(url, sizeof(url), "s3://AKID:hidden@bucket?endpoint=https://%s:%u&timeout_ms=%d%s",
+             host, port, port == fake.port ? 1000 : 60000, file);
     open_url(url);
 }
 
@@ -75,7 +76,7 @@ START_TEST(strangers_are_told_nothing)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("s3 by TLS");
     TCase *tcase = tcase_create("s3 by TLS");
@@ -85,5 +86,10 @@ int main(void)
     tcase_add_loop_test(tcase, strangers_are_told_nothing, 0,
                         sizeof(strangers) / sizeof(*strangers));
     suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main_at_once(make_suite);
 }

@@ -77,10 +77,10 @@ static void remove_folder(void)
     ck_assert_int_eq(system(command), 0);
 }
 
-/* Whom the limit binds who has no other process: root may become such a user. */
+/* Whom the limit binds who has no other process: root may become such a user, one for each test. */
 static bool be_alone(void)
 {
-    return geteuid() == 0 && setuid(54321) == 0;
+    return geteuid() == 0 && setuid(100000 + (uid_t)getpid()) == 0;
 }
 
 /* Each thread but the first n is one too many: nothing is left of a connector that is not opened,
@@ -154,13 +154,18 @@ START_TEST(no_descriptors)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("scarce");
     TCase *tcase = tcase_create("scarce");
     tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, no_threads, 0, URLS);
     tcase_add_loop_test(tcase, no_descriptors, 0, URLS);
+    tcase_add_loop_test(tcase, no_threads, 0, URLS);
     suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main_at_once(make_suite);
 }

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[64];
@@ -198,6 +199,55 @@ START_TEST(a_dead_socket_is_taken_over_and_a_live_one_is_not)
 }
 END_TEST
 
+/* A socket that is bound, and on which nobody listens any more. */
+static void leave_socket(char path[128], const char *name)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(path, 128, "%s/tierce/%s", folder, name);
+    strcpy(address.sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+    close(fd);
+}
+
+/* What killed processes left goes; all else in the folder stays. */
+START_TEST(stale_sockets_are_removed)
+{
+    enum { KILLED, OLD, YOUNG, OTHER_NAME, FILE_OF_THE_NAME, LINK, PLACES };
+    static const bool stays[PLACES] = {
+        [YOUNG] = true, [OTHER_NAME] = true, [FILE_OF_THE_NAME] = true, [LINK] = true};
+    const struct timespec long_ago[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    struct tierce__control *control, *second;
+    char paths[PLACES][128], name[64], why[256], reply[2048];
+    ck_assert_int_eq(start(&control, "auto", 0, why), 0);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+    snprintf(name, sizeof(name), "%ld-0.sock", (long)child);
+    leave_socket(paths[KILLED], name);
+    snprintf(name, sizeof(name), "%ld-7.sock", (long)getpid());
+    leave_socket(paths[OLD], name); /* its process has got the number of a dead one */
+    ck_assert_int_eq(utimensat(AT_FDCWD, paths[OLD], long_ago, 0), 0);
+    snprintf(name, sizeof(name), "%ld-8.sock", (long)getpid());
+    leave_socket(paths[YOUNG], name);
+    leave_socket(paths[OTHER_NAME], "notes.sock");
+    snprintf(paths[FILE_OF_THE_NAME], 128, "%s/tierce/%ld-1.sock", folder, (long)child);
+    ck_assert_int_eq(mknod(paths[FILE_OF_THE_NAME], S_IFREG | 0600, 0), 0);
+    snprintf(paths[LINK], 128, "%s/tierce/%ld-2.sock", folder, (long)child);
+    ck_assert_int_eq(symlink("notes.sock", paths[LINK]), 0);
+    ck_assert_int_eq(start(&second, "auto", 0, why), 0);
+    for (size_t i = 0; i < PLACES; i++) {
+        struct stat info;
+        ck_assert_msg((lstat(paths[i], &info) == 0) == stays[i], "%s", paths[i]);
+    }
+    int fd = connect_unix(tierce__control_socket(control));
+    ck_assert_int_eq(talk(fd, "GET /none HTTP/1.0\r\n\r\n", reply, sizeof(reply)), 404);
+    tierce__control_stop(second);
+    tierce__control_stop(control);
+}
+END_TEST
+
 START_TEST(a_folder_of_somebody_else_is_refused)
 {
     struct tierce__control *control;
@@ -281,6 +331,7 @@ int main(void)
     tcase_add_test(tests, the_socket_answers_and_goes);
     tcase_add_test(tests, the_port_shows_what_is_public);
     tcase_add_test(tests, a_dead_socket_is_taken_over_and_a_live_one_is_not);
+    tcase_add_test(tests, stale_sockets_are_removed);
     tcase_add_test(tests, a_folder_of_somebody_else_is_refused);
     tcase_add_test(tests, a_body_beyond_the_limit_is_refused);
     tcase_add_test(tests, every_allocation_fails_once);

@@ -92,17 +92,26 @@ START_TEST(numbers_of_stores)
 }
 END_TEST
 
+static const struct {
+    enum tierce__native_op op;
+    size_t at, width, count;
+    void (*check)(const struct tierce_chain *, uint32_t);
+} everything_else[] = {
+    {TIERCE__NATIVE_LOOKUP, 0, 8, 2, check_all},
+    {TIERCE__NATIVE_DURABLE, 0, 8, 2, check_all},
+    {TIERCE__NATIVE_VIEW, 0, 8, 1, check_all},
+    {TIERCE__NATIVE_PREFETCH_BEGIN, 0, 8, 1, only_prefetch},
+    {TIERCE__NATIVE_PREFETCH_POLL, 0, 8, 2, only_prefetch},
+    {TIERCE__NATIVE_PREFETCH_POLL, 16, 4, 2, only_prefetch},
+};
+
 START_TEST(numbers_of_everything_else)
 {
     start(NULL);
     struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
     ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, true), BLOCKS);
-    try_numbers(TIERCE__NATIVE_LOOKUP, 0, 8, 2, check_all, chain);
-    try_numbers(TIERCE__NATIVE_DURABLE, 0, 8, 2, check_all, chain);
-    try_numbers(TIERCE__NATIVE_VIEW, 0, 8, 1, check_all, chain);
-    try_numbers(TIERCE__NATIVE_PREFETCH_BEGIN, 0, 8, 1, only_prefetch, chain);
-    try_numbers(TIERCE__NATIVE_PREFETCH_POLL, 0, 8, 2, only_prefetch, chain);
-    try_numbers(TIERCE__NATIVE_PREFETCH_POLL, 16, 4, 2, only_prefetch, chain);
+    try_numbers(everything_else[_i].op, everything_else[_i].at, everything_else[_i].width,
+                everything_else[_i].count, everything_else[_i].check, chain);
     ck_assert_int_eq(check_load(chain), BLOCKS);
     tierce_chain_destroy(chain);
     end();
@@ -324,7 +333,7 @@ START_TEST(mutated_answers)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("client_lies");
     TCase *tc = tcase_create("client_lies");
@@ -332,12 +341,18 @@ int main(void)
     tcase_add_test(tc, statuses);
     tcase_add_test(tc, numbers_of_loans);
     tcase_add_test(tc, numbers_of_stores);
-    tcase_add_test(tc, numbers_of_everything_else);
+    tcase_add_loop_test(tc, numbers_of_everything_else, 0,
+                        sizeof(everything_else) / sizeof(*everything_else));
     tcase_add_test(tc, rows);
     tcase_add_test(tc, a_prefetch_that_never_ends);
     tcase_add_test(tc, a_chunk_at_the_end_of_the_pool);
     tcase_add_test(tc, memory_that_is_none);
     tcase_add_test(tc, mutated_answers);
     suite_add_tcase(suite, tc);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main_at_once(make_suite);
 }

@@ -169,7 +169,7 @@ START_TEST(a_disk_that_fails_is_a_miss_then_left_alone_then_back)
     /* Open: not even lookups reach it. */
     ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 0);
     tierce__fault_set(disk, TIERCE__TIER_GET, NULL);
-    usleep(250000);
+    usleep(250000); /* breaker.retry */
     /* A lookup of what it has not shows nothing; one of what it has lets the disk read. */
     struct tierce_chain *other = fx_chain(&fx, 2, 16, 0);
     ck_assert_uint_eq(fx_found(&fx, other, 16, 0, 0, NULL), 0);
@@ -358,7 +358,7 @@ START_TEST(lookups_do_not_end_an_outage)
                       &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
     ck_assert_int_eq(load_all(chain, 4, origins), 0);
     for (int i = 0; i < 20; i++) {
-        usleep(11000);
+        usleep(11000); /* breaker.retry */
         ck_assert_uint_eq(fx_found(&fx, chain, 4, 0, 0, NULL), 0);
         ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 0);
     }
@@ -382,7 +382,7 @@ START_TEST(a_store_ends_an_outage_of_an_empty_disk)
     ck_assert_int_eq(fx_store(&fx, chain, 4, fx_ids, false), 4);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), -EIO);
     ck_assert_int_eq(fx_stats(&fx).disk_in_service_now, 0);
-    usleep(11000);
+    usleep(11000); /* breaker.retry */
     ck_assert_int_eq(fx_store(&fx, other, 4, fx_ids, false), 4);
     wait_for_service();
     ck_assert_int_eq(fx_stats(&fx).disk_chunks_now, 1);
@@ -696,10 +696,8 @@ START_TEST(a_prompt_longer_than_memory_is_loaded_whole)
 }
 END_TEST
 
-int main(int argc, char **argv)
+static Suite *make_suite(void)
 {
-    if (argc == 3 && strcmp(argv[1], "--second-process") == 0)
-        return second_process(argv[2]);
     Suite *suite = suite_create("engine_disk");
     TCase *t = tcase_create("engine_disk");
     tcase_set_timeout(t, 240);
@@ -726,5 +724,12 @@ int main(int argc, char **argv)
     tcase_add_test(t, a_prompt_longer_than_memory_is_loaded_whole);
     tcase_add_test(t, a_store_ends_where_memory_takes_no_more);
     suite_add_tcase(suite, t);
-    return check_main(suite);
+    return suite;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--second-process") == 0)
+        return second_process(argv[2]);
+    return check_main_at_once(make_suite);
 }

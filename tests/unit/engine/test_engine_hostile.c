@@ -98,7 +98,8 @@ START_TEST(flush_does_not_wait_for_stores_that_begin_later)
     atomic_store(&stop, false);
     for (size_t i = 0; i < 2; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, store_on_and_on, NULL), 0);
-    usleep(100000);
+    while (fx_stats(&fx).chunks_stored < 10) /* ended by the time limit of the test */
+        usleep(1000);
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     atomic_store(&stop, true);
@@ -156,7 +157,7 @@ static void *close_fixture(void *arg)
 static void *end_hanging(void *arg)
 {
     (void)arg;
-    usleep(300000);
+    usleep(300000); /* the opening engine waits meanwhile */
     atomic_store(&sync_hangs, false);
     return NULL;
 }
@@ -229,7 +230,7 @@ START_TEST(a_slow_opening_holds_up_only_those_who_want_the_same)
     pthread_t threads[2];
     for (size_t i = 0; i < 2; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, open_engine, slow), 0);
-    usleep(100000);
+    usleep(100000); /* nothing reports that they wait for the lock */
     struct fixture other = {0};
     fx_open(&other, false, NULL);
     fx_close(&other);
@@ -462,7 +463,7 @@ START_TEST(a_child_of_a_killed_process_does_not_hold_the_folder)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("engine_hostile");
     TCase *t = tcase_create("engine_hostile");
@@ -480,5 +481,10 @@ int main(void)
     tcase_add_test(t, a_child_by_fork_does_not_hold_the_folder);
     tcase_add_test(t, a_child_of_a_killed_process_does_not_hold_the_folder);
     suite_add_tcase(suite, t);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main(make_suite());
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The engine with a bucket of a real server behind it, which dies and comes back: the connector has
  * no breaker of its own, the engine's opens and closes again. */
+#include "base/clock.h"
 #include "check_main.h"
+#include "delay_proxy.h"
 #include "engine_fixture.h"
 #include "s3_server.h"
 
@@ -51,9 +53,9 @@ START_TEST(the_breaker_opens_and_closes_again)
     open_engine();
     ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 40);
     s3_kill(&server);
-    ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 0);
-    ck_assert_int_le(load_all(chain), 0);
+    ck_assert_int_le(load_all(chain), 0); /* what a lookup has just found, and is gone */
     wait_until_in_service(0, chain);
+    ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 0);
     ck_assert(s3_run(&server));
     wait_until_in_service(1, chain);
     ck_assert_uint_eq(fx_found(&fx, chain, 40, 0, 0, NULL), 40);
@@ -90,6 +92,60 @@ START_TEST(a_store_that_comes_back_empty_is_asked_again)
 }
 END_TEST
 
+/* ---- at a distance --------------------------------------------------------------------------- */
+
+#define BLOCKS 256u /* 64 chunks: four HEADs on each connection */
+
+static void open_at(uint16_t port)
+{
+    char url[256];
+    snprintf(url, sizeof(url), "s3://%s:%s@kv-cache/tierce?endpoint=http://127.0.0.1:%u", S3_ACCESS,
+             S3_SECRET_IN_URL, (unsigned)port);
+    /* The timeouts are the defaults. */
+    const char *sets[] = {
+        "remote.urls", url,           "timeout.lookup", "100ms",        "timeout.load",
+        "10s",         "memory.size", "64MiB",          "remote.queue", "32MiB",
+        NULL};
+    fx_open(&fx, false, sets);
+}
+
+/* The lookups of a distant bucket exceed timeout.lookup; the answers are remembered, and the bucket
+ * stays in service. */
+START_TEST(a_distant_bucket)
+{
+    struct delay_proxy proxy;
+    uint8_t origins[BLOCKS];
+    int32_t ids[BLOCKS];
+    for (int32_t i = 0; i < (int32_t)BLOCKS; i++)
+        ids[i] = i;
+    ck_assert(s3_start(&server));
+    open_at(server.port);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, ids, false), BLOCKS);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    fx_close(&fx);
+
+    delay_proxy_start(&proxy, "test_engine_s3", server.port, delay_proxy_round_trips_us[_i]);
+    open_at(proxy.port);
+    uint64_t give_up_ns = tierce__deadline_in_ms(30000);
+    while (fx_found(&fx, chain, BLOCKS, 0, 0, NULL) < BLOCKS && tierce__now_ns() < give_up_ns)
+        server_pause_ms(10);
+    ck_assert_uint_eq(fx_found(&fx, chain, BLOCKS, 0, 0, NULL), BLOCKS);
+    fx_wipe(&fx);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, BLOCKS, ids);
+    ck_assert_int_eq(tierce_load(fx.view, &what, origins), BLOCKS);
+    for (size_t b = 0; b < BLOCKS; b++)
+        ck_assert(origins[b] == TIERCE_ORIGIN_REMOTE && fx_right(&fx, chain, b, ids[b]));
+    ck_assert_int_eq(fx_stats(&fx).breaker_trips, 0);
+    ck_assert_int_eq(fx_stats(&fx).deadline_failures, 0);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    delay_proxy_stop(&proxy);
+    fx_remove(&fx);
+    s3_stop(&server);
+}
+END_TEST
+
 int main(void)
 {
     if (!s3_is_there()) {
@@ -101,6 +157,9 @@ int main(void)
     tcase_set_timeout(tcase, 110);
     tcase_add_test(tcase, the_breaker_opens_and_closes_again);
     tcase_add_test(tcase, a_store_that_comes_back_empty_is_asked_again);
+    tcase_add_loop_test(
+        tcase, a_distant_bucket, 0,
+        (int)(sizeof(delay_proxy_round_trips_us) / sizeof(delay_proxy_round_trips_us[0])));
     suite_add_tcase(suite, tcase);
     return check_main(suite);
 }

@@ -313,6 +313,35 @@ START_TEST(loads_of_one_prompt_share_its_reading)
 }
 END_TEST
 
+/* ---- what a tier reads in one request ---- */
+
+/* With the first segment a fetch asks for all others that end within read_bytes. */
+START_TEST(segments_that_a_tier_reads_together_are_asked_together)
+{
+    struct tierce__tier_ops ops = *disk->ops;
+    const struct tierce__tier_ops *saved = disk->ops;
+    put(1);
+    fault(TIERCE__FAULT_HANG, 0, 0);
+    for (uint32_t last = 0; last < SEGMENTS; last++) {
+        for (uint32_t less = 0; less < 2; less++) {
+            struct tierce__fetch_seat seat;
+            uint32_t wanted = less == 1 && last > 0 ? last - 1 : last; /* the first one always */
+            ops.read_bytes = wide->full.segment_end[last] - less;
+            disk->ops = &ops;
+            ck_assert(take_seat(&seat, 1, UINT32_MAX));
+            tierce__fetch_ask(&seat, 0);
+            ck_assert_uint_eq(tierce__fetch_bytes_asked(&seat), wide->full.segment_end[wanted]);
+            tierce__fetch_leave(&seat);
+            disk->ops = saved;
+            restart();
+            fault(TIERCE__FAULT_HANG, 0, 0);
+            ops = *disk->ops;
+            saved = disk->ops;
+        }
+    }
+}
+END_TEST
+
 /* ---- coming and leaving ---- */
 
 START_TEST(who_leaves_in_the_middle_takes_nothing_away)
@@ -696,7 +725,7 @@ START_TEST(whoever_comes_and_goes_reads_right_bytes_and_memory_comes_back)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("fetch");
     TCase *t = tcase_create("fetch");
@@ -705,6 +734,7 @@ int main(void)
     tcase_add_loop_test(t, a_part_waits_for_the_segment_in_which_it_begins, 0, 2);
     tcase_add_test(t, each_segment_is_read_once_for_all);
     tcase_add_test(t, loads_of_one_prompt_share_its_reading);
+    tcase_add_test(t, segments_that_a_tier_reads_together_are_asked_together);
     tcase_add_test(t, who_leaves_in_the_middle_takes_nothing_away);
     tcase_add_test(t, what_the_device_still_reads_outlives_all_and_can_be_joined);
     tcase_add_test(t, closing_ends_what_hangs);
@@ -722,5 +752,10 @@ int main(void)
     tcase_add_test(t, without_memory_there_is_no_seat);
     tcase_add_test(t, whoever_comes_and_goes_reads_right_bytes_and_memory_comes_back);
     suite_add_tcase(suite, t);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main_at_once(make_suite);
 }

@@ -460,7 +460,7 @@ START_TEST(a_node_that_is_killed)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("large_load");
     TCase *t = tcase_create("large_load");
@@ -473,5 +473,10 @@ int main(void)
     tcase_add_test(t, clients_that_are_killed);
     tcase_add_test(t, a_node_that_is_killed);
     suite_add_tcase(suite, t);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main_at_once(make_suite);
 }

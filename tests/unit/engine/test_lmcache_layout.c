@@ -285,7 +285,7 @@ END_TEST
 static const char *const refused[][2] = {
     {"redis://h?layout=other", "layout is tierce or lmcache"},
     {"redis://h?layout=lmcache", "layout=lmcache needs model="},
-    {"redis://h?layout=lmcache&model=a%40b", "model is none that LMCache's keys can hold"},
+    {"redis://h?layout=lmcache&model=a%40b", "model is not valid in LMCache's keys"},
     {"redis://h?layout=lmcache&model=m&hash=md5", "hash is builtin or sha256_cbor"},
     {"redis://h?layout=lmcache&model=m&none_hash=x", "none_hash is vllm or"},
     {"file:///tmp/x?layout=lmcache&model=m", "layout=lmcache is for Redis"},

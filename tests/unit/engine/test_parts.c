@@ -253,6 +253,59 @@ START_TEST(a_part_that_does_not_end_well_spoils_all)
 }
 END_TEST
 
+/* A part that did not begin a store, as it had no connection, begins the next: chunks of the missed
+ * store are free again at once, not at its deadline. What was missed stays so if it comes after
+ * all, and the numbers may wrap. */
+START_TEST(a_store_that_a_part_has_missed_is_given_up)
+{
+    open_parts(false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    fx_fill(&fx, chain, 0, BLOCKS, ids);
+    static const uint64_t writers[][2] = {{1, 2},
+                                          {UINT64_C(7) << 32 | UINT32_MAX, UINT64_C(7) << 32}};
+    for (size_t i = 0; i < 4; i++) {
+        const uint64_t *write = writers[i / 2];
+        struct tierce_store *missed = begin(0, chain, write[0]);
+        gather(0, missed);
+        if (i % 2 == 0)
+            ck_assert_int_eq(tierce_store_end(missed), 0);
+        ck_assert_int_eq(store_parts(chain, write[1], 1), BLOCKS);
+        if (i % 2 == 1)
+            ck_assert_int_eq(tierce_store_end(missed), 0);
+        check_whole(chain);
+        ck_assert_ptr_null(begin(1, chain, write[0]));
+        ck_assert_int_ge(tierce_engine_clear(fx.engine, 0, NULL), 0);
+        ck_assert_int_eq(fx_stats(&fx).memory_bytes_now, baseline);
+    }
+    tierce_chain_destroy(chain);
+    close_parts();
+}
+END_TEST
+
+/* Two engines with the same model: what one stores says nothing about the other. */
+START_TEST(another_writers_store_stays)
+{
+    open_parts(false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0), *other = fx_chain(&fx, 2, BLOCKS, 0);
+    uint64_t first = UINT64_C(1) << 32 | 1, second = UINT64_C(2) << 32 | 9;
+    ck_assert_int_eq(store_parts(other, second, 1), BLOCKS);
+    fx_fill(&fx, chain, 0, BLOCKS, ids);
+    struct tierce_store *a = begin(0, chain, first);
+    gather(0, a);
+    ck_assert_int_eq(tierce_store_end(a), 0);
+    ck_assert_int_eq(store_parts(other, second + 1, 1), 0); /* has all */
+    fx_fill(&fx, chain, 0, BLOCKS, ids);
+    struct tierce_store *b = begin(1, chain, first);
+    ck_assert_ptr_nonnull(b);
+    gather(1, b);
+    ck_assert_int_eq(tierce_store_end(b), BLOCKS);
+    check_whole(chain);
+    tierce_chain_destroy(chain);
+    tierce_chain_destroy(other);
+    close_parts();
+}
+END_TEST
+
 START_TEST(what_does_not_belong_together_is_refused)
 {
     open_parts(false, NULL);
@@ -394,7 +447,7 @@ START_TEST(a_part_that_waits_beyond_the_deadline)
     for (int i = 0; i < 2000 && fx_stats(&fx).stores_waited == 0; i++)
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     ck_assert_int_eq(fx_stats(&fx).stores_waited, 1);
-    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); /* beyond timeout.pin */
     tierce_store_abort(holder);
     void *stored;
     pthread_join(thread, &stored);
@@ -580,6 +633,8 @@ int main(void)
     tcase_add_test(t, parts_need_not_overlap);
     tcase_add_test(t, many_parts_in_any_order);
     tcase_add_test(t, a_part_that_does_not_end_well_spoils_all);
+    tcase_add_test(t, a_store_that_a_part_has_missed_is_given_up);
+    tcase_add_test(t, another_writers_store_stays);
     tcase_add_test(t, what_does_not_belong_together_is_refused);
     tcase_add_test(t, a_layer_of_no_part_is_missed);
     tcase_add_test(t, parts_have_bounds);

@@ -638,7 +638,7 @@ START_TEST(a_child_by_fork_can_let_go_of_it)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("prefetch");
     TCase *t = tcase_create("prefetch");
@@ -668,5 +668,10 @@ int main(void)
     tcase_add_test(t, wrong_arguments_are_refused);
     tcase_add_test(t, a_child_by_fork_can_let_go_of_it);
     suite_add_tcase(suite, t);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main_at_once(make_suite);
 }

@@ -582,9 +582,8 @@ START_TEST(many_at_once)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
-    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
     Suite *suite = suite_create("sibling");
     TCase *t = tcase_create("sibling");
     tcase_set_timeout(t, 60);
@@ -610,5 +609,11 @@ int main(void)
     tcase_add_test(t, what_is_sooner_computed_is_not_promised);
     tcase_add_test(t, many_at_once);
     suite_add_tcase(suite, t);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    tierce_set_log_fn(be_silent, NULL, TIERCE_LOG_ERROR);
+    return check_main_at_once(make_suite);
 }

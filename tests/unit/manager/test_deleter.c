@@ -434,7 +434,7 @@ START_TEST(an_end_that_was_not_written_is_done_again)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("deleter");
     TCase *t = tcase_create("deleter");
@@ -452,5 +452,10 @@ int main(void)
     tcase_add_test(t, an_end_that_was_not_written_is_done_again);
     tcase_add_test(t, threads_do_what_is_due);
     suite_add_tcase(suite, t);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main_at_once(make_suite);
 }

@@ -241,19 +241,23 @@ START_TEST(files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too)
 }
 END_TEST
 
-START_TEST(a_timeout_of_less_than_nothing_is_none)
+START_TEST(a_timeout_of_nothing_ends_at_once_and_less_is_refused)
 {
-    static const int64_t timeouts_s[] = {0, -1, INT32_MIN, INT64_MIN};
+    static const int64_t wrong_s[] = {-1, INT32_MIN, INT64_MIN};
     struct harness h;
     struct tierce__started started;
+    struct tierce__write_request request = {.instance_id = "i", .keys = chain, .count = 1};
     harness_open(&h, &(struct harness_opts){0});
-    for (size_t i = 0; i < 4; i++) {
-        struct tierce__write_request request = {
-            .instance_id = "i", .keys = chain, .count = 1, .timeout_s = timeouts_s[i]};
+    ck_assert_int_eq(tierce__locator_start_write(h.locator, &request, &h.arena, &started, h.why),
+                     0);
+    ck_assert_int_eq(tierce__locator_next_expiry(h.locator), h.now_us);
+    ck_assert_uint_eq(tierce__locator_expire(h.locator), 1);
+    for (size_t i = 0; i < 3; i++) {
+        request.timeout_s = wrong_s[i];
         ck_assert_int_eq(
-            tierce__locator_start_write(h.locator, &request, &h.arena, &started, h.why), 0);
-        ck_assert_int_eq(tierce__locator_next_expiry(h.locator), h.now_us);
-        ck_assert_uint_eq(tierce__locator_expire(h.locator), 1);
+            tierce__locator_start_write(h.locator, &request, &h.arena, &started, h.why),
+            TIERCE_E_ARGUMENT);
+        ck_assert_ptr_nonnull(strstr(h.why, "write_timeout_seconds is -"));
     }
     harness_close(&h);
 }
@@ -326,6 +330,14 @@ START_TEST(what_is_removed_while_it_is_written_does_not_serve)
 }
 END_TEST
 
+/* So many keys for that reason, and none for another. */
+static void check_rejected(struct harness *h, enum tierce__rejection reason, uint64_t keys)
+{
+    struct tierce__usage usage = harness_usage(h);
+    for (int r = 0; r < TIERCE__REJECTIONS; r++)
+        ck_assert_uint_eq(usage.rejected_keys[r], r == (int)reason ? keys : 0);
+}
+
 START_TEST(quotas_are_hard)
 {
     struct harness h;
@@ -355,6 +367,8 @@ START_TEST(quotas_are_hard)
     tierce__deleter_step(h.locator->deleter, 10);
     started = harness_start(&h, &chain[5], 3);
     ck_assert_uint_eq(started.count, 1);
+    /* Three of eight, three and three, two of three. */
+    check_rejected(&h, TIERCE__REJECTED_BY_GROUP, 3 + 3 + 3 + 2);
     harness_close(&h);
 }
 END_TEST
@@ -372,6 +386,7 @@ START_TEST(an_index_has_a_largest_number_of_keys)
         &h.arena, &started, h.why);
     ck_assert_int_eq(rc, TIERCE_E_FULL);
     ck_assert_uint_eq(harness_usage(&h).writing_bytes, 0);
+    check_rejected(&h, TIERCE__REJECTED_BY_KEYS, 1);
     harness_close(&h);
 }
 END_TEST
@@ -393,21 +408,6 @@ START_TEST(spec_groups_choose_the_parts)
     ck_assert_uint_eq(started.locations[1].spec_count, 2);
     ck_assert_uint_eq(harness_usage(&h).writing_bytes, 3 * PART_A_BYTES + PART_B_BYTES);
     harness_finish(&h, &started);
-    const char *asked[] = {"b"};
-    struct tierce__got got;
-    ck_assert_int_eq(tierce__locator_get(h.locator,
-                                         &(struct tierce__get_request){.instance_id = "i",
-                                                                       .query = 2,
-                                                                       .keys = chain,
-                                                                       .count = 3,
-                                                                       .spec_names = asked,
-                                                                       .spec_name_count = 1},
-                                         &h.arena, &got, h.why),
-                     0);
-    ck_assert_uint_eq(got.count, 3);
-    ck_assert_uint_eq(got.found[0].spec_count, 0);
-    ck_assert_uint_eq(got.found[1].spec_count, 1);
-    ck_assert_uint_eq(got.found[1].spec_count_all, 2);
     harness_close(&h);
 }
 END_TEST
@@ -433,6 +433,43 @@ START_TEST(an_instance_leaves_nothing_behind)
                                 .instance_id = "i", .query = 2, .keys = chain, .count = 1},
                             &h.arena, &got, h.why),
         -ENOENT);
+    harness_close(&h);
+}
+END_TEST
+
+static struct tierce__usage usage_of(struct harness *h, const char *instance)
+{
+    struct tierce__usage usage;
+    ck_assert_int_eq(tierce__locator_instance_usage(h->locator, instance, &usage), 0);
+    return usage;
+}
+
+/* Metrics of a group are counters: their values must not fall while this process leads. */
+START_TEST(a_removed_instance_stays_in_its_groups_counters)
+{
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){.capacity = 3 * BLOCK_BYTES});
+    harness_add_instance(&h, "j");
+    harness_start(&h, chain, 8); /* five are rejected */
+    h.now_us += 31000000;
+    ck_assert_uint_eq(tierce__locator_expire(h.locator), 1);
+    harness_get(&h, TIERCE__QUERY_BATCH, chain, 8, 0);
+    struct tierce__usage before = harness_usage(&h);
+    ck_assert_uint_eq(before.instances, 2);
+    ck_assert_uint_eq(before.expired_sessions, 1);
+    ck_assert_uint_eq(before.rejected_keys[TIERCE__REJECTED_BY_GROUP], 5);
+    ck_assert_uint_eq(before.asked_keys, 8);
+    ck_assert_msg(tierce__locator_remove_instance(h.locator, "i", h.why) == 0, "%s", h.why);
+    struct tierce__usage after = harness_usage(&h);
+    ck_assert_uint_eq(after.instances, 1);
+    ck_assert_uint_eq(after.expired_sessions, 1);
+    ck_assert_uint_eq(after.rejected_keys[TIERCE__REJECTED_BY_GROUP], 5);
+    ck_assert_uint_eq(after.asked_keys, 8);
+    ck_assert_uint_ge(after.cache_misses, before.cache_misses);
+    ck_assert_uint_eq(usage_of(&h, "j").asked_keys, 0);
+    /* A manager that stops leading starts to count anew. */
+    tierce__locator_drop(h.locator);
+    ck_assert_uint_eq(harness_usage(&h).asked_keys, 0);
     harness_close(&h);
 }
 END_TEST
@@ -474,6 +511,7 @@ START_TEST(a_disabled_storage_is_not_written_to_nor_chosen)
             .instance_id = "i", .keys = &chain[4], .count = 1, .timeout_s = 30},
         &h.arena, &started, h.why);
     ck_assert_int_eq(rc, TIERCE_E_DOWN);
+    check_rejected(&h, TIERCE__REJECTED_NO_STORAGE, 1);
     ck_assert_int_eq(tierce__registry_enable_storage(h.registry, "s", true, h.why), 0);
     ck_assert_uint_eq(harness_prefix(&h, chain, 2), 2);
     harness_close(&h);
@@ -532,7 +570,7 @@ int main(void)
     tcase_add_test(t, a_mask_of_another_length_leaves_the_session);
     tcase_add_test(t, a_session_ends_by_its_time);
     tcase_add_test(t, files_of_late_writers_are_swept_at_their_time_by_the_next_leader_too);
-    tcase_add_test(t, a_timeout_of_less_than_nothing_is_none);
+    tcase_add_test(t, a_timeout_of_nothing_ends_at_once_and_less_is_refused);
     tcase_add_test(t, whoever_does_not_lead_says_so);
     tcase_add_test(t, what_is_removed_is_gone_and_its_files_go);
     tcase_add_test(t, what_is_removed_while_it_is_written_does_not_serve);
@@ -540,6 +578,7 @@ int main(void)
     tcase_add_test(t, an_index_has_a_largest_number_of_keys);
     tcase_add_test(t, spec_groups_choose_the_parts);
     tcase_add_test(t, an_instance_leaves_nothing_behind);
+    tcase_add_test(t, a_removed_instance_stays_in_its_groups_counters);
     tcase_add_test(t, a_trim_takes_what_was_stored_in_its_time);
     tcase_add_test(t, a_disabled_storage_is_not_written_to_nor_chosen);
     tcase_add_test(t, names_with_one_key_are_told_apart);

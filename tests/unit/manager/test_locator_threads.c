@@ -165,7 +165,7 @@ START_TEST(everything_at_once)
         seeds[i] = i;
         ck_assert_int_eq(pthread_create(&threads[i], NULL, jobs[i], &seeds[i]), 0);
     }
-    nanosleep(&(struct timespec){.tv_sec = 2}, NULL);
+    nanosleep(&(struct timespec){.tv_sec = 2}, NULL); /* the length of the run */
     atomic_store(&is_over, true);
     for (size_t i = 0; i < JOBS; i++)
         pthread_join(threads[i], NULL);
@@ -200,7 +200,7 @@ START_TEST(what_is_submitted_late_does_not_stop_the_end)
         is_open = h.locator->is_open;
         tierce__lock_drop(&h.locator->lock);
     }
-    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL); /* the drop proceeds meanwhile */
     deletion->due_us = INT64_MAX;
     tierce__deleter_submit(h.locator->deleter, deletion);
     tierce__live_release(live);

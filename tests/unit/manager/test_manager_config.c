@@ -3,10 +3,13 @@
 #include "base/alloc.h"
 #include "manager/config.h"
 #include "manager/config_kvcm.h"
+#include "manager/startup.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define ARGS(...)                                                                                  \
@@ -318,6 +321,47 @@ START_TEST(test_no_memory)
 }
 END_TEST
 
+START_TEST(test_the_state_folder)
+{
+    static const struct {
+        char *env[4];
+        const char *folder; /* NULL: none */
+    } cases[] = {
+        {{"STATE_DIRECTORY=/var/lib/a", "XDG_STATE_HOME=/x", "HOME=/h"}, "/var/lib/a"},
+        {{"STATE_DIRECTORY=/var/lib/a:/var/lib/b"}, "/var/lib/a"},
+        {{"XDG_STATE_HOME=/x", "HOME=/h"}, "/x/tierce/manager"},
+        {{"XDG_STATE_HOME=x", "STATE_DIRECTORY=", "HOME=/h"}, "/h/.local/state/tierce/manager"},
+        {{"HOME=here"}, NULL},
+        {{NULL}, NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        take(NULL, cases[i].env);
+        if (cases[i].folder != NULL)
+            ck_assert_str_eq(config.state_folder, cases[i].folder);
+        else
+            ck_assert_ptr_null(config.state_folder);
+    }
+}
+END_TEST
+
+START_TEST(test_the_state_folder_is_made)
+{
+    char folder[] = "/tmp/tierce-state-XXXXXX", path[64];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/a/b/c", folder);
+    ck_assert_int_eq(tierce__state_folder_make(path), 0);
+    ck_assert_int_eq(tierce__state_folder_make(path), 0);
+    struct stat info;
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert(S_ISDIR(info.st_mode) && (info.st_mode & 077) == 0);
+    ck_assert_int_eq(tierce__state_folder_make("/dev/null/a"), -ENOTDIR);
+    for (size_t n = strlen(path); n >= strlen(folder); n -= 2) {
+        path[n] = '\0';
+        ck_assert_int_eq(rmdir(path), 0);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("manager_config");
@@ -333,6 +377,8 @@ int main(void)
     tcase_add_test(tests, test_refused);
     tcase_add_test(tests, test_help_and_version);
     tcase_add_test(tests, test_no_memory);
+    tcase_add_test(tests, test_the_state_folder);
+    tcase_add_test(tests, test_the_state_folder_is_made);
     suite_add_tcase(suite, tests);
     return check_main(suite);
 }

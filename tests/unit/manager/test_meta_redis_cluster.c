@@ -476,17 +476,25 @@ START_TEST(a_damaged_entry)
 }
 END_TEST
 
-int main(void)
+/* The tests that wait until a node is given up: one of them waits as long as the others together.
+ */
+static void add_hasty(Suite *suite, bool is_longest)
 {
-    const char *ci = getenv("CI");
-    if (!redis_is_there() && (ci == NULL || strcmp(ci, "true") != 0))
-        return 77;
-    /* One cluster for all tests: it takes seconds to be made. */
-    if (!redis_cluster_start(&cluster, 3, 0, 60000)) {
-        redis_cluster_stop(&cluster);
-        return EXIT_FAILURE;
+    TCase *tcase = tcase_create("nodes that go");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_checked_fixture(tcase, setup_hasty, teardown);
+    if (is_longest) {
+        tcase_add_test(tcase, what_is_committed_is_written);
+    } else {
+        tcase_add_test(tcase, another_process_writes_it);
+        tcase_add_test(tcase, what_is_in_doubt_is_known_later);
+        tcase_add_test(tcase, a_record_that_comes_late);
     }
-    Suite *suite = suite_create("meta_redis_cluster");
+    suite_add_tcase(suite, tcase);
+}
+
+static void add_patient(Suite *suite)
+{
     TCase *tcase = tcase_create("meta_redis_cluster");
     tcase_set_timeout(tcase, 60);
     tcase_add_checked_fixture(tcase, setup, teardown);
@@ -499,15 +507,29 @@ int main(void)
     tcase_add_test(tcase, entries_are_parsed_or_refused);
     tcase_add_test(tcase, a_damaged_entry);
     suite_add_tcase(suite, tcase);
-    tcase = tcase_create("nodes that go");
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, setup_hasty, teardown);
-    tcase_add_test(tcase, what_is_committed_is_written);
-    tcase_add_test(tcase, another_process_writes_it);
-    tcase_add_test(tcase, what_is_in_doubt_is_known_later);
-    tcase_add_test(tcase, a_record_that_comes_late);
-    suite_add_tcase(suite, tcase);
+}
+
+/* One cluster for all tests of a part: it takes seconds to be made. */
+static int run_part(size_t part)
+{
+    if (!redis_cluster_start(&cluster, 3, 0, 60000)) {
+        redis_cluster_stop(&cluster);
+        return EXIT_FAILURE;
+    }
+    Suite *suite = suite_create("meta_redis_cluster");
+    if (part == 2)
+        add_patient(suite);
+    else
+        add_hasty(suite, part == 0);
     int failed = check_main(suite);
     redis_cluster_stop(&cluster);
     return failed;
+}
+
+int main(void)
+{
+    const char *ci = getenv("CI");
+    if (!redis_is_there() && (ci == NULL || strcmp(ci, "true") != 0))
+        return 77;
+    return check_at_once(run_part, 3) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

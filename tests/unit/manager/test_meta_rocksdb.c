@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "check_main.h"
 #include "manager/meta_store.h"
 #include "meta_folder.h"
 #include "meta_records.h"
+#include "small_disk.h"
 
 #include <errno.h>
 #include <rocksdb/c.h>
@@ -206,6 +208,31 @@ START_TEST(a_folder_with_other_files_is_refused)
 }
 END_TEST
 
+/* A link in the folder, where the mark is written first: its target is not truncated. */
+START_TEST(links_are_not_written_through)
+{
+    char path[128], target[128], link[136], text[8] = "";
+    snprintf(target, sizeof(target), "%s.target", meta_folder);
+    snprintf(link, sizeof(link), "../%s", target); /* the folder's name begins with "./" */
+    snprintf(path, sizeof(path), "%s/tierce-meta.new", meta_folder);
+    FILE *file = fopen(target, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs("theirs", file);
+    fclose(file);
+    ck_assert_int_eq(symlink(link, path), 0);
+    int rc = open_at(meta_folder);
+    file = fopen(target, "r");
+    ck_assert_ptr_nonnull(file);
+    char *read = fgets(text, sizeof(text), file);
+    fclose(file);
+    ck_assert_int_eq(remove(target), 0);
+    ck_assert_ptr_nonnull(read);
+    ck_assert_str_eq(text, "theirs");
+    ck_assert_int_eq(rc, -ELOOP);
+    ck_assert_int_eq(remove(path), 0);
+}
+END_TEST
+
 START_TEST(a_broken_record_is_not_found)
 {
     open_here("");
@@ -258,8 +285,218 @@ START_TEST(more_touches_than_there_is_room)
 }
 END_TEST
 
+static int try_put(int64_t key, uint32_t version)
+{
+    struct test_record record;
+    struct tierce__meta_put put = {key, *test_record(&record, key, version)};
+    struct tierce__meta_batch batch = {.puts = &put, .put_count = 1};
+    return space->ops->write(space, &batch);
+}
+
+static int try_large(uint64_t number)
+{
+    static char value[256 * 1024];
+    struct tierce__meta_note note = {
+        .kind = 1, .number = number, .value = value, .bytes = sizeof(value)};
+    struct tierce__meta_batch batch = {.notes = &note, .note_count = 1};
+    memset(value, (int)number, sizeof(value));
+    return space->ops->write(space, &batch);
+}
+
+/* Until the first one is rejected. */
+static void write_until_full(void)
+{
+    uint64_t number = 0;
+    int rc = 0;
+    while (rc == 0 && number < 2000)
+        rc = try_large(number++);
+    ck_assert_int_eq(rc, -ENOSPC);
+}
+
+/* Until a write is accepted, with room again. */
+static void write_again(int64_t key)
+{
+    uint64_t deadline = tierce__deadline_in_ms(60000);
+    while (try_put(key, 1) != 0 && tierce__now_ns() < deadline)
+        usleep(20000);
+    ck_assert_int_eq(space->ops->write_error(space), 0);
+    ck_assert(get(key, 1));
+}
+
+static bool has_options_left(void)
+{
+    char command[200];
+    snprintf(command, sizeof(command), "ls %s | grep -q dbtmp", meta_folder);
+    return system(command) == 0;
+}
+
+/* Writes are rejected and reads go on; writes are accepted again when there is room. */
+START_TEST(a_full_disk_rejects_writes_and_nothing_else)
+{
+    small_disk_mount(meta_folder, 160 << 20);
+    open_here("");
+    for (int64_t key = 0; key < 1000; key++)
+        put(key, 1);
+    ck_assert_int_eq(space->ops->write_error(space), 0);
+    small_disk_fill(meta_folder, 0);
+    write_until_full();
+    int64_t key = 1000;
+    for (int i = 0; i < 2000; i++) /* each of them is a line of the library's log */
+        ck_assert_int_eq(try_put(key + i, 1), -ENOSPC);
+    ck_assert_int_eq(space->ops->write_error(space), -ENOSPC);
+    for (int64_t k = 0; k < 1000; k++)
+        ck_assert(get(k, 1));
+    ck_assert(!get(key, 1));
+    small_disk_free(meta_folder);
+    write_again(key);
+    close_here();
+    open_here("");
+    ck_assert(get(0, 1));
+    ck_assert(get(key, 1));
+    close_here();
+    ck_assert(!has_options_left());
+}
+END_TEST
+
+/* Opening again needs room for what is in the log, not for what is in tables. */
+START_TEST(a_large_database_is_written_again)
+{
+    small_disk_mount(meta_folder, 160 << 20);
+    open_here("");
+    for (uint64_t number = 0; number < 230; number++) /* 57 MiB */
+        ck_assert_int_eq(try_large(number), 0);
+    close_here();
+    open_here(""); /* makes tables of the log */
+    small_disk_fill(meta_folder, 0);
+    write_until_full();
+    small_disk_free(meta_folder);
+    write_again(1);
+    close_here();
+}
+END_TEST
+
+static int open_below(void)
+{
+    char path[100];
+    snprintf(path, sizeof(path), "%s/blocks", meta_folder); /* with "lock" in it */
+    int rc = open_at(path);
+    if (rc == 0)
+        ck_assert_int_eq(store->ops->space_open(&space, store, 1, "i"), 0);
+    return rc;
+}
+
+/* Leaves a database whose last records are in its log alone, on a disk that is full. */
+static void leave_on_full_disk(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        ck_assert_int_eq(open_below(), 0);
+        for (int64_t key = 0; key < 1000; key++)
+            put(key, 1);
+        write_until_full();
+        _exit(0);
+    }
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    small_disk_fill(meta_folder, 0);
+}
+
+START_TEST(a_full_disk_at_opening_is_read)
+{
+    small_disk_mount(meta_folder, 64 << 20);
+    small_disk_fill(meta_folder, 8 << 20);
+    leave_on_full_disk();
+    for (int i = 0; i < 3; i++) { /* as often as a manager is restarted */
+        int rc = open_below();
+        ck_assert_msg(rc == 0, "%d %s", rc, why);
+        ck_assert_int_eq(space->ops->write_error(space), -ENOSPC);
+        for (int64_t key = 0; key < 1000; key++)
+            ck_assert(get(key, 1));
+        ck_assert_int_eq(try_put(2000, 1), -ENOSPC);
+        ck_assert(!get(2000, 1));
+        if (i < 2)
+            close_here();
+    }
+    small_disk_free(meta_folder);
+    write_again(2000);
+    close_here();
+    ck_assert_int_eq(open_below(), 0);
+    ck_assert(get(999, 1));
+    ck_assert(get(2000, 1));
+    close_here();
+}
+END_TEST
+
+/* While it is only read, no other process takes it and changes it behind its reader's back. */
+START_TEST(a_database_that_is_only_read_is_held)
+{
+    int ready[2], done[2];
+    char byte;
+    small_disk_mount(meta_folder, 64 << 20);
+    small_disk_fill(meta_folder, 8 << 20);
+    leave_on_full_disk();
+    ck_assert_int_eq(pipe(ready), 0);
+    ck_assert_int_eq(pipe(done), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        ck_assert_int_eq(open_below(), 0);
+        if (write(ready[1], "x", 1) != 1 || read(done[0], &byte, 1) != 1)
+            _exit(1);
+        write_again(2000);
+        close_here();
+        _exit(0);
+    }
+    ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+    small_disk_free(meta_folder);
+    ck_assert_int_eq(open_below(), TIERCE_E_LOCKED);
+    char pid[32];
+    snprintf(pid, sizeof(pid), "process %d", (int)child);
+    ck_assert_msg(strstr(why, pid) != NULL, "%s", why);
+    ck_assert_int_eq(write(done[1], "x", 1), 1);
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+    ck_assert_int_eq(open_below(), 0);
+    ck_assert(get(2000, 1));
+    close_here();
+}
+END_TEST
+
+/* There is nothing to read yet; its folder can be made and no file in it (0), or not even that (1).
+ */
+START_TEST(a_new_database_on_a_full_disk_is_empty)
+{
+    small_disk_mount(meta_folder, 64 << 20);
+    if (_i == 0)
+        small_disk_fill(meta_folder, 0);
+    else
+        ck_assert_int_eq(mount("none", meta_folder, NULL, MS_REMOUNT, "nr_inodes=1"), 0);
+    for (int i = 0; i < 2; i++) {
+        int rc = open_below();
+        ck_assert_msg(rc == 0, "%d %s", rc, why);
+        ck_assert_int_eq(space->ops->write_error(space), -ENOSPC);
+        ck_assert(!get(1, 1));
+        ck_assert_int_eq(try_put(1, 1), -ENOSPC);
+        ck_assert(!get(1, 1));
+        if (i == 0)
+            close_here();
+    }
+    if (_i == 0)
+        small_disk_free(meta_folder);
+    else
+        ck_assert_int_eq(mount("none", meta_folder, NULL, MS_REMOUNT, "nr_inodes=1000"), 0);
+    write_again(1);
+    close_here();
+    ck_assert_int_eq(open_below(), 0);
+    ck_assert(get(1, 1));
+    close_here();
+}
+END_TEST
+
 int main(void)
 {
+    bool mounts = small_disk_permitted();
     Suite *suite = suite_create("meta_rocksdb");
     TCase *tcase = tcase_create("meta_rocksdb");
     tcase_set_timeout(tcase, 200);
@@ -271,9 +508,17 @@ int main(void)
     tcase_add_test(tcase, somebody_elses_is_refused);
     tcase_add_test(tcase, another_version_is_refused);
     tcase_add_test(tcase, a_folder_with_other_files_is_refused);
+    tcase_add_test(tcase, links_are_not_written_through);
     tcase_add_test(tcase, a_broken_record_is_not_found);
     tcase_add_test(tcase, touches_go_out_by_themselves);
     tcase_add_test(tcase, more_touches_than_there_is_room);
+    if (mounts) {
+        tcase_add_test(tcase, a_full_disk_rejects_writes_and_nothing_else);
+        tcase_add_test(tcase, a_large_database_is_written_again);
+        tcase_add_test(tcase, a_full_disk_at_opening_is_read);
+        tcase_add_test(tcase, a_database_that_is_only_read_is_held);
+        tcase_add_loop_test(tcase, a_new_database_on_a_full_disk_is_empty, 0, 2);
+    }
     suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return small_disk_status(check_main(suite), mounts);
 }

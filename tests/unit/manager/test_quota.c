@@ -8,13 +8,22 @@
 #include <string.h>
 
 static const struct tierce__quota_at here = {
-    .group = "g", .shared = "q", .type = TIERCE__STORAGE_NFS, .storage = 1};
-static const struct tierce__quota_limits none = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
+    .group = "g", .type = TIERCE__STORAGE_NFS, .storage = 1};
+static const struct tierce__quota_limits none = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
 static struct tierce__quota *quota;
+
+static void share(uint64_t capacity)
+{
+    const struct tierce__quota_group limit = {"q", capacity};
+    ck_assert_int_eq(tierce__quota_set_shared(quota, &limit, 1), 0);
+    ck_assert_int_eq(tierce__quota_share(quota, "g", "q"), 0);
+    ck_assert_int_eq(tierce__quota_share(quota, "h", "q"), 0);
+}
 
 static void set_up(void)
 {
     ck_assert_int_eq(tierce__quota_create(&quota), 0);
+    share(UINT64_MAX);
 }
 
 static void tear_down(void)
@@ -49,7 +58,7 @@ static uint64_t group_bytes(const char *group, enum tierce__quota_state state)
 static uint64_t storage_bytes(uint16_t storage, enum tierce__quota_state state)
 {
     uint64_t by_state[TIERCE__QUOTA_STATES];
-    tierce__quota_storage_use(quota, storage, by_state);
+    tierce__quota_storage_use(quota, storage, by_state, NULL);
     return by_state[state];
 }
 
@@ -99,8 +108,9 @@ START_TEST(each_limit_is_one_and_the_least_says_so)
     for (size_t i = 0; i < 4; i++) {
         uint64_t all[] = {1000, 1000, 1000, 1000};
         all[i] = 200;
-        struct tierce__quota_limits limits = {all[0], all[1], all[2], all[3]};
+        struct tierce__quota_limits limits = {all[0], all[1], all[3]};
         tierce__quota_reset(quota);
+        share(all[2]);
         ck_assert_uint_eq(reserve(&here, &limits, 100, 4, names[i]), 2);
     }
 }
@@ -117,7 +127,6 @@ START_TEST(what_is_counted_where)
     other_group.group = "h";
     other_group.storage = 4;
     alone.group = "k";
-    alone.shared = "";
     ck_assert_uint_eq(reserve(&here, &none, 100, 1, NULL), 1);
     limits.type = 100;
     ck_assert_uint_eq(reserve(&other_type, &limits, 100, 1, NULL), 1);
@@ -130,7 +139,7 @@ START_TEST(what_is_counted_where)
     limits.group = 100;
     ck_assert_uint_eq(reserve(&other_group, &limits, 100, 1, NULL), 1);
     limits = none;
-    limits.shared = 400; /* of g and h together */
+    share(400); /* of g and h together */
     ck_assert_uint_eq(reserve(&other_group, &limits, 1, 1, "shared"), 0);
     ck_assert_uint_eq(reserve(&alone, &limits, 1000, 1, NULL), 1); /* shares nothing */
     ck_assert_uint_eq(group_bytes("g", TIERCE__QUOTA_WRITING), 300);
@@ -153,8 +162,7 @@ START_TEST(kinds_that_are_one_to_quotas)
     uint64_t by_type[16] = {0}, by_storage[TIERCE__META_STORAGE_SLOTS] = {0};
     by_type[tierce__meta_type_slot(TIERCE__STORAGE_VCNS_3FS)] = 40;
     by_storage[1] = 40;
-    ck_assert_int_eq(tierce__quota_add(quota, "g", "q", TIERCE__QUOTA_SERVING, by_type, by_storage),
-                     0);
+    ck_assert_int_eq(tierce__quota_add(quota, "g", TIERCE__QUOTA_SERVING, by_type, by_storage), 0);
     ck_assert_uint_eq(reserve(&plain, &limits, 1, 1, "type"), 0);
 }
 END_TEST
@@ -164,7 +172,8 @@ START_TEST(bytes_count_until_they_are_gone)
     struct tierce__quota_limits limits = none;
     struct tierce__quota_use use;
     uint32_t slot = tierce__meta_type_slot(TIERCE__STORAGE_NFS);
-    limits.group = limits.type = limits.shared = limits.storage = 100;
+    limits.group = limits.type = limits.storage = 100;
+    share(100);
     ck_assert_uint_eq(reserve(&here, &limits, 100, 1, NULL), 1);
     static const enum tierce__quota_state way[] = {TIERCE__QUOTA_WRITING, TIERCE__QUOTA_SERVING,
                                                    TIERCE__QUOTA_DELETING, TIERCE__QUOTA_STATES};
@@ -192,15 +201,16 @@ START_TEST(what_is_beyond_a_limit_stays)
     struct tierce__quota_limits limits = none;
     by_type[tierce__meta_type_slot(TIERCE__STORAGE_NFS)] = 500;
     by_storage[1] = 500;
-    ck_assert_int_eq(tierce__quota_add(quota, "g", "q", TIERCE__QUOTA_SERVING, by_type, by_storage),
-                     0);
+    ck_assert_int_eq(tierce__quota_add(quota, "g", TIERCE__QUOTA_SERVING, by_type, by_storage), 0);
     static const char *const names[] = {"group", "type", "shared", "storage"};
     for (size_t i = 0; i < 4; i++) {
         uint64_t all[] = {1000, 1000, 1000, 1000};
         all[i] = 500;
-        struct tierce__quota_limits one = {all[0], all[1], all[2], all[3]};
+        struct tierce__quota_limits one = {all[0], all[1], all[3]};
+        share(all[2]);
         ck_assert_uint_eq(reserve(&here, &one, 1, 1, names[i]), 0);
     }
+    share(UINT64_MAX);
     limits.group = 0;
     ck_assert_uint_eq(reserve(&here, &limits, 1, 1, "group"), 0);
     limits.group = 501;
@@ -208,6 +218,63 @@ START_TEST(what_is_beyond_a_limit_stays)
     tierce__quota_reset(quota);
     ck_assert_uint_eq(group_bytes("g", TIERCE__QUOTA_SERVING), 0);
     ck_assert_uint_eq(storage_bytes(1, TIERCE__QUOTA_SERVING), 0);
+}
+END_TEST
+
+static uint64_t shared_bytes(const char *name)
+{
+    char space[64];
+    struct tierce__quota_shared shared;
+    for (size_t i = 0; tierce__quota_shared_at(quota, i, &shared, space, sizeof(space)); i++) {
+        if (strcmp(shared.name, name) == 0)
+            return shared.by_state[TIERCE__QUOTA_WRITING] + shared.by_state[TIERCE__QUOTA_SERVING];
+    }
+    return UINT64_MAX;
+}
+
+/* The bytes of a group move with it to another global quota, while limits change. */
+START_TEST(shared_limits_change_while_in_use)
+{
+    struct tierce__quota_at other = here;
+    other.group = "h";
+    ck_assert_uint_eq(reserve(&here, &none, 100, 3, NULL), 3);
+    ck_assert_uint_eq(reserve(&other, &none, 100, 1, NULL), 1);
+    tierce__quota_move(quota, &here, TIERCE__QUOTA_WRITING, TIERCE__QUOTA_SERVING, 200);
+    ck_assert_uint_eq(shared_bytes("q"), 400);
+    ck_assert_int_eq(tierce__quota_share(quota, "g", "r"), 0);
+    ck_assert_uint_eq(shared_bytes("q"), 100);
+    ck_assert_uint_eq(shared_bytes("r"), 300);
+    static const struct tierce__quota_group limits[] = {{"q", 200}, {"r", 300}};
+    ck_assert_int_eq(tierce__quota_set_shared(quota, limits, 2), 0);
+    ck_assert_uint_eq(reserve(&here, &none, 1, 1, "shared"), 0);
+    ck_assert_uint_eq(reserve(&other, &none, 100, 2, "shared"), 1);
+    ck_assert_int_eq(tierce__quota_set_shared(quota, limits, 1), 0); /* r has none now */
+    ck_assert_uint_eq(reserve(&here, &none, 1, 1, NULL), 1);
+    ck_assert_int_eq(tierce__quota_share(quota, "g", ""), 0);
+    ck_assert_uint_eq(shared_bytes("r"), 0);
+    tierce__quota_move(quota, &here, TIERCE__QUOTA_SERVING, TIERCE__QUOTA_STATES, 200);
+    ck_assert_uint_eq(group_bytes("g", TIERCE__QUOTA_WRITING), 101);
+}
+END_TEST
+
+/* What a write found no room for is told with its limit, once; what never fits is not. */
+START_TEST(writes_leave_what_they_wanted)
+{
+    struct tierce__quota_limits limits = none;
+    struct tierce__quota_use use;
+    limits.type = 100;
+    ck_assert_uint_eq(reserve(&here, &limits, 60, 3, "type"), 1);
+    ck_assert_uint_eq(reserve(&here, &limits, 101, 1, "type"), 0);
+    tierce__quota_group_use(quota, "g", &use);
+    ck_assert_uint_eq(use.wanted_by_type[tierce__meta_type_slot(TIERCE__STORAGE_NFS)], 60);
+    ck_assert_uint_eq(use.wanted, 0);
+    uint64_t changes = tierce__quota_changes(quota);
+    tierce__quota_clear_wanted(quota);
+    tierce__quota_group_use(quota, "g", &use);
+    ck_assert_uint_eq(use.wanted_by_type[tierce__meta_type_slot(TIERCE__STORAGE_NFS)], 0);
+    ck_assert_uint_eq(tierce__quota_changes(quota), changes);
+    ck_assert_uint_eq(reserve(&here, &limits, 60, 1, "type"), 0);
+    ck_assert_uint_ne(tierce__quota_changes(quota), changes);
 }
 END_TEST
 
@@ -230,8 +297,15 @@ START_TEST(without_memory_nothing_is_reserved)
     static const uint64_t amount = 10;
     size_t reserved;
     const char *limit;
+    tierce__quota_reset(quota);
     uint64_t live = tierce__alloc_live();
     for (uint64_t nth = 1; nth <= 4; nth++) { /* two accounts and their names */
+        tierce__quota_reset(quota);
+        tierce__alloc_fail_nth(nth);
+        ck_assert_int_eq(tierce__quota_share(quota, "g", "another"), -ENOMEM);
+        tierce__alloc_fail_nth(0);
+    }
+    for (uint64_t nth = 1; nth <= 2; nth++) {
         tierce__quota_reset(quota);
         tierce__alloc_fail_nth(nth);
         int rc = tierce__quota_reserve(quota, &here, &none, &amount, 1, &reserved, &limit);
@@ -288,6 +362,8 @@ int main(void)
     tcase_add_test(t, bytes_count_until_they_are_gone);
     tcase_add_test(t, what_is_beyond_a_limit_stays);
     tcase_add_test(t, amounts_that_are_too_large);
+    tcase_add_test(t, shared_limits_change_while_in_use);
+    tcase_add_test(t, writes_leave_what_they_wanted);
     tcase_add_test(t, without_memory_nothing_is_reserved);
     tcase_add_test(t, threads_do_not_exceed_it);
     suite_add_tcase(suite, t);

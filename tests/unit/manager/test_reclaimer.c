@@ -1,54 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
-#include "manager/reclaimer.h"
-#include "manager_harness.h"
-
-static struct tierce__reclaimer *reclaimer;
-
-static void open_all(struct harness *h, const struct harness_opts *opts)
-{
-    harness_open(h, opts);
-    int rc = tierce__reclaimer_start(&reclaimer, &(struct tierce__reclaimer_opts){
-                                                     .size = sizeof(struct tierce__reclaimer_opts),
-                                                     .locator = h->locator,
-                                                     .registry = h->registry,
-                                                     .seed = 1,
-                                                 });
-    ck_assert_int_eq(rc, 0);
-}
-
-static void close_all(struct harness *h)
-{
-    tierce__reclaimer_stop(reclaimer);
-    harness_close(h);
-}
-
-/* Each a second after the one before. */
-static void store_each(struct harness *h, int64_t first, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        int64_t key = first + (int64_t)i;
-        h->now_us += 1000000;
-        harness_store(h, &key, 1);
-    }
-}
-
-static bool is_there(struct harness *h, int64_t key)
-{
-    struct tierce__record record;
-    struct tierce__live *live;
-    bool found = false;
-    ck_assert_int_eq(tierce__live_acquire(&live, h->locator, "i", h->why), 0);
-    ck_assert_int_eq(tierce__meta_index_get(live->index, &key, 1, &h->arena, &record, &found), 0);
-    tierce__live_release(live);
-    return found;
-}
-
-static void read_key(struct harness *h, int64_t key)
-{
-    h->now_us += 1000000;
-    ck_assert_uint_eq(harness_get(h, TIERCE__QUERY_BATCH, &key, 1, 0).hits, 1);
-}
+#include "manager_reclaim.h"
 
 START_TEST(what_was_not_read_leaves_first)
 {
@@ -61,6 +13,32 @@ START_TEST(what_was_not_read_leaves_first)
         ck_assert_int_eq(is_there(&h, key), key == 0 || key > 3);
     ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0); /* what is being deleted is deducted */
     ck_assert_uint_eq(harness_usage(&h).deleting_bytes, 3 * BLOCK_BYTES);
+    close_all(&h);
+}
+END_TEST
+
+static struct tierce__usage usage_of_instance(struct harness *h)
+{
+    struct tierce__usage usage;
+    ck_assert_int_eq(tierce__locator_instance_usage(h->locator, "i", &usage), 0);
+    return usage;
+}
+
+/* Blocks of seconds 1 to 8, 0 read at second 9; 1, 2 and 3 leave at second 60. */
+START_TEST(the_age_of_what_leaves_is_known)
+{
+    struct harness h;
+    open_all(&h, &(struct harness_opts){.capacity = 10 * BLOCK_BYTES, .watermark = 0.5});
+    ck_assert_uint_eq(usage_of_instance(&h).reclaimed_keys, 0);
+    int64_t began_us = h.now_us;
+    store_each(&h, 0, 8);
+    read_key(&h, 0);
+    h.now_us = began_us + 60 * 1000000LL;
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 3);
+    struct tierce__usage usage = usage_of_instance(&h);
+    ck_assert_uint_eq(usage.reclaimed_keys, 3);
+    ck_assert_uint_eq(usage.reclaimed_idle_us, (58 + 57 + 56) * 1000000ULL);
+    ck_assert_int_eq(usage.reclaim_age_us, 56 * 1000000LL);
     close_all(&h);
 }
 END_TEST
@@ -95,6 +73,7 @@ START_TEST(what_is_too_old_leaves_below_the_watermark_too)
     h.now_us += 700 * 1000000LL;
     ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 3);
     ck_assert(is_there(&h, 3));
+    ck_assert_uint_eq(harness_usage(&h).reclaimed_keys, 0); /* not for want of room */
     close_all(&h);
 }
 END_TEST
@@ -162,55 +141,271 @@ static uint64_t keys_in(struct harness *h, const char *id)
     return usage.keys;
 }
 
-START_TEST(instances_give_in_proportion_to_what_they_hold)
+static void read_in(struct harness *h, const char *id, int64_t first, size_t count)
 {
-    struct harness h;
-    struct tierce__usage usage;
-    open_all(&h, &(struct harness_opts){.capacity = 80 * BLOCK_BYTES, .watermark = 0.5});
-    harness_add_instance(&h, "j");
-    store_each(&h, 0, 60);
-    store_in(&h, "j", 20);
-    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 40);
-    ck_assert_int_eq(tierce__locator_instance_usage(h.locator, "i", &usage), 0);
-    ck_assert_uint_eq(usage.keys, 30);
-    ck_assert_int_eq(tierce__locator_instance_usage(h.locator, "j", &usage), 0);
-    ck_assert_uint_eq(usage.keys, 10);
-    close_all(&h);
+    int64_t keys[100];
+    struct tierce__got got;
+    for (size_t i = 0; i < count; i++)
+        keys[i] = first + (int64_t)i;
+    ck_assert_int_eq(tierce__locator_get(h->locator,
+                                         &(struct tierce__get_request){.instance_id = id,
+                                                                       .query = TIERCE__QUERY_BATCH,
+                                                                       .keys = keys,
+                                                                       .count = count},
+                                         &h->arena, &got, h->why),
+                     0);
+    ck_assert_uint_eq(got.hits, count);
 }
-END_TEST
 
-/* Shares of 2.4, 1.2 and 0.4 blocks. */
-START_TEST(shares_that_are_no_whole_blocks_come_to_what_is_needed)
+/* Of 80 blocks 50 are read all the time; the 30 of the old model version leave, and no other. */
+START_TEST(idle_instances_give_before_busy_ones)
 {
     struct harness h;
-    open_all(&h, &(struct harness_opts){.capacity = 32 * BLOCK_BYTES, .watermark = 0.5});
+    open_all(&h, &(struct harness_opts){.capacity = 100 * BLOCK_BYTES, .watermark = 0.5});
     harness_add_instance(&h, "j");
-    harness_add_instance(&h, "k");
-    store_in(&h, "i", 12);
-    store_in(&h, "j", 6);
-    store_in(&h, "k", 2);
-    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 4);
-    ck_assert_uint_eq(keys_in(&h, "j"), 5);
-    ck_assert_uint_eq(keys_in(&h, "i") + keys_in(&h, "k"), 11); /* 0.4 and 0.4: one of the two */
+    store_in(&h, "j", 30);
+    for (int i = 0; i < 5; i++) {
+        store_each(&h, 10 * i, 10);
+        read_in(&h, "i", 0, 10 * (size_t)(i + 1));
+    }
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 30);
+    ck_assert_uint_eq(keys_in(&h, "i"), 50);
+    ck_assert_uint_eq(keys_in(&h, "j"), 0);
     ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
     close_all(&h);
 }
 END_TEST
 
-/* A store in which key 1 is used between the drawing of the sample and the removal. */
-static const struct tierce__meta_store_ops *real_ops;
-static struct tierce__meta_store_ops touching_ops;
-static int64_t touched_us;
-static int gets;
-
-static int get_and_touch(struct tierce__meta_space *space, const int64_t *keys, size_t count,
-                         struct tierce__arena *arena, struct tierce__record *records, bool *found)
+/* From a partial sample too, hardly any that is read leaves. */
+START_TEST(a_sample_is_drawn_from_all_instances)
 {
-    static const int64_t used = 1;
-    if (++gets == 2)
-        real_ops->touch(space, &used, 1, touched_us);
-    return real_ops->get(space, keys, count, arena, records, found);
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){.capacity = 600 * BLOCK_BYTES, .watermark = 0.5});
+    start_reclaimer(&h, 100);
+    harness_add_instance(&h, "j");
+    store_in(&h, "j", 300);
+    store_each(&h, 0, 250);
+    size_t removed = tierce__reclaimer_step(reclaimer);
+    ck_assert_uint_ge(removed, 250);
+    ck_assert_uint_le(removed, 252);
+    ck_assert_uint_le(keys_in(&h, "j"), 60);
+    ck_assert_uint_ge(keys_in(&h, "i"), 240);
+    close_all(&h);
 }
+END_TEST
+
+/* The keys of one instance are limited whatever the others hold. */
+START_TEST(an_instance_that_is_full_gives_its_own_keys_up)
+{
+    struct harness h;
+    open_all(&h, &(struct harness_opts){.keys_max = 10, .watermark = 0.95});
+    harness_add_instance(&h, "j");
+    store_in(&h, "j", 1);
+    for (int64_t first = 0; first < 40; first += 4) {
+        int64_t keys[] = {first, first + 1, first + 2, first + 3};
+        struct tierce__started started = harness_start(&h, keys, 4);
+        ck_assert_uint_ge(started.count, 1);
+        harness_finish(&h, &started);
+        (void)tierce__reclaimer_step(reclaimer);
+        ck_assert_uint_le(keys_in(&h, "i"), 9);
+    }
+    ck_assert_uint_eq(keys_in(&h, "i"), 9);
+    ck_assert_uint_eq(keys_in(&h, "j"), 1);
+    close_all(&h);
+}
+END_TEST
+
+static void change_group(struct harness *h, double watermark, int64_t capacity, int policy)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h->registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    group.trigger_used_share = watermark;
+    group.capacity_bytes = capacity > 0 ? capacity : group.capacity_bytes;
+    group.reclaim_policy = policy > 0 ? policy : group.reclaim_policy;
+    group.version++;
+    int rc = tierce__registry_update_group(h->registry, &group, group.version - 1, h->why);
+    ck_assert_msg(rc == 0, "%s", h->why);
+    tierce__registry_release(h->registry, catalog);
+}
+
+/* Whether one block can be written. */
+static bool try_store(struct harness *h, int64_t key)
+{
+    struct tierce__started started = {0};
+    struct tierce__write_request request = {
+        .instance_id = "i", .keys = &key, .count = 1, .timeout_s = 30};
+    h->now_us += 1000000;
+    int rc = tierce__locator_start_write(h->locator, &request, &h->arena, &started, h->why);
+    ck_assert(rc == 0 || rc == TIERCE_E_FULL);
+    if (rc < 0)
+        return false;
+    harness_finish(h, &started);
+    return true;
+}
+
+static void make_room(struct harness *h)
+{
+    (void)tierce__reclaimer_step(reclaimer);
+    (void)tierce__deleter_step(h->locator->deleter, SIZE_MAX);
+}
+
+START_TEST(a_group_without_a_watermark_stays_writable)
+{
+    static const double watermarks[] = {0, 1};
+    struct harness h;
+    open_all(&h, &(struct harness_opts){.capacity = 10 * BLOCK_BYTES});
+    change_group(&h, watermarks[_i], 0, 0);
+    for (int64_t key = 0; key < 40; key++) {
+        ck_assert_msg(try_store(&h, key), "%s", h.why);
+        make_room(&h);
+    }
+    ck_assert_uint_eq(harness_usage(&h).keys, _i == 0 ? 8 : 9);
+    close_all(&h);
+}
+END_TEST
+
+/* 6 blocks of 150 lie below 95 % of 1000; a seventh has no room. */
+START_TEST(a_block_that_found_no_room_finds_some_later)
+{
+    struct harness h;
+    open_all(&h, &(struct harness_opts){.capacity = 1000, .watermark = 0.95});
+    for (int64_t key = 0; key < 6; key++)
+        ck_assert(try_store(&h, key));
+    make_room(&h);
+    ck_assert_uint_eq(harness_usage(&h).keys, 6);
+    for (int64_t key = 6; key < 20; key++) {
+        ck_assert(!try_store(&h, key));
+        make_room(&h);
+        ck_assert(try_store(&h, key));
+        ck_assert_uint_eq(harness_usage(&h).keys, 6);
+    }
+    close_all(&h);
+}
+END_TEST
+
+START_TEST(what_groups_share_is_reclaimed_from_all_of_them)
+{
+    struct harness h;
+    struct tierce__quota_group limit = {"q", 20 * BLOCK_BYTES};
+    open_all(&h, &(struct harness_opts){0});
+    harness_add_instance(&h, "j");
+    store_in(&h, "j", 10);
+    store_each(&h, 0, 30);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
+    ck_assert_int_eq(tierce__locator_set_quotas(h.locator, &limit, 1), 0);
+    ck_assert(!try_store(&h, 100));
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 21); /* to 19 of 20 */
+    ck_assert_uint_eq(keys_in(&h, "j"), 0);
+    for (int64_t key = 100; key < 150; key++) {
+        make_room(&h);
+        ck_assert(try_store(&h, key));
+    }
+    close_all(&h);
+}
+END_TEST
+
+/* Of a block in two kinds of storage the location in the one that is over its quota leaves. */
+START_TEST(a_kind_above_its_quota_loses_locations_and_not_blocks)
+{
+    struct harness h;
+    char t[] = "t", mount[64];
+    open_all(&h, &(struct harness_opts){.type_capacity = 10 * BLOCK_BYTES, .watermark = 0.5});
+    snprintf(mount, sizeof(mount), "%s", h.folder);
+    struct tierce__storage other = {.name = t,
+                                    .type = TIERCE__STORAGE_3FS,
+                                    .is_enabled = true,
+                                    .mountpoint = mount,
+                                    .key_count_per_file = 1};
+    ck_assert_int_eq(tierce__registry_add_storage(h.registry, &other, h.why), 0);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    char s[] = "s";
+    char *both[] = {s, t};
+    group.storage_candidates = both;
+    group.storage_candidate_count = 2;
+    group.version++;
+    ck_assert_int_eq(tierce__registry_update_group(h.registry, &group, group.version - 1, h.why),
+                     0);
+    tierce__registry_release(h.registry, catalog);
+    store_each(&h, 0, 5);
+    ck_assert_int_eq(tierce__registry_enable_storage(h.registry, "s", false, h.why), 0);
+    store_each(&h, 0, 2); /* again, to t */
+    ck_assert_int_eq(tierce__registry_enable_storage(h.registry, "s", true, h.why), 0);
+    store_each(&h, 2, 3); /* it is there: nothing */
+    store_each(&h, 5, 3);
+    read_in(&h, "i", 2, 6); /* 0 and 1 are the oldest; 8 blocks in s */
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 3);
+    ck_assert_uint_eq(harness_usage(&h).keys, 7);
+    read_in(&h, "i", 0, 2);
+    struct tierce__usage usage = harness_usage(&h);
+    ck_assert_uint_eq(usage.serving_by_type[tierce__meta_type_slot(TIERCE__STORAGE_NFS)],
+                      5 * BLOCK_BYTES);
+    ck_assert_uint_eq(usage.serving_by_type[tierce__meta_type_slot(TIERCE__STORAGE_3FS)],
+                      2 * BLOCK_BYTES);
+    close_all(&h);
+}
+END_TEST
+
+/* Quota, watermark and policy of a group whose instance is open. */
+START_TEST(changes_of_a_group_reach_open_instances)
+{
+    struct harness h;
+    open_all(&h, &(struct harness_opts){.capacity = 100 * BLOCK_BYTES});
+    store_each(&h, 0, 10);
+    for (int i = 0; i < 3; i++)
+        read_key(&h, 0);
+    for (int64_t key = 1; key < 10; key++)
+        read_key(&h, key);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
+    change_group(&h, 0.5, 18 * BLOCK_BYTES, TIERCE__RECLAIM_LFU);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 1);
+    ck_assert(is_there(&h, 0) && !is_there(&h, 1));
+    change_group(&h, 0.5, 16 * BLOCK_BYTES, TIERCE__RECLAIM_LRU);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 1);
+    ck_assert(!is_there(&h, 0) && is_there(&h, 2));
+    close_all(&h);
+}
+END_TEST
+
+/* Counts go on where a small counter would end. */
+START_TEST(frequencies_differ_beyond_any_small_count)
+{
+    struct harness h;
+    open_all(&h, &(struct harness_opts){
+                     .capacity = 2 * BLOCK_BYTES, .watermark = 0.5, .policy = TIERCE__RECLAIM_LFU});
+    store_each(&h, 0, 2);
+    int64_t key = 0;
+    for (int i = 0; i < 400; i++) {
+        ck_assert_uint_eq(harness_get(&h, TIERCE__QUERY_BATCH, &key, 1, 0).hits, 1);
+    }
+    key = 1;
+    for (int i = 0; i < 300; i++)
+        ck_assert_uint_eq(harness_get(&h, TIERCE__QUERY_BATCH, &key, 1, 0).hits, 1);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 1);
+    ck_assert(is_there(&h, 0));
+    close_all(&h);
+}
+END_TEST
+
+START_TEST(watermarks_that_are_no_share_are_rejected)
+{
+    static const double wrong[] = {-0.1, 1.01, 80, __builtin_nan("")};
+    struct harness h;
+    open_all(&h, &(struct harness_opts){0});
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    group.version++;
+    for (size_t i = 0; i < 4; i++) {
+        group.trigger_used_share = wrong[i];
+        ck_assert_int_eq(
+            tierce__registry_update_group(h.registry, &group, group.version - 1, h.why),
+            TIERCE_E_ARGUMENT);
+        ck_assert_ptr_nonnull(strstr(h.why, "used_percentage"));
+    }
+    tierce__registry_release(h.registry, catalog);
+    close_all(&h);
+}
+END_TEST
 
 static int64_t submitted_keys[16];
 static size_t submitted_count;
@@ -226,7 +421,6 @@ static void note_submitted(void *arg, const char *instance_id, const struct tier
 START_TEST(what_is_told_is_what_left)
 {
     struct harness h;
-    struct tierce__live *live;
     harness_open(&h, &(struct harness_opts){.capacity = 10 * BLOCK_BYTES, .watermark = 0.5});
     ck_assert_int_eq(tierce__reclaimer_start(&reclaimer,
                                              &(struct tierce__reclaimer_opts){
@@ -237,16 +431,10 @@ START_TEST(what_is_told_is_what_left)
                                                  .submitted = note_submitted}),
                      0);
     store_each(&h, 0, 8);
-    touched_us = h.now_us + 1000000;
-    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
-    real_ops = live->space->ops;
-    touching_ops = *real_ops;
-    touching_ops.get = get_and_touch;
-    live->space->ops = &touching_ops;
+    touch_between(&h, 1);
     /* By the quota of the kind 0 and 2, by that of the group then 3. */
     ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 3);
-    live->space->ops = real_ops;
-    tierce__live_release(live);
+    touch_no_more(&h);
     ck_assert_uint_eq(submitted_count, 3);
     for (size_t i = 0; i < submitted_count; i++)
         ck_assert(!is_there(&h, submitted_keys[i]));
@@ -260,13 +448,22 @@ int main(void)
     Suite *suite = suite_create("reclaimer");
     TCase *t = tcase_create("reclaimer");
     tcase_add_test(t, what_was_not_read_leaves_first);
+    tcase_add_test(t, the_age_of_what_leaves_is_known);
     tcase_add_test(t, what_was_read_often_stays);
     tcase_add_test(t, what_is_too_old_leaves_below_the_watermark_too);
     tcase_add_test(t, leaves_leave_before_what_they_follow);
     tcase_add_test(t, an_index_that_is_nearly_full_gives_keys_up);
     tcase_add_test(t, each_kind_of_storage_has_its_own_limit);
-    tcase_add_test(t, instances_give_in_proportion_to_what_they_hold);
-    tcase_add_test(t, shares_that_are_no_whole_blocks_come_to_what_is_needed);
+    tcase_add_test(t, idle_instances_give_before_busy_ones);
+    tcase_add_test(t, a_sample_is_drawn_from_all_instances);
+    tcase_add_loop_test(t, a_group_without_a_watermark_stays_writable, 0, 2);
+    tcase_add_test(t, a_block_that_found_no_room_finds_some_later);
+    tcase_add_test(t, what_groups_share_is_reclaimed_from_all_of_them);
+    tcase_add_test(t, a_kind_above_its_quota_loses_locations_and_not_blocks);
+    tcase_add_test(t, changes_of_a_group_reach_open_instances);
+    tcase_add_test(t, an_instance_that_is_full_gives_its_own_keys_up);
+    tcase_add_test(t, frequencies_differ_beyond_any_small_count);
+    tcase_add_test(t, watermarks_that_are_no_share_are_rejected);
     tcase_add_test(t, what_is_told_is_what_left);
     suite_add_tcase(suite, t);
     return check_main(suite);

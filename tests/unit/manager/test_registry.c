@@ -5,6 +5,7 @@
 #include "check_main.h"
 #include "manager/account.h"
 #include "manager/registry.h"
+#include "manager/startup.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -510,11 +511,15 @@ START_TEST(test_startup)
     ck_assert_int_eq(tierce__registry_startup(registry, "{\"instance_group\":7}", why),
                      TIERCE_E_FORMAT);
     ck_assert_ptr_nonnull(strstr(why, "instance_group"));
-    ck_assert_int_eq(tierce__registry_startup(registry, NULL, why), 0);
+    ck_assert_int_eq(tierce__registry_startup(registry, NULL, why), TIERCE_E_CONFIG);
+    ck_assert_ptr_nonnull(strstr(why, "STATE_DIRECTORY"));
+    char *builtin = tierce__startup_builtin("/var/lib/\"t\"");
+    ck_assert_int_eq(tierce__registry_startup(registry, builtin, why), 0);
+    tierce__free(builtin);
     const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
     const struct tierce__storage *storage = tierce__catalog_storage(catalog, "nfs_01");
     const struct tierce__group *group = tierce__catalog_group(catalog, "default");
-    ck_assert_str_eq(storage->root_path, "/tmp/nfs/");
+    ck_assert_str_eq(storage->root_path, "/var/lib/\"t\"/nfs_01/");
     ck_assert_int_eq(storage->key_count_per_file, 8);
     ck_assert_int_eq(group->capacity_bytes, 30000000000);
     ck_assert_uint_eq(group->type_quota_count, 3);
@@ -524,6 +529,7 @@ START_TEST(test_startup)
     ck_assert_str_eq(group->global_quota_group_name, "default_quota_group");
     tierce__registry_release(registry, catalog);
     uint64_t version = tierce__registry_version(registry);
+    ck_assert_int_eq(tierce__registry_startup(registry, NULL, why), 0); /* none was needed */
     ck_assert_int_eq(tierce__registry_startup(registry,
                                               "{\"storage_config\":{\"type\":\"file\","
                                               "\"global_unique_name\":\"x\"}}",
@@ -688,7 +694,7 @@ START_TEST(test_readers_see_whole_catalogs)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("registry");
     TCase *tcase = tcase_create("registry");
@@ -715,5 +721,10 @@ int main(void)
     tcase_add_test(tcase, test_torture_files);
     tcase_add_test(tcase, test_readers_see_whole_catalogs);
     suite_add_tcase(suite, tcase);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main_at_once(make_suite);
 }

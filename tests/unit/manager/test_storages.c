@@ -89,6 +89,17 @@ static void open_quiet(void)
     ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
 }
 
+static void open_probing(const struct tierce__storage_ops *(*find)(enum tierce__storage_type),
+                         uint32_t timeout_ms)
+{
+    struct tierce__storages_opts opts = {.size = sizeof(opts),
+                                         .registry = registry,
+                                         .probe_interval_ms = 20,
+                                         .probe_timeout_ms = timeout_ms,
+                                         .find_ops = find};
+    ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
+}
+
 static const char *path_of(const char *name)
 {
     static char path[256];
@@ -174,6 +185,67 @@ START_TEST(test_never_leaves_the_root)
 }
 END_TEST
 
+/* Foreign files, folders and links in a storage: probes and deletions leave them as they are. */
+START_TEST(test_foreign_files_stay)
+{
+    enum { COUNT = 6 };
+    static const char *const kept[COUNT] = {"i/tp0/notes.txt", "i/tp0/link",
+                                            "i/tp0/folder",    "i/tp1",
+                                            "empty",           ".tierce-probe-0011223344556677"};
+    struct tierce__storage storage = nfs();
+    char target[128], text[8] = "";
+    snprintf(target, sizeof(target), "%s/target", folder);
+    FILE *file = fopen(target, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fputs("theirs", file) < 0, 0);
+    fclose(file);
+    make_file("i/tp0/a");
+    make_file("i/tp0/notes.txt");
+    make_file(".tierce-probe-0011223344556677");
+    ck_assert_int_eq(mkdir(path_of("i/tp0/folder"), 0700), 0);
+    ck_assert_int_eq(mkdir(path_of("empty"), 0700), 0);
+    ck_assert_int_eq(symlink(target, path_of("i/tp0/link")), 0);
+    ck_assert_int_eq(symlink(folder, path_of("i/tp1")), 0);
+    add(&storage);
+    open_probing(NULL, LONG_MS);
+    WAIT_FOR(state_of("nfs").is_probed);
+    ck_assert(state_of("nfs").is_well);
+    ck_assert_int_eq(delete_path(path_of("i/tp0/a")), 0);
+    /* A link or a folder that lies where a file of ours should be, and a link in its path. */
+    ck_assert_int_eq(delete_path(path_of("i/tp0/link")), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(delete_path(path_of("i/tp0/folder")), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(delete_path(path_of("i/tp1/target")), TIERCE_E_ARGUMENT);
+    ck_assert(!is_there("i/tp0/a"));
+    for (size_t i = 0; i < COUNT; i++)
+        ck_assert_msg(is_there(kept[i]), "%s", kept[i]);
+    file = fopen(target, "r");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_ptr_nonnull(fgets(text, sizeof(text), file));
+    fclose(file);
+    ck_assert_str_eq(text, "theirs");
+}
+END_TEST
+
+/* A root that is a link to nothing is not made: it may be a mount that is missing. */
+START_TEST(test_a_root_that_is_a_dead_link)
+{
+    struct tierce__storage storage = nfs();
+    char link[128], target[128];
+    struct stat st;
+    snprintf(link, sizeof(link), "%s/dead/", folder);
+    snprintf(target, sizeof(target), "%s/gone", folder);
+    storage.root_path = link;
+    link[strlen(link) - 1] = '\0';
+    ck_assert_int_eq(symlink(target, link), 0);
+    add(&storage);
+    open_probing(NULL, LONG_MS);
+    WAIT_FOR(!is_available("nfs"));
+    ck_assert_int_ne(lstat(target, &st), 0);
+    ck_assert_int_eq(lstat(link, &st), 0);
+    ck_assert(S_ISLNK(st.st_mode));
+}
+END_TEST
+
 START_TEST(test_deletes_many)
 {
     enum { COUNT = 50 };
@@ -244,17 +316,6 @@ START_TEST(test_others_are_not_reached)
 END_TEST
 
 /* ---- probes of real folders ------------------------------------------------------------------ */
-
-static void open_probing(const struct tierce__storage_ops *(*find)(enum tierce__storage_type),
-                         uint32_t timeout_ms)
-{
-    struct tierce__storages_opts opts = {.size = sizeof(opts),
-                                         .registry = registry,
-                                         .probe_interval_ms = 20,
-                                         .probe_timeout_ms = timeout_ms,
-                                         .find_ops = find};
-    ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
-}
 
 START_TEST(test_probes_a_folder)
 {
@@ -619,6 +680,8 @@ int main(void)
     tcase_set_timeout(tcase, 180);
     tcase_add_test(tcase, test_deletes_and_tidies);
     tcase_add_test(tcase, test_never_leaves_the_root);
+    tcase_add_test(tcase, test_foreign_files_stay);
+    tcase_add_test(tcase, test_a_root_that_is_a_dead_link);
     tcase_add_test(tcase, test_deletes_many);
     tcase_add_test(tcase, test_measures_files_and_nothing_else);
     tcase_add_test(tcase, test_others_are_not_reached);

@@ -8,12 +8,25 @@
 static struct node_harness h;
 static redisContext *redis;
 
-static void set_up(void)
+static void start(int argc, char *const *argv)
 {
-    harness_start(&h, 0, NULL);
+    harness_start(&h, argc, argv);
     redis = redisConnect("127.0.0.1", h.ports.resp);
     ck_assert_ptr_nonnull(redis);
     ck_assert_int_eq(redis->err, 0);
+}
+
+static void set_up(void)
+{
+    start(0, NULL);
+}
+
+static void set_up_long_host(void)
+{
+    char host[300];
+    snprintf(host, sizeof(host), "--listen.host=127.0.0.%0230d", 1); /* loopback all the same */
+    char *arguments[] = {host, (char *)"--listen.insecure=true"};
+    start(2, arguments);
 }
 
 static void tear_down(void)
@@ -84,6 +97,26 @@ START_TEST(test_a_pipeline)
 }
 END_TEST
 
+/* A line of CLIENT INFO is whole, however long the texts in it are. */
+START_TEST(test_long_texts_of_a_client)
+{
+    char name[64], end[200];
+    memset(name, 'n', sizeof(name) - 1);
+    name[63] = '\0';
+    expect(redisCommand(redis, "CLIENT SETNAME %s", name), REDIS_REPLY_STATUS, "OK", 0);
+    expect(redisCommand(redis, "CLIENT SETINFO LIB-NAME %s", name), REDIS_REPLY_STATUS, "OK", 0);
+    expect(redisCommand(redis, "CLIENT SETINFO LIB-VER %s", name), REDIS_REPLY_STATUS, "OK", 0);
+    redisReply *reply = redisCommand(redis, "CLIENT INFO");
+    ck_assert_ptr_nonnull(reply);
+    ck_assert_int_eq(reply->type, REDIS_REPLY_STRING);
+    size_t bytes = (size_t)snprintf(end, sizeof(end), " lib-name=%s lib-ver=%s\n", name, name);
+    ck_assert_uint_eq(strlen(reply->str), reply->len);
+    ck_assert_uint_gt(reply->len, bytes);
+    ck_assert_str_eq(reply->str + reply->len - bytes, end);
+    freeReplyObject(reply);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("node_hiredis");
@@ -92,6 +125,10 @@ static Suite *suite(void)
     tcase_add_test(t, test_commands);
     tcase_add_test(t, test_what_a_client_asks_first);
     tcase_add_test(t, test_a_pipeline);
+    suite_add_tcase(s, t);
+    t = tcase_create("long texts");
+    tcase_add_checked_fixture(t, set_up_long_host, tear_down);
+    tcase_add_test(t, test_long_texts_of_a_client);
     suite_add_tcase(s, t);
     return s;
 }

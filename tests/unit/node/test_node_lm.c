@@ -103,7 +103,7 @@ START_TEST(test_half_a_value_is_none)
     expect_code(TIERCE__LM_EXIST, "k", TIERCE__LM_FAIL);
     while (atomic_load(&h.node->connections_now) > 1)
         usleep(1000);
-    ck_assert_uint_eq(atomic_load(&h.node->incoming_bytes), 0);
+    ck_assert_uint_eq(tierce__uploads_bytes(&h.node->uploads), 0);
 }
 END_TEST
 

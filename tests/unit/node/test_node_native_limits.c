@@ -194,7 +194,7 @@ START_TEST(who_says_nothing_is_not_waited_for)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("node_native_limits");
     TCase *t = tcase_create("limits");
@@ -205,5 +205,10 @@ int main(void)
     tcase_add_test(t, chains_that_loads_hold_have_a_limit);
     tcase_add_test(t, who_says_nothing_is_not_waited_for);
     suite_add_tcase(suite, t);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main_at_once(make_suite);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
 #include "base/alloc.h"
+#include "base/notify.h"
 #include "node/config.h"
 #include "node/glob.h"
 #include "node/node.h"
-#include "node/notify.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -153,7 +153,7 @@ START_TEST(test_each_allocation_of_a_start_fails_once)
         tierce__node_stop(node);
         ck_assert_uint_eq(tierce__alloc_live(), live);
     }
-    ck_assert_uint_gt(nth, 100);
+    ck_assert_uint_gt(nth, 80);
     tierce__node_config_clear(&config);
     char command[64];
     snprintf(command, sizeof(command), "rm -rf %s", folder);

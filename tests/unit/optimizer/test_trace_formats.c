@@ -56,7 +56,7 @@ START_TEST(mooncake_bad_lines)
         {"{\"timestamp\": 5, \"timestamp\": 5, \"hash_ids\": [1]}", "\"timestamp\": comes twice"},
         {"{\"timestamp\": 5, \"hash_ids\": [1]} 7", "something stands behind the end"},
         {"{\"timestamp\": 5, \"hash_ids\": [1], \"x\": tru}", "is not true or false"},
-        {"{\"timestamp\": 5, \"hash_ids\": [1], \"x\": \"\\q\"}", "an escape that is none"},
+        {"{\"timestamp\": 5, \"hash_ids\": [1], \"x\": \"\\q\"}", "an invalid escape"},
         {"[1]", "is not an object"},
         {"7", "is not an object"},
         {"{", "is not a text"},
@@ -150,6 +150,7 @@ START_TEST(kvcm_log)
                 "read 1000 instance=a [18446744073709551611* 6* 7]\n"
                 "read 4000 instance=a [6 7*]\n"
                 "write 5000 instance=a [6 7 8]\n"
+                "read 6000 instance=a any [1]\n"
                 "read 7000 instance=a [4* 5* 6*]\n"
                 "write 103000 instance=a [9]\n" /* without an end: 100 ms */
                 "read 200000 instance=a []\n");
@@ -159,8 +160,99 @@ START_TEST(kvcm_log)
         NULL);
     /* The same session again: the first write stays without an end. */
     ck_assert_str_eq(dump->text, "write 4 instance=a [2]\nwrite 100001 instance=a [1]\n");
-    ck_assert_uint_eq(dump->report.skipped_lines, 2);
+    ck_assert_uint_eq(dump->report.skipped_lines, 1);
+    ck_assert_uint_eq(dump->report.joined_lines, 1);
+    ck_assert_uint_eq(dump->report.notices, 1);
     ck_assert_uint_eq(dump->report.lines, 5);
+}
+END_TEST
+
+/* As `tierce manager` writes them: a mask of what was there, and what a block is. */
+#define MASKED(time, session, keys, mask, more)                                                    \
+    "{\"source\":\"a\",\"type\":\"StartWriteCache\",\"trigger_time_us\":" time                     \
+    ",\"write_session_id\":\"" session "\",\"keys\":[" keys                                        \
+    "],\"tokens\":[],\"block_mask\":" mask more "}\n"
+#define ENDED(time, session, success)                                                              \
+    "{\"source\":\"a\",\"type\":\"FinishWriteCache\",\"trigger_time_us\":" time                    \
+    ",\"write_session_id\":\"" session "\",\"success_block\":" success "}\n"
+
+START_TEST(kvcm_log_of_writes_that_fail)
+{
+    static const struct {
+        const char *mask, *success, *wanted;
+    } cases[] = {
+        {"0", "4", "write 20 instance=a [1 2 3 4]\n"},
+        {"0", "0", "write 20 instance=a unstored=4 [1 2 3 4]\n"},
+        {"0", "3", "write 20 instance=a unstored=1 [1 2 3 4]\n"},
+        {"0", "[true,false,true,true]", "write 20 instance=a unstored=3 [1 2 3 4]\n"},
+        {"2", "2", "write 20 instance=a [1 2 3 4]\n"},
+        {"2", "1", "write 20 instance=a unstored=1 [1 2 3 4]\n"},
+        {"2", "0", "write 20 instance=a unstored=2 [1 2 3 4]\n"},
+        {"4", "0", "write 20 instance=a [1 2 3 4]\n"},
+        /* The session has to write 2 and 4. */
+        {"[true,false,true,false]", "[true,false]", "write 20 instance=a unstored=1 [1 2 3 4]\n"},
+        {"[true,false,true,false]", "[false,true]", "write 20 instance=a unstored=3 [1 2 3 4]\n"},
+        {"[true,false,true,false]", "2", "write 20 instance=a [1 2 3 4]\n"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[512];
+        snprintf(text, sizeof(text), MASKED("10", "s", "1,2,3,4", "%s", "") ENDED("20", "s", "%s"),
+                 cases[i].mask, cases[i].success);
+        const struct trace_dump *dump = trace_dump(text, NULL);
+        ck_assert_str_eq(dump->text, cases[i].wanted);
+        ck_assert_uint_eq(dump->report.joined_lines, 1);
+    }
+    /* One that never ended has written nothing; what was there before is there. */
+    ck_assert_str_eq(trace_dump(MASKED("10", "s", "1,2,3", "1", ""), NULL)->text,
+                     "write 100010 instance=a unstored=2 [1* 2 3]\n");
+}
+END_TEST
+
+START_TEST(kvcm_log_of_a_manager)
+{
+    const struct trace_dump *dump = trace_dump(
+        "{\"source\":\"a\",\"type\":\"GetCacheLocation\",\"trigger_time_us\":1,\"query_type\":"
+        "\"reverse_roll_sw_match\",\"keys\":[1,2],\"tokens\":[],\"block_mask\":0,\"sw_size\":2,"
+        "\"block_size\":16}\n"
+        "{\"source\":\"a\",\"type\":\"GetCacheLocation\",\"trigger_time_us\":2,\"query_type\":"
+        "\"prefix_match\",\"keys\":[1],\"tokens\":[7,7,7,7,7],\"block_mask\":0,\"sw_size\":-1,"
+        "\"block_size\":4}\n"
+        "{\"source\":\"a\",\"type\":\"GetCacheLocation\",\"trigger_time_us\":2,\"query_type\":"
+        "\"prefix_match\",\"keys\":[],\"tokens\":[7,7,7],\"block_mask\":0,\"block_size\":4}"
+        "\n" MASKED("3", "s", "1,2", "0", ",\"block_size\":16,\"block_bytes\":1024") ENDED(
+            "4", "s",
+            "2") "{\"source\":\"a\",\"component\":\"cache_reclaimer\",\"type\":"
+                 "\"CacheReclaimSubmit\","
+                 "\"trigger_time_us\":5,\"block_keys\":[1,2],\"location_ids\":[\"x\",\"y\"],"
+                 "\"delay_us\":100000}\n"
+                 "{\"source\":\"n\",\"component\":\"leader_elector\",\"type\":\"LeaderDemoted\","
+                 "\"trigger_time_us\":6}\n",
+        NULL);
+    ck_assert_str_eq(dump->text, "read 1 instance=a window=2 tokens=32+0 [1 2]\n"
+                                 "read 2 instance=a tokens=5+0 [1]\n"
+                                 "read 2 instance=a tokens=3+0 []\n"
+                                 "write 4 instance=a [1:1024 2:1024]\n"
+                                 "drop 5 instance=a [1 2]\n");
+    ck_assert_uint_eq(dump->report.lines, 7);
+    ck_assert_uint_eq(dump->report.requests, 5);
+    ck_assert_uint_eq(dump->report.joined_lines, 1);
+    ck_assert_uint_eq(dump->report.notices, 1);
+    ck_assert_uint_eq(dump->report.skipped_lines, 0);
+    ck_assert_uint_eq(dump->report.block_bytes, 1024);
+    dump = trace_dump(MASKED("1", "s", "1,2", "0", ",\"block_bytes\":[5,6]") ENDED("2", "s", "2"),
+                      NULL);
+    ck_assert_str_eq(dump->text, "write 2 instance=a [1:5 2:6]\n");
+    ck_assert_uint_eq(dump->report.block_bytes, 0);
+    check_bad(MASKED("1", "s", "1,2,3", "0",
+                     ",\"block_bytes\":[5,6]") MASKED("1", "s", "1", "0", ",\"block_bytes\":[-1]")
+                  LOOKUP("1", "nonsense", "1", "0") LOOKUP("1", "reverse_roll_sw_match", "1", "0")
+                      LOOKUP("1", "prefix_match", "1", "0"),
+              "kvcm-log",
+              "read 1 instance=a [1]\n"
+              "bad 1: \"block_bytes\" is neither one size nor one for each key\n"
+              "bad 2: \"block_bytes\": is not a size (column 139)\n"
+              "bad 3: \"query_type\" is none of prefix_match, batch_get and reverse_roll_sw_match\n"
+              "bad 4: \"sw_size\" is no window: it lies between 1 and 2^32 - 1\n");
 }
 END_TEST
 
@@ -458,6 +550,8 @@ int main(void)
     tcase_add_test(t, qwen);
     tcase_add_test(t, kvcm_log);
     tcase_add_test(t, kvcm_log_tokens_are_no_keys);
+    tcase_add_test(t, kvcm_log_of_writes_that_fail);
+    tcase_add_test(t, kvcm_log_of_a_manager);
     tcase_add_test(t, kvcm_schema);
     tcase_add_test(t, access_log);
     tcase_add_test(t, an_access_logs_request_is_one_turn);

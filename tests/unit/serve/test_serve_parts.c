@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "serve/addresses.h"
+#include "serve/call_private.h"
 #include "serve/grpc_text.h"
 #include "serve/listen.h"
 #include "serve/protobuf.h"
@@ -200,6 +201,85 @@ START_TEST(test_workers_have_a_limit_and_finish_what_waits)
     atomic_store(&gate, true);
     tierce__workers_destroy(workers);
     ck_assert_int_eq(atomic_load(&ran), taken);
+}
+END_TEST
+
+/* ---- deferred calls -------------------------------------------------------------------------- */
+
+/* A call of nobody's connection, with what becomes of it. */
+struct test_call {
+    struct tierce__call call;
+    struct tierce__shared shared;
+    struct tierce__route route;
+    int *state;
+    atomic_int served, replied, released;
+    uint32_t status;
+};
+
+static struct test_call test_call;
+
+static void test_reply(struct tierce__call *call, const struct tierce__reply *reply)
+{
+    (void)call;
+    test_call.status = reply->status;
+    atomic_fetch_add(&test_call.replied, 1);
+}
+
+static void test_destroy(struct tierce__call *call)
+{
+    (void)call;
+}
+
+static void test_release(void *state)
+{
+    ck_assert_ptr_eq(state, test_call.state);
+    atomic_fetch_add(&test_call.released, 1);
+}
+
+/* Leaves its state the first time; takes and releases it the second time. */
+static void test_serve(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    if (atomic_fetch_add(&test_call.served, 1) == 0) {
+        ck_assert_ptr_null(tierce__call_take_state(call));
+        tierce__call_defer_with(call, test_call.state, 100, test_release);
+        return;
+    }
+    test_release(tierce__call_take_state(call));
+    ck_assert_ptr_null(tierce__call_take_state(call));
+    tierce__call_reply(call, &(struct tierce__reply){.status = TIERCE__GRPC_OK});
+}
+
+/* Served, or dropped on the way; all workers have ended. */
+static void run_test_call(size_t held_max, bool is_over)
+{
+    static const struct tierce__call_ops ops = {.reply = test_reply, .destroy = test_destroy};
+    static int state;
+    test_call = (struct test_call){.state = &state};
+    test_call.shared.held_bytes_max = held_max;
+    test_call.route = (struct tierce__route){.serve = test_serve};
+    ck_assert_int_eq(tierce__workers_create(&test_call.shared.workers, 1, 10), 0);
+    tierce__call_init(&test_call.call, &ops, &test_call.shared);
+    test_call.call.route = &test_call.route;
+    test_call.call.is_over = is_over;
+    tierce__call_dispatch(&test_call.call);
+    tierce__workers_destroy(test_call.shared.workers);
+    tierce__call_drop(&test_call.call);
+    ck_assert_int_eq(atomic_load(&test_call.replied), 1);
+    ck_assert_int_eq(atomic_load(&test_call.released), 1);
+    ck_assert_uint_eq(test_call.shared.held_bytes, 0);
+}
+
+START_TEST(test_a_deferred_call_keeps_its_state)
+{
+    run_test_call(100, false);
+    ck_assert_int_eq(atomic_load(&test_call.served), 2);
+    ck_assert_uint_eq(test_call.status, TIERCE__GRPC_OK);
+    run_test_call(100, true); /* over before its turn */
+    ck_assert_int_eq(atomic_load(&test_call.served), 1);
+    run_test_call(99, false); /* more than may be held */
+    ck_assert_int_eq(atomic_load(&test_call.served), 1);
+    ck_assert_uint_eq(test_call.status, TIERCE__GRPC_RESOURCE_EXHAUSTED);
 }
 END_TEST
 
@@ -414,6 +494,7 @@ int main(void)
     tcase_add_test(tests, test_content_types);
     tcase_add_test(tests, test_routes);
     tcase_add_test(tests, test_workers_have_a_limit_and_finish_what_waits);
+    tcase_add_test(tests, test_a_deferred_call_keeps_its_state);
     tcase_add_test(tests, test_protobuf_fields);
     tcase_add_test(tests, test_peers);
     tcase_add_test(tests, test_accepting_without_descriptors);

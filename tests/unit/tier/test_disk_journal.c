@@ -558,6 +558,22 @@ START_TEST(a_journal_forged_at_random)
 }
 END_TEST
 
+/* A page whose sum fits says that its store has more slots than any store can have. */
+START_TEST(an_impossible_capacity_costs_the_records_of_its_page)
+{
+    make_store();
+    size_t bytes;
+    uint8_t *journal = load(&bytes);
+    journal[40 + 5] = 1; /* of the capacity */
+    reseal(journal);
+    put_file(journal, bytes);
+    damages = 0;
+    ck_assert_uint_gt(open_damaged(), 0);
+    ck_assert_uint_eq(damages, 1);
+    store_parts_end(&s);
+}
+END_TEST
+
 START_TEST(a_newer_version_is_left_alone)
 {
     make_store();
@@ -594,7 +610,7 @@ START_TEST(data_that_is_missing_is_not_served)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
     Suite *suite = suite_create("disk_journal");
     TCase *t = tcase_create("disk_journal");
@@ -611,8 +627,14 @@ int main(void)
     tcase_add_test(t, one_bad_bit_costs_the_records_of_its_page);
     tcase_add_test(t, a_journal_damaged_at_random);
     tcase_add_test(t, a_journal_forged_at_random);
+    tcase_add_test(t, an_impossible_capacity_costs_the_records_of_its_page);
     tcase_add_test(t, a_newer_version_is_left_alone);
     tcase_add_test(t, data_that_is_missing_is_not_served);
     suite_add_tcase(suite, t);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main_at_once(make_suite);
 }

@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
+#include "test_random.h"
 #include "tier/memory.h"
 
 #include <errno.h>
@@ -413,7 +414,7 @@ START_TEST(a_put_races_with_releases_by_others)
     pthread_t thread;
     start(0);
     ck_assert_int_eq(pthread_create(&thread, NULL, release_passed, NULL), 0);
-    for (unsigned i = 0; i < 20000; i++) {
+    for (unsigned i = 0; i < 5000 * test_scale(); i++) {
         struct tierce__buf *buf = alloc();
         tierce__buf_acquire(buf);
         pass(buf);
@@ -521,7 +522,7 @@ START_TEST(closing_races_with_the_last_release)
 {
     pthread_t thread;
     ck_assert_int_eq(pthread_create(&thread, NULL, release_passed, NULL), 0);
-    for (unsigned i = 0; i < 300; i++) {
+    for (unsigned i = 0; i < 100 * test_scale(); i++) {
         start(4);
         ck_assert_int_eq(put(1), 0);
         ck_assert_int_eq(put(2), 0);

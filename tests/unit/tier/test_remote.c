@@ -161,6 +161,112 @@ START_TEST(what_the_store_has_is_not_sent_again)
 }
 END_TEST
 
+/* ---- what the store has said ---- */
+
+enum { RUN = 4 }; /* keys 1 .. RUN, one after the other */
+
+static struct tierce__tier_req look_up(enum tierce__tier_recall recall)
+{
+    static struct tierce__key keys[RUN];
+    for (unsigned i = 0; i < RUN; i++)
+        keys[i] = key_of(i + 1);
+    struct call *call = make(TIERCE__TIER_LOOKUP, 1);
+    call->req.keys = keys;
+    call->req.key_count = RUN;
+    call->req.recall = recall;
+    ck_assert_uint_eq(submit(call)->done, 1);
+    return call->req;
+}
+
+static void check_recalled(int status, size_t found)
+{
+    unsigned asked = store_connector_count(store, TIERCE__CONNECTOR_EXISTS);
+    struct tierce__tier_req req = look_up(TIERCE__RECALL_ONLY);
+    ck_assert_int_eq(req.status, status);
+    ck_assert_uint_eq(req.found, found);
+    ck_assert(req.recalled);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_EXISTS), asked);
+}
+
+START_TEST(an_answer_in_part_counts_and_is_remembered)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    for (unsigned n = 1; n < RUN; n++)
+        check(put(n), 0);
+    check(submit(make(TIERCE__TIER_DELETE, RUN)), 0);
+    struct call *clear = make(TIERCE__TIER_CLEAR, 0);
+    clear->key.ns = ns[1]; /* nothing, but all is forgotten */
+    check(submit(clear), 0);
+    check_recalled(TIERCE_E_DEADLINE, 0);
+    /* The store has looked, and says so after the deadline: what it found is certain. */
+    store_connector_fail(store, TIERCE__CONNECTOR_EXISTS, TIERCE_E_DEADLINE, 1, true);
+    struct tierce__tier_req req = look_up(TIERCE__RECALL_FIRST);
+    ck_assert_int_eq(req.status, TIERCE_E_DEADLINE);
+    ck_assert_uint_eq(req.found, RUN - 1);
+    ck_assert(!req.recalled);
+    check_recalled(TIERCE_E_DEADLINE, RUN - 1);
+    /* Only the rest is asked for. */
+    req = look_up(TIERCE__RECALL_FIRST);
+    ck_assert_int_eq(req.status, 0);
+    ck_assert_uint_eq(req.found, RUN - 1);
+    check_recalled(0, RUN - 1);
+    /* Or all of it. */
+    unsigned asked = store_connector_count(store, TIERCE__CONNECTOR_EXISTS);
+    req = look_up(TIERCE__RECALL_NOTHING);
+    ck_assert(req.status == 0 && req.found == RUN - 1 && !req.recalled);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__CONNECTOR_EXISTS), asked + 1);
+    close_tier();
+}
+END_TEST
+
+START_TEST(what_this_process_does_is_known_at_once)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    struct tierce__tier_req req = look_up(TIERCE__RECALL_FIRST);
+    ck_assert(req.status == 0 && req.found == 0);
+    check_recalled(0, 0);
+    for (unsigned n = 1; n <= RUN; n++)
+        check(put(n), 0);
+    check_recalled(0, RUN);
+    check(submit(make(TIERCE__TIER_DELETE, 3)), 0);
+    check_recalled(0, 2);
+    check(submit(make(TIERCE__TIER_CLEAR, 0)), 0);
+    check_recalled(TIERCE_E_DEADLINE, 0);
+    close_tier();
+}
+END_TEST
+
+START_TEST(a_read_that_misses_is_remembered)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    for (unsigned n = 1; n <= RUN; n++)
+        check(put(n), 0);
+    store_connector_fail(store, TIERCE__CONNECTOR_GET, TIERCE_E_MISS, 1, false);
+    struct call *call = make(TIERCE__TIER_GET, 2);
+    ck_assert_int_eq(tierce__pool_alloc(pool, &call->req.buf, BYTES), 0);
+    call->req.length = BYTES;
+    check(submit(call), TIERCE_E_MISS);
+    check_recalled(0, 1);
+    close_tier();
+}
+END_TEST
+
+START_TEST(a_no_is_believed_for_a_second_only)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    check(put(1), 0);
+    struct tierce__tier_req req = look_up(TIERCE__RECALL_FIRST);
+    ck_assert(req.status == 0 && req.found == 1);
+    check_recalled(0, 1);
+    uint64_t give_up_ns = tierce__deadline_in_ms(30000);
+    for (call_count = 1; req.status == 0 && tierce__now_ns() < give_up_ns; call_count = 1)
+        req = look_up(TIERCE__RECALL_ONLY);
+    ck_assert_int_eq(req.status, TIERCE_E_DEADLINE);
+    ck_assert_uint_eq(req.found, 1); /* a yes is believed for longer */
+    close_tier();
+}
+END_TEST
+
 START_TEST(a_suffix_goes_with_its_prefix)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
@@ -607,6 +713,10 @@ int main(void)
     Suite *suite = suite_create("remote");
     TCase *t = tcase_create("remote");
     tcase_add_test(t, what_the_store_has_is_not_sent_again);
+    tcase_add_test(t, an_answer_in_part_counts_and_is_remembered);
+    tcase_add_test(t, what_this_process_does_is_known_at_once);
+    tcase_add_test(t, a_read_that_misses_is_remembered);
+    tcase_add_test(t, a_no_is_believed_for_a_second_only);
     tcase_add_test(t, a_suffix_goes_with_its_prefix);
     tcase_add_test(t, a_prefix_of_another_process_is_asked_for);
     tcase_add_test(t, the_queue_is_bounded);

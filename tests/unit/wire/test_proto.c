@@ -139,6 +139,23 @@ START_TEST(test_reasons)
 }
 END_TEST
 
+START_TEST(test_a_text_has_a_largest_size)
+{
+    Admin__InstanceGroup group = ADMIN__INSTANCE_GROUP__INIT;
+    char *whole = NULL, *text = NULL;
+    size_t bytes = 0, again = 0;
+    ck_assert_int_eq(tierce__proto_json_print(&whole, &bytes, &group.base), 0);
+    ck_assert_int_eq(tierce__proto_json_print_max(&text, &again, bytes - 1, &group.base),
+                     TIERCE_E_LIMIT);
+    ck_assert_ptr_null(text);
+    ck_assert_int_eq(tierce__proto_json_print_max(&text, &again, bytes, &group.base), 0);
+    ck_assert_str_eq(text, whole);
+    ck_assert_uint_eq(again, bytes);
+    tierce__free(whole);
+    tierce__free(text);
+}
+END_TEST
+
 /* What a handler makes of foreign bytes does not leave. */
 START_TEST(test_no_utf8_leaves)
 {
@@ -246,6 +263,7 @@ int main(void)
     tcase_add_test(tests, test_reply_with_its_own_memory);
     tcase_add_test(tests, test_empty);
     tcase_add_test(tests, test_reasons);
+    tcase_add_test(tests, test_a_text_has_a_largest_size);
     tcase_add_test(tests, test_no_utf8_leaves);
     tcase_add_test(tests, test_no_utf8_comes);
     tcase_add_test(tests, test_no_memory);

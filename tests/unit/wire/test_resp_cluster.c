@@ -95,8 +95,7 @@ static void set_up(void)
     for (int i = 0; i < NODES; i++) {
         struct tierce__resp_opts opts;
         servers[i] = (struct redis_server){.port = server_free_port()};
-        snprintf(servers[i].dir, sizeof(servers[i].dir), "/tmp/tierce-redis-XXXXXX");
-        ck_assert_ptr_nonnull(mkdtemp(servers[i].dir));
+        ck_assert(server_folder(servers[i].dir));
         snprintf(buses[i], sizeof(buses[i]), "%u", (unsigned)server_free_port());
         ck_assert(start_node(i));
         opts = opts_of(i);
@@ -330,12 +329,8 @@ START_TEST(test_no_cluster)
 }
 END_TEST
 
-int main(void)
+static Suite *make_suite(void)
 {
-    if (!redis_is_there()) {
-        fprintf(stderr, "redis-server is not installed\n");
-        return 77;
-    }
     Suite *suite = suite_create("resp_cluster");
     TCase *tests = tcase_create("cluster");
     tcase_set_timeout(tests, 60);
@@ -350,5 +345,14 @@ int main(void)
     tcase_add_test(tests, test_slots);
     tcase_add_test(tests, test_no_cluster);
     suite_add_tcase(suite, tests);
-    return check_main(suite);
+    return suite;
+}
+
+int main(void)
+{
+    if (!redis_is_there()) {
+        fprintf(stderr, "redis-server is not installed\n");
+        return 77;
+    }
+    return check_main_at_once(make_suite);
 }

@@ -335,6 +335,7 @@ START_TEST(test_uri_of_a_node)
         ck_assert_pstr_eq(uri.opts.password, nodes[i].token);
         ck_assert_str_eq(uri.opts.host, nodes[i].host);
         ck_assert_msg(uri.opts.tls == nodes[i].tls, "%s", nodes[i].text);
+        ck_assert_uint_eq(uri.opts.port, strstr(nodes[i].text, ":7") != NULL ? 7 : 6494);
         ck_assert(!uri.is_cluster && !uri.is_sentinel);
         tierce__resp_uri_clear(&uri);
     }

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/asks.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "engine/engine_private.h"
+
+/* Questions that one search asks a store: one for a store that answers at once, others where it
+ * shared a question about a prompt that parts from its own, or where another store had the chunks
+ * that this one lacks. */
+#define QUESTIONS_MAX 4
+/* For what a store has said by the deadline to get here. */
+#define GRACE_NS (20 * TIERCE__MS_NS)
+
+struct ask {
+    struct tierce__list node;
+    struct tierce_engine *engine;
+    size_t rung;
+    /* Under the lock. */
+    bool is_patient; /* the second attempt, with timeout.load */
+    bool is_over;
+    int status;
+    uint32_t refs; /* of waiting lookups, and of the query itself until it ends */
+    struct tierce__tier_req req;
+    size_t count;
+    struct tierce__key keys[];
+};
+
+void tierce__asks_init(struct tierce__asks *asks)
+{
+    tierce__lock_init(&asks->lock, TIERCE__LOCK_ASKS);
+    tierce__cond_init(&asks->changed);
+    tierce__list_init(&asks->list);
+}
+
+void tierce__asks_fini(struct tierce__asks *asks)
+{
+    TIERCE_ASSERT(tierce__list_empty(&asks->list));
+    tierce__cond_fini(&asks->changed);
+    tierce__lock_fini(&asks->lock);
+}
+
+static struct ask *ask_of(struct tierce__list *node)
+{
+    return TIERCE__CONTAINER_OF(node, struct ask, node);
+}
+
+/* Under the lock. */
+static void release(struct ask *ask)
+{
+    if (--ask->refs == 0)
+        tierce__free(ask);
+}
+
+static void end(struct ask *ask, int status)
+{
+    struct tierce__asks *asks = &ask->engine->asks;
+    tierce__lock_take(&asks->lock);
+    tierce__list_remove(&ask->node);
+    asks->count--;
+    ask->is_over = true;
+    ask->status = status;
+    tierce__cond_broadcast(&asks->changed);
+    release(ask);
+    tierce__lock_drop(&asks->lock);
+}
+
+static void answered(struct tierce__tier_req *req);
+
+/* Queries the keys from `first` on. */
+static void submit(struct ask *ask, size_t first, uint64_t deadline_ns)
+{
+    ask->req = (struct tierce__tier_req){.op = TIERCE__TIER_LOOKUP,
+                                         .deadline_ns = deadline_ns,
+                                         .done = answered,
+                                         .arg = ask,
+                                         .keys = ask->keys + first,
+                                         .key_count = ask->count - first,
+                                         .recall = TIERCE__RECALL_FIRST};
+    if (!tierce__storage_submit(ask->engine, ask->rung, &ask->req))
+        end(ask, TIERCE_E_DOWN);
+}
+
+/* Whether to query once more. */
+static bool becomes_patient(struct ask *ask)
+{
+    struct tierce__asks *asks = &ask->engine->asks;
+    tierce__lock_take(&asks->lock);
+    bool becomes = !ask->is_patient;
+    ask->is_patient = true;
+    tierce__cond_broadcast(&asks->changed);
+    tierce__lock_drop(&asks->lock);
+    return becomes;
+}
+
+static void answered(struct tierce__tier_req *req)
+{
+    struct ask *ask = req->arg;
+    size_t first = (size_t)(req->keys - ask->keys) + req->found;
+    tierce__storage_note(ask->engine, ask->rung, req);
+    if (req->status == TIERCE_E_DEADLINE && becomes_patient(ask))
+        submit(ask, first, tierce__ask_patience(ask->engine));
+    else
+        end(ask, req->status);
+}
+
+uint64_t tierce__ask_patience(const struct tierce_engine *engine)
+{
+    /* Slightly more than timeout.load, so that a store without an answer in this time counts as
+     * failed. */
+    return tierce__deadline_in_ms(engine->settings.load_ms) + TIERCE__MS_NS;
+}
+
+/* The query in progress that contains this key, or NULL. Under the lock. */
+static struct ask *find_ask(struct tierce__asks *asks, size_t rung, const struct tierce__key *key)
+{
+    TIERCE__LIST_FOR_EACH (it, &asks->list) {
+        struct ask *ask = ask_of(it);
+        for (size_t i = 0; ask->rung == rung && i < ask->count; i++) {
+            if (tierce__key_equal(&ask->keys[i], key))
+                return ask;
+        }
+    }
+    return NULL;
+}
+
+/* A reference to the query that contains keys[0]; NULL: too many queries, or no memory. */
+static struct ask *join_or_ask(struct tierce_engine *engine, size_t rung,
+                               const struct tierce__key *keys, size_t count, uint64_t deadline_ns)
+{
+    struct tierce__asks *asks = &engine->asks;
+    struct ask *fresh = tierce__alloc(sizeof(*fresh) + count * sizeof(fresh->keys[0])), *ask;
+    tierce__lock_take(&asks->lock);
+    ask = find_ask(asks, rung, &keys[0]);
+    bool asks_now = ask == NULL && fresh != NULL && asks->count < TIERCE__ASKS_MAX;
+    if (asks_now) {
+        ask = fresh;
+        *ask = (struct ask){.engine = engine, .rung = rung, .refs = 1, .count = count};
+        memcpy(ask->keys, keys, count * sizeof(keys[0]));
+        tierce__list_push_back(&asks->list, &ask->node);
+        asks->count++;
+    }
+    if (ask != NULL)
+        ask->refs++;
+    tierce__lock_drop(&asks->lock);
+    if (asks_now)
+        submit(ask, 0, deadline_ns);
+    else
+        tierce__free(fresh);
+    return ask;
+}
+
+static bool is_pending(struct tierce_engine *engine, size_t rung, const struct tierce__key *key)
+{
+    tierce__lock_take(&engine->asks.lock);
+    bool is = find_ask(&engine->asks, rung, key) != NULL;
+    tierce__lock_drop(&engine->asks.lock);
+    return is;
+}
+
+/* ---- a search of several stores ---- */
+
+/* A store while it is searched. */
+struct store {
+    struct ask *ask; /* a question that is waited for, with a reference; or NULL */
+    unsigned asked;  /* questions so far */
+    int status;      /* of the next key: 0, the store does not have it; TIERCE_E_DEADLINE, it has
+                        not said; or why it is not asked */
+    int failure;     /* status of keys without an answer, after a failed query */
+};
+
+struct search {
+    struct tierce_engine *engine;
+    const struct tierce__search *wanted;
+    const struct tierce__key *keys;
+    size_t count;
+    size_t at; /* leading keys that some store has */
+    struct store stores[TIERCE__TIERS_MAX];
+    uint64_t question_ns; /* the deadline of questions */
+    bool waits;           /* until the deadline of the search */
+    bool is_late;         /* that has passed */
+};
+
+static bool searches(const struct search *s, size_t rung)
+{
+    return (s->wanted->rungs & 1u << rung) != 0;
+}
+
+/* Uses remembered answers of the store for the next keys. Returns whether it has some of them. */
+static bool recall_store(struct search *s, size_t rung)
+{
+    struct store *store = &s->stores[rung];
+    size_t found = tierce__storage_recall(
+        s->engine, rung, s->keys + s->at, s->count - s->at,
+        s->wanted->believes_old ? TIERCE__RECALL_OLD : TIERCE__RECALL_ONLY, &store->status);
+    if (store->status == TIERCE_E_DEADLINE && store->failure < 0)
+        store->status = store->failure;
+    if (s->wanted->places != NULL)
+        memset(s->wanted->places + s->at, (int)rung, found);
+    s->at += found;
+    return found > 0;
+}
+
+/* Goes on from store to store as far as their answers reach. */
+static void recall(struct search *s)
+{
+    bool moved;
+    do {
+        moved = false;
+        for (size_t rung = 0; rung < s->engine->rung_count && s->at < s->count; rung++)
+            moved |= searches(s, rung) && recall_store(s, rung);
+    } while (moved && s->at < s->count);
+}
+
+/* Asks all stores that have not said whether they have the next key. Returns whether there is
+ * anything to wait for. */
+static bool ask_stores(struct search *s)
+{
+    bool waits = false;
+    for (size_t rung = 0; rung < s->engine->rung_count; rung++) {
+        struct store *store = &s->stores[rung];
+        if (!searches(s, rung))
+            continue;
+        if (store->ask == NULL && store->status == TIERCE_E_DEADLINE && store->failure == 0 &&
+            store->asked < QUESTIONS_MAX) {
+            store->asked++;
+            store->ask =
+                join_or_ask(s->engine, rung, s->keys + s->at, s->count - s->at, s->question_ns);
+        }
+        waits |= store->ask != NULL;
+    }
+    return waits;
+}
+
+/* Whether a store has answered. Under the lock. */
+static bool any_over(const struct search *s)
+{
+    bool any = false;
+    for (size_t rung = 0; rung < s->engine->rung_count; rung++)
+        any |= s->stores[rung].ask != NULL && s->stores[rung].ask->is_over;
+    return any;
+}
+
+/* Whether a store's answer in part is still to come. Under the lock. */
+static bool any_due(const struct search *s)
+{
+    bool any = false;
+    for (size_t rung = 0; rung < s->engine->rung_count; rung++) {
+        const struct ask *ask = s->stores[rung].ask;
+        any |= ask != NULL && !ask->is_over && !ask->is_patient;
+    }
+    return any;
+}
+
+/* Ends the references on questions: on those that are over, or on all. Under the lock. */
+static void take_answers(struct search *s, bool all)
+{
+    for (size_t rung = 0; rung < s->engine->rung_count; rung++) {
+        struct store *store = &s->stores[rung];
+        if (store->ask == NULL || !(all || store->ask->is_over))
+            continue;
+        if (store->ask->is_over)
+            store->failure = store->ask->status;
+        release(store->ask);
+        store->ask = NULL;
+    }
+}
+
+/* Until the first answer, or the deadline. */
+static void wait_for_stores(struct search *s)
+{
+    struct tierce__asks *asks = &s->engine->asks;
+    uint64_t deadline_ns = s->wanted->deadline_ns;
+    tierce__lock_take(&asks->lock);
+    while (s->waits && !any_over(s) && tierce__cond_wait(&asks->changed, &asks->lock, deadline_ns))
+        ;
+    s->is_late = !any_over(s);
+    /* The first answers in part are due now. */
+    while (s->waits && s->is_late && any_due(s) &&
+           tierce__cond_wait(&asks->changed, &asks->lock, deadline_ns + GRACE_NS))
+        ;
+    take_answers(s, s->is_late);
+    tierce__lock_drop(&asks->lock);
+}
+
+static void end_search(struct search *s)
+{
+    tierce__lock_take(&s->engine->asks.lock);
+    take_answers(s, true);
+    tierce__lock_drop(&s->engine->asks.lock);
+}
+
+/* Why there is no more: the store that may still say so counts for more than one that was not
+ * asked. */
+static struct tierce__unasked judge(const struct search *s)
+{
+    struct tierce__unasked out = {0};
+    for (size_t rung = 0; rung < s->engine->rung_count && s->at < s->count; rung++) {
+        int status = s->stores[rung].status;
+        if (!searches(s, rung) || status == 0 || out.pending)
+            continue;
+        out = (struct tierce__unasked){.rung = rung,
+                                       .status = status,
+                                       .pending = status == TIERCE_E_DEADLINE &&
+                                                  is_pending(s->engine, rung, s->keys + s->at)};
+    }
+    return out;
+}
+
+size_t tierce__ask_stores(struct tierce_engine *engine, struct tierce__search *wanted,
+                          const struct tierce__key *keys, size_t count)
+{
+    struct search s = {.engine = engine,
+                       .wanted = wanted,
+                       .keys = keys,
+                       .count = count,
+                       .question_ns = wanted->deadline_ns,
+                       .waits = tierce__now_ns() < wanted->deadline_ns};
+    if (!s.waits) /* the questions have the time of a lookup all the same */
+        s.question_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    recall(&s);
+    while (s.at < count && !s.is_late && ask_stores(&s)) {
+        wait_for_stores(&s);
+        recall(&s);
+    }
+    end_search(&s);
+    wanted->unasked = judge(&s);
+    return s.at;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_ASKS_H
+#define TIERCE_ENGINE_ASKS_H
+
+#include "base/list.h"
+#include "base/lock.h"
+#include "tier/tier.h"
+
+/*
+ * Queries to remote stores on behalf of lookups. A query outlives the lookups that wait for it. Its
+ * deadline is timeout.lookup; the keys that the store has not answered by then are queried once
+ * more with timeout.load. The tier remembers the answers (TIERCE__RECALL_ONLY), so that the next
+ * lookup of the same prompt has them at once. A lookup whose next key is in a query already waits
+ * for that query instead of sending another.
+ *
+ * Lock: ASKS; no tier is called under it. Thread: any.
+ */
+
+struct tierce_engine;
+struct tierce__search;
+
+struct tierce__asks {
+    struct tierce__lock lock; /* ASKS */
+    struct tierce__cond changed;
+    struct tierce__list list;
+    size_t count;
+};
+
+#define TIERCE__ASKS_MAX 256u
+
+void tierce__asks_init(struct tierce__asks *asks);
+/* Call after the tiers are closed, when all queries have been answered. */
+void tierce__asks_fini(struct tierce__asks *asks);
+
+/* The deadline of a question that is asked for the second time. */
+uint64_t tierce__ask_patience(const struct tierce_engine *engine);
+
+/*
+ * How many leading keys the remote stores have that the search names, all of which are
+ * TIERCE__TIER_SHARED. All are asked at the same time, and one goes on where another ends. Returns
+ * once the keys that were answered for are all or no store can have more, so that a store that is
+ * slow or dead costs no time while others have all; at the search's deadline at the latest, and at
+ * once where that has passed. Sets the search's places and unasked. [borrow for the call] keys.
+ */
+size_t tierce__ask_stores(struct tierce_engine *engine, struct tierce__search *wanted,
+                          const struct tierce__key *keys, size_t count);
+
+#endif

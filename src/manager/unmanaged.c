@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/unmanaged.h"
+
+#include "base/log.h"
+
+#include <stdio.h>
+
+#define STAYS                                                                                      \
+    "reclaiming there empties the index only, and the bytes stay until their owner deletes them"
+
+const char *tierce__storage_status(const struct tierce__storage_state *state)
+{
+    if (!state->is_enabled)
+        return "disabled";
+    if (!state->is_managed)
+        return "unmanaged";
+    return state->is_well ? "well" : "unwell";
+}
+
+void tierce__storage_warning(char out[TIERCE__WARNING_BYTES],
+                             const struct tierce__storages *storages,
+                             const struct tierce__storage *storage)
+{
+    out[0] = '\0';
+    if (storage->capacity_bytes == 0 || tierce__storages_is_managed(storages, storage->type))
+        return;
+    snprintf(out, TIERCE__WARNING_BYTES,
+             "capacity_bytes of storage %.60s (%s) is over a storage that is unmanaged: " STAYS,
+             storage->name, tierce__storage_type_name(storage->type));
+}
+
+/* Returns the kind of a type quota that covers unmanaged storages, or NULL. */
+static const char *find_kind(const struct tierce__storages *storages,
+                             const struct tierce__group *group)
+{
+    for (size_t i = 0; i < group->type_quota_count; i++) {
+        if (!tierce__storages_is_managed(storages, group->type_quotas[i].type))
+            return tierce__storage_type_name(group->type_quotas[i].type);
+    }
+    return NULL;
+}
+
+/* Returns the group's first unmanaged storage, or NULL. */
+static const char *find_candidate(const struct tierce__storages *storages,
+                                  const struct tierce__catalog *catalog,
+                                  const struct tierce__group *group)
+{
+    for (size_t i = 0; i < group->storage_candidate_count; i++) {
+        const struct tierce__storage *storage =
+            tierce__catalog_storage(catalog, group->storage_candidates[i]);
+        if (storage != NULL && !tierce__storages_is_managed(storages, storage->type))
+            return storage->name;
+    }
+    return NULL;
+}
+
+void tierce__group_warning(char out[TIERCE__WARNING_BYTES], const struct tierce__storages *storages,
+                           const struct tierce__catalog *catalog, const struct tierce__group *group)
+{
+    const char *kind = find_kind(storages, group);
+    const char *candidate = find_candidate(storages, catalog, group);
+    out[0] = '\0';
+    if (kind != NULL)
+        snprintf(out, TIERCE__WARNING_BYTES,
+                 "quota_config of instance group %.60s is over storages (%s) that are "
+                 "unmanaged: " STAYS,
+                 group->name, kind);
+    else if (candidate != NULL)
+        snprintf(out, TIERCE__WARNING_BYTES,
+                 "quota of instance group %.60s is over storage %.60s, which is unmanaged: " STAYS,
+                 group->name, candidate);
+}
+
+void tierce__unmanaged_log(const struct tierce__storages *storages,
+                           const struct tierce__catalog *catalog)
+{
+    char text[TIERCE__WARNING_BYTES];
+    size_t count;
+    const struct tierce__storage *all = tierce__catalog_storages(catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        tierce__storage_warning(text, storages, &all[i]);
+        if (text[0] != '\0')
+            tierce__log(TIERCE_LOG_WARN, "manager.quota_unmanaged", "%s", text);
+    }
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        tierce__group_warning(text, storages, catalog, &groups[i]);
+        if (text[0] != '\0')
+            tierce__log(TIERCE_LOG_WARN, "manager.quota_unmanaged", "%s", text);
+    }
+}

@@ -1,0 +1,28 @@
+# Labels that say more than what kind of test it is; see SELECTED in tools/run_tests.
+
+# Run once, without a sanitizer: nothing of ours in C runs in them, or a sanitizer would be in the way.
+set(TIERCE_TESTS_PLAIN test_layers test_setup test_install)
+
+# Without threads of their own or of ours: the thread sanitizer has nothing to see in them.
+set(TIERCE_TESTS_SINGLE
+    test_arena test_base test_chain test_chunk_header test_cli_basics test_cli_doctor
+    test_cli_optimize test_cli_optimize_money test_cli_optimize_sim test_cli_report
+    test_cli_trace test_config test_copy_sum test_deadlines test_engine_config test_fingerprint
+    test_grpc_frame test_index test_intern test_json test_key_text test_kvcm test_lm
+    test_lmcache_hash test_manager_config test_model test_namespace test_open test_paged
+    test_policy_conformance test_policy_lru test_profiles test_prometheus test_prop_curve
+    test_prop_flat test_prop_index test_prop_key test_prop_kvcm test_prop_policy
+    test_prop_replay test_prop_space test_prop_tiers test_prop_trace_write
+    test_proto
+    test_reclaimer test_record test_resp_cluster test_resp_parse test_resp_request test_rpcs
+    test_s3_parts test_serve_torture test_sha256 test_siblings test_sim_manager test_slots test_space
+    test_spans
+    test_storage_redis test_trace_conformance test_trace_formats test_trace_input
+    test_trace_order test_url test_why_prompt)
+
+# Left out of `make test FAST=1`: more than ten seconds without a sanitizer.
+set(TIERCE_TESTS_SLOW
+    test_cli_live test_client_cuts test_client_lies test_elector test_locator_threads
+    test_meta_redis_cluster test_meta_rocksdb test_meta_store test_mooncake
+    test_mooncake_connector test_redis test_redis_failover test_s3_connector test_s3_login
+    test_scarce test_slow_remote test_slow_remote_native)

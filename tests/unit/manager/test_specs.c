@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks that have some of their instance's specs, and get others later. */
+#include "check_main.h"
+#include "manager_harness.h"
+
+static const int64_t chain[] = {11, 22, 33, 44};
+static const char *const only_a[] = {"A", "A", "A", "A"};
+static const char *const both[] = {"AB", "AB", "AB", "AB"};
+
+static struct tierce__started start_groups(struct harness *h, const int64_t *keys, size_t count,
+                                           const char *const *groups)
+{
+    struct tierce__started started = {0};
+    int rc = tierce__locator_start_write(h->locator,
+                                         &(struct tierce__write_request){.instance_id = "i",
+                                                                         .keys = keys,
+                                                                         .count = count,
+                                                                         .timeout_s = 30,
+                                                                         .spec_groups = groups},
+                                         &h->arena, &started, h->why);
+    ck_assert_msg(rc == 0, "%s", h->why);
+    return started;
+}
+
+static void store_groups(struct harness *h, const int64_t *keys, size_t count,
+                         const char *const *groups)
+{
+    struct tierce__started started = start_groups(h, keys, count, groups);
+    harness_finish(h, &started);
+}
+
+static int ask(struct harness *h, int query, const char *spec, struct tierce__got *got)
+{
+    *got = (struct tierce__got){0};
+    return tierce__locator_get(h->locator,
+                               &(struct tierce__get_request){.instance_id = "i",
+                                                             .query = query,
+                                                             .keys = chain,
+                                                             .count = 4,
+                                                             .window = 2,
+                                                             .spec_names = &spec,
+                                                             .spec_name_count = 1},
+                               &h->arena, got, h->why);
+}
+
+static struct tierce__got ask_for(struct harness *h, int query, const char *spec)
+{
+    struct tierce__got got;
+    int rc = ask(h, query, spec, &got);
+    ck_assert_msg(rc == 0, "%s", h->why);
+    return got;
+}
+
+START_TEST(blocks_without_a_spec_do_not_count_for_it)
+{
+    static const char *const mixed[] = {"AB", "AB", "A", "AB"};
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){0});
+    store_groups(&h, chain, 4, mixed);
+    ck_assert_uint_eq(ask_for(&h, TIERCE__QUERY_PREFIX, "a").count, 4);
+    ck_assert_uint_eq(ask_for(&h, TIERCE__QUERY_PREFIX, "b").count, 2);
+    struct tierce__got got = ask_for(&h, TIERCE__QUERY_BATCH, "b");
+    ck_assert_uint_eq(got.hits, 3);
+    ck_assert_uint_eq(got.found[2].type, 0);
+    ck_assert_str_eq(got.found[2].specs[0].uri, "");
+    got = ask_for(&h, TIERCE__QUERY_WINDOW, "b"); /* two in a row: the first two */
+    ck_assert_uint_eq(got.hits, 2);
+    ck_assert_uint_ne(got.found[1].type, 0);
+    ck_assert_uint_eq(got.found[3].type, 0);
+    ck_assert_uint_eq(got.found[1].spec_count, 1);
+    ck_assert_uint_eq(got.found[1].spec_count_all, 2);
+    ck_assert_uint_eq(harness_prefix(&h, chain, 4), 4); /* without names any will do */
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(all_specs_that_are_named_must_be_there)
+{
+    static const char *const mixed[] = {"AB", "A", "AB", "AB"};
+    const char *names[] = {"b", "a"};
+    struct harness h;
+    struct tierce__got got;
+    harness_open(&h, &(struct harness_opts){0});
+    store_groups(&h, chain, 4, mixed);
+    ck_assert_int_eq(tierce__locator_get(h.locator,
+                                         &(struct tierce__get_request){.instance_id = "i",
+                                                                       .query = 2,
+                                                                       .keys = chain,
+                                                                       .count = 4,
+                                                                       .spec_names = names,
+                                                                       .spec_name_count = 2},
+                                         &h.arena, &got, h.why),
+                     0);
+    ck_assert_uint_eq(got.count, 1);
+    ck_assert_uint_eq(got.found[0].spec_count, 2);
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(a_spec_that_the_instance_has_not_is_named)
+{
+    struct harness h;
+    struct tierce__got got;
+    harness_open(&h, &(struct harness_opts){0});
+    ck_assert_int_eq(ask(&h, TIERCE__QUERY_PREFIX, "linear", &got), TIERCE_E_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(h.why, "location_spec_names has linear"));
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(a_spec_is_added_to_a_block)
+{
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){0});
+    struct tierce__started first = start_groups(&h, chain, 3, only_a);
+    harness_write_files(first.locations, first.count);
+    harness_finish(&h, &first);
+    struct tierce__started second = start_groups(&h, chain, 4, both);
+    ck_assert_int_eq(second.mask.offset, 0);
+    ck_assert_uint_eq(second.count, 4);
+    ck_assert_uint_eq(second.locations[0].spec_count, 1); /* only what is missing */
+    ck_assert_str_eq(second.locations[0].specs[0].name, "b");
+    ck_assert_uint_eq(second.locations[3].spec_count, 2);
+    ck_assert_uint_eq(harness_usage(&h).writing_bytes, 3 * PART_B_BYTES + BLOCK_BYTES);
+    harness_write_files(second.locations, second.count);
+    harness_finish(&h, &second);
+    ck_assert_uint_eq(harness_usage(&h).keys, 4);
+    ck_assert_uint_eq(harness_usage(&h).serving_bytes, 4 * BLOCK_BYTES);
+    struct tierce__got got = harness_get(&h, TIERCE__QUERY_PREFIX, chain, 4, 0);
+    ck_assert_uint_eq(got.count, 4);
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_uint_eq(got.found[i].spec_count_all, 2);
+        ck_assert_uint_eq(got.found[i].spec_count, 2);
+        ck_assert_str_eq(got.found[i].specs[0].uri, first.locations[i].specs[0].uri);
+        ck_assert_str_eq(got.found[i].specs[1].uri, second.locations[i].specs[0].uri);
+    }
+    ck_assert_uint_eq(ask_for(&h, TIERCE__QUERY_PREFIX, "b").count, 4);
+    struct tierce__started third = start_groups(&h, chain, 4, only_a);
+    ck_assert_int_eq(third.mask.offset, 4); /* nothing is missing */
+    /* All of it goes when it is removed. */
+    ck_assert_uint_eq(harness_count_files(&h), 8);
+    struct tierce__mask none = {0};
+    ck_assert_int_eq(tierce__locator_remove(h.locator, "i", chain, 4, &none, h.why), 0);
+    (void)tierce__deleter_step(h.locator->deleter, SIZE_MAX);
+    ck_assert_uint_eq(harness_count_files(&h), 0);
+    harness_close(&h);
+}
+END_TEST
+
+START_TEST(a_look_shows_all_parts)
+{
+    struct harness h;
+    struct tierce__looked *looked;
+    size_t count;
+    harness_open(&h, &(struct harness_opts){0});
+    store_groups(&h, chain, 1, only_a);
+    store_groups(&h, chain, 1, both);
+    ck_assert_int_eq(tierce__locator_look(h.locator,
+                                          &(struct tierce__look_request){
+                                              .instance_id = "i", .keys = chain, .count = 1},
+                                          &h.arena, &looked, &count, h.why),
+                     0);
+    ck_assert_uint_eq(looked[0].found.spec_count_all, 2);
+    ck_assert_str_eq(looked[0].found.specs[1].name, "b");
+    harness_close(&h);
+}
+END_TEST
+
+/* A part may be added to a block of an index that takes no more blocks. */
+START_TEST(an_addition_needs_no_key)
+{
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){.keys_max = 2});
+    store_groups(&h, chain, 2, only_a);
+    struct tierce__started started = start_groups(&h, chain, 3, both);
+    ck_assert_uint_eq(started.count, 2); /* the third has no room */
+    harness_finish(&h, &started);
+    ck_assert_uint_eq(ask_for(&h, TIERCE__QUERY_PREFIX, "b").count, 2);
+    harness_close(&h);
+}
+END_TEST
+
+/* The later part comes from another storage; where that is unwell, only it is missing. */
+START_TEST(parts_may_lie_in_several_storages)
+{
+    struct harness h;
+    char s[] = "s", t[] = "t", mount[64];
+    char *candidates[] = {s, t};
+    harness_open(&h, &(struct harness_opts){0});
+    snprintf(mount, sizeof(mount), "%s", h.folder);
+    struct tierce__storage other = {.name = t,
+                                    .type = TIERCE__STORAGE_3FS,
+                                    .is_enabled = true,
+                                    .mountpoint = mount,
+                                    .key_count_per_file = 1};
+    ck_assert_int_eq(tierce__registry_add_storage(h.registry, &other, h.why), 0);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    group.storage_candidates = candidates;
+    group.storage_candidate_count = 2;
+    group.prefer_strategy = 2; /* 3FS first */
+    group.version++;
+    ck_assert_int_eq(tierce__registry_update_group(h.registry, &group, group.version - 1, h.why),
+                     0);
+    tierce__registry_release(h.registry, catalog);
+    ck_assert_int_eq(tierce__registry_enable_storage(h.registry, "t", false, h.why), 0);
+    store_groups(&h, chain, 4, only_a);
+    ck_assert_int_eq(tierce__registry_enable_storage(h.registry, "t", true, h.why), 0);
+    store_groups(&h, chain, 4, both);
+    struct tierce__got got = harness_get(&h, TIERCE__QUERY_PREFIX, chain, 4, 0);
+    ck_assert_uint_eq(got.count, 4);
+    ck_assert_ptr_nonnull(strstr(got.found[0].specs[0].uri, "file://s"));
+    ck_assert_ptr_nonnull(strstr(got.found[0].specs[1].uri, "hf3fs://t"));
+    ck_assert_int_eq(tierce__registry_enable_storage(h.registry, "t", false, h.why), 0);
+    ck_assert_uint_eq(ask_for(&h, TIERCE__QUERY_PREFIX, "b").count, 0);
+    ck_assert_uint_eq(ask_for(&h, TIERCE__QUERY_PREFIX, "a").count, 4);
+    struct tierce__started started = start_groups(&h, chain, 4, both);
+    ck_assert_uint_eq(started.count, 4);
+    ck_assert_str_eq(started.locations[0].specs[0].name, "b");
+    ck_assert_uint_eq(started.locations[0].spec_count, 1);
+    harness_close(&h);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("specs");
+    TCase *t = tcase_create("specs");
+    tcase_add_test(t, blocks_without_a_spec_do_not_count_for_it);
+    tcase_add_test(t, all_specs_that_are_named_must_be_there);
+    tcase_add_test(t, a_spec_that_the_instance_has_not_is_named);
+    tcase_add_test(t, a_spec_is_added_to_a_block);
+    tcase_add_test(t, a_look_shows_all_parts);
+    tcase_add_test(t, an_addition_needs_no_key);
+    tcase_add_test(t, parts_may_lie_in_several_storages);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}

@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a flush makes durable, of all or of removals alone, and what it reports. */
+#include "base/log.h"
+#include "check_main.h"
+#include "disk_harness.h"
+
+#define MIB (1ULL << 20)
+
+static struct store s;
+static struct tierce__vfs *vfs;
+static char last_event[64];
+
+static void note_event(void *arg, enum tierce_log_level level, const char *event,
+                       const char *detail)
+{
+    (void)arg;
+    (void)level;
+    (void)detail;
+    snprintf(last_event, sizeof(last_event), "%s", event);
+}
+
+static void setup(void)
+{
+    s = (struct store){.chunk_bytes = 64 * 1024};
+    store_folder(&s);
+    ck_assert_int_eq(store_parts(&s, 32 * MIB), 0);
+    tierce_set_log_fn(note_event, NULL, TIERCE_LOG_WARN);
+}
+
+static void teardown(void)
+{
+    store_close(&s);
+    store_parts_end(&s);
+    store_remove(&s);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static struct tierce__disk_opts faulty_opts(void)
+{
+    struct tierce__vfs *inner;
+    ck_assert_int_eq(tierce__vfs_create(&inner, 16), 0);
+    ck_assert_int_eq(tierce__vfs_fault_create(&vfs, inner, false), 0);
+    struct tierce__disk_opts opts = store_opts(&s, 32 * MIB);
+    opts.vfs = vfs;
+    opts.flush_interval_ms = 60000;
+    return opts;
+}
+
+static void open_faulty(void)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+}
+
+static void fail_next_sync(void)
+{
+    tierce__vfs_fault_add(vfs, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_SYNC,
+                                                                .action = TIERCE__FAULT_FAIL,
+                                                                .nth = 1,
+                                                                .error = -EIO});
+}
+
+START_TEST(what_a_failed_sync_should_have_covered_is_dropped)
+{
+    open_faulty();
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    fail_next_sync();
+    ck_assert_int_eq(store_flush(&s), -EIO);
+    ck_assert_str_eq(last_event, "disk_sync_failed");
+    ck_assert(!store_has(&s, 2));
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_uint_eq(store_stats(&s).durable_chunks, 2);
+}
+END_TEST
+
+/* A loss that came about while nobody waited is told by the next flush, once. */
+START_TEST(a_sync_that_failed_in_between_is_told_by_the_next_flush)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    opts.flush_interval_ms = 1;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    fail_next_sync();
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    for (int i = 0; i < 10000 && store_has(&s, 2); i++)
+        usleep(1000);
+    ck_assert(!store_has(&s, 2));
+    if (_i == 1)
+        ck_assert_int_eq(store_put(&s, 3), 0); /* a flush with work of its own */
+    ck_assert_int_eq(store_flush(&s), -EIO);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_uint_eq(store_stats(&s).durable_chunks, _i == 1 ? 3 : 2);
+}
+END_TEST
+
+/* Syncs that wait until the gate opens; they fail then if they are to. */
+static struct {
+    pthread_mutex_t mutex;
+    pthread_cond_t cond;
+    int (*sync)(struct tierce__vfs *, struct tierce__vfs_file *);
+    bool closed, fails, reached;
+} gate = {.mutex = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER};
+
+static int sync_at_gate(struct tierce__vfs *v, struct tierce__vfs_file *file)
+{
+    pthread_mutex_lock(&gate.mutex);
+    bool wait = gate.closed;
+    gate.reached = wait;
+    pthread_cond_broadcast(&gate.cond);
+    while (gate.closed)
+        pthread_cond_wait(&gate.cond, &gate.mutex);
+    pthread_mutex_unlock(&gate.mutex);
+    return wait && gate.fails ? -EIO : gate.sync(v, file);
+}
+
+static void set_gate(bool closed)
+{
+    pthread_mutex_lock(&gate.mutex);
+    gate.closed = closed;
+    pthread_cond_broadcast(&gate.cond);
+    pthread_mutex_unlock(&gate.mutex);
+}
+
+static void wait_for_gate(void)
+{
+    pthread_mutex_lock(&gate.mutex);
+    while (!gate.reached)
+        pthread_cond_wait(&gate.cond, &gate.mutex);
+    pthread_mutex_unlock(&gate.mutex);
+}
+
+/* Flushes that nobody waits for one by one. */
+struct flushes {
+    struct tierce__tier_req reqs[2];
+    struct store_wait wait;
+};
+
+static void submit_flush(struct flushes *f, unsigned n, bool removals)
+{
+    f->reqs[n] = (struct tierce__tier_req){.op = TIERCE__TIER_FLUSH,
+                                           .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                           .removals = removals,
+                                           .done = store_done,
+                                           .arg = &f->wait};
+    s.tier->ops->submit(s.tier, &f->reqs[n]);
+}
+
+static void wait_for_dones(struct flushes *f, int count)
+{
+    pthread_mutex_lock(&f->wait.mutex);
+    while (f->wait.dones < count)
+        pthread_cond_wait(&f->wait.cond, &f->wait.mutex);
+    pthread_mutex_unlock(&f->wait.mutex);
+}
+
+static void open_gated(bool fails)
+{
+    gate.fails = fails;
+    static struct tierce__vfs_ops gated;
+    struct tierce__disk_opts opts = faulty_opts();
+    gated = *vfs->ops;
+    gate.sync = gated.sync;
+    gated.sync = sync_at_gate;
+    vfs->ops = &gated;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+}
+
+/* A flush that comes while the sync of another is failing waits for chunks that go with it. */
+START_TEST(a_flush_during_a_sync_that_fails_is_told)
+{
+    static struct flushes flushes = {
+        .wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
+    open_gated(true);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    set_gate(true);
+    submit_flush(&flushes, 0, false);
+    wait_for_gate();
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    submit_flush(&flushes, 1, false);
+    set_gate(false);
+    wait_for_dones(&flushes, 2);
+    ck_assert_int_eq(flushes.reqs[0].status, -EIO);
+    ck_assert(!store_has(&s, 2));
+    ck_assert_int_eq(flushes.reqs[1].status, -EIO);
+    ck_assert_int_eq(store_flush(&s), 0);
+}
+END_TEST
+
+/* ---- of removals alone ----------------------------------------------------------------------- */
+
+struct sought {
+    struct tierce__key key;
+    bool found;
+};
+
+static bool note_found(void *arg, const struct tierce__disk_entry *entry)
+{
+    struct sought *sought = arg;
+    sought->found |= memcmp(entry->key.hash, sought->key.hash, sizeof(entry->key.hash)) == 0;
+    return !sought->found;
+}
+
+/* Whether the journal, as it lies there, has a chunk. */
+static bool journal_has(uint64_t n)
+{
+    struct sought sought = {.key = store_key(&s, n)};
+    ck_assert_int_eq(tierce__disk_scan(s.folder, s.namespaces, note_found, &sought), 0);
+    return sought.found;
+}
+
+static uint64_t syncs(void)
+{
+    return tierce__vfs_fault_count(vfs, TIERCE__FAULT_SYNC);
+}
+
+/* It takes one sync, of the journal: what replaces a value on disk waits for it. */
+START_TEST(a_flush_of_removals_does_not_wait_for_chunks)
+{
+    open_faulty();
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    uint64_t before = syncs();
+    ck_assert_int_eq(store_settle(&s), 0); /* nothing was removed */
+    ck_assert_uint_eq(syncs(), before);
+    ck_assert_int_eq(store_delete(&s, 1), 0);
+    ck_assert(journal_has(1));
+    ck_assert_int_eq(store_settle(&s), 0);
+    ck_assert(!journal_has(1) && !journal_has(2));
+    ck_assert_uint_eq(syncs(), before + 1);
+    ck_assert_uint_eq(store_stats(&s).durable_chunks, 0);
+    ck_assert_int_eq(store_settle(&s), 0);
+    ck_assert_uint_eq(syncs(), before + 1);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert(journal_has(2));
+    ck_assert_uint_eq(store_stats(&s).durable_chunks, 1);
+}
+END_TEST
+
+/* Whether a chunk could be there again if the process ended now. */
+static bool may_return(uint64_t n)
+{
+    struct tierce__key key = store_key(&s, n);
+    struct tierce__tier_req req = {.op = TIERCE__TIER_DELETE, .keys = &key, .key_count = 1};
+    ck_assert_int_eq(store_run(&s, &req), TIERCE_E_MISS);
+    return req.found == 1;
+}
+
+/* More than have a bin of their own in the table that knows them. */
+START_TEST(each_removal_is_known_until_it_is_durable)
+{
+    enum { COUNT = 1000 };
+    s.chunk_bytes = HARNESS_PAGE;
+    open_faulty();
+    for (uint64_t n = 0; n < COUNT; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    for (int round = 0; round < 2; round++) {
+        for (uint64_t n = (uint64_t)round; n < COUNT; n += 2)
+            ck_assert_int_eq(store_delete(&s, n), 0);
+        for (uint64_t n = 0; n < COUNT; n++) {
+            ck_assert(!may_return(n + COUNT));
+            ck_assert(n % 2 > (uint64_t)round || may_return(n) == (n % 2 == (uint64_t)round));
+        }
+        ck_assert_int_eq(store_settle(&s), 0);
+    }
+    for (uint64_t n = 0; n < COUNT; n++)
+        ck_assert(!may_return(n));
+}
+END_TEST
+
+/* Chunks become durable in their time, though removals were flushed since. */
+START_TEST(a_flush_of_removals_leaves_chunks_their_time)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    opts.flush_interval_ms = 100;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    ck_assert_int_eq(store_delete(&s, 1), 0);
+    ck_assert_int_eq(store_settle(&s), 0);
+    while (store_stats(&s).durable_chunks == 0) /* until the test's limit */
+        usleep(1000);
+    ck_assert(journal_has(2));
+}
+END_TEST
+
+/* Removals do not depend on a sync of the data, and do not take its failure from the flush that it
+ * is for. */
+START_TEST(a_flush_of_removals_does_not_report_lost_chunks)
+{
+    struct tierce__disk_opts opts = faulty_opts();
+    opts.flush_interval_ms = 1;
+    ck_assert_int_eq(store_open(&s, &opts), 0);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    fail_next_sync();
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    while (store_has(&s, 2)) /* until the test's limit */
+        usleep(1000);
+    ck_assert_int_eq(store_delete(&s, 1), 0);
+    ck_assert_int_eq(store_settle(&s), 0);
+    ck_assert(!journal_has(1));
+    ck_assert_int_eq(store_flush(&s), -EIO);
+    ck_assert_int_eq(store_flush(&s), 0);
+}
+END_TEST
+
+/* It comes while a sync of the data is failing: the commit of that one does not know its removal.
+ */
+START_TEST(a_flush_of_removals_waits_for_a_commit_of_its_own)
+{
+    static struct flushes flushes = {
+        .wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
+    open_gated(true);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_int_eq(store_put(&s, 2), 0);
+    set_gate(true);
+    submit_flush(&flushes, 0, false);
+    wait_for_gate();
+    ck_assert_int_eq(store_delete(&s, 1), 0);
+    submit_flush(&flushes, 1, true);
+    set_gate(false);
+    wait_for_dones(&flushes, 2);
+    ck_assert_int_eq(flushes.reqs[0].status, -EIO);
+    ck_assert_int_eq(flushes.reqs[1].status, 0);
+    ck_assert(!journal_has(1));
+}
+END_TEST
+
+/* It comes while the chunk that was removed is becoming durable: its removal is for another commit.
+ */
+START_TEST(a_removal_during_a_commit_is_for_the_next)
+{
+    static struct flushes flushes = {
+        .wait = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0}};
+    open_gated(false);
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    set_gate(true);
+    submit_flush(&flushes, 0, false);
+    wait_for_gate();
+    ck_assert_int_eq(store_delete(&s, 1), 0);
+    submit_flush(&flushes, 1, true);
+    set_gate(false);
+    wait_for_dones(&flushes, 2);
+    ck_assert_int_eq(flushes.reqs[0].status, 0);
+    ck_assert_int_eq(flushes.reqs[1].status, 0);
+    ck_assert(!journal_has(1));
+}
+END_TEST
+
+/* A journal that cannot be written is an error of this flush too. */
+START_TEST(a_flush_of_removals_fails_with_the_journal)
+{
+    open_faulty();
+    ck_assert_int_eq(store_put(&s, 1), 0);
+    ck_assert_int_eq(store_flush(&s), 0);
+    ck_assert_int_eq(store_delete(&s, 1), 0);
+    tierce__vfs_fault_add(vfs, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_SYNC,
+                                                                .action = TIERCE__FAULT_FAIL,
+                                                                .nth = 1,
+                                                                .forever = true,
+                                                                .error = -EIO});
+    ck_assert_int_eq(store_settle(&s), -EIO);
+    ck_assert_int_eq(store_settle(&s), -EIO);
+    tierce__vfs_fault_clear(vfs);
+    ck_assert_int_eq(store_settle(&s), 0);
+    ck_assert(!journal_has(1));
+}
+END_TEST
+
+static Suite *make_suite(void)
+{
+    Suite *suite = suite_create("disk_flush");
+    TCase *t = tcase_create("disk_flush");
+    tcase_set_timeout(t, 60);
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, what_a_failed_sync_should_have_covered_is_dropped);
+    tcase_add_loop_test(t, a_sync_that_failed_in_between_is_told_by_the_next_flush, 0, 2);
+    tcase_add_test(t, a_flush_during_a_sync_that_fails_is_told);
+    tcase_add_test(t, a_flush_of_removals_does_not_wait_for_chunks);
+    tcase_add_test(t, each_removal_is_known_until_it_is_durable);
+    tcase_add_test(t, a_flush_of_removals_leaves_chunks_their_time);
+    tcase_add_test(t, a_flush_of_removals_does_not_report_lost_chunks);
+    tcase_add_test(t, a_flush_of_removals_waits_for_a_commit_of_its_own);
+    tcase_add_test(t, a_removal_during_a_commit_is_for_the_next);
+    tcase_add_test(t, a_flush_of_removals_fails_with_the_journal);
+    suite_add_tcase(suite, t);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main_at_once(make_suite);
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A store on a real file system that is smaller than disk.size, or that others fill up. */
+#include "base/log.h"
+#include "check_main.h"
+#include "disk_harness.h"
+#include "small_disk.h"
+
+#define MIB (1ULL << 20)
+
+static struct store s;
+static char log_text[8192];
+static struct tierce__vfs *vfs; /* the fault wrapper of the store that is open, if any */
+
+static void note(void *arg, enum tierce_log_level level, const char *event, const char *detail)
+{
+    (void)arg;
+    (void)level;
+    size_t used = strlen(log_text);
+    snprintf(log_text + used, sizeof(log_text) - used, "%s %s\n", event, detail);
+}
+
+static unsigned times_told(const char *event)
+{
+    unsigned count = 0;
+    for (const char *at = log_text; (at = strstr(at, event)) != NULL; at++)
+        count++;
+    return count;
+}
+
+static void setup(void)
+{
+    s = (struct store){.chunk_bytes = 64 * 1024, .timeout_ms = 20000};
+    store_folder(&s);
+    ck_assert_int_eq(store_parts(&s, 32 * MIB), 0);
+    tierce_set_log_fn(note, NULL, TIERCE_LOG_WARN);
+    log_text[0] = '\0';
+}
+
+static void teardown(void)
+{
+    store_close(&s);
+    store_parts_end(&s);
+    umount2(s.folder, MNT_DETACH);
+    rmdir(s.folder);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+/* disk.size is 4 GiB, so that a store with room evicts 64 MiB at once, on 24 MiB: in a folder
+ * below, beside which others write. */
+static void mount_here(char folder[160])
+{
+    small_disk_mount(s.folder, 24 * MIB);
+    snprintf(folder, 160, "%.100s/store", s.folder);
+}
+
+static int open_at(char *folder, bool sparse)
+{
+    struct tierce__disk_opts opts = store_opts(&s, 4096 * MIB);
+    opts.path = folder;
+    opts.flush_interval_ms = 20;
+    vfs = NULL;
+    if (sparse) {
+        struct tierce__vfs *inner;
+        ck_assert_int_eq(tierce__vfs_create(&inner, 16), 0);
+        ck_assert_int_eq(tierce__vfs_fault_create(&vfs, inner, false), 0);
+        tierce__vfs_fault_add(vfs, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_ALLOCATE,
+                                                                    .action = TIERCE__FAULT_FAIL,
+                                                                    .nth = 1,
+                                                                    .forever = true,
+                                                                    .error = -EOPNOTSUPP});
+        opts.vfs = vfs;
+    }
+    return store_open(&s, &opts);
+}
+
+/* Puts chunks with occasional flushes; returns how many were stored. */
+static unsigned put_many(uint64_t from, uint64_t to)
+{
+    unsigned stored = 0;
+    for (uint64_t n = from; n < to; n++) {
+        stored += store_put(&s, n) == 0;
+        if (n % 16 == 15)
+            (void)!store_flush(&s);
+    }
+    return stored;
+}
+
+/* Chunks that are read back, each with its own bytes. */
+static unsigned count_right(uint64_t from, uint64_t to)
+{
+    unsigned right = 0;
+    for (uint64_t n = from; n < to; n++) {
+        int rc = store_get(&s, n, 0, 0);
+        ck_assert_msg(rc == 0 || rc == TIERCE_E_MISS, "chunk %d: %d", (int)n, rc);
+        right += rc == 0;
+    }
+    return right;
+}
+
+static void flush_now(void)
+{
+    ck_assert_int_eq(store_flush(&s), 0);
+}
+
+/* The store keeps to the room that there is, for as long as one likes, and through openings. */
+START_TEST(a_store_larger_than_its_file_system_goes_on_writing)
+{
+    char folder[160];
+    mount_here(folder);
+    for (uint64_t life = 0; life < 3; life++) {
+        ck_assert_int_eq(open_at(folder, false), 0);
+        uint64_t first = life * 2000;
+        ck_assert_uint_eq(put_many(first, first + 2000), 2000); /* 5 times the capacity */
+        flush_now();
+        struct tierce__tier_stats stats = store_stats(&s);
+        ck_assert(stats.full && !stats.rejects);
+        ck_assert_uint_ge(stats.used_bytes, 16 * MIB);
+        ck_assert_uint_le(stats.used_bytes, 24 * MIB);
+        ck_assert_uint_eq(stats.errors, 0);
+        ck_assert_uint_eq(count_right(first, first + 2000), stats.chunks);
+        ck_assert_int_eq(store_get(&s, first + 1999, 0, 0), 0);
+        store_close(&s);
+        ck_assert_uint_eq(times_told("disk_full "), life + 1); /* once each */
+        ck_assert_msg(times_told("disk_journal_failed") == 0, "life %d: %s", (int)life, log_text);
+    }
+    ck_assert_ptr_nonnull(strstr(log_text, "hint=\"the file system has no more room"));
+    ck_assert_uint_eq(times_told("disk_chunks_dropped"), 0);
+}
+END_TEST
+
+/* When there is room again it grows, and says so. */
+START_TEST(a_full_store_grows_again)
+{
+    char folder[160];
+    mount_here(folder);
+    small_disk_fill(s.folder, 8 * MIB);
+    ck_assert_int_eq(open_at(folder, false), 0);
+    ck_assert_uint_eq(put_many(0, 300), 300);
+    flush_now();
+    ck_assert(store_stats(&s).full);
+    uint64_t before = store_stats(&s).used_bytes;
+    ck_assert_uint_le(before, 8 * MIB);
+    small_disk_free(s.folder);
+    uint64_t n = 1000, deadline = tierce__deadline_in_ms(15000);
+    while (store_stats(&s).used_bytes < 2 * before && tierce__now_ns() < deadline)
+        ck_assert_int_eq(store_put(&s, n++), 0);
+    ck_assert_uint_ge(store_stats(&s).used_bytes, 2 * before);
+    ck_assert_uint_eq(times_told("disk_room_again"), 1);
+    ck_assert_uint_ge(times_told("disk_full "), 1);
+    ck_assert_uint_le(times_told("disk_full "), 2);
+}
+END_TEST
+
+/* Others take all the room that is left, the journal's too: the store gives up a part of its data,
+ * and goes on in the rest. */
+START_TEST(others_fill_the_file_system)
+{
+    char folder[160];
+    mount_here(folder);
+    ck_assert_int_eq(open_at(folder, false), 0);
+    ck_assert_uint_eq(put_many(0, 200), 200);
+    flush_now();
+    small_disk_fill(s.folder, 0);
+    (void)put_many(200, 4000); /* the journal is replaced many times */
+    ck_assert_uint_ge(put_many(4000, 4500), 490);
+    flush_now();
+    struct tierce__tier_stats stats = store_stats(&s);
+    ck_assert(stats.full && !stats.rejects);
+    ck_assert_uint_eq(count_right(0, 4500), stats.chunks);
+    ck_assert_uint_ge(stats.chunks, 100);
+    store_close(&s);
+    ck_assert_int_eq(open_at(folder, false), 0);
+    ck_assert_uint_eq(count_right(0, 4500), stats.chunks);
+}
+END_TEST
+
+/* Where nothing can be reserved, a full disk shows at the writes. */
+START_TEST(a_file_system_that_cannot_reserve)
+{
+    char folder[160];
+    mount_here(folder);
+    ck_assert_int_eq(open_at(folder, true), 0);
+    (void)put_many(0, 1000);
+    ck_assert_uint_eq(put_many(1000, 1500), 500);
+    flush_now();
+    struct tierce__tier_stats stats = store_stats(&s);
+    ck_assert(stats.full && !stats.rejects);
+    ck_assert_uint_eq(count_right(0, 1500), stats.chunks);
+    ck_assert_uint_eq(times_told("disk_full "), 1);
+}
+END_TEST
+
+/* With no room at all nothing is stored, and nothing else happens. */
+START_TEST(a_file_system_without_any_room)
+{
+    char folder[160];
+    mount_here(folder);
+    ck_assert_int_eq(open_at(folder, false), 0);
+    small_disk_fill(s.folder, 0);
+    ck_assert_uint_eq(put_many(0, 50), 0);
+    ck_assert(store_stats(&s).full);
+    ck_assert_uint_eq(count_right(0, 50), 0);
+    small_disk_free(s.folder);
+    uint64_t deadline = tierce__deadline_in_ms(15000);
+    while (store_put(&s, 1) != 0 && tierce__now_ns() < deadline)
+        usleep(10000);
+    ck_assert_int_eq(store_get(&s, 1, 0, 0), 0);
+    ck_assert(!store_stats(&s).full);
+}
+END_TEST
+
+int main(void)
+{
+    bool mounts = small_disk_permitted();
+    if (!mounts)
+        return small_disk_status(EXIT_SUCCESS, mounts);
+    Suite *suite = suite_create("disk_full");
+    TCase *t = tcase_create("full");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, a_store_larger_than_its_file_system_goes_on_writing);
+    tcase_add_test(t, a_full_store_grows_again);
+    tcase_add_test(t, others_fill_the_file_system);
+    tcase_add_test(t, a_file_system_that_cannot_reserve);
+    tcase_add_test(t, a_file_system_without_any_room);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}
