@@ -70,7 +70,7 @@ class Http:
         self.headers = {"Content-Type": "application/json", **(headers or {})}
 
     def raw(self, port, path, body, method="POST"):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request(method, path, body, self.headers)
         response = connection.getresponse()
         data = response.read()

@@ -258,26 +258,33 @@ def test_a_request_that_trickles_in_is_cut_off():
     server.end()
 
 
+def read_events(stream):
+    got = stream.recv(1 << 16)
+    assert got, "the stream of events ended"
+    return got
+
+
 def test_an_answer_that_is_read_slowly_is_cut_off():
     """All share the memory of answers: who takes a little now and then would keep it."""
-    server = Server("--transfer", 500, "--held-max", 96 << 20)
-    with socket.socket() as s:
+    server = Server("--transfer", 2000, "--held-max", 96 << 20)
+    with connect(server, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n") as events, socket.socket() as s:
+        lines = read_events(events)
+        assert lines.startswith(b"HTTP/1.1 200 ")
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         s.connect(("127.0.0.1", server.http))
         s.sendall(b"GET /Big HTTP/1.1\r\nHost: localhost\r\nx-bytes: 67108864\r\n\r\n")
-        with connect(server, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n") as events:
-            deadline, lines = time.monotonic() + 40, b""
-            while curl(server.url + "/Big", "-H", f"x-bytes: {90 << 20}", "-o", "/dev/null",
-                       "-w", "HTTP/1.1 %{http_code}\r\n\r\n").status != 200:
-                assert time.monotonic() < deadline
-                try:
-                    s.recv(1 << 16)
-                except ConnectionError:
-                    pass
-                lines += events.recv(1 << 16)
-            seen = lines.count(b"data: ")
-            while lines.count(b"data: ") < seen + 20:  # a stream has no end
-                lines += events.recv(1 << 16)
+        deadline = time.monotonic() + 40
+        while curl(server.url + "/Big", "-H", f"x-bytes: {90 << 20}", "-o", "/dev/null",
+                   "-w", "HTTP/1.1 %{http_code}\r\n\r\n").status != 200:
+            assert time.monotonic() < deadline
+            try:
+                s.recv(1 << 16)
+            except ConnectionError:
+                pass
+            lines += read_events(events)
+        seen = lines.count(b"data: ")
+        while lines.count(b"data: ") < seen + 20:  # a stream has no end
+            lines += read_events(events)
     server.end()
 
 
