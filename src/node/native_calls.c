@@ -352,6 +352,13 @@ static struct tierce__native_held_load *load_of(struct tierce__native_open *open
     return open != NULL ? TIERCE__CONTAINER_OF(open, struct tierce__native_held_load, open) : NULL;
 }
 
+/* A load that a question was about, which may have been ended meanwhile. */
+static void put_load(struct call *call, struct tierce__native_held_load *load)
+{
+    if (!tierce__native_put(call->client, &load->open))
+        tierce__native_end_load(call->client, load, NULL);
+}
+
 static int wait_for_layer(struct call *call, struct tierce__native_held_load *load)
 {
     struct tierce__native_ready *say = &call->say.load_wait;
@@ -380,7 +387,7 @@ static int answer_load_wait(struct call *call)
     if (load == NULL)
         return TIERCE__NATIVE_UNKNOWN;
     int rc = wait_for_layer(call, load);
-    tierce__native_put(call->client, &load->open);
+    put_load(call, load);
     return rc;
 }
 
@@ -443,7 +450,7 @@ static int answer_load_next(struct call *call)
     if (load == NULL)
         return TIERCE__NATIVE_UNKNOWN;
     int rc = lend_next(call, load);
-    tierce__native_put(call->client, &load->open);
+    put_load(call, load);
     return rc;
 }
 
@@ -470,10 +477,11 @@ static int judge(const struct call *call, const struct tierce__native_held_load 
 static int answer_load_end(struct call *call)
 {
     const struct tierce__native_load_end *ask = &call->ask.load_end;
+    bool later;
     struct tierce__native_held_load *load =
-        load_of(tierce__native_take(call->client, TIERCE__NATIVE_LOADS, ask->load));
+        load_of(tierce__native_take(call->client, TIERCE__NATIVE_LOADS, ask->load, &later));
     if (load == NULL)
-        return TIERCE__NATIVE_UNKNOWN;
+        return later ? 0 : TIERCE__NATIVE_UNKNOWN;
     size_t count;
     (void)tierce__loan_lent(load->loan, &count);
     uint32_t *blocks = ask->verdicts.count > 0 ? tierce__calloc(count, sizeof(*blocks)) : NULL;
@@ -559,8 +567,9 @@ static int answer_store_begin(struct call *call)
 static int answer_store_end(struct call *call)
 {
     const struct tierce__native_store_end *ask = &call->ask.store_end;
+    bool later; /* no store is busy */
     struct tierce__native_open *open =
-        tierce__native_take(call->client, TIERCE__NATIVE_STORES, ask->store);
+        tierce__native_take(call->client, TIERCE__NATIVE_STORES, ask->store, &later);
     if (open == NULL)
         return TIERCE__NATIVE_UNKNOWN;
     struct tierce__native_held_store *store =
@@ -661,16 +670,18 @@ static int answer_prefetch_poll(struct call *call)
     int late = wait_ms > 0 ? tierce_prefetch_wait(held->prefetch, wait_ms) : 0;
     (void)late; /* reports the progress so far */
     (void)tierce_prefetch_poll(held->prefetch, &result);
-    tierce__native_put(call->client, &held->open);
+    if (!tierce__native_put(call->client, &held->open))
+        tierce__native_end_prefetch(call->client, held);
     return tell_come(call, &result);
 }
 
 static int answer_prefetch_end(struct call *call)
 {
+    bool later;
     struct tierce__native_held_prefetch *held = prefetch_of(tierce__native_take(
-        call->client, TIERCE__NATIVE_PREFETCHES, call->ask.prefetch_end.number));
+        call->client, TIERCE__NATIVE_PREFETCHES, call->ask.prefetch_end.number, &later));
     if (held == NULL)
-        return TIERCE__NATIVE_UNKNOWN;
+        return later ? 0 : TIERCE__NATIVE_UNKNOWN;
     tierce__native_end_prefetch(call->client, held);
     return 0;
 }

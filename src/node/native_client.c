@@ -97,7 +97,7 @@ static struct tierce__native_open *find(struct tierce__native_client *client,
         struct tierce__native_open *open =
             TIERCE__CONTAINER_OF(it, struct tierce__native_open, node);
         if (open->number == number)
-            return open->busy ? NULL : open;
+            return open;
     }
     return NULL;
 }
@@ -107,30 +107,36 @@ struct tierce__native_open *tierce__native_get(struct tierce__native_client *cli
 {
     tierce__lock_take(&client->lock);
     struct tierce__native_open *open = find(client, list, number);
-    if (open != NULL)
+    bool is_free = open != NULL && !open->busy;
+    if (is_free)
         open->busy = true;
     tierce__lock_drop(&client->lock);
-    return open;
+    return is_free ? open : NULL;
 }
 
-void tierce__native_put(struct tierce__native_client *client, struct tierce__native_open *open)
+bool tierce__native_put(struct tierce__native_client *client, struct tierce__native_open *open)
 {
     tierce__lock_take(&client->lock);
     open->busy = false;
+    bool over = open->over;
     tierce__lock_drop(&client->lock);
+    return !over;
 }
 
 struct tierce__native_open *tierce__native_take(struct tierce__native_client *client,
-                                                enum tierce__native_list list, uint64_t number)
+                                                enum tierce__native_list list, uint64_t number,
+                                                bool *later)
 {
     tierce__lock_take(&client->lock);
     struct tierce__native_open *open = find(client, list, number);
+    *later = open != NULL && open->busy;
     if (open != NULL) {
         tierce__list_remove(&open->node);
         client->counts[list]--;
+        open->over = *later;
     }
     tierce__lock_drop(&client->lock);
-    return open;
+    return *later ? NULL : open;
 }
 
 bool tierce__native_hold(struct tierce__native_client *client, uint64_t bytes)
@@ -329,7 +335,9 @@ static void drop_pins(struct tierce__native_client *client,
 
 bool tierce__native_view_close(struct tierce__native_client *client, uint64_t number)
 {
-    struct tierce__native_open *open = tierce__native_take(client, TIERCE__NATIVE_VIEWS, number);
+    bool later; /* no view is busy */
+    struct tierce__native_open *open =
+        tierce__native_take(client, TIERCE__NATIVE_VIEWS, number, &later);
     if (open == NULL)
         return false;
     struct tierce__native_held_view *view =

@@ -56,6 +56,7 @@ struct tierce__native_open {
     uint64_t number;
     uint64_t deadline_ns; /* loads, stores, pins */
     bool busy;            /* a question about it is being answered */
+    bool over;            /* and it has been taken meanwhile */
 };
 
 struct tierce__native_held_view {
@@ -168,11 +169,15 @@ TIERCE_MUSTUSE uint64_t tierce__native_add(struct tierce__native_client *client,
  * reference. */
 struct tierce__native_open *tierce__native_get(struct tierce__native_client *client,
                                                enum tierce__native_list list, uint64_t number);
-void tierce__native_put(struct tierce__native_client *client, struct tierce__native_open *open);
+/* False: it has been taken meanwhile, and the caller must end it. */
+TIERCE_MUSTUSE bool tierce__native_put(struct tierce__native_client *client,
+                                       struct tierce__native_open *open);
 
-/* The same, taken out of the list. */
+/* The same, taken out of the list. NULL: there is none, or (*later) another question about it is
+ * being answered, and who answers that one ends it. */
 struct tierce__native_open *tierce__native_take(struct tierce__native_client *client,
-                                                enum tierce__native_list list, uint64_t number);
+                                                enum tierce__native_list list, uint64_t number,
+                                                bool *later);
 
 /* Bytes of loads and stores; false: beyond the limit. */
 TIERCE_MUSTUSE bool tierce__native_hold(struct tierce__native_client *client, uint64_t bytes);

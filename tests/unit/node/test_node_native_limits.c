@@ -194,6 +194,108 @@ START_TEST(who_says_nothing_is_not_waited_for)
 }
 END_TEST
 
+/* ---- reads that do not come ---- */
+
+enum { DISK = 1, HELD_MAX = 64 };
+
+static const struct tierce__tier_ops *real;
+static struct tierce__tier_ops holding;
+static struct tierce__tier_req *held[HELD_MAX];
+static _Atomic size_t held_count;
+static _Atomic bool holds;
+
+static void hold_reads(struct tierce__tier *tier, struct tierce__tier_req *req)
+{
+    if (req->op == TIERCE__TIER_GET && atomic_load(&holds)) {
+        size_t at = atomic_fetch_add(&held_count, 1);
+        ck_assert_uint_lt(at, HELD_MAX);
+        held[at] = req;
+    } else {
+        real->submit(tier, req);
+    }
+}
+
+static void begin_holding(void)
+{
+    struct tierce__tier *tier = fx.engine->rungs[DISK].tier;
+    atomic_store(&held_count, 0);
+    atomic_store(&holds, true);
+    real = tier->ops;
+    holding = *real;
+    holding.submit = hold_reads;
+    tier->ops = &holding;
+}
+
+/* No thread asks for more meanwhile. */
+static void end_holding(void)
+{
+    size_t count = atomic_load(&held_count);
+    ck_assert_uint_gt(count, 0);
+    atomic_store(&holds, false);
+    for (size_t i = 0; i < count; i++)
+        real->submit(fx.engine->rungs[DISK].tier, held[i]);
+}
+
+static void tell(struct native_client *c, enum tierce__native_op op,
+                 const union tierce__native_request *ask)
+{
+    uint64_t before = atomic_load(&node.node->counters[TIERCE__NODE_native_questions]);
+    ck_assert_int_eq(tierce__native_pack_request(&c->frame, op, ask), 0);
+    ck_assert_int_eq(send(c->fd, c->frame.bytes, c->frame.used, MSG_NOSIGNAL),
+                     (ssize_t)c->frame.used);
+    while (atomic_load(&node.node->counters[TIERCE__NODE_native_questions]) == before)
+        pause_ms(1);
+    pause_ms(20); /* for the question to get to where it waits; it may be on its way still */
+}
+
+/* Who gave up waiting for an answer ends what he asked about on another connection. The node may
+ * still be at the first question: it ends it afterwards. */
+START_TEST(an_end_reaches_what_is_being_asked_about)
+{
+    union tierce__native_answer say;
+    uint8_t head[TIERCE__NATIVE_HEAD];
+    bool loads = _i == 0;
+    start(0, NULL);
+    native_open(&a, path);
+    ck_assert_int_eq(native_hello(&b, path, &a), 0);
+    ck_assert_uint_eq(native_store(&a, chain, 1), BLOCKS);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert_int_gt(tierce_engine_clear(fx.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL), 0);
+    begin_holding();
+    union tierce__native_request wait, over;
+    if (loads) {
+        ck_assert_int_eq(native_load_begin(&a, &say, chain, 1, 0), 0);
+        wait.load_wait = (struct tierce__native_wait){.load = say.load_begin.load};
+        over.load_end = (struct tierce__native_load_end){.load = say.load_begin.load};
+    } else {
+        union tierce__native_request ask = {.prefetch_begin = {.view = a.view,
+                                                               .to_block = BLOCKS,
+                                                               .chain = native_chain(1, chain, 0)}};
+        ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_PREFETCH_BEGIN, &ask, &say, NULL), 0);
+        wait.prefetch_poll =
+            (struct tierce__native_poll){.prefetch = say.view.number, .wait_ms = 1000};
+        over.prefetch_end.number = say.view.number;
+    }
+    tell(&b, loads ? TIERCE__NATIVE_LOAD_WAIT : TIERCE__NATIVE_PREFETCH_POLL, &wait);
+    enum tierce__native_op end_op = loads ? TIERCE__NATIVE_LOAD_END : TIERCE__NATIVE_PREFETCH_END;
+    ck_assert_int_eq(native_ask(&a, end_op, &over, NULL, NULL), 0);
+    ck_assert_int_eq(native_ask(&a, end_op, &over, NULL, NULL), TIERCE__NATIVE_UNKNOWN);
+    end_holding();
+    int none = -1;
+    ck_assert(native_receive(b.fd, head, sizeof(head), &none)); /* the answer, whatever it is */
+    for (int i = 0; i < 3000 && stats().loads + stats().prefetches + stats().held_bytes > 0; i++)
+        pause_ms(10);
+    ck_assert_uint_eq(stats().loads, 0);
+    ck_assert_uint_eq(stats().prefetches, 0);
+    ck_assert_uint_eq(stats().held_bytes, 0);
+    native_close(&b, false);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
 static Suite *make_suite(void)
 {
     Suite *suite = suite_create("node_native_limits");
@@ -204,6 +306,7 @@ static Suite *make_suite(void)
     tcase_add_test(t, a_client_has_limits);
     tcase_add_test(t, chains_that_loads_hold_have_a_limit);
     tcase_add_test(t, who_says_nothing_is_not_waited_for);
+    tcase_add_loop_test(t, an_end_reaches_what_is_being_asked_about, 0, 2);
     suite_add_tcase(suite, t);
     return suite;
 }
