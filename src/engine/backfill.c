@@ -28,6 +28,7 @@ struct run {
     uint32_t remotes;  /* a bit for each rung */
     uint32_t failures; /* in a row */
     uint64_t failed;   /* chunks lost to failures of the disk or a store */
+    uint64_t era;      /* in which the chunk at hand was read (operate.h) */
     uint64_t read_bytes;
     size_t count;
     struct tierce__storage_chunk chunks[SCAN_PLACES];
@@ -120,13 +121,13 @@ static bool put(struct run *run, const struct tierce__storage_chunk *chunk, stru
     for (size_t rung = 0; rung < run->engine->rung_count; rung++) {
         if ((lacking >> rung & 1) == 0)
             continue;
-        int rc = tierce__storage_put(run->engine, rung, chunk, buf);
+        int rc = tierce__storage_put(run->engine, rung, run->era, chunk, buf);
         if (rc == 0) {
             add(&b->sent, 1);
             add(&b->sent_bytes, chunk->object_bytes);
         } else if (tierce__health_is_fault(rc)) {
             good = false;
-        } else {
+        } else if (rc != TIERCE_E_CANCELLED) { /* a clear has removed it: nothing to send */
             add(&b->refused, 1);
         }
     }
@@ -139,6 +140,7 @@ static void send(struct run *run, size_t index)
     uint32_t lacking;
     int status = 0;
     bool good = find_lacking(run, index, &lacking);
+    run->era = tierce__era_of_read(run->engine);
     if (good && lacking != 0) {
         struct tierce__buf *buf = read_chunk(run, chunk, &status);
         if (buf != NULL)

@@ -202,7 +202,7 @@ static int init_copy(struct copy *copy)
         return TIERCE_E_ARGUMENT;
     copy->deadline_ns = tierce__deadline_in_ms(
         opts->timeout_ms > 0 ? opts->timeout_ms : copy->engine->settings.load_ms);
-    copy->era = tierce__era_now(copy->engine);
+    copy->era = tierce__era_of_read(copy->engine);
     int rc = tierce__keys_init(&copy->keys, copy->view, copy->chain, copy->to_block,
                                tierce_chain_blocks(copy->chain), true);
     if (rc == 0 && copy->keys.tail_blocks > 0)

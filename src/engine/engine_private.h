@@ -175,6 +175,7 @@ struct tierce_engine {
     bool closing;
     uint64_t era; /* operate.h */
     size_t publishing[2];
+    size_t clears;    /* in progress */
     pthread_t keeper; /* ends pins at their deadline */
     bool keeper_runs;
 
@@ -445,8 +446,9 @@ void tierce__storage_drop(struct tierce_engine *engine, size_t rung, const struc
 void tierce__storage_fill_put(struct tierce__tier_req *req,
                               const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
 
-/* Puts a sealed chunk into a rung and blocks for the answer, for at most the rung's deadline. */
-TIERCE_MUSTUSE int tierce__storage_put(struct tierce_engine *engine, size_t rung,
+/* Puts a sealed chunk into a rung and blocks for the answer, for at most the rung's deadline.
+ * TIERCE_E_CANCELLED if there was a clear since the era (operate.h) in which it was read. */
+TIERCE_MUSTUSE int tierce__storage_put(struct tierce_engine *engine, size_t rung, uint64_t era,
                                        const struct tierce__storage_chunk *chunk,
                                        struct tierce__buf *buf);
 

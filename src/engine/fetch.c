@@ -87,7 +87,7 @@ static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t run
         return NULL;
     }
     fetch->buf->source = (uint32_t)rung;
-    fetch->era = tierce__era_now(engine);
+    fetch->era = tierce__era_of_read(engine);
     fetch->engine = engine;
     fetch->key = chunk->key;
     fetch->rung = rung;

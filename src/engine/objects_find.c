@@ -433,7 +433,7 @@ static void start(struct tierce__object_find *find)
     r->space = seat->space;
     r->engine = engine;
     r->name = name;
-    r->era = tierce__era_now(engine);
+    r->era = tierce__era_of_read(engine);
     r->deadline_ns = find->deadline_ns;
     r->rung = 1;
     r->status = TIERCE_E_MISS;

@@ -71,6 +71,14 @@ uint64_t tierce__era_now(struct tierce_engine *engine)
     return era;
 }
 
+uint64_t tierce__era_of_read(struct tierce_engine *engine)
+{
+    tierce__lock_take(&engine->lock);
+    uint64_t era = engine->clears > 0 ? engine->era - 1 : engine->era;
+    tierce__lock_drop(&engine->lock);
+    return era;
+}
+
 bool tierce__era_enter(struct tierce_engine *engine, uint64_t era)
 {
     tierce__lock_take(&engine->lock);
@@ -117,10 +125,19 @@ static bool begin_era(struct tierce_engine *engine, uint64_t deadline_ns)
     bool in_time = wait_for_parity(engine, engine->era + 1, deadline_ns);
     if (in_time) {
         uint64_t old = engine->era++;
+        engine->clears++;
         in_time = wait_for_parity(engine, old, deadline_ns);
+        engine->clears -= !in_time;
     }
     tierce__lock_drop(&engine->lock);
     return in_time;
+}
+
+static void end_clear(struct tierce_engine *engine)
+{
+    tierce__lock_take(&engine->lock);
+    engine->clears--;
+    tierce__lock_drop(&engine->lock);
 }
 
 /* ---- clear ---- */
@@ -186,5 +203,6 @@ int64_t tierce__engine_clear_silently(struct tierce_engine *engine, uint32_t tie
     int64_t chunks = clear_rungs(engine, tiers, of);
     chunks = chunks < 0 ? chunks : chunks + (int64_t)smalls;
     tierce__object_names_change(&engine->object_names, of);
+    end_clear(engine);
     return chunks;
 }

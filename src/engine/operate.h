@@ -10,7 +10,8 @@
  * Modes, and clears against operations in progress.
  *
  * A clear begins a new era. A store or fetch that began in an earlier era no longer publishes, so
- * nothing returns after a clear. A clear waits for publications in progress.
+ * nothing returns after a clear. A clear waits for publications in progress. What is read from a
+ * tier while a clear runs is not published either: the clear may not have reached that tier.
  *
  * Thread: any.
  */
@@ -25,6 +26,8 @@ int tierce__mode_find(const char *name);
 
 /* For what begins now. */
 uint64_t tierce__era_now(struct tierce_engine *engine);
+/* For what is read from a tier from now on, to be published in another. */
+uint64_t tierce__era_of_read(struct tierce_engine *engine);
 
 /* Whether what was begun in `era` may be published; then end comes when it has been. */
 TIERCE_MUSTUSE bool tierce__era_enter(struct tierce_engine *engine, uint64_t era);

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "engine/client.h"
 #include "engine/engine_private.h"
+#include "engine/operate.h"
 #include "engine/tails.h"
 #include "engine/why.h"
 
@@ -112,12 +113,9 @@ static void sleep_until_answered(struct waiter *w)
     tierce__lock_fini(&me.lock);
 }
 
-/* Submits and waits. The tier answers by the request's deadline, so the wait is bounded by it. */
-static int ask(struct tierce_engine *engine, size_t rung, struct waiter *w)
+static int await(struct tierce_engine *engine, size_t rung, struct waiter *w, bool is_asked)
 {
-    w->req.done = wake_waiter;
-    w->req.arg = w;
-    if (tierce__storage_submit(engine, rung, &w->req)) {
+    if (is_asked) {
         if (atomic_load_explicit(&w->sleeper, memory_order_acquire) != ANSWERED)
             sleep_until_answered(w);
         tierce__storage_note(engine, rung, &w->req);
@@ -126,6 +124,14 @@ static int ask(struct tierce_engine *engine, size_t rung, struct waiter *w)
         w->req.found = 0;
     }
     return w->req.status;
+}
+
+/* Submits and waits. The tier answers by the request's deadline, so the wait is bounded by it. */
+static int ask(struct tierce_engine *engine, size_t rung, struct waiter *w)
+{
+    w->req.done = wake_waiter;
+    w->req.arg = w;
+    return await(engine, rung, w, tierce__storage_submit(engine, rung, &w->req));
 }
 
 /* ---- background requests ---- */
@@ -542,12 +548,16 @@ int tierce__storage_replace(struct tierce_engine *engine, const struct tierce__s
     return ask(engine, 0, &w);
 }
 
-int tierce__storage_put(struct tierce_engine *engine, size_t rung,
+int tierce__storage_put(struct tierce_engine *engine, size_t rung, uint64_t era,
                         const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {
-    struct waiter w = {0};
+    struct waiter w = {.req = {.done = wake_waiter, .arg = &w}};
     tierce__storage_fill_put(&w.req, chunk, buf);
-    return ask(engine, rung, &w);
+    if (!tierce__era_enter(engine, era))
+        return TIERCE_E_CANCELLED;
+    bool is_asked = tierce__storage_submit(engine, rung, &w.req);
+    tierce__era_leave(engine, era); /* a clear that comes now cancels the put */
+    return await(engine, rung, &w, is_asked);
 }
 
 /* A PUT that could not even be made. */

@@ -129,6 +129,88 @@ START_TEST(a_store_gets_exactly_what_it_lacks)
 }
 END_TEST
 
+/* ---- a clear while it runs ---- */
+
+enum { ALL = 1 << TIERCE_ORIGIN_MEMORY | 1 << TIERCE_ORIGIN_DISK | 1 << TIERCE_ORIGIN_REMOTE };
+
+static struct tierce__tier_ops clearing;
+static const struct tierce__tier_ops *disk_ops;
+static tierce__tier_done_fn *asked;
+static atomic_bool is_read;
+static bool has_cleared;
+
+static void note_read(struct tierce__tier_req *req)
+{
+    (void)req;
+    atomic_store(&is_read, true);
+}
+
+/* Clears all tiers between the first reading and its answer. */
+static void read_and_clear(struct tierce__tier *tier, struct tierce__tier_req *req)
+{
+    if (req->op != TIERCE__TIER_GET || has_cleared) {
+        disk_ops->submit(tier, req);
+        return;
+    }
+    has_cleared = true;
+    asked = req->done;
+    req->done = note_read;
+    disk_ops->submit(tier, req);
+    while (!atomic_load(&is_read))
+        usleep(1000);
+    ck_assert_int_ge(tierce_engine_clear(fx.engine, ALL, NULL), 0);
+    ck_assert_uint_eq(objects(), 0);
+    req->done = asked;
+    asked(req);
+}
+
+/* Runs a backfill when the store has been cleared and the disk has not. */
+static void backfill_and_clear(struct tierce__tier *tier, struct tierce__tier_req *req)
+{
+    if (req->op == TIERCE__TIER_CLEAR) {
+        ck_assert_uint_eq(objects(), 0);
+        (void)backfill();
+    }
+    disk_ops->submit(tier, req);
+}
+
+static void start_with_empty_store(void (*submit)(struct tierce__tier *, struct tierce__tier_req *))
+{
+    char command[160];
+    start();
+    snprintf(command, sizeof(command), "find %s/store -type f -size +3k | xargs rm", remote);
+    ck_assert_int_eq(system(command), 0);
+    struct tierce__tier *disk = fx.engine->rungs[DISK].tier;
+    disk_ops = disk->ops;
+    clearing = *disk_ops;
+    clearing.submit = submit;
+    disk->ops = &clearing;
+}
+
+START_TEST(nothing_is_sent_during_a_clear)
+{
+    start_with_empty_store(backfill_and_clear);
+    ck_assert_int_eq(tierce_engine_clear(fx.engine, ALL, NULL), CHUNKS);
+    fx.engine->rungs[DISK].tier->ops = disk_ops;
+    ck_assert_uint_eq(objects(), 0);
+    end();
+}
+END_TEST
+
+/* The reading began before the clear: its chunk must not come to the store after it. */
+START_TEST(nothing_returns_after_a_clear)
+{
+    start_with_empty_store(read_and_clear);
+    struct tierce__backfill_report report = backfill();
+    ck_assert(has_cleared);
+    fx.engine->rungs[DISK].tier->ops = disk_ops;
+    ck_assert_uint_eq(report.sent, 0);
+    ck_assert_uint_eq(report.refused, 0);
+    ck_assert_uint_eq(objects(), 0);
+    end();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("backfill");
@@ -136,6 +218,8 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, a_store_that_has_all_is_queried_in_batches);
     tcase_add_loop_test(tc, a_store_gets_exactly_what_it_lacks, 0, 3);
+    tcase_add_test(tc, nothing_returns_after_a_clear);
+    tcase_add_test(tc, nothing_is_sent_during_a_clear);
     suite_add_tcase(suite, tc);
     return check_main(suite);
 }

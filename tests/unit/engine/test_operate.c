@@ -291,6 +291,66 @@ START_TEST(a_read_that_began_before_is_not_promoted)
 }
 END_TEST
 
+/* The disk, when it is its turn to be cleared: before it is, a load begins, whose reads bring what
+ * it has. Their answers come only after the clear. */
+static const struct tierce__tier_ops *disk_ops;
+static struct tierce__tier_ops late;
+static struct tierce__tier_req *reads[32];
+static tierce__tier_done_fn *answers[32];
+static _Atomic size_t asked, answered;
+static struct tierce_load *begun;
+
+static void keep_answer(struct tierce__tier_req *req)
+{
+    (void)req;
+    atomic_fetch_add(&answered, 1);
+}
+
+static void submit_late(struct tierce__tier *tier, struct tierce__tier_req *req)
+{
+    if (req->op == TIERCE__TIER_GET) {
+        size_t at = atomic_fetch_add(&asked, 1);
+        ck_assert_uint_lt(at, 32);
+        reads[at] = req;
+        answers[at] = req->done;
+        req->done = keep_answer;
+    } else if (req->op == TIERCE__TIER_CLEAR) {
+        struct tierce_transfer_opts what = fx_what(&fx, chain, 0, BLOCKS, fx_ids);
+        ck_assert_int_eq(tierce_load_begin(&begun, fx.view, &what), 0);
+        while (atomic_load(&answered) < atomic_load(&asked))
+            usleep(1000);
+    }
+    disk_ops->submit(tier, req);
+}
+
+START_TEST(a_read_that_begins_during_a_clear_is_not_promoted)
+{
+    open_engine(true, NULL);
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, false), BLOCKS);
+    flush();
+    clear(1u << TIERCE_ORIGIN_MEMORY, CHUNKS);
+    struct tierce__tier *disk = fx.engine->rungs[1].tier;
+    disk_ops = disk->ops;
+    late = *disk_ops;
+    late.submit = submit_late;
+    disk->ops = &late;
+    fx_wipe(&fx);
+    clear(0, CHUNKS);
+    ck_assert_uint_gt(atomic_load(&asked), 0);
+    for (size_t i = 0; i < atomic_load(&asked); i++) {
+        reads[i]->done = answers[i];
+        reads[i]->done(reads[i]);
+    }
+    for (uint32_t l = 0; l < FX_LAYERS; l++)
+        ck_assert_int_eq(tierce_load_layer(begun, l), 0);
+    ck_assert_int_eq(tierce_load_end(begun, NULL), BLOCKS);
+    disk->ops = disk_ops;
+    ck_assert_int_eq(fx_stats(&fx).promotions, 0);
+    ck_assert_uint_eq(found(), 0);
+    end();
+}
+END_TEST
+
 START_TEST(a_tier_that_is_left_alone_is_cleared_too)
 {
     open_engine(true, (const char *const[]){"breaker.errors", "1", "breaker.retry", "1h", NULL});
@@ -368,6 +428,7 @@ int main(void)
     tcase_add_test(t, what_is_pinned_stays_with_its_holder);
     tcase_add_test(t, a_store_that_began_before_publishes_nothing);
     tcase_add_test(t, a_read_that_began_before_is_not_promoted);
+    tcase_add_test(t, a_read_that_begins_during_a_clear_is_not_promoted);
     tcase_add_test(t, a_tier_that_is_left_alone_is_cleared_too);
     tcase_add_test(t, clears_beside_stores_and_loads);
     suite_add_tcase(suite, t);
