@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "engine/client.h"
 #include "engine/engine_private.h"
+#include "engine/shared.h"
 
 static struct tierce__list *bin_of(struct tierce_engine *engine, uint64_t id)
 {
@@ -18,7 +19,7 @@ static struct tierce__list *bin_of(struct tierce_engine *engine, uint64_t id)
 }
 
 /* Under the lock. */
-static struct tierce__session *find_session(struct tierce_view *view, uint64_t id)
+static struct tierce__session *find_session(const struct tierce_view *view, uint64_t id)
 {
     TIERCE__LIST_FOR_EACH (it, bin_of(view->engine, id)) {
         struct tierce__session *s = TIERCE__CONTAINER_OF(it, struct tierce__session, node);
@@ -26,6 +27,15 @@ static struct tierce__session *find_session(struct tierce_view *view, uint64_t i
             return s;
     }
     return NULL;
+}
+
+bool tierce__view_has_pins(const struct tierce_view *view, uint64_t session)
+{
+    struct tierce_engine *engine = view->engine;
+    tierce__lock_take(&engine->lock);
+    bool has = find_session(view, session) != NULL;
+    tierce__lock_drop(&engine->lock);
+    return has;
 }
 
 /* The bytes that a session may pin after its earlier pins have ended. Under the lock. */

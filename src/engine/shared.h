@@ -23,6 +23,9 @@ uint32_t tierce__engine_tiers(const struct tierce_engine *engine);
 /* Whether two views of an engine are of one namespace and shard. */
 bool tierce__view_is_same(const struct tierce_view *a, const struct tierce_view *b);
 
+/* Whether a session of the view has pins now. */
+bool tierce__view_has_pins(const struct tierce_view *view, uint64_t session);
+
 /* Tokens of a block, and the algorithm of a chain of the view. */
 uint32_t tierce__view_block_tokens(const struct tierce_view *view);
 enum tierce_chain_algo tierce__view_algo(const struct tierce_view *view);

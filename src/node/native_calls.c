@@ -191,8 +191,10 @@ static int look_up(struct call *call, const struct about *about)
     if ((ask->flags & TIERCE_LOOKUP_PIN) != 0 &&
         !tierce__native_pin(call->client, about->view, ask->session, ask->pin_ms))
         return TIERCE_E_LIMIT;
-    int rc =
-        tierce_lookup(about->view->shared->view, about->chain->chain, ask->to_block, &opts, &found);
+    struct tierce_view *view = about->view->shared->view;
+    int rc = tierce_lookup(view, about->chain->chain, ask->to_block, &opts, &found);
+    if ((ask->flags & TIERCE_LOOKUP_PIN) != 0 && !tierce__view_has_pins(view, ask->session))
+        (void)tierce__native_unpin(call->client, about->view, ask->session);
     call->say.lookup = (struct tierce__native_found){
         .blocks = found.blocks, .memory_blocks = found.memory_blocks, .pending = found.pending};
     return rc;

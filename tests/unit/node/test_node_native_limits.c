@@ -139,6 +139,34 @@ START_TEST(a_client_has_limits)
 }
 END_TEST
 
+/* Only sessions with pins count: else requests of which nothing is there would leave no room to
+ * those of which something is. */
+START_TEST(a_session_that_pins_nothing_takes_no_place)
+{
+    start(1, (char *const[]){(char *)"--limit.native_open=2"});
+    native_open(&a, path);
+    for (uint64_t session = 1; session < 6; session++)
+        ck_assert_uint_eq(native_found(&a, chain, 1, TIERCE_LOOKUP_PIN, session), 0);
+    ck_assert_uint_eq(native_store(&a, chain, 1), BLOCKS);
+    union tierce__native_request ask = {.lookup = {.view = a.view,
+                                                   .to_block = BLOCKS,
+                                                   .flags = TIERCE_LOOKUP_PIN,
+                                                   .chain = native_chain(1, chain, 0)}};
+    for (ask.lookup.session = 6; ask.lookup.session < 8; ask.lookup.session++)
+        ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_LOOKUP, &ask, NULL, NULL), 0);
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_LOOKUP, &ask, NULL, NULL), TIERCE_E_LIMIT);
+    /* A lookup that pins nothing ends the pins that the session had. */
+    struct tierce_chain *other = fx_chain(&fx, 2, BLOCKS, 0);
+    ck_assert_uint_eq(native_found(&a, other, 2, TIERCE_LOOKUP_PIN, 7), 0);
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_LOOKUP, &ask, NULL, NULL), 0);
+    tierce_chain_destroy(other);
+    native_close(&a, true);
+    wait_for_clients(0);
+    check_free();
+    end();
+}
+END_TEST
+
 START_TEST(chains_that_loads_hold_have_a_limit)
 {
     enum { MAX = 64 << 10, HASHES = MAX / TIERCE__NATIVE_HASH - 100 };
@@ -304,6 +332,7 @@ static Suite *make_suite(void)
     tcase_add_test(t, what_is_late_is_given_up);
     tcase_add_test(t, what_nobody_hears_of_is_ended);
     tcase_add_test(t, a_client_has_limits);
+    tcase_add_test(t, a_session_that_pins_nothing_takes_no_place);
     tcase_add_test(t, chains_that_loads_hold_have_a_limit);
     tcase_add_test(t, who_says_nothing_is_not_waited_for);
     tcase_add_loop_test(t, an_end_reaches_what_is_being_asked_about, 0, 2);
