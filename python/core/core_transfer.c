@@ -164,7 +164,9 @@ static PyMethodDef load_methods[] = {
      "layer(index: int) -> None\n\n"
      "Waits for one layer (bounded), verifies it and writes it to the engine's memory, in order."},
     {"end", load_end, METH_NOARGS,
-     "end() -> bytes\n\nOne byte a block: 0 failed (compute it), 1 from memory, 2 from disk."},
+     "end() -> bytes\n\nOne byte a block: 0 failed (compute it), 1 from memory, 2 from disk, 3 "
+     "from "
+     "a remote store."},
     {"abort", load_abort, METH_NOARGS, "abort() -> None\n\nGives up."},
     {NULL, NULL, 0, NULL}};
 

@@ -135,8 +135,10 @@ static PyObject *view_unpin(PyObject *self, PyObject *arg)
     uint64_t session;
     if (!tierce__core_uint64(arg, &session))
         return NULL;
+    Py_BEGIN_ALLOW_THREADS /* a node is waited for */
     tierce_unpin(((ViewObject *)self)->view, session);
-    Py_RETURN_NONE;
+    Py_END_ALLOW_THREADS
+    return Py_NewRef(Py_None);
 }
 
 /*
@@ -264,8 +266,10 @@ static PyObject *view_computed(PyObject *self, PyObject *const *args, Py_ssize_t
     }
     if (!tierce__core_uint64(args[0], &tokens) || !tierce__core_uint64(args[1], &ns))
         return NULL;
+    Py_BEGIN_ALLOW_THREADS /* a node is waited for */
     tierce_view_computed(((ViewObject *)self)->view, tokens, ns);
-    Py_RETURN_NONE;
+    Py_END_ALLOW_THREADS
+    return Py_NewRef(Py_None);
 }
 
 static PyObject *view_prefetch_begin(PyObject *self, PyObject *args)
@@ -322,9 +326,11 @@ static PyMethodDef view_methods[] = {
     {"chain", (PyCFunction)(void (*)(void))view_chain, METH_VARARGS | METH_KEYWORDS,
      "chain(lora=b'', salt=b'', other=b'') -> Chain"},
     {"lookup", (PyCFunction)(void (*)(void))view_lookup, METH_FASTCALL,
-     "lookup(chain, from_block, to_block, flags, session[, tag]) -> (blocks, memory_blocks)\n\n"
-     "Leading blocks that could be loaded, and those of them in memory. Flags: 1 pin for the "
-     "session, 2 ask memory only."},
+     "lookup(chain, from_block, to_block, flags, session[, tag]) -> (blocks, memory_blocks, "
+     "pending)\n\n"
+     "Leading blocks that could be loaded, and those of them in memory; whether a remote store is "
+     "still being asked for more. Flags: 1 pin for the session, 2 ask memory only, 4 do not wait "
+     "for remote stores, 8 the lookup is repeated if it is pending."},
     {"computed", (PyCFunction)(void (*)(void))view_computed, METH_FASTCALL,
      "computed(tokens: int, ns: int) -> None\n\n"
      "The engine computed the KV of so many prompt tokens in so long."},
