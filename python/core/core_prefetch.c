@@ -61,5 +61,5 @@ static PyMethodDef prefetch_methods[] = {
 PyType_Slot tierce__core_prefetch_slots[] = {
     {Py_tp_dealloc, (void *)prefetch_dealloc},
     {Py_tp_methods, prefetch_methods},
-    {Py_tp_doc, (void *)"A prefetch; made by View.prefetch_begin. Any thread."},
+    {Py_tp_doc, (void *)"A prefetch; made by View.prefetch_begin. One thread at a time."},
     {0, NULL}};

@@ -52,7 +52,6 @@ enum tierce__stat {
     TIERCE__STAT_COUNT
 };
 
-/* The engine's parameters as plain values. */
 /* See backfill.h. Under ENGINE, except the counters, which are relaxed atomics. */
 struct tierce__backfill {
     pthread_t thread;
@@ -64,6 +63,7 @@ struct tierce__backfill {
     _Atomic uint64_t seen, sent, sent_bytes, there, refused, unreadable;
 };
 
+/* The engine's parameters as plain values. */
 struct tierce__settings {
     uint64_t memory_bytes;
     uint64_t pin_bytes_max;

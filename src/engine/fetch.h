@@ -15,7 +15,7 @@
  * who want the chunk at the same time: each segment is read once.
  *
  *     struct tierce__fetch_seat seat = {.deadline_ns = deadline};
- *     if (tierce__fetch_join(engine, &seat, rung, &key, shape, &lent)) {
+ *     if (tierce__fetch_join(engine, &seat, rung, &record, shape, &lent)) {
  *         tierce__fetch_ask(&seat, 0);
  *         if (tierce__fetch_wait(&seat, 0))
  *             ... seat.buf->data holds the bytes of segment 0, not verified ...

@@ -667,7 +667,7 @@ int tierce__objects_settle(struct tierce__objects *space)
 
 struct settling {
     struct tierce_engine *engine;
-    size_t rung; /* being searched */
+    size_t rung; /* that is making its removals durable */
     struct tierce__tier_req req;
 };
 
@@ -688,7 +688,7 @@ static void rung_settled(struct tierce__tier_req *req)
     atomic_fetch_sub(&engine->calling, 1);
 }
 
-/* Searches the next rung, or answers the caller. */
+/* Lets the next rung make its removals durable, or answers the caller. */
 static void settle_rungs(struct tierce__object_settle *settle)
 {
     struct settling *s = (struct settling *)(void *)settle->scratch;
